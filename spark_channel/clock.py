@@ -1,0 +1,52 @@
+"""Time, and the only module that asks the operating system for it.
+
+State machines take a `Clock`, so that tests run them on `spark_channel.testing.VirtualClock`.
+"""
+
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "utc_now"]
+
+
+class Clock(Protocol):
+    """A monotonic clock, in seconds."""
+
+    def now(self) -> float:
+        """Seconds since an arbitrary start; never goes back."""
+        ...
+
+    def sleep(self, seconds: float) -> None:
+        """Block this thread for `seconds`; zero or less returns at once."""
+        ...
+
+    def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:
+        """`condition.wait(timeout)` on this clock: False when `timeout` seconds passed unnotified.
+
+        The caller holds `condition`'s lock, and re-checks its predicate afterwards.
+        """
+        ...
+
+
+class SystemClock:
+    """The clock of the machine."""
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds > 0:
+            time.sleep(seconds)
+
+    def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:
+        return condition.wait(timeout)
+
+
+SYSTEM_CLOCK = SystemClock()
+
+
+def utc_now() -> datetime:
+    """The wall clock, for what people and ledgers read; never for measuring."""
+    return datetime.now(UTC)

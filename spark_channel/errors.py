@@ -1,0 +1,133 @@
+"""The error tree. A leaf says what the caller does next.
+
+ChannelError
+├── OptionError              fix the option
+├── JobFileError             fix the job file at the path named
+├── UnsupportedError         this cannot be done here; the message names what can
+├── FlowError                the in-memory channel
+│   ├── TransactionStateError    fix the program: wrong state or wrong thread
+│   ├── TransactionFullError     commit smaller transactions
+│   ├── ChannelFullError         no room in time: roll back and retry, or make room
+│   ├── ChannelClosedError       pushed after close(): stop producing
+│   └── EndOfChannel             all was taken: stop consuming
+├── SourceError              what is read is missing, unreadable, or does not fit its schema
+├── TargetError              what is written to is missing, full, locked or forbids it
+│   ├── CommitError              publishing failed; the message says what stands in the target
+│   └── DirtyRowsError           more rows were refused than `maxDirtyRows` allows
+├── SchemaError              a column's name or type cannot be carried; the message names the column
+└── LimitError               a limit could not be kept, so the work stops instead of running unlimited
+    ├── ServiceUnavailableError  the service did not answer; see `rowsPerSecondPerTask`
+    └── ServiceDeniedError       a token is missing or wrong, or a request makes no sense
+"""
+
+from typing import Any
+
+__all__ = [
+    "ChannelClosedError",
+    "ChannelError",
+    "ChannelFullError",
+    "CommitError",
+    "DirtyRowsError",
+    "EndOfChannel",
+    "FlowError",
+    "JobFileError",
+    "LimitError",
+    "OptionError",
+    "SchemaError",
+    "ServiceDeniedError",
+    "ServiceUnavailableError",
+    "SourceError",
+    "TargetError",
+    "TransactionFullError",
+    "TransactionStateError",
+    "UnsupportedError",
+]
+
+
+class ChannelError(Exception):
+    """The root: `except ChannelError` catches all that spark-channel raises on purpose."""
+
+
+class OptionError(ChannelError):
+    """An option is unknown, malformed, or contradicts another.
+
+    `option` is its name as the documentation spells it, `got` the value as text (None where it
+    is secret or absent), `takes` what would have been accepted.
+    """
+
+    def __init__(self, message: str, *, option: str = "", got: str | None = None, takes: str = ""):
+        super().__init__(message)
+        self.option = option
+        self.got = got
+        self.takes = takes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_option_error, (str(self), self.option, self.got, self.takes))
+
+
+def _option_error(message: str, option: str, got: str | None, takes: str) -> OptionError:
+    return OptionError(message, option=option, got=got, takes=takes)
+
+
+class JobFileError(ChannelError):
+    """A job file is broken; the message names the JSON path, what it got and what it takes."""
+
+
+class UnsupportedError(ChannelError):
+    """A combination that cannot be carried out truthfully, and is refused for it."""
+
+
+class FlowError(ChannelError):
+    """Something about the in-memory channel."""
+
+
+class TransactionStateError(FlowError):
+    """A transaction was used in a state, or from a thread, that does not allow the call."""
+
+
+class TransactionFullError(FlowError):
+    """More than `transaction_rows` in one transaction."""
+
+
+class ChannelFullError(FlowError):
+    """No room within `keep_alive` seconds; the transaction is still open."""
+
+
+class ChannelClosedError(FlowError):
+    """The channel takes no more batches."""
+
+
+class EndOfChannel(FlowError):  # noqa: N818 - an end, not a failure, as in StopIteration
+    """The channel is closed and drained."""
+
+
+class SourceError(ChannelError):
+    """A source cannot be read; the message names it and what to do."""
+
+
+class TargetError(ChannelError):
+    """A target cannot be written; the message names it and what to do."""
+
+
+class CommitError(TargetError):
+    """Publishing failed; the message says what stands in the target."""
+
+
+class DirtyRowsError(TargetError):
+    """The target refused more rows than the dirty limits allow."""
+
+
+class SchemaError(ChannelError):
+    """A column cannot be carried exactly; the message names the column and its type."""
+
+
+class LimitError(ChannelError):
+    """A limit cannot be kept."""
+
+
+class ServiceUnavailableError(LimitError):
+    """The service on the driver's host did not answer in time."""
+
+
+class ServiceDeniedError(LimitError):
+    """The service refused the caller."""
