@@ -1,0 +1,207 @@
+"""The contract of a connector: a `Reader` and a `Writer`, which never see Spark.
+
+One reader or writer object is made on the driver from its parsed options, pickled, and used in other
+processes; it holds plain data, and opens connections and files only inside the calls below.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.errors import UnsupportedError
+from spark_channel.options import CommitMode, ReadOptions, WriteOptions
+from spark_channel.planning import Split
+
+__all__ = [
+    "DirtyRow",
+    "FetchSize",
+    "Reader",
+    "Receipt",
+    "TaskWriter",
+    "Token",
+    "WriteContext",
+    "WritePlan",
+    "Writer",
+]
+
+Token = Mapping[str, Any]
+"""A position in a change feed: plain JSON data, understood by the reader that made it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchSize:
+    """The most that one fetch from the source should bring, so that the source feels the limit.
+
+    None = the connector's own choice. Batches above it are sliced by the channel, but were
+    already sent by the source.
+    """
+
+    rows: int | None = None
+    nbytes: int | None = None
+
+
+class Reader(ABC):
+    """Turns one source into splits and batches.
+
+    `Options` declares what it takes. `fetch_size` is set by the host before `read`, from the limit.
+    """
+
+    Options: ClassVar[type[ReadOptions]] = ReadOptions
+    fetch_size: FetchSize = FetchSize()
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """Driver. The schema of every batch, after `columns`. May read the source.
+
+        Raises:
+            SourceError: missing or unreadable. SchemaError: a column that cannot be carried.
+        """
+
+    @abstractmethod
+    def split(self, advice: int) -> list[Split]:
+        """Driver, after `schema`. Splits that cover the source once, of about equal rows.
+
+        `advice` is how many the planner would like; more or fewer are fine. Empty source: [].
+        """
+
+    @abstractmethod
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Executor, in a thread of its own, any number of times per split. Batches in `schema()`.
+
+        A generator: what it opened is released in `finally`, since it is closed early when nobody
+        wants more. It runs in several threads of one process at once, each with its own split.
+
+        Raises:
+            SourceError: gone, unreadable, or a row that does not fit, named with its place.
+        """
+
+    def resource_mark(self, split: Split) -> str | None:
+        """The resource (a host) that reading `split` loads; None = no mark."""
+        return None
+
+    def latest(self) -> Token:
+        """Stream. Where the change feed ends now."""
+        raise UnsupportedError(f"{type(self).__name__} has no change feed; it reads in batch only")
+
+    def changes(self, start: Token, end: Token) -> list[Split]:
+        """Stream. Splits that cover the changes after `start` up to and with `end`, once."""
+        raise UnsupportedError(f"{type(self).__name__} has no change feed; it reads in batch only")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteContext:
+    """What a write is. `job` is unique to this run; `batch` is the micro-batch id of a stream.
+
+    `commit` is None when the user left it to the writer. `txn` is (txnAppId, txnVersion).
+    """
+
+    job: str
+    batch: int | None = None
+    commit: CommitMode | None = None
+    overwrite: bool = False
+    txn: tuple[str, int] | None = None
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """What `Writer.prepare` decided, picklable. Connectors subclass it with their own fields.
+
+    `published_at`: the time the same `txn` was published before; then nothing is written.
+    """
+
+    job: str
+    schema: pa.Schema
+    commit: CommitMode
+    overwrite: bool = False
+    batch: int | None = None
+    txn: tuple[str, int] | None = None
+    published_at: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyRow:
+    """One row that the target refused: its values as JSON text, and why."""
+
+    row: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What one attempt of one task staged or committed. Plain data: it travels to the driver.
+
+    `details` belongs to the connector (file names, row ranges).
+    """
+
+    task: int
+    attempt: int
+    rows: int
+    nbytes: int
+    details: Mapping[str, Any] = field(default_factory=dict)
+    dirty_rows: int = 0
+    dirty_samples: tuple[DirtyRow, ...] = ()
+
+
+class TaskWriter(ABC):
+    """One attempt of one task. Used by one thread; ends with exactly one of `close`, `rollback`."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Take a batch in the plan's schema. It may be kept until `flush` or `close`."""
+
+    def flush(self) -> None:  # noqa: B027 - optional: a writer that buffers nothing has nothing to do
+        """Hand everything taken so far to the target or to staging."""
+
+    @abstractmethod
+    def close(self) -> Receipt:
+        """Finish the attempt: staged and durable (`job`), or committed with its ledger row (`task`)."""
+
+    @abstractmethod
+    def rollback(self) -> None:
+        """Drop the attempt; leaves nothing. Safe after a failed `write` or `close`, and twice."""
+
+
+class Writer(ABC):
+    """Puts batches into one target. Spark may run each task more than once, at the same time."""
+
+    Options: ClassVar[type[WriteOptions]] = WriteOptions
+
+    def __init__(self, options: Any) -> None:
+        self.options = options
+
+    @abstractmethod
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        """Driver, once, before any task: check the target, decide the commit mode, clear orphans.
+
+        Changes nothing that readers of the target can see, except for what `commit=task` needs
+        (create the table, truncate, `preSql`).
+
+        Raises:
+            TargetError: not writable. SchemaError: a type that the target cannot hold exactly.
+        """
+
+    @abstractmethod
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        """Executor. `attempt` is unique among all attempts of the job."""
+
+    @abstractmethod
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        """Driver. Publish exactly `receipts`, one per task, with the ledger row; again: a no-op.
+
+        Raises:
+            CommitError: says what stands in the target.
+        """
+
+    @abstractmethod
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        """Driver. Remove what the job staged, unless the ledger says that it was published.
+
+        `receipts` may be None, or hold None for tasks that did not finish; tasks may still be
+        running. Called any number of times.
+        """

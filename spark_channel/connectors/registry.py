@@ -1,0 +1,166 @@
+"""Which connector a name, a url or a path means.
+
+Built-ins are listed here, since a source zip carries no entry points; others are found under the entry
+point group `spark_channel.connectors`, whose entries load a `Connector`.
+"""
+
+import difflib
+import importlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, cast
+
+from spark_channel.connectors.contracts import Reader, Writer
+from spark_channel.errors import OptionError
+
+__all__ = ["Connector", "connector_names", "find_connector", "load_reader", "load_writer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Connector:
+    """One connector: where its classes are (`module:Class`), and what points to it.
+
+    `schemes` are url schemes (`sqlite` for `sqlite:...` and `jdbc:sqlite:...`), `suffixes` path
+    endings (`.csv`).
+    """
+
+    name: str
+    reader: str | None
+    writer: str | None
+    schemes: tuple[str, ...] = ()
+    suffixes: tuple[str, ...] = ()
+    about: str = ""
+
+    def _load(self, target: str | None, half: str) -> Any:
+        if target is None:
+            raise OptionError(f"connector {self.name!r} has no {half}", option=half, got=self.name)
+        module, _, name = target.partition(":")
+        return getattr(importlib.import_module(module), name)
+
+    def reader_class(self) -> type[Reader]:
+        return cast(type[Reader], self._load(self.reader, "reader"))
+
+    def writer_class(self) -> type[Writer]:
+        return cast(type[Writer], self._load(self.writer, "writer"))
+
+
+_FILES = "spark_channel.connectors.files"
+_BUILT_IN = (
+    Connector(
+        "parquet", f"{_FILES}.reader:ParquetReader", f"{_FILES}.writer:ParquetWriter",
+        suffixes=(".parquet", ".pq"), about="Parquet files",
+    ),
+    Connector(
+        "csv", f"{_FILES}.reader:CsvReader", f"{_FILES}.writer:CsvWriter",
+        suffixes=(".csv", ".csv.gz", ".tsv"), about="CSV files, also compressed",
+    ),
+    Connector(
+        "json", f"{_FILES}.reader:JsonReader", f"{_FILES}.writer:JsonWriter",
+        suffixes=(".jsonl", ".ndjson", ".json", ".jsonl.gz"), about="JSON lines",
+    ),
+    Connector(
+        "arrow", f"{_FILES}.reader:ArrowReader", f"{_FILES}.writer:ArrowWriter",
+        suffixes=(".arrow", ".feather", ".ipc"), about="Arrow IPC files",
+    ),
+    Connector(
+        "orc", f"{_FILES}.reader:OrcReader", f"{_FILES}.writer:OrcWriter",
+        suffixes=(".orc",), about="ORC files",
+    ),
+    Connector(
+        "sqlite", "spark_channel.connectors.sql.sqlite:SqliteReader",
+        "spark_channel.connectors.sql.sqlite:SqliteWriter",
+        schemes=("sqlite",), suffixes=(".db", ".sqlite", ".sqlite3"), about="SQLite databases",
+    ),
+    Connector(
+        "generator", "spark_channel.connectors.generator:GeneratorReader", None,
+        schemes=("generator",), about="rows made up, for tests and benchmarks",
+    ),
+    Connector(
+        "discard", None, "spark_channel.connectors.discard:DiscardWriter",
+        schemes=("discard",), about="counts rows and drops them",
+    ),
+)  # fmt: skip
+
+
+def _third_parties() -> dict[str, Connector]:
+    found = {}
+    for entry in entry_points(group="spark_channel.connectors"):
+        found[entry.name.lower()] = cast(Connector, entry.load())
+    return found
+
+
+def _all() -> dict[str, Connector]:
+    return {**{connector.name: connector for connector in _BUILT_IN}, **_third_parties()}
+
+
+def connector_names(half: str | None = None) -> list[str]:
+    """Names of all connectors; `half` = "reader" or "writer" keeps those that have that half."""
+    return sorted(name for name, found in _all().items() if half is None or getattr(found, half))
+
+
+def find_connector(options: Mapping[str, Any], half: str) -> Connector:
+    """The connector that `options` (Spark's, lower-cased keys) ask for; `half` is "reader" or "writer".
+
+    The option named like the half wins, then `url`'s scheme, then `path`'s suffix.
+
+    Raises:
+        OptionError: unknown name, or nothing that points to a connector.
+    """
+    lowered = {key.lower(): value for key, value in options.items()}
+    known = _all()
+    if (name := lowered.get(half)) is not None:
+        found = known.get(str(name).lower())
+        if found is None or getattr(found, half) is None:
+            names = connector_names(half)
+            near = difflib.get_close_matches(str(name).lower(), names, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise OptionError(
+                f"option {half!r} got {str(name)!r}; {hint}it takes one of: {', '.join(names)}",
+                option=half, got=str(name), takes=", ".join(names),
+            )  # fmt: skip
+        return found
+    if (url := lowered.get("url")) is not None:
+        scheme = re.sub(r"^jdbc:", "", str(url), flags=re.IGNORECASE).split(":", 1)[0].lower()
+        for connector in known.values():
+            if scheme in connector.schemes and getattr(connector, half):
+                return connector
+        schemes = sorted({s for c in known.values() if getattr(c, half) for s in c.schemes})
+        raise OptionError(
+            f"option 'url' has scheme {scheme!r}; known {half} schemes: {', '.join(schemes)}. "
+            f"Or name the connector with option {half!r}",
+            option="url", got=scheme, takes=", ".join(schemes),
+        )  # fmt: skip
+    path = str(lowered.get("path") or lowered.get("paths") or "").lower().rstrip("/\"]' ")
+    for connector in known.values():
+        if getattr(connector, half) and path.endswith(connector.suffixes or ("\0",)):
+            return connector
+    names = connector_names(half)
+    if path:
+        raise OptionError(
+            f"cannot tell the connector from path {path!r}; "
+            f"name it with option {half!r}, one of: {', '.join(names)}",
+            option=half, takes=", ".join(names),
+        )  # fmt: skip
+    raise OptionError(
+        f"nothing says what to {'read' if half == 'reader' else 'write'}: "
+        f"give a path, a 'url', or option {half!r} (one of: {', '.join(names)})",
+        option=half, takes=", ".join(names),
+    )  # fmt: skip
+
+
+def load_reader(options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
+    """The reader that `options` describe, and warnings about ignored options. Opens nothing."""
+    connector = find_connector(options, "reader")
+    cls = connector.reader_class()
+    parsed, warnings = cls.Options.parse(options, connector=connector.name)
+    return cls(parsed), warnings
+
+
+def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
+    """The writer that `options` describe, and warnings about ignored options. Opens nothing."""
+    connector = find_connector(options, "writer")
+    cls = connector.writer_class()
+    parsed, warnings = cls.Options.parse(options, connector=connector.name)
+    return cls(parsed), warnings

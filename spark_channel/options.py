@@ -1,0 +1,338 @@
+"""Options: declared as pydantic models, parsed in one place, refused in one voice.
+
+A connector subclasses `ReadOptions` or `WriteOptions` and adds fields; Spark's camelCase name of a field
+is made from its Python name. Keys arrive lower-cased and values as strings, as Spark hands them over.
+"""
+
+import difflib
+import os
+import re
+from collections.abc import Mapping
+from decimal import Decimal
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import sqlglot
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
+from pydantic.alias_generators import to_camel
+
+from spark_channel.errors import OptionError
+
+__all__ = [
+    "Amount",
+    "ByteAmount",
+    "ColumnList",
+    "CommitMode",
+    "Options",
+    "ReadOptions",
+    "Secret",
+    "WriteMode",
+    "WriteOptions",
+    "parse_amount",
+]
+
+_LARGEST = 2**63 - 1
+_DECIMAL_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+_BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
+_AMOUNT = re.compile(r"\s*(\d+(?:[._]\d+)*)\s*([kmgt]?i?)(b?)\s*", re.IGNORECASE)
+_ROWS_TAKES = "a whole number of 1 or more, such as 50000 or 50k"
+_BYTES_TAKES = "a size of 1 byte or more, such as 64MB, 64MiB or 67108864"
+
+
+def parse_amount(value: object, *, bytes_: bool = False) -> int:
+    """Read `50000`, `50k`, `1.5M`, `64MB` or `64MiB` as a whole number from 1 to 2**63-1.
+
+    Raises:
+        ValueError: not such a text, zero, negative, or a size unit on a number of rows.
+    """
+    takes = _BYTES_TAKES if bytes_ else _ROWS_TAKES
+    match = _AMOUNT.fullmatch(str(value))
+    if isinstance(value, bool) or match is None:
+        raise ValueError(takes)
+    number, unit, byte = match.group(1), match.group(2).lower(), match.group(3)
+    if not bytes_ and (byte or unit.endswith("i")):
+        raise ValueError(f"{takes}; {value!r} is a size")
+    factor = {**_DECIMAL_UNITS, **_BINARY_UNITS}.get(unit)
+    if factor is None or number.count(".") > 1:
+        raise ValueError(takes)
+    amount = Decimal(number.replace("_", "")) * factor
+    if amount != int(amount) or not 1 <= amount <= _LARGEST:
+        raise ValueError(takes)
+    return int(amount)
+
+
+def _rows(value: object) -> int:
+    return parse_amount(value)
+
+
+def _bytes(value: object) -> int:
+    return parse_amount(value, bytes_=True)
+
+
+_REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
+
+
+def _secret(value: object) -> SecretStr:
+    if isinstance(value, SecretStr):
+        return value
+    text = str(value)
+    match = _REFERENCE.fullmatch(text)
+    if match is None:
+        return SecretStr(text)
+    kind, name = match.groups()
+    if kind == "env":
+        if name not in os.environ:
+            raise ValueError(f"a value; the environment variable {name} is not set on the driver")
+        return SecretStr(os.environ[name])
+    try:
+        return SecretStr(Path(name).read_text(encoding="utf-8").rstrip("\r\n"))
+    except OSError as error:
+        raise ValueError(f"a readable file; {name}: {error.strerror}") from None
+
+
+def _columns(value: object) -> tuple[str, ...]:
+    takes = "column names separated by commas, or a JSON list of them"
+    if isinstance(value, (list, tuple)):
+        names = [str(name) for name in value]
+    else:
+        try:
+            parsed = sqlglot.tokenize(str(value)) if '"' in str(value) or "`" in str(value) else None
+        except sqlglot.errors.SqlglotError:
+            raise ValueError(takes) from None
+        if str(value).lstrip().startswith("["):
+            names = _json_names(str(value), takes)
+        elif parsed is not None:
+            names = [token.text for token in parsed if token.text != ","]
+        else:
+            names = [name.strip() for name in str(value).split(",")]
+    if not names or any(not name for name in names):
+        raise ValueError(takes)
+    twice = {name for name in names if names.count(name) > 1}
+    if twice:
+        raise ValueError(f"each column once; {', '.join(sorted(twice))} stands there more than once")
+    return tuple(names)
+
+
+def _json_names(text: str, takes: str) -> list[str]:
+    import json
+
+    try:
+        names = json.loads(text)
+    except ValueError:
+        raise ValueError(takes) from None
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(takes)
+    return list(names)
+
+
+Amount = Annotated[int, BeforeValidator(_rows)]
+"""Rows, as `parse_amount` reads them."""
+ByteAmount = Annotated[int, BeforeValidator(_bytes)]
+"""Bytes, as `parse_amount(..., bytes_=True)` reads them."""
+Secret = Annotated[SecretStr, BeforeValidator(_secret)]
+"""A value that no message, `repr` or log shows; `${env:NAME}` and `${file:PATH}` are resolved."""
+ColumnList = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+
+CommitMode = Literal["job", "task"]
+WriteMode = Literal["insert", "upsert", "skipExisting", "apply"]
+
+
+class Options(BaseModel):
+    """The base of every option model.
+
+    `ignored` and `refused` map other sources' option names (Spark's JDBC and CSV) to a reason: an
+    ignored one is warned of, a refused one is an error that gives the reason.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        populate_by_name=True,
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+    )
+
+    ignored: ClassVar[Mapping[str, str]] = {}
+    refused: ClassVar[Mapping[str, str]] = {}
+    aliases: ClassVar[Mapping[str, str]] = {}
+
+    @classmethod
+    def names(cls) -> dict[str, str]:
+        """Lower-cased option name -> field name."""
+        return {(field.alias or name).lower(): name for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], *, connector: str = "") -> tuple[Self, list[str]]:
+        """Read options as Spark gives them; returns the model and warnings about ignored options.
+
+        Raises:
+            OptionError: an unknown or refused name, a bad value, or options that contradict.
+        """
+        known = cls.names()
+        aliases = {alias.lower(): target for alias, target in cls.aliases.items()}
+        ignored = {name.lower(): reason for name, reason in cls.ignored.items()}
+        refused = {name.lower(): (name, reason) for name, reason in cls.refused.items()}
+        values: dict[str, Any] = {}
+        spelled: dict[str, str] = {}
+        warnings = []
+        for key, value in raw.items():
+            name = key.lower()
+            target = aliases.get(name, name).lower()
+            if target in known:
+                field = known[target]
+                if field in values and str(values[field]) != str(value):
+                    raise OptionError(
+                        f"options {spelled[field]!r} and {key!r} mean the same and differ; give one of them",
+                        option=key,
+                    )
+                values[field], spelled[field] = value, key
+            elif name in ignored:
+                warnings.append(f"option {key!r} is ignored: {ignored[name]}")
+            elif name in refused:
+                shown, reason = refused[name]
+                raise OptionError(f"option {shown!r} is not supported: {reason}", option=shown)
+            else:
+                raise cls._unknown(key, connector)
+        try:
+            return cls(**values), warnings
+        except ValidationError as error:
+            raise cls._bad_value(error, values, connector) from None
+
+    @classmethod
+    def _unknown(cls, key: str, connector: str) -> OptionError:
+        spellings = {
+            (field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()
+        }
+        spellings |= {alias.lower(): alias for alias in cls.aliases}
+        near = difflib.get_close_matches(key.lower(), spellings, n=1, cutoff=0.6)
+        where = f" of connector {connector!r}" if connector else ""
+        hint = f"did you mean {spellings[near[0]]!r}?" if near else "known: " + ", ".join(spellings.values())
+        return OptionError(
+            f"unknown option {key!r}{where}; {hint}",
+            option=key,
+            takes=spellings[near[0]] if near else "",
+        )
+
+    @classmethod
+    def _bad_value(cls, error: ValidationError, values: Mapping[str, Any], connector: str) -> OptionError:
+        detail = error.errors(include_url=False, include_context=True)[0]
+        location = str(detail["loc"][0]) if detail["loc"] else ""
+        by_spelling = {field.alias or name: name for name, field in cls.model_fields.items()}
+        field_name = by_spelling.get(location, location)
+        field = cls.model_fields.get(field_name)
+        option = (field.alias or field_name) if field else location
+        where = f" (connector {connector!r})" if connector else ""
+        if detail["type"] == "missing":
+            return OptionError(f"option {option!r} is missing{where}", option=option)
+        takes = _takes(detail)
+        if field is not None and "Secret" in str(field.annotation):
+            return OptionError(f"option {option!r} takes {takes}{where}", option=option, takes=takes)
+        got = str(values.get(field_name))
+        return OptionError(
+            f"option {option!r} got {got!r}; it takes {takes}{where}", option=option, got=got, takes=takes
+        )
+
+
+def _takes(detail: Any) -> str:
+    context = detail.get("ctx", {})
+    if detail["type"] == "value_error":
+        return str(context["error"])
+    if detail["type"] == "literal_error":
+        return f"one of {context['expected']}"
+    if detail["type"].startswith("bool"):
+        return "true or false"
+    if detail["type"].startswith("int"):
+        return "a whole number"
+    if detail["type"] == "greater_than_equal":
+        return f"a number of {context['ge']} or more"
+    message = str(detail["msg"])
+    return message[0].lower() + message[1:]
+
+
+class CommonOptions(Options):
+    """What both halves of every connector take."""
+
+    job_id: str | None = Field(None, description="names the job in staging, progress and logs")
+    rows_per_second: Amount | None = Field(None, description="the whole job's speed in rows")
+    bytes_per_second: ByteAmount | None = Field(None, description="the whole job's speed in Arrow bytes")
+    rows_per_second_per_task: Amount | None = Field(
+        None, description="speed of each Spark task, without coordination"
+    )
+    bytes_per_second_per_task: ByteAmount | None = Field(
+        None, description="speed of each Spark task in Arrow bytes, without coordination"
+    )
+    shared_limit: str | None = Field(
+        None, description="a limit shared with other jobs: a name, or host:port/name"
+    )
+    shared_limit_token: Secret | None = Field(None, description="the token of a `host:port/name` limit")
+    capacity_rows: Amount = Field(1_048_576, description="the channel's room in rows")
+    capacity_bytes: ByteAmount = Field(64 << 20, description="the channel's room in Arrow bytes")
+
+    def model_post_init(self, _context: Any) -> None:
+        per_job = self.rows_per_second or self.bytes_per_second or self.shared_limit
+        per_task = self.rows_per_second_per_task or self.bytes_per_second_per_task
+        if per_job and per_task:
+            raise OptionError(
+                "options 'rowsPerSecondPerTask' and 'bytesPerSecondPerTask' are the fallback where "
+                "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond' and 'sharedLimit': give one kind",
+                option="rowsPerSecondPerTask",
+            )
+        if self.shared_limit is not None and self.shared_limit.strip().replace("_", "").isdigit():
+            raise OptionError(
+                f"option 'sharedLimit' got {self.shared_limit!r}; it takes a name or host:port/name. "
+                "A bare number is a speed: that is 'rowsPerSecond'",
+                option="sharedLimit",
+                got=self.shared_limit,
+                takes="a name or host:port/name",
+            )
+
+
+class ReadOptions(CommonOptions):
+    """What every reader takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {"numPartitions": "channels"}
+
+    reader: str | None = Field(None, description="connector name; else from the url scheme or path suffix")
+    columns: ColumnList | None = Field(None, description="columns to read, in this order")
+    where: str | None = Field(None, description="a SQL condition that runs in the source")
+    channels: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
+        None, description="concurrent channels in the job; default: the session's parallelism"
+    )
+    channels_per_task: Annotated[int, Field(ge=1, le=64)] = Field(1, description="channels in one Spark task")
+
+
+class WriteOptions(CommonOptions):
+    """What every writer takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {}
+
+    writer: str | None = Field(None, description="connector name; else from the url scheme or path suffix")
+    commit: CommitMode | None = Field(
+        None, description="`job`: all rows or none, seen at once; `task`: each task's rows once, as they come"
+    )
+    transaction_rows: Amount | None = Field(None, description="rows that one take-transaction may hold")
+    txn_app_id: str | None = Field(
+        None, description="with txnVersion: a rerun of the same pair writes nothing"
+    )
+    txn_version: Annotated[int, Field(ge=0, le=_LARGEST)] | None = Field(
+        None, description="the version of this write under txnAppId"
+    )
+    max_connections: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="how many tasks may hold a connection to the target at once"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if (self.txn_app_id is None) != (self.txn_version is None):
+            raise OptionError(
+                "options 'txnAppId' and 'txnVersion' go together: the pair names one write",
+                option="txnAppId" if self.txn_app_id is None else "txnVersion",
+            )
+        if self.transaction_rows is not None and self.transaction_rows > self.capacity_rows:
+            raise OptionError(
+                f"option 'transactionRows' got {self.transaction_rows}; it takes at most "
+                f"'capacityRows' ({self.capacity_rows})",
+                option="transactionRows",
+                got=str(self.transaction_rows),
+                takes=f"at most {self.capacity_rows}",
+            )
