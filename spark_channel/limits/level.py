@@ -1,0 +1,128 @@
+"""How full a token bucket is, in whole numbers, and who waits for it. No clock, no lock.
+
+The arithmetic is exact: time in nanoseconds, rates in millionths of a unit per second, the balance in
+their product, so that a year of small payments drifts by nothing. A balance below zero is a debt: the
+caller that made it went through, and the next one waits until it is paid off.
+"""
+
+from dataclasses import dataclass
+
+from spark_channel.errors import OptionError
+
+__all__ = ["NANOS", "SLICE_SECONDS", "Claim", "Level", "nanoseconds", "rate_in_micros"]
+
+NANOS = 1_000_000_000
+MICROS = 1_000_000
+QUANTA = NANOS * MICROS
+
+SLICE_SECONDS = 0.02
+"""What one payment should carry at most, in seconds of the limit: finer costs CPU, coarser is uneven."""
+
+_HIGHEST_RATE = 1 << 62
+_EARLY_NS = 1_000
+"""A wait this short is over: a float of seconds cannot express it, and sleeping it again would spin."""
+
+
+def nanoseconds(seconds: float) -> int:
+    """A clock's reading, or a duration, as whole nanoseconds."""
+    return round(seconds * NANOS)
+
+
+def rate_in_micros(rate: float, name: str) -> int:
+    """Units per second as whole millionths; `OptionError` naming `name` unless 0.000001 <= rate < 2**62."""
+    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < _HIGHEST_RATE:
+        raise OptionError(
+            f"{name} must be a number of units per second above 0, not {rate!r}",
+            option=name,
+            got=repr(rate),
+            takes="a number from 0.000001 to 2**62",
+        )
+    return max(1, rate * MICROS if isinstance(rate, int) else round(rate * MICROS))
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """One amount in line. `before`: all that was ever claimed ahead of it, in quanta."""
+
+    amount: int
+    before: int
+
+
+class Level:
+    """A GCRA with debt: `rate` units per second, at most `burst_seconds` of surplus.
+
+    Every method takes the time, `now` in nanoseconds of a monotonic clock. It starts empty: neither
+    surplus nor debt.
+    """
+
+    __slots__ = ("_at", "_balance", "_burst_ns", "_claimed", "_claims", "_rate")
+
+    def __init__(self, rate: float, burst_seconds: float, now: int) -> None:
+        self._rate = rate_in_micros(rate, "rate")
+        self._burst_ns = nanoseconds(burst_seconds)
+        self._balance = 0
+        self._at = now
+        self._claimed = 0
+        self._claims: dict[Claim, None] = {}
+
+    @property
+    def rate(self) -> float:
+        """Units per second."""
+        whole, rest = divmod(self._rate, MICROS)
+        return whole if rest == 0 else self._rate / MICROS
+
+    def set_rate(self, rate: float, now: int) -> None:
+        """A new rate from `now` on: a debt stays, a surplus shrinks to what the new rate allows."""
+        micros = rate_in_micros(rate, "rate")
+        self._refill(now)
+        self._rate = micros
+        self._clamp()
+
+    def balance(self, now: int) -> float:
+        """Units of surplus (above zero) or debt (below) at `now`."""
+        self._refill(now)
+        return self._balance / QUANTA
+
+    def claim(self, amount: int, now: int) -> Claim:
+        """Take `amount` units at the end of the line; `wait` says when the claimant may go."""
+        self._refill(now)
+        claim = Claim(amount * QUANTA, self._claimed)
+        self._claimed += claim.amount
+        self._balance -= claim.amount
+        self._claims[claim] = None
+        return claim
+
+    def wait(self, claim: Claim, now: int) -> int:
+        """Nanoseconds until all that is ahead of `claim` is paid off; 0 = go."""
+        self._refill(now)
+        missing = -(self._balance + self._claimed - claim.before)
+        if missing <= 0:
+            return 0
+        wait = -(-missing // self._rate)
+        return wait if wait > _EARLY_NS else 0
+
+    def settle(self, claim: Claim) -> None:
+        """`claim` went through: what it took is gone."""
+        self._claims.pop(claim, None)
+
+    def cancel(self, claim: Claim, now: int) -> None:
+        """Give back what `claim` took, unless it was settled: those behind it move up."""
+        if claim not in self._claims:
+            return
+        self._refill(now)
+        del self._claims[claim]
+        for other in self._claims:
+            if other.before > claim.before:
+                other.before -= claim.amount
+        self._claimed -= claim.amount
+        self._balance += claim.amount
+        self._clamp()
+
+    def _refill(self, now: int) -> None:
+        if now > self._at:
+            self._balance += (now - self._at) * self._rate
+            self._at = now
+            self._clamp()
+
+    def _clamp(self) -> None:
+        self._balance = min(self._balance, self._burst_ns * self._rate)
