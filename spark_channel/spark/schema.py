@@ -1,0 +1,104 @@
+"""Between Arrow's types and Spark's: exactly what Spark accepts, or refused by column name.
+
+From 4.2 on, Spark compares the first batch of a read with its own schema to the letter; before, a batch
+that differs passes silently or dies in the JVM. So every batch is cast here, checked, never truncated.
+"""
+
+import inspect
+
+import pyarrow as pa
+import pyarrow.types as pt
+import pyspark.sql.types
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import StructType
+
+from spark_channel.errors import SchemaError
+
+__all__ = ["as_arrow", "as_spark"]
+
+_TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
+_DECIMAL_DIGITS = 38
+
+
+def as_spark(schema: pa.Schema) -> StructType:
+    """The Spark schema that a source with this Arrow schema is read with.
+
+    Unsigned integers widen to the next signed type, as Spark's own Parquet source does; large, view
+    and dictionary types become their plain form.
+
+    Raises:
+        SchemaError: a type that Spark cannot hold, or a column name that stands twice.
+    """
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        if name.lower() in seen:
+            raise SchemaError(
+                f"columns {seen[name.lower()]!r} and {name!r} differ only in case, which Spark does not tell "
+                "apart: leave one out with option 'columns', or rename it in the source"
+            )
+        seen[name.lower()] = name
+    plain = pa.schema([_plain_field(field, field.name) for field in schema])
+    spark: StructType = from_arrow_schema(plain, prefer_timestamp_ntz=True)
+    return spark
+
+
+def as_arrow(schema: StructType) -> pa.Schema:
+    """The Arrow schema in which Spark takes and gives batches of `schema`; zoned timestamps in UTC."""
+    if "timezone" in inspect.signature(to_arrow_schema).parameters:
+        made = to_arrow_schema(schema, timezone="UTC")
+    else:
+        made = to_arrow_schema(schema)  # before 4.2 it always used UTC
+    return pa.schema([field.remove_metadata() for field in made])
+
+
+def _plain_field(field: pa.Field, path: str) -> pa.Field:
+    return pa.field(field.name, _plain(field.type, path), field.nullable)
+
+
+def _plain(kind: pa.DataType, path: str) -> pa.DataType:
+    if isinstance(kind, pa.ExtensionType | pa.BaseExtensionType):
+        return _plain(kind.storage_type, path)
+    if pt.is_dictionary(kind):
+        return _plain(kind.value_type, path)
+    if pt.is_unsigned_integer(kind):
+        wider = {8: pa.int16(), 16: pa.int32(), 32: pa.int64(), 64: pa.decimal128(20, 0)}
+        return wider[kind.bit_width]
+    if pt.is_float16(kind):
+        return pa.float32()
+    if pt.is_large_string(kind) or kind == pa.string_view():
+        return pa.string()
+    if pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind) or kind == pa.binary_view():
+        return pa.binary()
+    if pt.is_timestamp(kind):
+        return pa.timestamp("us", "UTC" if kind.tz else None)
+    if pt.is_date64(kind):
+        return pa.date32()
+    if pt.is_duration(kind):
+        return pa.duration("us")
+    if pt.is_time(kind) and _TIME_SUPPORTED:
+        return pa.time64("ns")
+    if pt.is_null(kind):
+        return kind
+    if pt.is_decimal(kind) and kind.precision <= _DECIMAL_DIGITS and 0 <= kind.scale <= kind.precision:
+        return pa.decimal128(kind.precision, kind.scale)
+    if pt.is_map(kind):
+        key, item = _plain(kind.key_type, f"{path}.key"), _plain_field(kind.item_field, f"{path}.value")
+        return pa.map_(key, item)
+    if pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind):
+        return pa.list_(_plain_field(kind.value_field, f"{path}.element"))
+    if pt.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([_plain_field(inner, f"{path}.{inner.name}") for inner in fields])
+    if (
+        pt.is_signed_integer(kind)
+        or pt.is_boolean(kind)
+        or pt.is_floating(kind)
+        or pt.is_string(kind)
+        or pt.is_binary(kind)
+        or pt.is_date32(kind)
+    ):
+        return kind
+    raise SchemaError(
+        f"column {path!r} is of type {kind}, which Spark cannot hold: "
+        "leave it out with option 'columns', or convert it in the source"
+    )

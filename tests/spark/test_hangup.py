@@ -1,0 +1,54 @@
+"""The watch on Spark's socket."""
+
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from spark_channel.spark.hangup import HangupWatch
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/fd"),
+]
+
+
+def test_it_hears_that_the_other_side_closed() -> None:
+    ours, theirs = socket.socketpair()
+    other = subprocess.Popen(["cat"], stdin=theirs)
+    theirs.close()
+    heard = threading.Event()
+    with ours, HangupWatch(heard.set):
+        assert not heard.wait(0.05)
+        other.kill()
+        assert heard.wait(5)
+    other.wait()
+
+
+def test_a_half_closed_socket_is_not_a_hangup() -> None:
+    """Spark half-closes the socket as soon as it has sent the input."""
+    ours, theirs = socket.socketpair()
+    heard = threading.Event()
+    with ours, theirs, HangupWatch(heard.set):
+        theirs.shutdown(socket.SHUT_WR)
+        assert not heard.wait(0.1)
+
+
+def test_sockets_opened_later_are_not_watched() -> None:
+    heard = threading.Event()
+    watch = HangupWatch(heard.set)
+    ours, theirs = socket.socketpair()
+    with ours, watch:
+        theirs.close()
+        assert not heard.wait(0.1)
+
+
+def test_nothing_is_left_behind() -> None:
+    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    ours, theirs = socket.socketpair()
+    with ours, theirs, HangupWatch(lambda: None):
+        pass
+    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before

@@ -1,0 +1,108 @@
+"""Arrow to Spark and back: exactly, or refused by name."""
+
+import pyarrow as pa
+import pyspark.sql.types
+import pytest
+from pyspark.sql.types import StructType
+
+from spark_channel.errors import SchemaError
+from spark_channel.pipeline.conform import conform
+from spark_channel.spark.schema import as_arrow, as_spark
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.mark.parametrize(
+    ("arrow", "spark"),
+    [
+        (pa.bool_(), "boolean"),
+        (pa.int8(), "tinyint"),
+        (pa.int64(), "bigint"),
+        (pa.uint8(), "smallint"),
+        (pa.uint32(), "bigint"),
+        (pa.uint64(), "decimal(20,0)"),
+        (pa.float16(), "float"),
+        (pa.float64(), "double"),
+        (pa.decimal128(38, 18), "decimal(38,18)"),
+        (pa.large_string(), "string"),
+        (pa.dictionary(pa.int8(), pa.string()), "string"),
+        (pa.large_binary(), "binary"),
+        (pa.binary(16), "binary"),
+        (pa.date32(), "date"),
+        (pa.date64(), "date"),
+        (pa.timestamp("ns"), "timestamp_ntz"),
+        (pa.timestamp("ms", "Europe/Berlin"), "timestamp"),
+        (pa.duration("s"), "interval day to second"),
+        (pa.list_(pa.uint16()), "array<int>"),
+        (pa.map_(pa.string(), pa.int32()), "map<string,int>"),
+        (pa.struct([("a", pa.large_string())]), "struct<a:string>"),
+    ],
+)
+def test_every_arrow_type_has_its_spark_type(arrow: pa.DataType, spark: str) -> None:
+    schema = pa.schema([pa.field("c", arrow)])
+    found = as_spark(schema)
+    assert found["c"].dataType.simpleString() == spark
+    again = as_spark(as_arrow(found))
+    assert again == found
+
+
+@pytest.mark.parametrize(
+    "arrow",
+    [pa.decimal256(50, 2), pa.decimal128(5, -2), pa.month_day_nano_interval()],
+)
+def test_a_type_that_spark_cannot_hold_is_refused_by_column_name(arrow: pa.DataType) -> None:
+    nested = pa.schema([pa.field("outer", pa.struct([pa.field("inner", arrow)]))])
+    with pytest.raises(SchemaError, match=r"outer\.inner"):
+        as_spark(nested)
+
+
+def test_a_time_of_day_is_held_where_spark_has_the_type() -> None:
+    schema = pa.schema([("t", pa.time32("s"))])
+    if hasattr(pyspark.sql.types, "TimeType"):
+        assert as_spark(schema)["t"].dataType.typeName().startswith("time")
+    else:
+        with pytest.raises(SchemaError, match="'t'"):
+            as_spark(schema)
+
+
+def test_names_that_differ_only_in_case_are_refused() -> None:
+    with pytest.raises(SchemaError, match="'id' and 'ID'"):
+        as_spark(pa.schema([("id", pa.int32()), ("ID", pa.int32())]))
+
+
+def test_nullability_survives() -> None:
+    schema = pa.schema([pa.field("a", pa.int32(), nullable=False), pa.field("b", pa.int32())])
+    assert [field.nullable for field in as_spark(schema)] == [False, True]
+    assert as_arrow(as_spark(schema)).equals(schema)
+
+
+def test_conform_casts_without_loss() -> None:
+    target = pa.schema([("a", pa.int64()), ("b", pa.timestamp("us", "UTC"))])
+    batch = pa.record_batch(
+        {"a": pa.array([1], pa.int32()), "b": pa.array([10**9], pa.timestamp("ns", "Asia/Tokyo"))}
+    )
+    cast = conform(batch, target)
+    assert cast.schema.equals(target)
+    assert cast.column(1).cast(pa.int64()).to_pylist() == [10**6]
+
+
+def test_conform_refuses_what_does_not_fit() -> None:
+    batch = pa.record_batch({"a": pa.array([2**40])})
+    with pytest.raises(SchemaError, match="column 'a' of type int64 does not fit int32"):
+        conform(batch, pa.schema([("a", pa.int32())]))
+    with pytest.raises(SchemaError, match="column 'a' holds a null"):
+        conform(
+            pa.record_batch({"a": pa.array([None], pa.int32())}),
+            pa.schema([pa.field("a", pa.int32(), False)]),
+        )
+    with pytest.raises(SchemaError, match="promised were b"):
+        conform(batch, pa.schema([("b", pa.int64())]))
+
+
+def test_conform_returns_a_fitting_batch_itself() -> None:
+    batch = pa.record_batch({"a": [1]})
+    assert conform(batch, batch.schema) is batch
+
+
+def test_an_empty_schema_is_carried() -> None:
+    assert as_spark(pa.schema([])) == StructType([])
