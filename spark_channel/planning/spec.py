@@ -1,0 +1,99 @@
+"""What a transfer is, before anything was opened: plain data, made by `transfer()` or from a job file."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from spark_channel.errors import OptionError
+
+__all__ = ["Endpoint", "TransferSpec"]
+
+_SENSITIVE = re.compile(
+    r"pass(word|wd|phrase)?$|pwd|token|secret|credential|accesskey|privatekey|keytab", re.IGNORECASE
+)
+_URL_PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")
+_QUERY_PASSWORD = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|sslpassword)=)[^&;\s]*")
+_MASK = "***"
+
+
+def _shown(key: str, value: Any) -> str:
+    if _SENSITIVE.search(key):
+        return _MASK
+    text = _URL_PASSWORD.sub(rf"\1:{_MASK}@", str(value))
+    return _QUERY_PASSWORD.sub(rf"\1{_MASK}", text)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Endpoint:
+    """One end of a transfer: a connector of ours, or a Spark format when `spark_format` is true.
+
+    `options` are format options in Spark's spelling. Its `repr` never shows a secret.
+    """
+
+    name: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    spark_format: bool = False
+
+    @classmethod
+    def parse(cls, half: str, options: Mapping[str, Any]) -> Self:
+        """Read `{"name": connector, ...}` or `{"format": Spark format, ...}`; neither: inferred later.
+
+        `half` ("reader" or "writer") names it in errors, and is a synonym of "name".
+
+        Raises:
+            OptionError: both `name` and `format`, or one that is no text.
+        """
+        rest = dict(options)
+        given = {key: rest.pop(key) for key in list(rest) if key in ("name", "format", half)}
+        if len(given) > 1:
+            raise OptionError(
+                f"{half} names itself twice ({', '.join(map(repr, given))}); give 'name' for a connector of "
+                "spark-channel or 'format' for one of Spark's",
+                option=half,
+            )
+        for key, name in given.items():
+            if not isinstance(name, str) or not name.strip():
+                raise OptionError(
+                    f"{half} option {key!r} got {name!r}; it takes a name",
+                    option=key, got=str(name), takes="a name",
+                )  # fmt: skip
+            return cls(name.strip(), rest, spark_format=key == "format")
+        return cls("", rest)
+
+    def redacted(self) -> dict[str, str]:
+        """The options as text, with secrets replaced by `***`, also inside urls."""
+        return {key: _shown(key, value) for key, value in self.options.items()}
+
+    def __repr__(self) -> str:
+        kind = "format" if self.spark_format else "name"
+        shown = {kind: self.name, **self.redacted()}
+        return f"Endpoint({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
+
+
+@dataclass(frozen=True, slots=True)
+class TransferSpec:
+    """Reader, writer, and how the rows go from one to the other.
+
+    Speeds are per second and over the whole job; `bytes` are Arrow bytes. The `channel_` speeds only
+    divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
+    session's parallelism. `max_dirty_rows` None = unlimited, unless `max_dirty_fraction` (0..1 of all
+    rows) is set. `overwrite` replaces the target's rows.
+    """
+
+    reader: Endpoint
+    writer: Endpoint
+    transformers: tuple[Any, ...] = ()
+    channels: int | None = None
+    channels_per_task: int = 1
+    rows_per_second: int | None = None
+    bytes_per_second: int | None = None
+    channel_rows_per_second: int | None = None
+    channel_bytes_per_second: int | None = None
+    shared_limit: str | None = None
+    capacity_rows: int | None = None
+    capacity_bytes: int | None = None
+    max_dirty_rows: int | None = 0
+    max_dirty_fraction: float | None = None
+    overwrite: bool = False
+    job_id: str | None = None

@@ -1,0 +1,98 @@
+import pickle
+
+import pytest
+
+import spark_channel.planning as planning
+from spark_channel.errors import OptionError
+from spark_channel.planning import Endpoint, Split, TransferSpec, advise, plan
+
+READER = Endpoint("postgresql", {"url": "postgresql://db/shop", "password": "hunter2"})
+WRITER = Endpoint("parquet", {"path": "/data"})
+
+
+def test_a_plan_goes_from_splits_to_groups() -> None:
+    spec = TransferSpec(READER, WRITER, ("t",), channels=4, channels_per_task=2)
+    splits = [Split({"n": n}, rows=10 + n, nbytes=100) for n in range(advise(spec, parallelism=1))]
+    made = plan(spec, splits, parallelism=1)
+    assert len(splits) == 20
+    assert made.channels == 4
+    assert [(len(group.tasks), group.channels) for group in made.groups] == [(10, 2), (10, 2)]
+    assert [task.id for task in made.tasks] == list(range(20))
+    assert {task.transformers for task in made.tasks} == {("t",)}
+    assert made.rows == sum(range(10, 30))
+    assert made.nbytes == 2000
+
+
+def test_one_unknown_estimate_makes_the_total_unknown() -> None:
+    made = plan(TransferSpec(READER, WRITER), [Split(rows=1, nbytes=1), Split()], parallelism=2)
+    assert made.rows is None
+    assert made.nbytes is None
+
+
+def test_without_limits_and_channels_the_sessions_parallelism_counts() -> None:
+    assert plan(TransferSpec(READER, WRITER), [Split()] * 9, parallelism=6).channels == 6
+
+
+def test_an_empty_source_is_a_plan_of_nothing() -> None:
+    made = plan(TransferSpec(READER, WRITER, channels=3), [], parallelism=2)
+    assert (made.channels, made.groups, made.rows, made.nbytes) == (0, (), 0, 0)
+
+
+def test_parts_and_marks_reach_the_tasks() -> None:
+    made = plan(
+        TransferSpec(READER, WRITER, channels=1), [Split(), Split()], parallelism=1,
+        writer_parts=["t_0", "t_1"], reader_marks=["h", "i"], writer_marks=["j", None],
+    )  # fmt: skip
+    seen = [(task.writer_part, task.reader_mark, task.writer_mark) for task in made.tasks]
+    assert seen == [("t_0", "h", "j"), ("t_1", "i", None)]
+
+
+def test_a_plan_travels_to_executors() -> None:
+    made = plan(TransferSpec(READER, WRITER, channels=2), [Split({"n": 1})] * 3, parallelism=1)
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_secrets_are_not_in_a_repr() -> None:
+    spec = TransferSpec(
+        Endpoint(
+            "mysql",
+            {
+                "password": "hunter2",
+                "sharedLimitToken": "t0ken",
+                "url": "mysql://root:pa55@db/shop?sslpassword=s3cret&x=1",
+                "dbtable": "orders",
+            },
+        ),
+        WRITER,
+    )
+    shown = repr(spec)
+    assert not any(secret in shown for secret in ("hunter2", "t0ken", "pa55", "s3cret"))
+    assert "root:***@db/shop" in shown
+    assert "dbtable='orders'" in shown
+    assert "x=1" in shown
+
+
+def test_an_endpoint_is_a_connector_or_a_spark_format() -> None:
+    connector = Endpoint.parse("reader", {"name": "postgresql", "dbtable": "t"})
+    assert (connector.name, connector.options, connector.spark_format) == (
+        "postgresql", {"dbtable": "t"}, False,
+    )  # fmt: skip
+    assert Endpoint.parse("writer", {"format": "hive"}).spark_format
+    assert Endpoint.parse("reader", {"reader": "csv"}).name == "csv"
+    assert Endpoint.parse("reader", {"path": "x.csv"}) == Endpoint("", {"path": "x.csv"})
+
+
+@pytest.mark.parametrize("bad", [{"name": "a", "format": "b"}, {"name": ""}, {"format": 3}])
+def test_an_endpoint_that_names_itself_wrongly_is_refused(bad: dict[str, object]) -> None:
+    with pytest.raises(OptionError):
+        Endpoint.parse("reader", bad)
+
+
+def test_the_surface_is_what_it_says() -> None:
+    exported = {
+        name
+        for name, value in vars(planning).items()
+        if getattr(value, "__module__", "").startswith("spark_channel.")
+    }
+    assert exported == set(planning.__all__)
+    assert planning.__all__ == sorted(planning.__all__)
