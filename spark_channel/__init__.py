@@ -1,3 +1,35 @@
-"""Move data between systems with Spark without hurting either end."""
+"""Move data between systems with Spark without hurting either end.
+
+    spark_channel.register(spark)
+    df = spark.read.format("channel").load("flights.csv")
+    df.write.format("channel").option("rowsPerSecond", "100k").mode("append").save("flights.db")
+
+Names are imported when they are first used, since every Python worker of Spark imports this package.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from spark_channel.spark.session import register
+    from spark_channel.spark.source import ChannelDataSource
 
 __version__ = "0.1.0"
+
+__all__ = ["ChannelDataSource", "register"]
+
+_HOMES = {
+    "ChannelDataSource": "spark_channel.spark.source",
+    "register": "spark_channel.spark.session",
+}
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

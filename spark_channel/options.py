@@ -133,6 +133,14 @@ Secret = Annotated[SecretStr, BeforeValidator(_secret)]
 """A value that no message, `repr` or log shows; `${env:NAME}` and `${file:PATH}` are resolved."""
 ColumnList = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 
+def _job_id(value: object) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", str(value)):
+        raise ValueError("1 to 64 letters, digits, '_', '-' or '.': it names files")
+    return str(value)
+
+
+JobId = Annotated[str, BeforeValidator(_job_id)]
+
 CommitMode = Literal["job", "task"]
 WriteMode = Literal["insert", "upsert", "skipExisting", "apply"]
 
@@ -252,7 +260,7 @@ def _takes(detail: Any) -> str:
 class CommonOptions(Options):
     """What both halves of every connector take."""
 
-    job_id: str | None = Field(None, description="names the job in staging, progress and logs")
+    job_id: JobId | None = Field(None, description="names the job in staging, progress and logs")
     rows_per_second: Amount | None = Field(None, description="the whole job's speed in rows")
     bytes_per_second: ByteAmount | None = Field(None, description="the whole job's speed in Arrow bytes")
     rows_per_second_per_task: Amount | None = Field(

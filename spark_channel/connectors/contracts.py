@@ -7,7 +7,7 @@ processes; it holds plain data, and opens connections and files only inside the 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
@@ -62,6 +62,13 @@ class Reader(ABC):
         Raises:
             SourceError: missing or unreadable. SchemaError: a column that cannot be carried.
         """
+
+    def with_schema(self, schema: pa.Schema) -> Self:
+        """Driver. The reader that gives batches of `schema`: one that the user gave, or `schema()`'s own.
+
+        The host casts and selects by column name what `read` brings, so the default is this reader.
+        """
+        return self
 
     @abstractmethod
     def split(self, advice: int) -> list[Split]:

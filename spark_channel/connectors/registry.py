@@ -15,7 +15,7 @@ from typing import Any, cast
 from spark_channel.connectors.contracts import Reader, Writer
 from spark_channel.errors import OptionError
 
-__all__ = ["Connector", "connector_names", "find_connector", "load_reader", "load_writer"]
+__all__ = ["Connector", "all_connectors", "connector_names", "find_connector", "load_reader", "load_writer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,11 @@ def _third_parties() -> dict[str, Connector]:
 
 def _all() -> dict[str, Connector]:
     return {**{connector.name: connector for connector in _BUILT_IN}, **_third_parties()}
+
+
+def all_connectors() -> list[Connector]:
+    """Every connector that can be named, by name."""
+    return sorted(_all().values(), key=lambda connector: connector.name)
 
 
 def connector_names(half: str | None = None) -> list[str]:

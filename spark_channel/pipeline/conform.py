@@ -9,20 +9,23 @@ __all__ = ["conform"]
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """`batch` with exactly `schema`: same names and order, types cast without loss.
+    """`batch` with exactly `schema`: columns picked by name, types cast without loss.
 
     Costs nothing for a batch that has it already.
 
     Raises:
-        SchemaError: other columns, a value that the column's type cannot hold, or a null where
+        SchemaError: a column that is not there, a value that the column's type cannot hold, or a null where
             the schema promises none; names the column.
     """
     if batch.schema.equals(schema):
         return batch
     if batch.schema.names != schema.names:
-        raise SchemaError(
-            f"a batch has columns {', '.join(batch.schema.names)}; promised were {', '.join(schema.names)}"
-        )
+        missing = [name for name in schema.names if batch.schema.names.count(name) != 1]
+        if missing:
+            raise SchemaError(
+                f"a batch has columns {', '.join(batch.schema.names)}; promised were {', '.join(schema.names)}"
+            )
+        batch = batch.select(schema.names)
     columns = [_cast(column, field) for column, field in zip(batch.columns, schema, strict=True)]
     if not columns:
         return batch

@@ -5,14 +5,13 @@ worker's socket, and the worker notices with its next flush, which a throttled r
 sockets that are open when `read()` begins are watched instead (Linux; elsewhere the next flush tells).
 """
 
+import contextlib
 import os
 import select
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 __all__ = ["HangupWatch"]
 
@@ -20,38 +19,32 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class HangupWatch:
-    """Calls `on_hangup` once, from its own thread, when the other side closes one of this process's sockets.
+    """Calls back once, from its own thread, when the other side closes one of this process's sockets.
 
-    Made when `read()` begins, before anything opens sockets of its own; the thread starts with
-    `with` and is gone when the block ends.
+    Made when `read()` begins, before anything opens sockets of its own.
     """
 
-    def __init__(self, on_hangup: Callable[[], None]) -> None:
-        self._on_hangup = on_hangup
+    def __init__(self) -> None:
         self._sockets = _open_sockets()
-        self._thread: threading.Thread | None = None
-        self._stop_write = -1
 
-    def __enter__(self) -> Self:
-        if self._sockets:
-            stop_read, self._stop_write = os.pipe()
-            self._thread = threading.Thread(
-                target=self._watch, args=(stop_read,), name="spark-channel-hangup", daemon=True
-            )
-            self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._thread is None:
+    @contextlib.contextmanager
+    def calling(self, on_hangup: Callable[[], None]) -> Iterator[None]:
+        """Watch while the block runs; the thread is gone when it ends."""
+        if not self._sockets:
+            yield
             return
-        os.close(self._stop_write)
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
-        self._thread = None
+        stop_read, stop_write = os.pipe()
+        thread = threading.Thread(
+            target=self._watch, args=(stop_read, on_hangup), name="spark-channel-hangup", daemon=True
+        )
+        try:
+            thread.start()
+            yield
+        finally:
+            os.close(stop_write)
+            thread.join()
 
-    def _watch(self, stop_read: int) -> None:
+    def _watch(self, stop_read: int, on_hangup: Callable[[], None]) -> None:
         poller = select.poll()
         poller.register(stop_read, 0)
         for descriptor in self._sockets:
@@ -64,7 +57,7 @@ class HangupWatch:
                     if event & select.POLLNVAL:
                         poller.unregister(descriptor)
                         continue
-                    self._on_hangup()
+                    on_hangup()
                     return
         finally:
             os.close(stop_read)

@@ -21,7 +21,7 @@ def test_it_hears_that_the_other_side_closed() -> None:
     other = subprocess.Popen(["cat"], stdin=theirs)
     theirs.close()
     heard = threading.Event()
-    with ours, HangupWatch(heard.set):
+    with ours, HangupWatch().calling(heard.set):
         assert not heard.wait(0.05)
         other.kill()
         assert heard.wait(5)
@@ -32,16 +32,16 @@ def test_a_half_closed_socket_is_not_a_hangup() -> None:
     """Spark half-closes the socket as soon as it has sent the input."""
     ours, theirs = socket.socketpair()
     heard = threading.Event()
-    with ours, theirs, HangupWatch(heard.set):
+    with ours, theirs, HangupWatch().calling(heard.set):
         theirs.shutdown(socket.SHUT_WR)
         assert not heard.wait(0.1)
 
 
 def test_sockets_opened_later_are_not_watched() -> None:
     heard = threading.Event()
-    watch = HangupWatch(heard.set)
+    watch = HangupWatch()
     ours, theirs = socket.socketpair()
-    with ours, watch:
+    with ours, watch.calling(heard.set):
         theirs.close()
         assert not heard.wait(0.1)
 
@@ -49,6 +49,6 @@ def test_sockets_opened_later_are_not_watched() -> None:
 def test_nothing_is_left_behind() -> None:
     before = set(os.listdir("/proc/self/fd")), threading.active_count()
     ours, theirs = socket.socketpair()
-    with ours, theirs, HangupWatch(lambda: None):
+    with ours, theirs, HangupWatch().calling(lambda: None):
         pass
     assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before

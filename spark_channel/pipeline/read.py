@@ -1,0 +1,107 @@
+"""Reads one task group: reader threads push into the channel, the caller's thread pulls from it."""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Generator, Iterator
+from typing import cast
+
+import pyarrow as pa
+
+from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel
+from spark_channel.connectors import Reader
+from spark_channel.errors import FlowError
+from spark_channel.pipeline.conform import conform
+from spark_channel.planning import Task, TaskGroup
+
+__all__ = ["GroupRead", "ReadCancelledError"]
+
+_log = logging.getLogger(__name__)
+
+_JOIN_SECONDS = 5.0
+"""How long the end of a read waits for its threads: one that hangs in the source must not hang Spark."""
+
+
+class ReadCancelledError(FlowError):
+    """Nobody wants more of this read."""
+
+
+class GroupRead:
+    """One attempt of one task group.
+
+    `batches()` is iterated once, by one thread. The group's tasks are taken from one queue, largest
+    first as the planner ordered them, so no thread idles while a task waits. An error in any
+    reader thread is raised to the caller at once, with its own traceback; the others stop.
+    """
+
+    def __init__(
+        self,
+        reader: Reader,
+        group: TaskGroup,
+        schema: pa.Schema,
+        *,
+        limiter: Limiter | None = None,
+        capacity_rows: int,
+        capacity_bytes: int,
+    ) -> None:
+        self._reader = reader
+        self._schema = schema
+        self._tasks: deque[Task] = deque(group.tasks)
+        self._threads = min(group.channels, len(group.tasks))
+        self._running = self._threads
+        self._lock = threading.Lock()
+        self._channel = MemoryChannel(capacity_rows, capacity_bytes, limiter=limiter)
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The batches of all tasks, in the schema given. Closing the iterator ends the reader threads.
+
+        Raises:
+            ChannelError: whatever a reader thread met.
+        """
+        threads = [
+            threading.Thread(target=self._produce, name=f"spark-channel-read-{number}", daemon=True)
+            for number in range(self._threads)
+        ]
+        if not threads:
+            return
+        try:
+            for thread in threads:
+                thread.start()
+            yield from self._channel
+        finally:
+            self.cancel()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join(_JOIN_SECONDS)
+                    if thread.is_alive():
+                        _log.warning("a reader is still blocked in its source and is left behind")
+
+    def cancel(self) -> None:
+        """End the read from any thread: a blocked reader thread, payer or caller wakes at once."""
+        self._channel.fail(ReadCancelledError("the read was cancelled: nobody takes its rows any more"))
+
+    def statistics(self) -> ChannelStatistics:
+        """What passed so far, and who waited for whom."""
+        return self._channel.statistics()
+
+    def _produce(self) -> None:
+        try:
+            while (task := self._next_task()) is not None:
+                batches = self._reader.read(task.split)
+                with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
+                    for batch in batches:
+                        self._channel.push(conform(batch, self._schema))
+        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
+            self._channel.fail(error)
+        else:
+            with self._lock:
+                self._running -= 1
+                last = self._running == 0
+            if last:
+                self._channel.close()
+
+    def _next_task(self) -> Task | None:
+        with self._lock:
+            return self._tasks.popleft() if self._tasks else None
+
