@@ -1,0 +1,234 @@
+"""What one attempt of a task counts, and the frozen copy of it that travels."""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from spark_channel.channel.statistics import ChannelStatistics
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.progress import plain
+from spark_channel.progress.phase import Phase
+
+__all__ = ["Counters", "Snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """The counters of one attempt at one instant; every figure counts from the attempt's start.
+
+    (`scan`, `task`) names the work and `attempt` the try: several attempts of one task count once.
+    `scan` tells apart passes over one plan (Spark's stage id, since a self-join reads its plan
+    twice). `sequence` grows with every snapshot, so that a late one is known.
+
+    `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
+    batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
+    pushes, they do not overlap.
+    """
+
+    task: int
+    attempt: int
+    scan: int = 0
+    sequence: int = 0
+    phase: Phase = Phase.RUNNING
+    rows_read: int = 0
+    bytes_read: int = 0
+    rows_pushed: int = 0
+    bytes_pushed: int = 0
+    rows_written: int = 0
+    bytes_written: int = 0
+    dirty_rows: int = 0
+    rows_expected: int | None = None
+    bytes_expected: int | None = None
+    waits: Mapping[str, float] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; fields that hold their default are left out."""
+        data: dict[str, Any] = {"task": self.task, "attempt": self.attempt, "phase": str(self.phase)}
+        for name in _AMOUNTS:
+            if value := getattr(self, name):
+                data[name] = value
+        for name in _OPTIONAL:
+            if (value := getattr(self, name)) is not None:
+                data[name] = value
+        if self.waits:
+            data["waits"] = {reason: round(spent, 6) for reason, spent in self.waits.items()}
+        return data
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Read what `to_json` made.
+
+        Raises:
+            ValueError: an unknown or missing field, or a value that no counter can have.
+        """
+        data = plain.refuse_unknown(data, _FIELDS, "a snapshot")
+        amounts: dict[str, Any] = {name: plain.amount(data, name, 0) for name in _AMOUNTS}
+        amounts |= {name: plain.optional_amount(data, name) for name in _OPTIONAL}
+        return cls(
+            task=plain.amount(data, "task"),
+            attempt=plain.amount(data, "attempt"),
+            phase=Phase(plain.text(data, "phase")),
+            waits=plain.waits(data, "waits"),
+            **amounts,
+        )
+
+
+_COUNTS = (
+    "rows_read",
+    "bytes_read",
+    "rows_pushed",
+    "bytes_pushed",
+    "rows_written",
+    "bytes_written",
+    "dirty_rows",
+)
+_AMOUNTS = ("scan", "sequence", *_COUNTS)
+_OPTIONAL = ("rows_expected", "bytes_expected")
+_FIELDS = frozenset({"task", "attempt", "phase", "waits", *_AMOUNTS, *_OPTIONAL})
+
+
+class Counters:
+    """Counts one attempt of one task. Any thread may count; a batch costs about a microsecond a call."""
+
+    __slots__ = (
+        "_changed",
+        "_clock",
+        "_counts",
+        "_follows",
+        "_lock",
+        "_phase",
+        "_sequence",
+        "_waits",
+        "attempt",
+        "bytes_expected",
+        "rows_expected",
+        "scan",
+        "task",
+    )
+
+    def __init__(
+        self,
+        task: int,
+        attempt: int,
+        *,
+        scan: int = 0,
+        rows_expected: int | None = None,
+        bytes_expected: int | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.task = task
+        self.attempt = attempt
+        self.scan = scan
+        self.rows_expected = rows_expected
+        self.bytes_expected = bytes_expected
+        self._lock = threading.Lock()
+        self._counts = dict.fromkeys(_COUNTS, 0)
+        self._waits: dict[str, float] = {}
+        self._phase = Phase.RUNNING
+        self._sequence = 0
+        self._changed = True
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._follows: tuple[Callable[[], ChannelStatistics], int, float] | None = None
+
+    def follow(self, statistics: Callable[[], ChannelStatistics], *, producers: int = 1) -> None:
+        """Take rows and bytes read and pushed, and all waits, from a channel's `statistics`, whenever asked.
+
+        `producers` threads push into that channel from now on; what they neither waited for the limit nor
+        for room is put down to the source. Call this when they start, in place of `read`, `pushed` and
+        `waited`. The last figures are taken by `enter` with a final phase.
+        """
+        with self._lock:
+            self._follows = (statistics, producers, self._clock.now())
+
+self, rows: int, nbytes: int) -> None:
+        """The source gave a batch."""
+        self._count("rows_read", rows, "bytes_read", nbytes)
+
+    def pushed(self, rows: int, nbytes: int) -> None:
+        """The limiter was paid and the batch is in the channel."""
+        self._count("rows_pushed", rows, "bytes_pushed", nbytes)
+
+    def wrote(self, rows: int, nbytes: int) -> None:
+        """The target, or the staging for it, took a batch."""
+        self._count("rows_written", rows, "bytes_written", nbytes)
+
+    def dirty(self, rows: int) -> None:
+        """The target refused `rows`."""
+        self._count("dirty_rows", rows, "dirty_rows", 0)
+
+    def waited(self, reason: str, seconds: float) -> None:
+        """Add to one reason, see `Snapshot.waits`."""
+        with self._lock:
+            self._waits[reason] = self._waits.get(reason, 0.0) + max(0.0, seconds)
+            self._changed = True
+
+    def set_waits(self, waits: Mapping[str, float]) -> None:
+        """Put these totals in place of the same reasons': for what a channel's statistics add up."""
+        with self._lock:
+            self._waits.update(waits)
+            self._changed = True
+
+    def enter(self, phase: Phase) -> None:
+        """`done` or `failed`; a final phase stays."""
+        with self._lock:
+            if not self._phase.final:
+                self._look()
+                self._phase = phase
+                self._changed = True
+                if phase.final:
+                    self._follows = None
+
+    def snapshot(self) -> Snapshot:
+        """All figures at one instant."""
+        with self._lock:
+            self._look()
+            return self._snapshot()
+
+    def changes(self) -> Snapshot | None:
+        """A snapshot, or None when nothing was counted since the last call of `changes`."""
+        with self._lock:
+            self._look()
+            if not self._changed:
+                return None
+            self._changed = False
+            return self._snapshot()
+
+    def unsent(self) -> None:
+        """The last `changes` was lost on its way: hand it out again."""
+        with self._lock:
+            self._changed = True
+
+    def _count(self, first: str, rows: int, second: str, nbytes: int) -> None:
+        with self._lock:
+            self._counts[first] += rows
+            self._counts[second] += nbytes
+            self._changed = True
+
+    def _look(self) -> None:
+        if self._follows is None:
+            return
+        statistics, producers, since = self._follows
+        seen = statistics()
+        waits = {f"limit:{reason}": spent for reason, spent in seen.throttled_seconds.items() if spent}
+        waits["target"] = seen.wait_writer_seconds
+        waits["source"] = max(0.0, producers * (self._clock.now() - since) - sum(waits.values()))
+        counts = self._counts
+        counts["rows_read"] = counts["rows_pushed"] = seen.rows_pushed
+        counts["bytes_read"] = counts["bytes_pushed"] = seen.bytes_pushed
+        self._waits.update(waits)
+        self._changed = True
+
+    def _snapshot(self) -> Snapshot:
+        self._sequence += 1
+        return Snapshot(
+            task=self.task,
+            attempt=self.attempt,
+            scan=self.scan,
+            sequence=self._sequence,
+            phase=self._phase,
+            rows_expected=self.rows_expected,
+            bytes_expected=self.bytes_expected,
+            waits=dict(self._waits),
+            **self._counts,
+        )

@@ -1,0 +1,293 @@
+"""A job as it goes: snapshots in, status and report out."""
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
+from spark_channel.progress.counters import Snapshot
+from spark_channel.progress.phase import Phase
+from spark_channel.progress.report import TransferReport
+from spark_channel.progress.spec import JobSpec
+from spark_channel.progress.speed import SlidingRates, SpeedSamples
+from spark_channel.progress.tasks import AttemptTable
+
+__all__ = ["SIDES", "JobProgress", "JobStatus", "side_of"]
+
+SIDES = ("limit", "source", "target")
+"""What a job may wait for."""
+
+_SPEED_WINDOW = 5.0
+_STEADY_WINDOW = 30.0
+
+
+def side_of(reason: str) -> str:
+    """The side of a wait reason: "limit" of "limit:rows"."""
+    return reason.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    """A job at one instant.
+
+    `rows` and `bytes` count each task once and are what arrived (written, or handed to Spark on a
+    read); `rows_moved` and `bytes_moved` hold every attempt. `percent` is 0 to 100, None when the total
+    is unknown. Speeds are per second over the last 5 s and hold every attempt, as the limit does.
+    `wait_shares`: side ->
+    share from 0 to 1 of the last 30 s of waiting; empty when nothing waited. `eta_seconds` is None
+    when unknown. `note` is why the limit holds the job, if it says so ("paused").
+    """
+
+    job: str
+    spec: JobSpec
+    phase: Phase
+    seconds: float
+    percent: float | None
+    rows: int
+    bytes: int
+    rows_moved: int
+    bytes_moved: int
+    rows_per_second: float
+    bytes_per_second: float
+    wait_shares: Mapping[str, float]
+    dirty_rows: int
+    eta_seconds: float | None
+    tasks_done: int
+    tasks: int
+    attempts: int
+    note: str = ""
+
+
+@dataclass(slots=True)
+class _Totals:
+    rows: int = 0
+    bytes: int = 0
+    dirty_rows: int = 0
+    done: int = 0
+    rows_expected: int | None = 0
+    bytes_expected: int | None = 0
+    rows_towards: int = 0
+    bytes_towards: int = 0
+
+
+class JobProgress:
+    """Merges the snapshots of a job's tasks. Thread-safe; does no I/O.
+
+    A task counts once, however many attempts report it. The clock starts when this is made.
+    """
+
+    def __init__(self, job: str, spec: JobSpec, *, clock: Clock | None = None) -> None:
+        self.job = job
+        self.spec = spec
+        self.started_at = utc_now()
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._start = self._clock.now()
+        self._end: float | None = None
+        self._last = self._start
+        self._phase = Phase.PLANNING
+        self._publishing: float | None = None
+        self._publish_seconds = 0.0
+        self._error = ""
+        self._note = ""
+        self._where = spec.where
+        self._published_rows: int | None = None
+        self._limits: tuple[int | None, int | None] = (spec.rows_per_second, spec.bytes_per_second)
+        self._lock = threading.Lock()
+        self._table = AttemptTable()
+        self._speed = SlidingRates(self._start, _SPEED_WINDOW, 2)
+        self._steady = SlidingRates(self._start, _STEADY_WINDOW, 2)
+        self._waiting = SlidingRates(self._start, _STEADY_WINDOW, len(SIDES))
+        self._samples = SpeedSamples(self._start)
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    @property
+    def last_heard(self) -> float:
+        """When something was last counted, on this job's clock."""
+        return self._last
+
+    def update(self, snapshot: Snapshot) -> bool:
+        """Take the counters of one attempt. False when a later snapshot of it was here before."""
+        with self._lock:
+            now = self._clock.now()
+            if not self._table.update(snapshot, now):
+                return False
+            self._last = now
+            if self._phase is Phase.PLANNING:
+                self._phase = Phase.RUNNING
+            table = self._table
+            self._speed.add(now, table.rows_moved, table.bytes_moved)
+            self._steady.add(now, table.rows_moved, table.bytes_moved)
+            self._samples.add(now, table.rows_moved, table.bytes_moved)
+            sides = dict.fromkeys(SIDES, 0.0)
+            for reason, spent in table.waits.items():
+                if (side := side_of(reason)) in sides:
+                    sides[side] += spent
+            self._waiting.add(now, *sides.values())
+            return True
+
+    def enter(self, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None) -> None:
+        """Go to `phase`; `done` and `failed` stop the job's clock, and stay.
+
+        `where` says where the rows are, `rows` how many were published when the caller knows it
+        better than the counters (from receipts), `error` why it failed.
+        """
+        with self._lock:
+            if self._phase.final:
+                return
+            now = self._clock.now()
+            if phase is Phase.PUBLISHING and self._publishing is None:
+                self._publishing = now
+            if phase.final:
+                self._end = now
+                if self._publishing is not None:
+                    self._publish_seconds = now - self._publishing
+            self._phase = phase
+            self._last = now
+            self._error = error or self._error
+            self._where = where or self._where
+            self._published_rows = rows if rows is not None else self._published_rows
+
+    def reopen(self) -> None:
+        """Tasks of a finished job were heard again: it runs on."""
+        with self._lock:
+            if self._phase.final:
+                self._phase, self._end = Phase.RUNNING, None
+
+    def set_limits(self, rows_per_second: int | None, bytes_per_second: int | None, note: str = "") -> None:
+        """The limit was changed while the job runs; `note` says why it holds ("paused")."""
+        with self._lock:
+            self._limits = (rows_per_second, bytes_per_second)
+            self._note = note
+
+    def complete(self) -> bool:
+        """Every task that the plan has was heard of, and has an attempt that is done."""
+        with self._lock:
+            counted = list(self._table.counted())
+            return (
+                self.spec.tasks is not None
+                and self._table.tasks == len(counted) >= self.spec.tasks * self._table.scans()
+                and all(each.phase is Phase.DONE for each in counted)
+            )
+
+    def status(self) -> JobStatus:
+        """The job now; consistent in itself."""
+        with self._lock:
+            now = self._end if self._end is not None else self._clock.now()
+            totals = self._totals()
+            rows_speed, bytes_speed = self._speed.rates(now)
+            percent, eta = self._outlook(totals, now)
+            shares = dict(zip(SIDES, self._waiting.rates(now), strict=True))
+            waiting = sum(shares.values())
+            return JobStatus(
+                job=self.job,
+                spec=self._spec_now(),
+                phase=self._phase,
+                seconds=now - self._start,
+                percent=percent,
+                rows=totals.rows,
+                bytes=totals.bytes,
+                rows_moved=self._table.rows_moved,
+                bytes_moved=self._table.bytes_moved,
+                rows_per_second=rows_speed,
+                bytes_per_second=bytes_speed,
+                wait_shares={side: each / waiting for side, each in shares.items()} if waiting > 0 else {},
+                dirty_rows=totals.dirty_rows,
+                eta_seconds=eta,
+                tasks_done=totals.done,
+                tasks=max(self.spec.tasks or 0, self._table.tasks),
+                attempts=self._table.attempts,
+                note=self._note,
+            )
+
+    def report(self) -> TransferReport:
+        """The job as a whole, up to now or to its end."""
+        with self._lock:
+            now = self._end if self._end is not None else self._clock.now()
+            totals = self._totals()
+            spec = self._spec_now()
+            tasks = self._table.tasks
+            return TransferReport(
+                job=self.job,
+                kind=spec.kind,
+                phase=str(self._phase),
+                source=spec.source,
+                target=spec.target,
+                where=self._where,
+                commit=spec.commit,
+                started_at=self.started_at.isoformat(timespec="seconds"),
+                seconds=round(now - self._start, 3),
+                publish_seconds=round(self._publish_seconds, 3),
+                rows=totals.rows if self._published_rows is None else self._published_rows,
+                bytes=totals.bytes,
+                rows_moved=self._table.rows_moved,
+                bytes_moved=self._table.bytes_moved,
+                dirty_rows=totals.dirty_rows,
+                tasks=tasks,
+                attempts=self._table.attempts,
+                retries=max(0, self._table.attempts - tasks),
+                rows_per_second_limit=spec.rows_per_second,
+                bytes_per_second_limit=spec.bytes_per_second,
+                limit_scope=spec.limit_scope if spec.limited else "",
+                waits={reason: round(spent, 3) for reason, spent in sorted(self._table.waits.items())},
+                samples=self._samples.samples(),
+                error=self._error,
+                rerun=spec.rerun,
+            )
+
+    def _spec_now(self) -> JobSpec:
+        rows, nbytes = self._limits
+        if (rows, nbytes) == (self.spec.rows_per_second, self.spec.bytes_per_second):
+            return self.spec
+        return replace(self.spec, rows_per_second=rows, bytes_per_second=nbytes)
+
+    def _totals(self) -> _Totals:
+        totals = _Totals()
+        written = self.spec.kind in ("write", "transfer", "stream")
+        for each in self._table.counted():
+            rows = each.rows_written if written else each.rows_pushed
+            nbytes = each.bytes_written if written else each.bytes_pushed
+            done = each.phase is Phase.DONE
+            totals.rows += rows
+            totals.bytes += nbytes
+            totals.dirty_rows += each.dirty_rows
+            totals.done += done
+            rows_read, bytes_read = rows + each.dirty_rows, nbytes
+            totals.rows_expected, rows_towards = _towards(
+                totals.rows_expected, each.rows_expected, rows_read, done
+            )
+            totals.bytes_expected, bytes_towards = _towards(
+                totals.bytes_expected, each.bytes_expected, bytes_read, done
+            )
+            totals.rows_towards += rows_towards
+            totals.bytes_towards += bytes_towards
+        return totals
+
+    def _outlook(self, totals: _Totals, now: float) -> tuple[float | None, float | None]:
+        """(percent, seconds left) by rows when their total is known, else by bytes."""
+        if self._phase is Phase.DONE:
+            return 100.0, 0.0
+        scans = self._table.scans()
+        rows_rate, bytes_rate = self._steady.rates(now)
+        for whole, seen, towards, rate in (
+            (self.spec.rows_expected, totals.rows_expected, totals.rows_towards, rows_rate),
+            (self.spec.bytes_expected, totals.bytes_expected, totals.bytes_towards, bytes_rate),
+        ):
+            if whole is None or seen is None:
+                continue
+            total = max(whole * scans, seen)
+            if total == 0:
+                continue
+            towards = min(towards, total)
+            left = total - towards
+            return 100.0 * towards / total, (left / rate if rate > 0 else None) if left else 0.0
+        return None, None
+
+
+def _towards(total: int | None, expected: int | None, arrived: int, done: bool) -> tuple[int | None, int]:
+    """(the total with one task more, what that task has of it). A task that is done has all of its part."""
+    if total is None or expected is None:
+        return None, 0
+    return total + expected, expected if done else min(arrived, expected)

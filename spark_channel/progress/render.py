@@ -1,0 +1,181 @@
+"""Status and report as plain text. No terminal codes: whoever prints adds them."""
+
+import math
+from collections.abc import Mapping
+
+from spark_channel.progress.job import SIDES, JobStatus
+from spark_channel.progress.phase import Phase
+from spark_channel.progress.report import TransferReport
+from spark_channel.progress.spec import JobSpec
+
+__all__ = ["before_lines", "progress_line", "short", "summary_lines"]
+
+_COMMITS = {
+    "job": "commit=job: all rows or none, seen at once",
+    "task": "commit=task: each task's rows once, as they come",
+}
+
+
+def short(value: float) -> str:
+    """Three digits and a unit: 999, 99.8k, 12.4M, 3.05G. Whole numbers without a fraction."""
+    if value < 999.5:
+        return f"{value:.0f}" if value >= 99.95 or value == int(value) else f"{value:.1f}"
+    for unit in ("k", "M", "G", "T", "P", "E"):
+        value /= 1000
+        if value < 999.5 or unit == "E":
+            text = f"{value:.0f}" if value >= 99.95 else f"{value:.3g}"
+            return f"{text}{unit}"
+    raise AssertionError("the last unit takes all")
+
+
+def progress_line(status: JobStatus) -> str:
+    """A job in one line.
+
+    `37 % 12.4M rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - dirty 0 - ETA 3:20`.
+    Without a known total there is no percent and no ETA; without a limit, no "of".
+    """
+    head = []
+    if status.phase is not Phase.RUNNING:
+        head.append(str(status.phase))
+    amount = f"{short(status.rows)} rows {_speed(status)}"
+    if status.percent is not None and status.phase in (Phase.RUNNING, Phase.FAILED):
+        amount = f"{math.floor(status.percent)} % {amount}"
+    parts = [*head, amount]
+    if status.wait_shares:
+        parts.append("waits: " + _shares(status.wait_shares))
+    if status.note:
+        parts.append(status.note)
+    parts.append(f"dirty {short(status.dirty_rows)}")
+    if status.eta_seconds is not None and status.phase is Phase.RUNNING:
+        parts.append(f"ETA {clock_time(status.eta_seconds)}")
+    return " - ".join(parts)
+
+
+def before_lines(job: str, spec: JobSpec) -> list[str]:
+    """Three lines before a job: its two ends; how it is cut and committed; the limit and its scope."""
+    ends = " -> ".join(end or "Spark" for end in (spec.source, spec.target))
+    cut = []
+    if spec.channels is not None:
+        cut.append(_many(spec.channels, "channel"))
+    if spec.tasks is not None:
+        cut.append(("over " if cut else "") + _many(spec.tasks, "split"))
+    plan = [" ".join(cut)] if cut else []
+    if spec.rows_expected is not None:
+        plan.append(f"about {short(spec.rows_expected)} rows")
+    elif spec.bytes_expected is not None:
+        plan.append(f"about {short(spec.bytes_expected)}B")
+    if spec.commit:
+        plan.append(_COMMITS.get(spec.commit, f"commit={spec.commit}"))
+    limit = _limit(spec.rows_per_second, spec.bytes_per_second)
+    return [
+        f"{spec.kind} {spec.name or job}: {ends}",
+        ", ".join(plan) or "size unknown before it runs",
+        f"limit {limit} for {spec.limit_scope}" if limit else "no limit",
+    ]
+
+
+def summary_lines(report: TransferReport) -> list[str]:
+    """What a job did, in three to five lines."""
+    verb = {"read": "read", "write": "wrote", "throttle": "passed on", "stream": "streamed"}.get(
+        report.kind, "copied"
+    )
+    size = f"{_grouped(report.rows)} rows ({short(report.bytes)}B) in {_duration(report.seconds)}"
+    if report.phase == Phase.FAILED:
+        first = f"failed after {size}" + (f": {report.error}" if report.error else "")
+    else:
+        first = f"{verb} {size}"
+    lines = [f"{first}: {_achieved(report)}" if report.phase != Phase.FAILED else first]
+    if report.where or report.publish_seconds:
+        where = f"the rows are in {report.where}" if report.where else "published"
+        published = f"published in {_duration(report.publish_seconds)}"
+        lines.append(
+            f"{where}, {published} (commit={report.commit or 'job'})" if report.publish_seconds else where
+        )
+    details = [
+        f"{_many(report.tasks, 'task')}, {_many(report.attempts, 'attempt')} ({report.retries} retried)"
+    ]
+    waited = report.waits_by_side
+    total = sum(waited.get(side, 0.0) for side in SIDES)
+    if total > 0:
+        details.append("waits: " + _shares({side: waited.get(side, 0.0) / total for side in SIDES}))
+    details.append(f"dirty {_grouped(report.dirty_rows)}")
+    lines.append("; ".join(details))
+    if report.rows_moved > report.rows:
+        lines.append(f"{_grouped(report.rows_moved)} rows moved, retries and speculation included")
+    if report.rerun:
+        lines.append(f"run it again: {report.rerun}")
+    return lines
+
+
+def clock_time(seconds: float) -> str:
+    """`3:20`, or `1:03:20` from an hour on; more than 99 hours is `>99 h`."""
+    whole = math.ceil(seconds)
+    if whole >= 99 * 3600:
+        return ">99 h"
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
+
+
+def _speed(status: JobStatus) -> str:
+    spec = status.spec
+    texts = []
+    if spec.rows_per_second is not None or spec.bytes_per_second is None:
+        texts.append(_against(status.rows_per_second, spec.rows_per_second, ""))
+    if spec.bytes_per_second is not None:
+        texts.append(_against(status.bytes_per_second, spec.bytes_per_second, "B"))
+    return " ".join(texts)
+
+
+def _against(speed: float, limit: int | None, unit: str) -> str:
+    now = f"{short(speed)}{unit}/s"
+    return now if limit is None else f"{now} of {short(limit)}{unit}/s"
+
+
+def _achieved(report: TransferReport) -> str:
+    texts = []
+    if report.rows_per_second_limit is not None or report.bytes_per_second_limit is None:
+        texts.append(_ratio(report.rows_per_second, report.rows_per_second_limit, " rows"))
+    if report.bytes_per_second_limit is not None:
+        texts.append(_ratio(report.bytes_per_second, report.bytes_per_second_limit, "B"))
+    return ", ".join(texts)
+
+
+def _ratio(speed: float, limit: int | None, unit: str) -> str:
+    now = f"{short(speed)}{unit}/s"
+    return now if limit is None else f"{now} of {short(limit)}{unit}/s allowed ({100 * speed / limit:.1f} %)"
+
+
+def _limit(rows: int | None, nbytes: int | None) -> str:
+    texts = []
+    if rows is not None:
+        texts.append(f"{short(rows)} rows/s")
+    if nbytes is not None:
+        texts.append(f"{short(nbytes)}B/s")
+    return " and ".join(texts)
+
+
+def _shares(shares: Mapping[str, float]) -> str:
+    percents = _percents([shares.get(side, 0.0) for side in SIDES])
+    return " ".join(f"{side} {percent} %" for side, percent in zip(SIDES, percents, strict=True))
+
+
+def _percents(shares: list[float]) -> list[int]:
+    """Whole percents that add up to 100: the largest remainders are rounded up."""
+    floors = [math.floor(100 * share) for share in shares]
+    by_rest = sorted(range(len(shares)), key=lambda i: floors[i] - 100 * shares[i])
+    for i in by_rest[: 100 - sum(floors)]:
+        floors[i] += 1
+    return floors
+
+
+def _grouped(value: int) -> str:
+    return f"{value:,}".replace(",", " ")
+
+
+def _many(count: int, noun: str) -> str:
+    return f"{_grouped(count)} {noun}" + ("" if count == 1 else "s")
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 100 else clock_time(seconds)

@@ -1,0 +1,72 @@
+"""What a job is, as the one who opens it knows it."""
+
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, get_args
+
+from spark_channel.progress import plain
+
+__all__ = ["JobKind", "JobSpec"]
+
+JobKind = Literal["read", "write", "transfer", "throttle", "stream"]
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """A job's facts, before it runs. All of it is shown to people: no text here may hold a secret.
+
+    `source` and `target` say what is read and written ("csv /data/flights.csv"); empty where Spark is
+    that end. `tasks`, `rows_expected`, `bytes_expected` are totals of one pass over the plan, None when
+    unknown. `rows_per_second` and `bytes_per_second` are the limit, and `limit_scope` what shares it
+    ("the whole job", "each task", "shared limit orders-db"). `commit` is "job", "task" or "". `where`
+    says where the rows are once the job is done, `rerun` how to run it again.
+    """
+
+    kind: JobKind
+    name: str = ""
+    source: str = ""
+    target: str = ""
+    channels: int | None = None
+    tasks: int | None = None
+    rows_expected: int | None = None
+    bytes_expected: int | None = None
+    commit: str = ""
+    rows_per_second: int | None = None
+    bytes_per_second: int | None = None
+    limit_scope: str = "the whole job"
+    where: str = ""
+    rerun: str = ""
+
+    @property
+    def limited(self) -> bool:
+        return self.rows_per_second is not None or self.bytes_per_second is not None
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; fields that hold their default are left out."""
+        pairs = ((each, getattr(self, each.name)) for each in fields(self))
+        return {each.name: value for each, value in pairs if value != each.default}
+
+    @classmethod
+    def from_json(cls, data: Any) -> Self:
+        """Read what `to_json` made.
+
+        Raises:
+            ValueError: an unknown or missing field, or a value that makes no sense.
+        """
+        data = plain.refuse_unknown(data, _FIELDS, "a job")
+        kind = data.get("kind")
+        if kind not in get_args(JobKind):
+            raise ValueError(f"kind is one of {', '.join(get_args(JobKind))}")
+        for name in ("rows_per_second", "bytes_per_second", "channels"):
+            if data.get(name) == 0:
+                raise ValueError(f"{name} is 1 or more, or absent")
+        values: dict[str, Any] = {name: plain.text(data, name, default) for name, default in _TEXTS.items()}
+        values |= {name: plain.optional_amount(data, name) for name in _AMOUNTS}
+        return cls(
+            kind=kind,
+            **values,
+        )
+
+
+_FIELDS = frozenset(each.name for each in fields(JobSpec))
+_TEXTS = {each.name: str(each.default) for each in fields(JobSpec) if isinstance(each.default, str)}
+_AMOUNTS = tuple(each.name for each in fields(JobSpec) if each.default is None)

@@ -1,0 +1,101 @@
+"""Snapshots of attempts, merged so that a task counts once however often it is tried."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from spark_channel.progress.counters import Snapshot
+from spark_channel.progress.phase import Phase
+
+__all__ = ["STALE_SECONDS", "AttemptTable", "TaskAttempts"]
+
+STALE_SECONDS = 60.0
+"""An attempt that is silent for so long, while another of its task is heard, is taken for dead."""
+
+
+@dataclass(slots=True)
+class TaskAttempts:
+    """All attempts of one task: their latest snapshots and when they came."""
+
+    latest: dict[int, Snapshot] = field(default_factory=dict)
+    heard: dict[int, float] = field(default_factory=dict)
+
+    def counted(self) -> Snapshot | None:
+        """The attempt that stands for the task; None while all have failed.
+
+        The first that is done; else of those alive the furthest, since of two that race the furthest
+        is likely to win.
+        """
+        done = [each for each in self.latest.values() if each.phase is Phase.DONE]
+        if done:
+            return done[0]
+        last = max(self.heard.values())
+        alive = [
+            each
+            for attempt, each in self.latest.items()
+            if each.phase is not Phase.FAILED and last - self.heard[attempt] < STALE_SECONDS
+        ]
+        return max(
+            alive, key=lambda each: (each.rows_written, each.rows_pushed, each.rows_read), default=None
+        )
+
+
+class AttemptTable:
+    """The attempts of all tasks of a job, with running totals of what really moved. Not thread-safe.
+
+    `rows_moved`, `bytes_moved` and `waits` (seconds by reason) hold every attempt, also those that
+    failed: they are what the two ends felt, and what a limit is held against.
+    """
+
+    def __init__(self) -> None:
+        self._tasks: dict[tuple[int, int], TaskAttempts] = {}
+        self._counted: dict[tuple[int, int], Snapshot] = {}
+        self.rows_moved = 0
+        self.bytes_moved = 0
+        self.attempts = 0
+        self.waits: dict[str, float] = {}
+
+    def update(self, snapshot: Snapshot, now: float) -> bool:
+        """False when a later snapshot of this attempt is known."""
+        key = (snapshot.scan, snapshot.task)
+        task = self._tasks.get(key)
+        if task is None:
+            task = self._tasks[key] = TaskAttempts()
+        before = task.latest.get(snapshot.attempt)
+        if before is not None and before.sequence >= snapshot.sequence:
+            return False
+        if before is None:
+            self.attempts += 1
+        self.rows_moved += _rows_moved(snapshot) - (_rows_moved(before) if before else 0)
+        self.bytes_moved += _bytes_moved(snapshot) - (_bytes_moved(before) if before else 0)
+        for reason, spent in snapshot.waits.items():
+            earlier = before.waits.get(reason, 0.0) if before else 0.0
+            self.waits[reason] = self.waits.get(reason, 0.0) + spent - earlier
+        task.latest[snapshot.attempt] = snapshot
+        task.heard[snapshot.attempt] = now
+        counted = task.counted()
+        if counted is None:
+            self._counted.pop(key, None)
+        else:
+            self._counted[key] = counted
+        return True
+
+    @property
+    def tasks(self) -> int:
+        """Tasks that were heard of."""
+        return len(self._tasks)
+
+    def counted(self) -> Iterator[Snapshot]:
+        """One snapshot for each task that has an attempt that counts."""
+        return iter(self._counted.values())
+
+    def scans(self) -> int:
+        """Passes over the plan that were heard of, at least 1."""
+        return max(1, len({scan for scan, _ in self._tasks}))
+
+
+def _rows_moved(snapshot: Snapshot) -> int:
+    return max(snapshot.rows_pushed, snapshot.rows_written)
+
+
+def _bytes_moved(snapshot: Snapshot) -> int:
+    return max(snapshot.bytes_pushed, snapshot.bytes_written)
