@@ -1,0 +1,291 @@
+"""The channel: a bounded, rate-limited, transactional queue of Arrow batches between threads."""
+
+import threading
+from collections.abc import Iterable, Iterator
+
+import pyarrow as pa
+
+from spark_channel.channel.core import Callback, Core
+from spark_channel.channel.limiter import Limiter
+from spark_channel.channel.overflow import Overflow
+from spark_channel.channel.parcel import measure
+from spark_channel.channel.room import Room
+from spark_channel.channel.statistics import ChannelStatistics
+from spark_channel.channel.transaction import Slot, Transaction, TransactionState
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import EndOfChannel, TransactionStateError
+
+__all__ = ["MemoryChannel"]
+
+
+class MemoryChannel:
+    """A queue of `pyarrow.RecordBatch` between any number of producer and consumer threads.
+
+    Args:
+        capacity_rows: the most rows in the channel.
+        capacity_bytes: the most bytes in the channel, `RecordBatch.nbytes`. One row that is larger
+            passes alone, through an empty channel.
+        transaction_rows: the most rows that one transaction may put, and may take; `capacity_rows`
+            when None.
+        overflow: what a push does without room: "block", "reject" or "overwrite".
+        keep_alive: seconds that `take`, `commit` and `resize` wait at most.
+        limiter: what every published row and byte is paid to; None = unlimited.
+        clock: where time comes from; the machine's when None.
+
+    Raises `ValueError` for a capacity below 1, a `transaction_rows` that is below 1 or above
+    `capacity_rows`, a negative `keep_alive`, and an unknown `overflow`.
+
+    Batches leave in the order in which they were published; batches of one producer are published in
+    the order of its pushes. Waiting is first come, first served, on both sides. All methods may be
+    called from any thread, but not from a signal handler.
+    """
+
+    def __init__(
+        self,
+        capacity_rows: int = 1_048_576,
+        capacity_bytes: int = 64 << 20,
+        *,
+        transaction_rows: int | None = None,
+        overflow: Overflow | str = Overflow.BLOCK,
+        keep_alive: float = 3.0,
+        limiter: Limiter | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        _require_positive("capacity_rows", capacity_rows)
+        _require_positive("capacity_bytes", capacity_bytes)
+        if transaction_rows is not None:
+            _require_positive("transaction_rows", transaction_rows)
+            if transaction_rows > capacity_rows:
+                raise ValueError(
+                    f"transaction_rows={transaction_rows} is above capacity_rows={capacity_rows}: "
+                    "such a transaction could never commit"
+                )
+        if not keep_alive >= 0:
+            raise ValueError(f"keep_alive={keep_alive} is not a number of seconds, 0 or more")
+        overflow = Overflow(overflow)
+        self._core = Core(
+            Room(capacity_rows, capacity_bytes, evicting=overflow is Overflow.OVERWRITE),
+            overflow=overflow,
+            keep_alive=keep_alive,
+            transaction_rows=transaction_rows,
+            limiter=limiter,
+            clock=clock or SYSTEM_CLOCK,
+        )
+        self._threads = threading.local()
+
+    # ---- producing
+
+    def push(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> bool:
+        """Reserve room, pay the limiter, publish; wait for both. False when it was rejected.
+
+        A batch larger than the channel, or than what the limiter takes at once, is published slice by
+        slice (no copy; the bytes of the slices sum exactly); under "reject" it is published whole or
+        not at all. A batch of 0 rows is accepted and carries nothing.
+
+        `nbytes`: the batch's bytes, where they are known; measured (16 us) otherwise. Raises
+        `ChannelClosedError` after `close`, what `fail` was given after `fail`, `LimitError` when the
+        limiter gives up, `TypeError` for anything but a batch. A push that raises has published the
+        slices before the one it waited for; room and payment of the rest are given back.
+        """
+        return self._core.push(batch, *measure(batch, nbytes))
+
+    def push_all(self, batches: Iterable[pa.RecordBatch]) -> bool:
+        """`push` each in turn; another producer's may come between. False when they were rejected.
+
+        The iterable is consumed as room allows, so it may be endless. Under "reject" the batches are
+        published all together or not at all.
+        """
+        if self._core.overflow is Overflow.REJECT:
+            return self._core.push_together([(batch, *measure(batch)) for batch in batches])
+        for batch in batches:
+            self._core.push(batch, *measure(batch))
+        return True
+
+    # ---- consuming
+
+    def pull(self, timeout: float | None = None) -> pa.RecordBatch | None:
+        """The oldest batch; waits for one. None when `timeout` seconds passed without.
+
+        Raises `EndOfChannel` when the channel is closed and drained, and what `fail` was given after
+        `fail`.
+        """
+        return self._core.pull(timeout, None, self._own_rows())
+
+    def pull_all(self, max_rows: int | None = None, timeout: float | None = None) -> list[pa.RecordBatch]:
+        """All batches that are there, at least one, at most `max_rows` rows; waits for the first.
+
+        The last batch is cut where `max_rows` ends, without a copy. Empty when `timeout` seconds
+        passed without a batch. Raises as `pull` does.
+        """
+        if max_rows is not None:
+            _require_positive("max_rows", max_rows)
+        return self._core.pull_all(timeout, max_rows, self._own_rows())
+
+    def drain(self, max_rows: int | None = None) -> list[pa.RecordBatch]:
+        """All batches that are there, at most `max_rows` rows, without waiting; empty when there are none.
+
+        Raises what `fail` was given after `fail`. At the end it stays empty: see `ended`.
+        """
+        if max_rows is not None:
+            _require_positive("max_rows", max_rows)
+        return self._core.drain(max_rows)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Pull until the end."""
+        while True:
+            try:
+                batch = self._core.pull(None, None, self._own_rows())
+            except EndOfChannel:
+                return
+            assert batch is not None  # no timeout
+            yield batch
+
+    # ---- transactions
+
+    def transaction(self) -> Transaction:
+        """This thread's transaction: the one it has not closed yet, else a new one.
+
+        `with channel.transaction() as t:` begins, commits on success and rolls back on an exception.
+        When a thread ends with an open transaction, it is rolled back.
+        """
+        slot = getattr(self._threads, "slot", None)
+        if slot is None:
+            slot = self._threads.slot = Slot(self)
+        transaction: Transaction | None = slot.transaction
+        if transaction is None or transaction.state is TransactionState.CLOSED:
+            transaction = slot.transaction = Transaction(self._core)
+        return transaction
+
+    def put(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
+        """`Transaction.put` of this thread's transaction; `TransactionStateError` without one."""
+        self._current("put").put(batch, nbytes=nbytes)
+
+    def take(self) -> pa.RecordBatch | None:
+        """`Transaction.take` of this thread's transaction; `TransactionStateError` without one."""
+        return self._current("take").take()
+
+    def _current(self, what: str) -> Transaction:
+        slot = getattr(self._threads, "slot", None)
+        if slot is None or slot.transaction is None or slot.transaction.state is TransactionState.CLOSED:
+            raise TransactionStateError(f"{what}() needs a transaction in this thread; it has none")
+        transaction: Transaction = slot.transaction
+        return transaction
+
+    def _own_rows(self) -> int:
+        slot = getattr(self._threads, "slot", None)
+        return 0 if slot is None or slot.transaction is None else slot.transaction.taken_rows
+
+    # ---- the end, and changes while it runs
+
+    def close(self) -> None:
+        """No more batches: producers get `ChannelClosedError`, also those that wait; consumers drain,
+        then get `EndOfChannel`. Returns at once; may be called again.
+        """
+        self._core.close()
+
+    def fail(self, error: BaseException) -> None:
+        """Both sides raise `error` at once, also those that wait. The first error counts."""
+        if not isinstance(error, BaseException):
+            raise TypeError(f"fail() takes an exception, not {error!r}")
+        self._core.fail(error)
+
+    def resize(self, *, capacity_rows: int | None = None, capacity_bytes: int | None = None) -> None:
+        """Change the capacity; None keeps a dimension.
+
+        Growing wakes who waits. Shrinking waits until what is in the channel fits, at most
+        `keep_alive` seconds, then raises `ChannelFullError`; nothing is lost, and neither dimension has
+        changed. `ValueError` below 1, and below a `transaction_rows` that was given.
+        """
+        for name, capacity in (("capacity_rows", capacity_rows), ("capacity_bytes", capacity_bytes)):
+            if capacity is not None:
+                _require_positive(name, capacity)
+        self._core.resize(capacity_rows, capacity_bytes)
+
+    @property
+    def overflow(self) -> Overflow:
+        """What a push does without room; may be set at any time.
+
+        Setting "overwrite" lets waiting producers go on. A push that already waits does not become
+        rejected.
+        """
+        return self._core.overflow
+
+    @overflow.setter
+    def overflow(self, overflow: Overflow | str) -> None:
+        self._core.set_overflow(Overflow(overflow))
+
+    def add_listener(self, callback: Callback) -> None:
+        """Call `callback()` whenever batches become available and when the channel ends.
+
+        It runs without the channel's lock, in the thread that pushed, rolled back, closed or failed
+        (or took the last of a closed channel), so it must be short: set a flag, notify a condition.
+        An exception in it is logged. Several notices may stand for one batch, never none.
+        """
+        self._core.add_listener(callback)
+
+    def remove_listener(self, callback: Callback) -> None:
+        """Calls under way may still finish. Harmless for one that was never added."""
+        self._core.remove_listener(callback)
+
+    def add_block_listener(self, callback: Callback) -> None:
+        """Call `callback()` when a push or commit begins to wait for room: once per push or commit.
+
+        It runs without the channel's lock, in the producer's thread; an exception in it is logged.
+        """
+        self._core.add_block_listener(callback)
+
+    def remove_block_listener(self, callback: Callback) -> None:
+        """Harmless for one that was never added."""
+        self._core.remove_block_listener(callback)
+
+    # ---- looking
+
+    @property
+    def capacity_rows(self) -> int:
+        return self._core.capacity_rows
+
+    @property
+    def capacity_bytes(self) -> int:
+        return self._core.capacity_bytes
+
+    @property
+    def transaction_rows(self) -> int:
+        """The most rows that one transaction may put, and may take."""
+        return self._core.transaction_rows
+
+    @property
+    def keep_alive(self) -> float:
+        """Seconds that `take`, `commit` and `resize` wait at most."""
+        return self._core.keep_alive
+
+    @property
+    def backlog(self) -> int:
+        """Rows that a consumer could take now; those held by transactions are not among them."""
+        return self._core.backlog
+
+    @property
+    def closed(self) -> bool:
+        """`close` was called; there may be batches left."""
+        return self._core.closed
+
+    @property
+    def ended(self) -> bool:
+        """No batch will ever come again: closed, drained and nothing held, or failed."""
+        return self._core.ended
+
+    def statistics(self) -> ChannelStatistics:
+        """All counters at one instant."""
+        return self._core.statistics()
+
+    def __repr__(self) -> str:
+        s = self.statistics()
+        state = "ended" if self.ended else "closed" if self.closed else "open"
+        return (
+            f"<MemoryChannel {state}: {s.rows_stored} of {s.capacity_rows} rows, "
+            f"{s.bytes_stored} of {s.capacity_bytes} bytes>"
+        )
+
+
+def _require_positive(name: str, value: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r} is not a whole number, 1 or more")

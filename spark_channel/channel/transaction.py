@@ -1,0 +1,186 @@
+"""A thread's transaction: private puts, takes that keep their room, one commit for both."""
+
+import logging
+import threading
+import weakref
+from enum import StrEnum
+from types import TracebackType
+
+import pyarrow as pa
+
+from spark_channel.channel.core import Core
+from spark_channel.channel.parcel import measure
+from spark_channel.channel.staged import Staged
+from spark_channel.errors import TransactionFullError, TransactionStateError
+
+__all__ = ["Slot", "Transaction", "TransactionState"]
+
+logger = logging.getLogger("spark_channel")
+
+
+class TransactionState(StrEnum):
+    """NEW -> OPEN (begin) -> COMPLETED (commit or rollback) -> CLOSED (close)."""
+
+    NEW = "new"
+    OPEN = "open"
+    COMPLETED = "completed"
+    CLOSED = "closed"
+
+
+class Transaction:
+    """What one thread puts and takes, published together or not at all.
+
+    Made by `MemoryChannel.transaction()`, used by that thread alone. Every method raises
+    `TransactionStateError` in a state, or from a thread, that does not allow it. As a context
+    manager it begins, commits on success, rolls back on an exception, and closes.
+    """
+
+    __slots__ = ("_core", "_owner", "_staged", "_state")
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._owner = threading.get_ident()
+        self._state = TransactionState.NEW
+        self._staged = Staged()
+
+    @property
+    def state(self) -> TransactionState:
+        return self._state
+
+    @property
+    def put_rows(self) -> int:
+        """Rows put and not yet committed."""
+        return self._staged.put_rows
+
+    @property
+    def taken_rows(self) -> int:
+        """Rows taken and not yet committed; their room is held."""
+        return self._staged.taken_rows
+
+    def begin(self) -> None:
+        """NEW -> OPEN."""
+        self._require("begin", TransactionState.NEW)
+        self._state = TransactionState.OPEN
+
+    def put(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
+        """Stage a batch; nobody sees it, and nothing is reserved or paid, before `commit`.
+
+        `nbytes`: the batch's bytes, where they are known. Raises `TransactionFullError` when the
+        transaction would put more than `transaction_rows`, or more bytes than the channel holds
+        (one row alone may be larger); `ChannelClosedError` after `close`. The transaction stays open.
+        """
+        self._require("put", TransactionState.OPEN)
+        rows, nbytes = measure(batch, nbytes)
+        core, staged = self._core, self._staged
+        core.count_put(rows, nbytes)
+        if rows == 0:
+            return
+        put_rows, put_bytes = staged.put_rows + rows, staged.put_bytes + nbytes
+        if put_rows > core.transaction_rows:
+            raise TransactionFullError(
+                f"{put_rows} rows put, transaction_rows is {core.transaction_rows}: "
+                "commit smaller transactions"
+            )
+        if put_bytes > core.capacity_bytes and put_rows > 1:
+            raise TransactionFullError(
+                f"{put_bytes} bytes put, the channel holds {core.capacity_bytes}: commit smaller transactions"
+            )
+        staged.add_put(batch, rows, nbytes)
+
+    def take(self) -> pa.RecordBatch | None:
+        """The oldest batch, cut to what the transaction may still take; None after `keep_alive` without one.
+
+        Its room stays held until `commit`. Raises `EndOfChannel` when the channel is closed and
+        nothing is left that could still come (other transactions may roll back), and
+        `TransactionFullError` when `transaction_rows` were taken.
+        """
+        self._require("take", TransactionState.OPEN)
+        left = self._core.transaction_rows - self._staged.taken_rows
+        if left <= 0:
+            raise TransactionFullError(
+                f"{self._staged.taken_rows} rows taken, transaction_rows is {self._core.transaction_rows}: "
+                "commit smaller transactions"
+            )
+        return self._core.take(self._staged, left)
+
+    def commit(self) -> None:
+        """OPEN -> COMPLETED: publish the puts and free the takes, together.
+
+        Waits for room, at most `keep_alive` seconds, then for the limit. Raises `ChannelFullError`,
+        `ChannelClosedError` (there are puts and the channel is closed), `LimitError`, or what the
+        channel failed with; then nothing has happened and the transaction is still OPEN.
+        """
+        self._require("commit", TransactionState.OPEN)
+        self._core.commit(self._staged)
+        self._complete()
+
+    def rollback(self) -> None:
+        """OPEN -> COMPLETED: forget the puts, return the takes to the head in the channel's order."""
+        self._require("rollback", TransactionState.OPEN)
+        self._core.rollback(self._staged)
+        self._complete()
+
+    def close(self) -> None:
+        """NEW or COMPLETED -> CLOSED: the thread's next `transaction()` makes a new one."""
+        self._require("close", TransactionState.NEW, TransactionState.COMPLETED)
+        self._state = TransactionState.CLOSED
+
+    def abandon(self) -> None:
+        """Roll back and close, whatever the state: the owning thread has ended."""
+        if self._state is TransactionState.OPEN:
+            logger.warning("a thread ended with an open transaction; it is rolled back: %r", self)
+            self._core.rollback(self._staged)
+            self._staged.clear()
+        self._state = TransactionState.CLOSED
+
+    def __enter__(self) -> "Transaction":
+        self.begin()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._state is TransactionState.CLOSED:
+            return
+        try:
+            if kind is None and self._state is TransactionState.OPEN:
+                self.commit()
+        finally:
+            if self._state is TransactionState.OPEN:
+                self.rollback()
+            self.close()
+
+    def __repr__(self) -> str:
+        staged = self._staged
+        return f"<Transaction {self._state}: {staged.put_rows} rows put, {staged.taken_rows} taken>"
+
+    def _complete(self) -> None:
+        self._staged.clear()
+        self._state = TransactionState.COMPLETED
+
+    def _require(self, what: str, *states: TransactionState) -> None:
+        if self._owner != threading.get_ident():
+            raise TransactionStateError(f"{what}() from another thread than the transaction's own")
+        if self._state not in states:
+            raise TransactionStateError(
+                f"{what}() needs a transaction that is {' or '.join(states)}; it is {self._state}"
+            )
+
+
+class Slot:
+    """Where a thread keeps its transaction.
+
+    It ends with the thread. A transaction that was left open is rolled back then, so that what it took
+    is there for others and what it held does not block the channel for ever.
+    """
+
+    __slots__ = ("_channel", "transaction")
+
+    def __init__(self, channel: object) -> None:
+        self._channel = weakref.ref(channel)
+        self.transaction: Transaction | None = None
+
+    def __del__(self) -> None:
+        # When the channel itself goes, there is nothing to return to, and no listener may be called.
+        if self.transaction is not None and self._channel() is not None:
+            self.transaction.abandon()
