@@ -141,7 +141,7 @@ class Counters:
         with self._lock:
             self._follows = (statistics, producers, self._clock.now())
 
-self, rows: int, nbytes: int) -> None:
+    def read(self, rows: int, nbytes: int) -> None:
         """The source gave a batch."""
         self._count("rows_read", rows, "bytes_read", nbytes)
 
