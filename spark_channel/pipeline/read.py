@@ -14,6 +14,7 @@ from spark_channel.connectors import Reader
 from spark_channel.errors import FlowError
 from spark_channel.pipeline.conform import conform
 from spark_channel.planning import Task, TaskGroup
+from spark_channel.progress import Counters, Phase
 
 __all__ = ["GroupRead", "ReadCancelledError"]
 
@@ -42,6 +43,7 @@ class GroupRead:
         schema: pa.Schema,
         *,
         limiter: Limiter | None = None,
+        counters: Counters | None = None,
         capacity_rows: int,
         capacity_bytes: int,
     ) -> None:
@@ -52,6 +54,7 @@ class GroupRead:
         self._running = self._threads
         self._lock = threading.Lock()
         self._channel = MemoryChannel(capacity_rows, capacity_bytes, limiter=limiter)
+        self._counters = counters
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The batches of all tasks, in the schema given. Closing the iterator ends the reader threads.
@@ -64,12 +67,19 @@ class GroupRead:
             for number in range(self._threads)
         ]
         if not threads:
+            self._enter(Phase.DONE)
             return
+        if self._counters is not None:
+            self._counters.follow(self._channel.statistics, producers=len(threads))
         try:
             for thread in threads:
                 thread.start()
             yield from self._channel
+        except Exception:
+            self._enter(Phase.FAILED)
+            raise
         finally:
+            self._enter(Phase.DONE)
             self.cancel()
             for thread in threads:
                 if thread.ident is not None:
@@ -84,6 +94,10 @@ class GroupRead:
     def statistics(self) -> ChannelStatistics:
         """What passed so far, and who waited for whom."""
         return self._channel.statistics()
+
+    def _enter(self, phase: Phase) -> None:
+        if self._counters is not None:
+            self._counters.enter(phase)  # the first final phase stays
 
     def _produce(self) -> None:
         try:

@@ -10,6 +10,7 @@ from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel
 from spark_channel.connectors import Receipt, TaskWriter, WritePlan, Writer
 from spark_channel.errors import EndOfChannel
 from spark_channel.pipeline.conform import conform
+from spark_channel.progress import Counters, Phase
 
 __all__ = ["TaskWrite"]
 
@@ -32,6 +33,7 @@ class TaskWrite:
         attempt: int,
         *,
         limiter: Limiter | None = None,
+        counters: Counters | None = None,
         capacity_rows: int,
         capacity_bytes: int,
         transaction_rows: int | None = None,
@@ -43,6 +45,7 @@ class TaskWrite:
         self._channel = MemoryChannel(
             capacity_rows, capacity_bytes, transaction_rows=transaction_rows, limiter=limiter
         )
+        self._counters = counters or Counters(task, attempt)
         self._receipt: Receipt | None = None
         self._error: BaseException | None = None
 
@@ -53,6 +56,7 @@ class TaskWrite:
             ChannelError: what the writer met; or whatever `batches` raised.
         """
         thread = threading.Thread(target=self._consume, name="spark-channel-write", daemon=True)
+        self._counters.follow(self._channel.statistics)
         thread.start()
         try:
             for batch in batches:
@@ -61,11 +65,14 @@ class TaskWrite:
         except BaseException as error:
             self._channel.fail(error)
             thread.join()
+            self._counters.enter(Phase.FAILED)
             raise
         thread.join()
         if self._error is not None:
+            self._counters.enter(Phase.FAILED)
             raise self._error
         assert self._receipt is not None
+        self._counters.enter(Phase.DONE)
         return self._receipt
 
     def statistics(self) -> ChannelStatistics:
@@ -91,6 +98,8 @@ class TaskWrite:
                     batch = transaction.take()
                     if batch is not None:
                         task_writer.write(batch)
+                        written = batch.num_rows
+                        self._counters.wrote(written, 0)
             except EndOfChannel:
                 return
 

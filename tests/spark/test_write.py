@@ -1,0 +1,143 @@
+"""`df.write.format("channel")`."""
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from chispa import assert_df_equality
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+
+pytestmark = pytest.mark.spark
+
+TYPES = """
+    select id, cast(id as int) i, cast(id % 100 as tinyint) t, id % 2 = 0 b, id / 3 d, cast(id as float) f,
+      cast(id as decimal(38, 18)) dec, concat('row ', id) s, if(id % 3 = 0, null, encode(cast(id as string), 'utf-8')) bin,
+      date_add(date'2000-02-28', cast(id as int)) day, timestamp'1999-12-31 23:59:59.123456' + make_interval(0, 0, 0, 0, 0, 0, id) ts,
+      timestamp_ntz'2001-01-01 00:00:00.000001' ntz
+    from range(0, 1000, 1, 3)
+"""
+
+
+def rows(path: Path, query: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(path) as connection:
+        found = connection.execute(query).fetchall()
+    connection.close()
+    return found
+
+
+def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
+    return spark.range(0, count, 1, partitions)
+
+
+@pytest.mark.parametrize("form", ["parquet", "arrow", "json", "csv"])
+def test_files_round_trip(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    df = spark.sql(TYPES).drop("bin") if form == "csv" else spark.sql(TYPES)
+    target = tmp_path / "out"
+    df.write.format("channel").option("writer", form).mode("append").save(str(target))
+    assert (target / "_SUCCESS").exists()
+    again = spark.read.format("channel").option("reader", form).schema(df.schema).load(str(target))
+    assert_df_equality(df, again, ignore_row_order=True, ignore_nullable=True)
+    again.write.format("channel").option("writer", form).mode("append").save(str(target))
+    assert spark.read.format("channel").option("reader", form).load(str(target)).count() == 2000
+    df.limit(10).write.format("channel").option("writer", form).mode("overwrite").save(str(target))
+    assert spark.read.format("channel").option("reader", form).load(str(target)).count() == 10
+
+
+def test_spark_reads_what_we_write_to_parquet(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.sql(TYPES)
+    df.write.format("channel").option("writer", "parquet").mode("overwrite").save(str(tmp_path / "out"))
+    assert_df_equality(
+        df, spark.read.parquet(str(tmp_path / "out")), ignore_row_order=True, ignore_nullable=True
+    )
+
+
+def test_sqlite_round_trips(spark: SparkSession, tmp_path: Path) -> None:
+    df = spark.sql(TYPES)
+    path = tmp_path / "copy.db"
+    for mode in ("overwrite", "append"):
+        df.write.format("channel").option("dbtable", "t").mode(mode).save(str(path))
+    again = spark.read.format("channel").option("dbtable", "t").load(str(path))
+    assert again.schema.simpleString() == df.schema.simpleString()
+    assert again.count() == 2000
+    assert_df_equality(df, again.distinct(), ignore_row_order=True, ignore_nullable=True)
+
+
+def test_saving_without_a_mode_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match=r"(?s)UNSUPPORTED_DATA_SOURCE_SAVE_MODE.*append|Append"):
+        numbers(spark, 1).write.format("channel").option("dbtable", "t").save(str(tmp_path / "x.db"))
+
+
+def test_an_empty_dataframe_makes_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    numbers(spark, 0).write.format("channel").option("dbtable", "t").mode("append").save(str(path))
+    assert rows(path, "select count(*) from t") == [(0,)]
+
+
+def test_a_failing_task_leaves_the_target_as_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    numbers(spark, 10).write.format("channel").option("dbtable", "t").mode("append").save(str(path))
+    broken = numbers(spark, 1000).selectExpr("if(id = 777, raise_error('seventh'), id) as id")
+    for mode in ("append", "overwrite"):
+        with pytest.raises(PySparkException, match="seventh"):
+            broken.selectExpr("cast(id as bigint) id").write.format("channel").option("dbtable", "t").option(
+                "commit", "job"
+            ).mode(mode).save(str(path))
+        assert rows(path, "select count(*), sum(id) from t") == [(10, 45)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.db"]
+
+
+def fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Partition 1 dies half way, the first time."""
+    task = TaskContext.get()
+    assert task is not None
+    for batch in batches:
+        yield batch.slice(0, batch.num_rows // 2)
+        if task.partitionId() == 1 and task.attemptNumber() == 0:
+            raise RuntimeError("first attempt dies")
+        yield batch.slice(batch.num_rows // 2)
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_task_that_is_retried_counts_once(spark: SparkSession, tmp_path: Path, commit: str) -> None:
+    path = tmp_path / "x.db"
+    flaky = numbers(spark, 30_000, 3).mapInArrow(fail_first_attempt, "id bigint")
+    for mode in ("append", "append"):
+        flaky.write.format("channel").option("dbtable", "t").option("commit", commit).mode(mode).save(str(path))
+    assert rows(path, "select count(*), count(distinct id) from t") == [(60_000, 30_000)]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.db"]
+
+
+@pytest.mark.parametrize("form", ["parquet", "csv"])
+def test_a_retried_task_of_a_file_write_counts_once(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    flaky = numbers(spark, 30_000, 3).mapInArrow(fail_first_attempt, "id bigint")
+    flaky.write.format("channel").option("writer", form).mode("append").save(str(tmp_path / "out"))
+    again = spark.read.format("channel").option("reader", form).load(str(tmp_path / "out"))
+    assert again.selectExpr("count(*)", "count(distinct id)").first() == (30_000, 30_000)
+
+
+def test_a_version_that_was_published_is_not_written_again(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "x.db"
+    for _ in range(2):
+        (
+            numbers(spark, 50).write.format("channel").option("dbtable", "t")
+            .options(txnAppId="nightly", txnVersion=7).mode("append").save(str(path))
+        )  # fmt: skip
+    assert rows(path, "select count(*) from t") == [(50,)]
+
+
+def test_a_target_without_permission_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match=r"(?s)TargetError.*no/such"):
+        numbers(spark, 1).write.format("channel").option("dbtable", "t").mode("append").save(
+            str(tmp_path / "no" / "such" / "x.db")
+        )
+
+
+def test_a_streaming_use_is_refused_clearly(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(PySparkException, match="batch only"):
+        spark.readStream.format("channel").schema("id int").load(str(tmp_path)).writeStream.format(
+            "noop"
+        ).start().awaitTermination()
