@@ -2,14 +2,16 @@
 
 import threading
 from collections.abc import Iterable, Iterator
+from typing import overload
 
 import pyarrow as pa
 
-from spark_channel.channel.core import Callback, Core
+from spark_channel.channel.core import Core
 from spark_channel.channel.limiter import Limiter
 from spark_channel.channel.overflow import Overflow
 from spark_channel.channel.parcel import measure
 from spark_channel.channel.room import Room
+from spark_channel.channel.state import Callback
 from spark_channel.channel.statistics import ChannelStatistics
 from spark_channel.channel.transaction import Slot, Transaction, TransactionState
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -103,13 +105,17 @@ class MemoryChannel:
 
     # ---- consuming
 
+    @overload
+    def pull(self, timeout: None = None) -> pa.RecordBatch: ...
+    @overload
+    def pull(self, timeout: float | None) -> pa.RecordBatch | None: ...
     def pull(self, timeout: float | None = None) -> pa.RecordBatch | None:
         """The oldest batch; waits for one. None when `timeout` seconds passed without.
 
         Raises `EndOfChannel` when the channel is closed and drained, and what `fail` was given after
         `fail`.
         """
-        return self._core.pull(timeout, None, self._own_rows())
+        return self._core.pull(timeout, self._own_rows())
 
     def pull_all(self, max_rows: int | None = None, timeout: float | None = None) -> list[pa.RecordBatch]:
         """All batches that are there, at least one, at most `max_rows` rows; waits for the first.
@@ -134,11 +140,9 @@ class MemoryChannel:
         """Pull until the end."""
         while True:
             try:
-                batch = self._core.pull(None, None, self._own_rows())
+                yield self.pull()
             except EndOfChannel:
                 return
-            assert batch is not None  # no timeout
-            yield batch
 
     # ---- transactions
 

@@ -4,7 +4,10 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-__all__ = ["Parcel", "bytes_between", "measure", "rows_within"]
+__all__ = ["Parcel", "Sized", "bytes_between", "measure", "rows_within"]
+
+Sized = tuple[pa.RecordBatch, int, int]
+"""A batch, its rows, its bytes."""
 
 
 class Parcel(NamedTuple):

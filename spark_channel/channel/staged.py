@@ -2,18 +2,22 @@
 
 import pyarrow as pa
 
-from spark_channel.channel.parcel import Parcel
+from spark_channel.channel.counters import Counters
+from spark_channel.channel.parcel import Parcel, Sized
+from spark_channel.channel.room import Room
 
-__all__ = ["Sized", "Staged"]
-
-Sized = tuple[pa.RecordBatch, int, int]
-"""A batch, its rows, its bytes."""
+__all__ = ["Staged"]
 
 
 class Staged:
-    """The lists of a transaction with their sums. Used by its own thread only."""
+    """The lists of a transaction with their sums.
+
+    The transaction's thread alone uses it; while that thread waits for room, whoever makes the room
+    commits it, under the channel's lock.
+    """
 
     __slots__ = (
+        "committed",
         "paid_bytes",
         "paid_rows",
         "put_bytes",
@@ -25,14 +29,12 @@ class Staged:
     )
 
     def __init__(self) -> None:
-        self.clear()
-
-    def clear(self) -> None:
         self.puts: list[Sized] = []
         self.put_rows = self.put_bytes = 0
         self.takes: list[Parcel] = []
         self.taken_rows = self.taken_bytes = 0
         self.paid_rows = self.paid_bytes = 0
+        self.committed = False
 
     def add_put(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
         self.puts.append((batch, rows, nbytes))
@@ -43,3 +45,36 @@ class Staged:
         self.takes.append(parcel)
         self.taken_rows += parcel.rows
         self.taken_bytes += parcel.nbytes
+
+    def owed(self) -> tuple[int, int]:
+        """Rows and bytes of the puts that the limiter was not paid yet: a commit may be tried again."""
+        return self.put_rows - self.paid_rows, self.put_bytes - self.paid_bytes
+
+    def mark_paid(self) -> None:
+        self.paid_rows, self.paid_bytes = self.put_rows, self.put_bytes
+
+    def commit(self, room: Room, counters: Counters) -> list[Sized]:
+        """The takes leave for good; returns the puts, which enter now. Under the lock."""
+        puts = self.puts
+        room.held_rows -= self.taken_rows
+        room.held_bytes -= self.taken_bytes
+        counters.rows_pulled += self.taken_rows
+        counters.bytes_pulled += self.taken_bytes
+        counters.take_successes += len(self.takes)
+        counters.put_successes += len(puts)
+        self._clear()
+        self.committed = True
+        return puts
+
+    def roll_back(self, room: Room) -> None:
+        """The takes return to the head; the puts were never in the channel. Under the lock."""
+        room.held_rows -= self.taken_rows
+        room.held_bytes -= self.taken_bytes
+        room.stock.restore(self.takes)
+        self._clear()
+
+    def _clear(self) -> None:
+        self.puts, self.takes = [], []
+        self.put_rows = self.put_bytes = 0
+        self.taken_rows = self.taken_bytes = 0
+        self.paid_rows = self.paid_bytes = 0

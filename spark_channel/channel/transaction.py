@@ -11,7 +11,7 @@ import pyarrow as pa
 from spark_channel.channel.core import Core
 from spark_channel.channel.parcel import measure
 from spark_channel.channel.staged import Staged
-from spark_channel.errors import TransactionFullError, TransactionStateError
+from spark_channel.errors import TransactionStateError
 
 __all__ = ["Slot", "Transaction", "TransactionState"]
 
@@ -71,21 +71,7 @@ class Transaction:
         """
         self._require("put", TransactionState.OPEN)
         rows, nbytes = measure(batch, nbytes)
-        core, staged = self._core, self._staged
-        core.count_put(rows, nbytes)
-        if rows == 0:
-            return
-        put_rows, put_bytes = staged.put_rows + rows, staged.put_bytes + nbytes
-        if put_rows > core.transaction_rows:
-            raise TransactionFullError(
-                f"{put_rows} rows put, transaction_rows is {core.transaction_rows}: "
-                "commit smaller transactions"
-            )
-        if put_bytes > core.capacity_bytes and put_rows > 1:
-            raise TransactionFullError(
-                f"{put_bytes} bytes put, the channel holds {core.capacity_bytes}: commit smaller transactions"
-            )
-        staged.add_put(batch, rows, nbytes)
+        self._core.put(self._staged, batch, rows, nbytes)
 
     def take(self) -> pa.RecordBatch | None:
         """The oldest batch, cut to what the transaction may still take; None after `keep_alive` without one.
@@ -95,13 +81,7 @@ class Transaction:
         `TransactionFullError` when `transaction_rows` were taken.
         """
         self._require("take", TransactionState.OPEN)
-        left = self._core.transaction_rows - self._staged.taken_rows
-        if left <= 0:
-            raise TransactionFullError(
-                f"{self._staged.taken_rows} rows taken, transaction_rows is {self._core.transaction_rows}: "
-                "commit smaller transactions"
-            )
-        return self._core.take(self._staged, left)
+        return self._core.take(self._staged)
 
     def commit(self) -> None:
         """OPEN -> COMPLETED: publish the puts and free the takes, together.
@@ -111,14 +91,17 @@ class Transaction:
         channel failed with; then nothing has happened and the transaction is still OPEN.
         """
         self._require("commit", TransactionState.OPEN)
-        self._core.commit(self._staged)
-        self._complete()
+        try:
+            self._core.commit(self._staged)
+        finally:
+            if self._staged.committed:  # also when an interrupt comes right after it
+                self._state = TransactionState.COMPLETED
 
     def rollback(self) -> None:
         """OPEN -> COMPLETED: forget the puts, return the takes to the head in the channel's order."""
         self._require("rollback", TransactionState.OPEN)
         self._core.rollback(self._staged)
-        self._complete()
+        self._state = TransactionState.COMPLETED
 
     def close(self) -> None:
         """NEW or COMPLETED -> CLOSED: the thread's next `transaction()` makes a new one."""
@@ -130,7 +113,6 @@ class Transaction:
         if self._state is TransactionState.OPEN:
             logger.warning("a thread ended with an open transaction; it is rolled back: %r", self)
             self._core.rollback(self._staged)
-            self._staged.clear()
         self._state = TransactionState.CLOSED
 
     def __enter__(self) -> "Transaction":
@@ -153,10 +135,6 @@ class Transaction:
     def __repr__(self) -> str:
         staged = self._staged
         return f"<Transaction {self._state}: {staged.put_rows} rows put, {staged.taken_rows} taken>"
-
-    def _complete(self) -> None:
-        self._staged.clear()
-        self._state = TransactionState.COMPLETED
 
     def _require(self, what: str, *states: TransactionState) -> None:
         if self._owner != threading.get_ident():

@@ -1,0 +1,111 @@
+"""What transactions do to the channel: take and hold, commit, roll back."""
+
+import pyarrow as pa
+
+from spark_channel.channel.claims import CommitClaim
+from spark_channel.channel.limiter import Payment
+from spark_channel.channel.producing import Producing
+from spark_channel.channel.staged import Staged
+from spark_channel.channel.state import Payer
+from spark_channel.errors import ChannelFullError, TransactionFullError
+
+__all__ = ["Committing"]
+
+
+class Committing(Producing):
+    """The transactional side of a channel. `Staged` is what one transaction put and took."""
+
+    def put(self, staged: Staged, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
+        put_rows, put_bytes = staged.put_rows + rows, staged.put_bytes + nbytes
+        with self:
+            self._begin_push(1, rows, nbytes)
+            most_rows, most_bytes = self._most_transaction_rows(), self._room.capacity_bytes
+        if put_rows > most_rows:
+            raise TransactionFullError(
+                f"{put_rows} rows put, transaction_rows is {most_rows}: commit smaller transactions"
+            )
+        if put_bytes > most_bytes and put_rows > 1:
+            raise TransactionFullError(
+                f"{put_bytes} bytes put, the channel holds {most_bytes}: commit smaller transactions"
+            )
+        if rows:
+            staged.add_put(batch, rows, nbytes)
+
+    def take(self, staged: Staged) -> pa.RecordBatch | None:
+        with self:
+            self._counters.take_attempts += 1
+            most_rows = self._most_transaction_rows()
+            if staged.taken_rows >= most_rows:
+                raise TransactionFullError(
+                    f"{staged.taken_rows} rows taken, transaction_rows is {most_rows}: "
+                    "commit smaller transactions"
+                )
+            if not self._wait_for_data(self.keep_alive, staged.taken_rows):
+                return None
+            parcel = self._stock.pop(most_rows - staged.taken_rows)
+            self._room.held_rows += parcel.rows
+            self._room.held_bytes += parcel.nbytes
+            staged.add_take(parcel)
+            return parcel.batch
+
+    def commit(self, staged: Staged) -> None:
+        """Publish the puts and free the takes, together or not at all."""
+        if not staged.puts:
+            with self:
+                self._raise_if_failed()
+                staged.commit(self._room, self._counters)
+                if self._closed and self._has_ended():
+                    self._news = True
+            return
+        try:
+            self._commit_puts(staged)
+        except BaseException:
+            if not staged.committed:
+                with self:
+                    self._counters.failed(staged.put_rows, staged.put_bytes)
+            raise
+
+    def _commit_puts(self, staged: Staged) -> None:
+        limiter = self.limiter
+        if limiter is None:
+            staged.mark_paid()
+        claim = CommitClaim(staged)
+        payer = Payer(self._lock)
+        payment: Payment | None = None
+        try:
+            with self:
+                self._raise_if_ended()
+                if claim.is_paid() or not self._room.evicting:
+                    self._wait_for_commit_room(claim)
+            if staged.committed:
+                return
+            assert limiter is not None
+            payment = limiter.pay(*staged.owed(), payer.wake)
+            with self:
+                self._wait_for_limit(payment, payer)
+                payment = None
+                staged.mark_paid()
+                if claim.granted:
+                    self._publish_claim(claim)
+                else:
+                    self._wait_for_commit_room(claim)
+        finally:
+            self._give_back(claim, payment)
+
+    def _wait_for_commit_room(self, claim: CommitClaim) -> None:
+        if not self._wait_for_room(claim, self.keep_alive):
+            room, staged = self._room, claim.staged
+            raise ChannelFullError(
+                f"no room for {staged.put_rows} rows, {staged.put_bytes} bytes within {self.keep_alive:g} s: "
+                f"{room.used_rows} of {room.capacity_rows} rows and {room.used_bytes} of "
+                f"{room.capacity_bytes} bytes are in use. The transaction is open: commit again, or roll back"
+            )
+
+    def rollback(self, staged: Staged) -> None:
+        """Return the takes to the head; the puts were never in the channel."""
+        with self:
+            self._news = bool(staged.takes)
+            staged.roll_back(self._room)
+
+    def _most_transaction_rows(self) -> int:
+        return self._room.capacity_rows if self._transaction_rows is None else self._transaction_rows

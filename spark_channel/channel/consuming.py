@@ -1,0 +1,53 @@
+"""Take from the head, and leave the room to those who wait for it."""
+
+import pyarrow as pa
+
+from spark_channel.channel.state import State
+
+__all__ = ["Consuming"]
+
+
+class Consuming(State):
+    """The consumers' side of a channel, without transactions."""
+
+    def pull(self, timeout: float | None, own_rows: int) -> pa.RecordBatch | None:
+        with self:
+            self._counters.take_attempts += 1
+            if not self._wait_for_data(timeout, own_rows):
+                return None
+            self._counters.take_successes += 1
+            return self._pull(None)[0]
+
+    def pull_all(self, timeout: float | None, max_rows: int | None, own_rows: int) -> list[pa.RecordBatch]:
+        with self:
+            self._counters.take_attempts += 1
+            if not self._wait_for_data(timeout, own_rows):
+                return []
+            return self._pull_many(max_rows)
+
+    def drain(self, max_rows: int | None) -> list[pa.RecordBatch]:
+        with self:
+            self._counters.take_attempts += 1
+            self._raise_if_failed()
+            return self._pull_many(max_rows) if self._stock else []
+
+    def _pull(self, max_rows: int | None) -> tuple[pa.RecordBatch, int]:
+        """One batch and its rows."""
+        parcel = self._stock.pop(max_rows)
+        counters = self._counters
+        counters.rows_pulled += parcel.rows
+        counters.bytes_pulled += parcel.nbytes
+        if self._closed and self._has_ended():
+            self._news = True
+        return parcel.batch, parcel.rows
+
+    def _pull_many(self, max_rows: int | None) -> list[pa.RecordBatch]:
+        batches: list[pa.RecordBatch] = []
+        self._counters.take_successes += 1
+        left = max_rows
+        while self._stock and left != 0:
+            batch, rows = self._pull(left)
+            batches.append(batch)
+            if left is not None:
+                left -= rows
+        return batches
