@@ -104,6 +104,11 @@ class JobProgress:
         return self._phase
 
     @property
+    def attempts(self) -> int:
+        """Attempts that were heard of."""
+        return self._table.attempts
+
+    @property
     def last_heard(self) -> float:
         """When something was last counted, on this job's clock."""
         return self._last
@@ -128,8 +133,16 @@ class JobProgress:
             self._waiting.add(now, *sides.values())
             return True
 
-    def enter(self, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None) -> None:
-        """Go to `phase`; `done` and `failed` stop the job's clock, and stay.
+    def enter(
+        self,
+        phase: Phase,
+        *,
+        error: str = "",
+        where: str = "",
+        rows: int | None = None,
+        at: float | None = None,
+    ) -> None:
+        """Go to `phase`, now or `at` an earlier time; `done` and `failed` stop the job's clock, and stay.
 
         `where` says where the rows are, `rows` how many were published when the caller knows it
         better than the counters (from receipts), `error` why it failed.
@@ -137,7 +150,7 @@ class JobProgress:
         with self._lock:
             if self._phase.final:
                 return
-            now = self._clock.now()
+            now = self._clock.now() if at is None else at
             if phase is Phase.PUBLISHING and self._publishing is None:
                 self._publishing = now
             if phase.final:
@@ -162,15 +175,20 @@ class JobProgress:
             self._limits = (rows_per_second, bytes_per_second)
             self._note = note
 
-    def complete(self) -> bool:
-        """Every task that the plan has was heard of, and has an attempt that is done."""
+    def all_done(self) -> bool:
+        """Every task that was heard of has an attempt that is done."""
         with self._lock:
-            counted = list(self._table.counted())
-            return (
-                self.spec.tasks is not None
-                and self._table.tasks == len(counted) >= self.spec.tasks * self._table.scans()
-                and all(each.phase is Phase.DONE for each in counted)
-            )
+            return self._all_done()
+
+    def complete(self) -> bool:
+        """Every task that the plan has is done; False when their number is unknown."""
+        with self._lock:
+            tasks = self.spec.tasks
+            return tasks is not None and self._table.tasks >= tasks * self._table.scans() and self._all_done()
+
+    def _all_done(self) -> bool:
+        counted = list(self._table.counted())
+        return len(counted) == self._table.tasks and all(each.phase is Phase.DONE for each in counted)
 
     def status(self) -> JobStatus:
         """The job now; consistent in itself."""

@@ -1,0 +1,45 @@
+"""The one service on the driver's host: jobs, counters, grants. Light to import; Flight comes with its use.
+
+The driver's side, in its own Python::
+
+    server = ServiceServer(host="127.0.0.1")       # port 0 = a free one; .start() / .stop() or `with`
+    address = server.start()                       # ServiceAddress(host, port, token): plain data, picklable
+    server.jobs.subscribe(listener)                # JobListener.job_opened / .job_closed, with a JobProgress
+    job = server.jobs.open(spec)                   # owned: server.jobs.enter(job, Phase.DONE) closes it
+
+From another process on the driver's host (a planner worker)::
+
+    with ServiceControl(address) as control:
+        job = control.open_job(JobSpec("write", target="sqlite x.db#t", commit="job"))
+        control.enter(job, Phase.PUBLISHING); control.enter(job, Phase.DONE, rows=336776)
+
+A Spark task::
+
+    job = run_id(plan, execution, stage)           # every task of an action computes the same
+    with ServiceClient(address, job, spec) as client:          # pickles as its arguments
+        counters = client.counters(task, attempt, rows_expected=split.rows)
+        counters.follow(group.statistics, producers=threads)   # or .read/.pushed/.wrote/.waited by hand
+        ...
+        counters.enter(Phase.DONE)                 # or FAILED, before the client closes
+
+A job that its first client opens (an unknown id) is closed by the service once all of `spec.tasks` are
+done, or when no client was heard for 5 s. A DataFrame used twice is two jobs with one address.
+"""
+
+from spark_channel.service.address import ServiceAddress
+from spark_channel.service.client import ServiceClient
+from spark_channel.service.control import ServiceControl
+from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
+from spark_channel.service.server import ServiceServer, TlsFiles
+
+__all__ = [
+    "JobBook",
+    "JobListener",
+    "ServiceAddress",
+    "ServiceClient",
+    "ServiceControl",
+    "ServiceServer",
+    "TlsFiles",
+    "new_job_id",
+    "run_id",
+]

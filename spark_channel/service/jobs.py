@@ -1,0 +1,233 @@
+"""The jobs that a service knows: opened, reported on, closed. No I/O; takes a clock."""
+
+import logging
+import threading
+import uuid
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
+
+__all__ = ["JobBook", "JobListener", "new_job_id", "run_id"]
+
+_log = logging.getLogger(__name__)
+
+_REPORT_EVERY = 0.5
+_REPORTS_PER_SECOND = 400
+_SILENT_REPORTS = 10
+_SILENT_SECONDS = 10.0
+_OWNED_IDLE_SECONDS = 3600.0
+_MOST_JOBS = 10_000
+_MOST_ATTEMPTS = 250_000
+
+
+def new_job_id() -> str:
+    """Unique among all runs."""
+    return uuid.uuid4().hex[:12]
+
+
+def run_id(plan: str, execution: str | None, stage: int) -> str:
+    """The job that a task of a lazily read plan belongs to; every task of a run computes the same.
+
+    `plan` is unique per `load()`. One SQL execution (Spark's local property `spark.sql.execution.id`) is
+    one run: an action on the DataFrame. Its stages, retried stages, retried and speculative tasks
+    share the id, and with it the limit, also when a self-join reads the plan in two stages at
+    once. Without an execution (`df.rdd`) each stage is a run.
+    """
+    return f"{plan}-{execution}" if execution else f"{plan}-stage{stage}"
+
+
+class JobListener(Protocol):
+    """Hears of jobs, on the service's threads: quick, and never raising."""
+
+    def job_opened(self, progress: JobProgress) -> None: ...
+
+    def job_closed(self, progress: JobProgress) -> None:
+        """`progress` is in a final phase. A job that is heard of again is opened again."""
+
+
+@dataclass(slots=True)
+class _Job:
+    progress: JobProgress
+    owned: bool
+    clients: dict[str, float] = field(default_factory=dict)
+    idle_since: float = 0.0
+
+
+class JobBook:
+    """Opens, feeds and closes jobs. Thread-safe.
+
+    A job that the driver opened (`owned`) is closed by the driver; one that its first client opened
+    is closed when all its tasks are done and all clients have left, or after `idle_seconds` without a client.
+    A client that is silent for 10 s (or 10 of its report intervals) is gone. The last `keep` closed jobs
+    are kept for questions.
+    """
+
+    def __init__(self, *, clock: Clock | None = None, idle_seconds: float = 5.0, keep: int = 100) -> None:
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._idle_seconds = idle_seconds
+        self._keep = keep
+        self._lock = threading.RLock()
+        self._live: dict[str, _Job] = {}
+        self._closed: OrderedDict[str, _Job] = OrderedDict()
+        self._listeners: list[JobListener] = []
+
+    def subscribe(self, listener: JobListener) -> None:
+        with self._lock:
+            self._listeners.append(listener)
+
+    def unsubscribe(self, listener: JobListener) -> None:
+        with self._lock:
+            if listener in self._listeners:
+                self._listeners.remove(listener)
+
+    def open(self, spec: JobSpec, job: str | None = None) -> str:
+        """Open a job that the caller will `enter` into a final phase; returns its id.
+
+        Raises:
+            ValueError: the id is taken, or there are too many jobs.
+        """
+        job = job or new_job_id()
+        with self._lock:
+            if job in self._live or job in self._closed:
+                raise ValueError(f"job {job} exists")
+            self._add(job, spec, owned=True)
+        return job
+
+    def report(
+        self,
+        job: str,
+        client: str,
+        snapshots: Sequence[Snapshot],
+        *,
+        spec: JobSpec | None = None,
+        leaving: bool = False,
+    ) -> float | None:
+        """Take a client's counters.
+
+        Returns seconds until its next report, which grow with the number of clients (400 reports a
+        second in all); None when the job is unknown and `spec` is needed to open it.
+
+        Raises:
+            ValueError: there are too many jobs, or attempts in this one.
+        """
+        with self._lock:
+            now = self._clock.now()
+            known = self._live.get(job) or self._closed.get(job)
+            if known is None:
+                if spec is None:
+                    return None
+                known = self._add(job, spec, owned=False)
+            elif job in self._closed and not known.owned and not leaving:
+                known = self._reopen(job)
+            if known.progress.attempts + len(snapshots) > _MOST_ATTEMPTS:
+                raise ValueError(f"job {job} has {_MOST_ATTEMPTS} attempts already")
+            for snapshot in snapshots:
+                known.progress.update(snapshot)
+            if leaving:
+                known.clients.pop(client, None)
+            else:
+                known.clients[client] = now
+            if not known.clients:
+                known.idle_since = now
+            if not known.clients and not known.owned and job in self._live and known.progress.complete():
+                self._close(job, Phase.DONE)
+            return self._report_after()
+
+    def enter(
+        self, job: str, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None
+    ) -> None:
+        """The driver says how far its job is; a final phase closes it, and again is harmless.
+
+        Raises:
+            KeyError: no such job.
+        """
+        with self._lock:
+            known = self._live.get(job)
+            if known is None:
+                if job in self._closed:
+                    return
+                raise KeyError(job)
+            known.idle_since = self._clock.now()
+            known.progress.enter(phase, error=error, where=where, rows=rows)
+            if phase.final:
+                self._close(job, phase)
+
+    def find(self, job: str) -> JobProgress:
+        """A live job, or one of the last that were closed.
+
+        Raises:
+            KeyError: no such job.
+        """
+        with self._lock:
+            return (self._live.get(job) or self._closed[job]).progress
+
+    def live(self) -> list[JobProgress]:
+        with self._lock:
+            return [each.progress for each in self._live.values()]
+
+    def close_idle(self) -> float | None:
+        """Close what is idle. Returns seconds until the next call is due; None while no job is live."""
+        with self._lock:
+            now = self._clock.now()
+            silent = max(_SILENT_SECONDS, _SILENT_REPORTS * self._report_after())
+            due: float | None = None
+            for job, known in list(self._live.items()):
+                for client, heard in list(known.clients.items()):
+                    if heard + silent <= now:
+                        del known.clients[client]
+                        known.idle_since = now
+                if known.clients:
+                    wait = min(known.clients.values()) + silent - now
+                else:
+                    patience = _OWNED_IDLE_SECONDS if known.owned else self._idle_seconds
+                    wait = known.idle_since + patience - now
+                    if wait <= 0:
+                        self._close(job, Phase.DONE if known.progress.all_done() else Phase.FAILED)
+                        continue
+                due = wait if due is None else min(due, wait)
+            return due
+
+    def close_all(self) -> None:
+        """The service ends: what still runs is closed as it stands."""
+        with self._lock:
+            for job, known in list(self._live.items()):
+                self._close(job, Phase.DONE if known.progress.all_done() else Phase.FAILED)
+
+    def _report_after(self) -> float:
+        clients = sum(len(each.clients) for each in self._live.values())
+        return max(_REPORT_EVERY, clients / _REPORTS_PER_SECOND)
+
+    def _add(self, job: str, spec: JobSpec, *, owned: bool) -> _Job:
+        if len(self._live) >= _MOST_JOBS:
+            raise ValueError(f"there are {_MOST_JOBS} jobs already")
+        known = _Job(JobProgress(job, spec, clock=self._clock), owned, idle_since=self._clock.now())
+        self._live[job] = known
+        self._tell("job_opened", known.progress)
+        return known
+
+    def _reopen(self, job: str) -> _Job:
+        known = self._live[job] = self._closed.pop(job)
+        known.progress.reopen()
+        self._tell("job_opened", known.progress)
+        return known
+
+    def _close(self, job: str, phase: Phase) -> None:
+        known = self._live.pop(job)
+        error = "" if phase is Phase.DONE else "it ended before all its tasks were done"
+        known.progress.enter(phase, error=error, at=known.progress.last_heard)
+        known.clients.clear()
+        self._closed[job] = known
+        while len(self._closed) > self._keep:
+            self._closed.popitem(last=False)
+        self._tell("job_closed", known.progress)
+
+    def _tell(self, event: str, progress: JobProgress) -> None:
+        for listener in list(self._listeners):
+            try:
+                getattr(listener, event)(progress)
+            except Exception:
+                _log.exception("a listener failed on %s of job %s", event, progress.job)

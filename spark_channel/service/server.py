@@ -1,0 +1,272 @@
+"""`ServiceServer`: jobs, counters and more behind one port."""
+
+import atexit
+import logging
+import os
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
+
+from spark_channel.clock import Clock
+from spark_channel.errors import ServiceUnavailableError
+from spark_channel.progress import JobSpec, Phase, Snapshot, progress_line
+from spark_channel.service import wire
+from spark_channel.service.address import ServiceAddress
+from spark_channel.service.jobs import JobBook
+from spark_channel.service.tokens import SERVICE_SCOPE, Tokens
+
+if TYPE_CHECKING:
+    from spark_channel.service.flight_server import Caller, Endpoint, FlightShell
+
+__all__ = ["PROTOCOL", "ServiceServer", "TlsFiles", "json_endpoint"]
+
+_log = logging.getLogger(__name__)
+
+PROTOCOL = 1
+"""The version of the actions and their bodies; `hello` tells it."""
+
+_MOST_SNAPSHOTS_PER_REPORT = 10_000
+
+
+class TlsFiles(NamedTuple):
+    """Paths of a PEM certificate (with its chain) and of its private key.
+
+    Clients trust `root`, by default the certificate itself, as fits a self-signed one.
+    """
+
+    certificate: str
+    key: str
+    root: str | None = None
+
+
+class ServiceServer:
+    """One Flight server on one address. Starts with `start` or `with`, ends with `stop` or the process.
+
+    `host` is bound; `port` 0 takes a free one; `advertise_host` is what clients are told when it differs
+    from `host` (a container's outer name). `token` None makes a random one. `jobs` is the book of jobs;
+    `add_endpoint` adds actions.
+    """
+
+    def __init__(
+        self,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        *,
+        advertise_host: str | None = None,
+        token: str | None = None,
+        tls: TlsFiles | None = None,
+        idle_seconds: float = 5.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self.jobs = JobBook(clock=clock, idle_seconds=idle_seconds)
+        self.tokens = Tokens()
+        self._token = self.tokens.add(SERVICE_SCOPE, token)
+        self._host = host
+        self._port = port
+        self._advertise_host = advertise_host or host
+        self._tls = tls
+        self._endpoints: dict[str, Endpoint] = {
+            "hello": json_endpoint(self._hello),
+            "open_job": json_endpoint(self._open_job),
+            "report": json_endpoint(self._report),
+            "enter": json_endpoint(self._enter),
+            "status": json_endpoint(self._status),
+            "job_report": json_endpoint(self._job_report),
+        }
+        self._shell: FlightShell | None = None
+        self._address: ServiceAddress | None = None
+        self._lock = threading.Lock()
+        self._keeper: threading.Thread | None = None
+        self._wake = threading.Condition()
+        self._due = False
+        self._stopping = False
+
+    @property
+    def address(self) -> ServiceAddress:
+        """Where clients reach this server.
+
+        Raises:
+            RuntimeError: it is not running.
+        """
+        if self._address is None:
+            raise RuntimeError("the service is not running")
+        return self._address
+
+    def add_endpoint(self, name: str, endpoint: "Endpoint") -> None:
+        """Answer action `name`, before or after `start`."""
+        self._endpoints[name] = endpoint
+
+    def start(self) -> ServiceAddress:
+        """Listen.
+
+        Raises:
+            ServiceUnavailableError: the address cannot be bound, or a TLS file cannot be read.
+        """
+        with self._lock:
+            if self._address is not None:
+                return self._address
+            tls, root = self._read_tls()
+            wanted = ServiceAddress(self._host, self._port, self._token, root)
+            from spark_channel.service.flight_server import FlightShell
+
+            try:
+                self._shell = FlightShell(wanted.location, self._endpoints, self.tokens, tls)
+            except Exception as error:  # Arrow's own errors have no common root that says "bind"
+                raise ServiceUnavailableError(
+                    f"the service cannot listen on {wanted} ({error}); "
+                    "give it a host of this machine and a free port"
+                ) from None
+            self._address = ServiceAddress(self._advertise_host, self._shell.port, self._token, root)
+            self._stopping = False
+            self._keeper = threading.Thread(target=self._keep, name="spark-channel-service", daemon=True)
+            self._keeper.start()
+            atexit.register(self.stop)
+            _log.info("service listens on %s", self._address)
+            return self._address
+
+    def stop(self) -> None:
+        """Close all jobs with their summary and stop listening. Again: harmless."""
+        with self._lock:
+            shell, keeper = self._shell, self._keeper
+            self._shell = self._keeper = self._address = None
+        if shell is None or keeper is None:
+            return
+        atexit.unregister(self.stop)
+        with self._wake:
+            self._stopping = True
+            self._wake.notify_all()
+        keeper.join()
+        shell.shutdown()
+        shell.wait()
+        self.jobs.close_all()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"ServiceServer({self._address or 'stopped'})"
+
+    def _read_tls(self) -> tuple[tuple[bytes, bytes] | None, str | None]:
+        if self._tls is None:
+            return None, None
+        try:
+            certificate = Path(self._tls.certificate).read_bytes()
+            key = Path(self._tls.key).read_bytes()
+            root = Path(self._tls.root or self._tls.certificate).read_text(encoding="ascii")
+        except (OSError, UnicodeError) as error:
+            raise ServiceUnavailableError(f"the service's TLS files cannot be read: {error}") from None
+        return (certificate, key), root
+
+    def _keep(self) -> None:
+        """Close idle jobs when they are due; sleeps while there is nothing to wait for."""
+        while True:
+            timeout = self.jobs.close_idle()
+            with self._wake:
+                if not self._due and not self._stopping:
+                    self._wake.wait(timeout)
+                self._due = False
+                if self._stopping:
+                    return
+
+    def _nudge(self) -> None:
+        with self._wake:
+            self._due = True
+            self._wake.notify_all()
+
+    def _hello(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        wire.fields(body, required=())
+        return {"service": "spark-channel", "protocol": PROTOCOL, "pid": os.getpid(), "scope": caller.scope}
+
+    def _open_job(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=("spec",), optional=("job",))
+        job = wire.identifier(body["job"], "job") if body.get("job") is not None else None
+        job = self.jobs.open(JobSpec.from_json(body["spec"]), job)
+        self._nudge()
+        return {"job": job}
+
+    def _report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=("job", "client", "snapshots"), optional=("spec", "leaving"))
+        job, client = wire.identifier(body["job"], "job"), wire.identifier(body["client"], "client")
+        given = body["snapshots"]
+        if not isinstance(given, list) or len(given) > _MOST_SNAPSHOTS_PER_REPORT:
+            raise wire.RequestError(f"snapshots is a list of at most {_MOST_SNAPSHOTS_PER_REPORT}")
+        leaving = body.get("leaving", False)
+        if not isinstance(leaving, bool):
+            raise wire.RequestError("leaving is true or false")
+        spec = JobSpec.from_json(body["spec"]) if body.get("spec") is not None else None
+        snapshots = [Snapshot.from_json(each) for each in given]
+        after = self.jobs.report(job, client, snapshots, spec=spec, leaving=leaving)
+        if spec is not None or leaving:
+            self._nudge()
+        return {"report_after": after}
+
+    def _enter(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=("job", "phase"), optional=("error", "where", "rows"))
+        error, where, rows = body.get("error", ""), body.get("where", ""), body.get("rows")
+        if not isinstance(error, str) or not isinstance(where, str):
+            raise wire.RequestError("error and where are texts")
+        if rows is not None and (type(rows) is not int or rows < 0):
+            raise wire.RequestError("rows is a whole number, 0 or more")
+        job = wire.identifier(body["job"], "job")
+        try:
+            self.jobs.enter(job, Phase(body["phase"]), error=error, where=where, rows=rows)
+        except KeyError:
+            raise wire.RequestError(f"there is no job {job}") from None
+        return {}
+
+    def _status(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=(), optional=("job",))
+        found = self.jobs.live() if body.get("job") is None else [self._find(body["job"])]
+        return {"jobs": [_plain_status(each.status()) for each in found]}
+
+    def _job_report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=("job",))
+        return {"report": self._find(body["job"]).report().to_json()}
+
+    def _find(self, job: Any) -> Any:
+        job = wire.identifier(job, "job")
+        try:
+            return self.jobs.find(job)
+        except KeyError:
+            raise wire.RequestError(f"there is no job {job}") from None
+
+
+def json_endpoint(answer: "Callable[[dict[str, Any], Caller], Mapping[str, Any]]") -> "Endpoint":
+    """An endpoint whose bodies are JSON objects, read strictly."""
+
+    def endpoint(body: bytes, caller: "Caller") -> bytes:
+        return wire.encode(answer(wire.decode(body), caller))
+
+    return endpoint
+
+
+def _only_service_token(caller: "Caller") -> None:
+    if caller.scope != SERVICE_SCOPE:
+        raise PermissionError("this token is for another purpose")
+
+
+def _plain_status(status: Any) -> dict[str, Any]:
+    return {
+        "job": status.job,
+        "phase": str(status.phase),
+        "line": progress_line(status),
+        "rows": status.rows,
+        "bytes": status.bytes,
+        "percent": status.percent,
+        "rows_per_second": status.rows_per_second,
+        "bytes_per_second": status.bytes_per_second,
+        "seconds": status.seconds,
+        "tasks_done": status.tasks_done,
+        "tasks": status.tasks,
+        "attempts": status.attempts,
+    }
