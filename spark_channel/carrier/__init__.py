@@ -1,0 +1,20 @@
+"""Several channels with a partitioner and consumers: fan-in of readers, fan-out to writers."""
+
+from spark_channel.carrier.carrier import DataCarrier
+from spark_channel.carrier.consumer import Consumer
+from spark_channel.carrier.driver import ConsumerDriver
+from spark_channel.carrier.partitioners import Partitioner, RollingPartitioner, ThreadPartitioner
+from spark_channel.carrier.pool import BulkConsumePool
+from spark_channel.carrier.pools import ConsumerPools, consumer_pools
+
+__all__ = [
+    "BulkConsumePool",
+    "Consumer",
+    "ConsumerDriver",
+    "ConsumerPools",
+    "DataCarrier",
+    "Partitioner",
+    "RollingPartitioner",
+    "ThreadPartitioner",
+    "consumer_pools",
+]

@@ -1,0 +1,368 @@
+"""Several channels as one: fan-in of producer threads, fan-out to consumer threads."""
+
+import logging
+import operator
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from spark_channel.carrier.consumer import Consumer
+from spark_channel.carrier.doorbell import Doorbell
+from spark_channel.carrier.driver import ConsumerDriver
+from spark_channel.carrier.partitioners import Partitioner, PartitionerName, named_partitioner
+from spark_channel.carrier.pool import BulkConsumePool
+from spark_channel.carrier.statistics import sum_statistics
+from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel, Overflow
+from spark_channel.channel.parcel import measure
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import ChannelClosedError, EndOfChannel, FlowError
+
+__all__ = ["DataCarrier"]
+
+logger = logging.getLogger("spark_channel")
+
+_LEAVE_SECONDS = 5.0
+"""How long a `with` block that raised waits for its consumers, which may hang in a target."""
+
+
+class DataCarrier:
+    """Channels, a partitioner that picks one for each batch, and consumers that are woken by any of them.
+
+    Batches of one channel are consumed in the order in which they were published to it; channels are
+    independent of one another. Nothing is lost or doubled: each accepted batch is consumed once, or
+    dropped and counted under `overflow="overwrite"`.
+
+    As a context manager it ends with `shutdown()`; with an exception in the block it fails instead, so
+    that producers and consumers stop at once.
+
+    Args:
+        channels: how many.
+        capacity_rows: the most rows in each channel.
+        capacity_bytes: the most bytes in each channel.
+        partitioner: "rolling" (each channel in turn), "thread" (a producer thread keeps to one channel,
+            so its batches stay in order), or a callable; see `Partitioner`.
+        overflow: what `produce` does without room: "block", "reject" or "overwrite"; see `Overflow`.
+        limiter: what all channels pay together; None = unlimited.
+        clock: where time comes from; the machine's when None.
+
+    Raises `ValueError` for what these do not take.
+    """
+
+    def __init__(
+        self,
+        channels: int = 1,
+        capacity_rows: int = 1_048_576,
+        capacity_bytes: int = 64 << 20,
+        *,
+        partitioner: PartitionerName | Partitioner = "rolling",
+        overflow: Overflow | str = Overflow.BLOCK,
+        limiter: Limiter | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
+            raise ValueError(f"channels={channels!r} is not a whole number, 1 or more")
+        self._clock = clock or SYSTEM_CLOCK
+        self._channels = tuple(
+            MemoryChannel(capacity_rows, capacity_bytes, overflow=overflow, limiter=limiter, clock=clock)
+            for _ in range(channels)
+        )
+        self._lock = threading.Lock()
+        self._partitioner = named_partitioner(partitioner)
+        self._overflow = Overflow(overflow)
+        self._driver: ConsumerDriver | None = None
+        self._iterating: set[Doorbell[MemoryChannel]] = set()
+        self._waited_seconds = 0.0
+        self._retried_rows = self._retried_bytes = self._retried_batches = 0
+        self._error: BaseException | None = None
+        self._error_traceback: TracebackType | None = None
+
+    # ---- producing
+
+    def produce(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> bool:
+        """Publish `batch` in the channel that the partitioner picks. False when it was rejected.
+
+        Waits for room and for the limit as `MemoryChannel.push` does, and raises what that raises:
+        `ChannelClosedError` after `close` and `shutdown`, and what `fail` was given. Under "reject", the
+        rolling partitioner (any with a true `may_try_others`) offers the batch once to each other
+        channel before it gives up; the others keep their promise.
+
+        `nbytes`: the batch's bytes, where they are known. `ValueError` when the partitioner gives no
+        channel of this carrier; what it raises passes through.
+        """
+        rows, nbytes = measure(batch, nbytes)
+        with self._lock:
+            partitioner = self._partitioner
+        total = len(self._channels)
+        first = operator.index(partitioner(batch, total))
+        if not 0 <= first < total:
+            raise ValueError(f"the partitioner gave channel {first}; there are 0 to {total - 1}")
+        if self._channels[first].push(batch, nbytes=nbytes):
+            return True
+        if getattr(partitioner, "may_try_others", False):
+            for step in range(1, total):
+                with self._lock:
+                    self._retried_rows += rows
+                    self._retried_bytes += nbytes
+                    self._retried_batches += 1
+                if self._channels[(first + step) % total].push(batch, nbytes=nbytes):
+                    return True
+        self._hurry()
+        return False
+
+    @property
+    def partitioner(self) -> Partitioner:
+        """What picks the channel; may be set at any time, to a name or a callable.
+
+        A batch whose `produce` has begun still goes where the former one put it, so one producer's
+        batches before and after the change may be in different channels.
+        """
+        with self._lock:
+            return self._partitioner
+
+    @partitioner.setter
+    def partitioner(self, partitioner: PartitionerName | Partitioner) -> None:
+        chosen = named_partitioner(partitioner)
+        with self._lock:
+            self._partitioner = chosen
+
+    @property
+    def overflow(self) -> Overflow:
+        """What `produce` does without room; may be set at any time, as `MemoryChannel.overflow`."""
+        with self._lock:
+            return self._overflow
+
+    @overflow.setter
+    def overflow(self, overflow: Overflow | str) -> None:
+        chosen = Overflow(overflow)
+        with self._lock:  # two setters at once must not leave the channels divided
+            self._overflow = chosen
+            for channel in self._channels:
+                channel.overflow = chosen
+
+    def add_block_listener(self, callback: Callable[[], None]) -> None:
+        """Call `callback()` when a `produce` begins to wait for room, once per call, in its thread."""
+        for channel in self._channels:
+            channel.add_block_listener(callback)
+
+    def remove_block_listener(self, callback: Callable[[], None]) -> None:
+        """Harmless for one that was never added."""
+        for channel in self._channels:
+            channel.remove_block_listener(callback)
+
+    # ---- consuming
+
+    def consume(
+        self,
+        consumer: Consumer | Callable[[], Consumer],
+        threads: int = 1,
+        linger: float = 0.0,
+        *,
+        pool: BulkConsumePool | None = None,
+    ) -> ConsumerDriver:
+        """Have `consumer` called with what arrives and what is there, in threads of its own or in `pool`.
+
+        See `Consumer` and `ConsumerDriver`, which is returned running. One consumer at a time: after
+        its `close`, another may follow.
+
+        Raises:
+            FlowError: a consumer is running, or the pool is closed. What the carrier failed with.
+        """
+        with self._lock:
+            self._raise_if_failed()
+            if self._driver is not None:
+                if self._driver.is_running():
+                    raise FlowError("the carrier has a running consumer; close it first")
+                self._waited_seconds += self._driver.waited_seconds()
+                self._driver = None
+            driver = ConsumerDriver(
+                self._channels,
+                consumer,
+                threads=threads,
+                linger=linger,
+                pool=pool,
+                fail=self.fail,
+                clock=self._clock,
+            )
+            driver.begin()
+            self._driver = driver
+        return driver
+
+    def drain(self) -> list[pa.RecordBatch]:
+        """All that is there, channel after channel, without waiting; empty when there is nothing.
+
+        Raises what the carrier failed with.
+        """
+        return [batch for channel in self._channels for batch in channel.drain()]
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Batches from all channels as they come, until all are closed and drained.
+
+        Raises what the carrier failed with. Channels that have batches take turns. Several threads may
+        iterate at once, beside a consumer too: each batch goes to one of them. A loop that is left
+        early takes no batch with it.
+        """
+        bell: Doorbell[MemoryChannel] = Doorbell(self._clock)
+        rings = [(channel, _ringer(bell, channel)) for channel in self._channels]
+        with self._lock:
+            self._iterating.add(bell)
+        try:
+            for channel, ring in rings:
+                channel.add_listener(ring)
+                ring()
+            left = set(self._channels)
+            while left:
+                rung = bell.answer()
+                assert rung is not None  # this bell is never stopped
+                try:
+                    batch = rung.pull(0)
+                except EndOfChannel:
+                    left.discard(rung)
+                    continue
+                except BaseException as error:
+                    self.fail(error)
+                    raise
+                if batch is not None:
+                    bell.ring(rung)
+                    yield batch
+        finally:
+            for channel, ring in rings:
+                channel.remove_listener(ring)
+            with self._lock:
+                self._iterating.discard(bell)
+                self._waited_seconds += bell.waited_seconds()
+
+    # ---- the end
+
+    def close(self) -> None:
+        """No more batches: `produce` raises `ChannelClosedError`, also where it waits; what is there can
+        be consumed. Returns at once; may be called again.
+        """
+        for channel in self._channels:
+            channel.close()
+        self._hurry()
+
+    def fail(self, error: BaseException) -> None:
+        """Producers and consumers of all channels raise `error` at once, also those that wait.
+
+        The first error counts; what is stored is given up. Consumer threads call `on_exit` and end.
+        """
+        if not isinstance(error, BaseException):
+            raise TypeError(f"fail() takes an exception, not {error!r}")
+        with self._lock:
+            if self._error is None:
+                self._error = error
+                self._error_traceback = error.__traceback__
+            error = self._error
+        for channel in self._channels:
+            channel.fail(error)
+
+    def shutdown(self, timeout: float | None = None) -> bool:
+        """`close`, then wait until the consumer has had everything and its threads have ended.
+
+        True: nothing is stored and nothing runs. False: `timeout` seconds passed (None: as long as the
+        consumer takes), or there is no consumer for what is stored; call again, `drain()`, or
+        `fail(...)`. May be called any number of times. In a thread that itself consumes this carrier it
+        closes and returns False, since it would wait for itself; the carrier then ends by itself.
+
+        Raises what the carrier failed with, each time, once its threads have ended.
+        """
+        self.close()
+        with self._lock:
+            driver = self._driver
+        through = driver is None or driver.wait(timeout)
+        if through or (driver is not None and driver.is_here()):
+            with self._lock:
+                self._raise_if_failed()
+        return through and self.backlog == 0
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.shutdown()
+            return
+        if not isinstance(error, Exception):  # GeneratorExit, KeyboardInterrupt: not a producer's to raise
+            error = ChannelClosedError(f"the carrier was left by {type(error).__name__}")
+        self.fail(error)
+        with self._lock:
+            driver = self._driver
+        if driver is not None and not driver.wait(_LEAVE_SECONDS) and not driver.is_here():
+            logger.warning("a consumer is still busy after %g s and is left behind", _LEAVE_SECONDS)
+
+    # ---- looking
+
+    @property
+    def channels(self) -> tuple[MemoryChannel, ...]:
+        """The channels themselves, by the partitioner's index."""
+        return self._channels
+
+    @property
+    def backlog(self) -> int:
+        """Rows that wait to be consumed."""
+        return sum(channel.backlog for channel in self._channels)
+
+    @property
+    def closed(self) -> bool:
+        """`close` was called; there may be batches left."""
+        return all(channel.closed for channel in self._channels)
+
+    @property
+    def ended(self) -> bool:
+        """No batch will ever come again: closed and drained, or failed."""
+        return all(channel.ended for channel in self._channels)
+
+    @property
+    def error(self) -> BaseException | None:
+        """What the carrier failed with."""
+        with self._lock:
+            return self._error
+
+    def statistics(self) -> ChannelStatistics:
+        """The sum over the channels, each at one instant of its own.
+
+        `rows_rejected` and `put_attempts` count a batch once, however many channels it was offered to.
+        `wait_reader_seconds` holds the waits of iterators and of the consumer's own threads; a pool's
+        threads serve others too, and are not in it.
+        """
+        with self._lock:
+            retried = self._retried_rows, self._retried_bytes, self._retried_batches
+            waited = self._waited_seconds + sum(bell.waited_seconds() for bell in self._iterating)
+            if self._driver is not None:
+                waited += self._driver.waited_seconds()
+        total = sum_statistics(channel.statistics() for channel in self._channels)
+        return replace(
+            total,
+            rows_rejected=total.rows_rejected - retried[0],
+            bytes_rejected=total.bytes_rejected - retried[1],
+            put_attempts=total.put_attempts - retried[2],
+            wait_reader_seconds=total.wait_reader_seconds + waited,
+        )
+
+    def __repr__(self) -> str:
+        state = "failed" if self.error else "ended" if self.ended else "closed" if self.closed else "open"
+        s = self.statistics()
+        return (
+            f"<DataCarrier {state}: {len(self._channels)} channels, {s.rows_stored} of {s.capacity_rows} "
+            f"rows, {s.bytes_stored} of {s.capacity_bytes} bytes>"
+        )
+
+    def _hurry(self) -> None:
+        with self._lock:
+            driver = self._driver
+        if driver is not None:
+            driver.hurry()
+
+    def _raise_if_failed(self) -> None:
+        if self._error is not None:
+            raise self._error.with_traceback(self._error_traceback)
+
+
+def _ringer(bell: Doorbell[MemoryChannel], channel: MemoryChannel) -> Callable[[], None]:
+    return lambda: bell.ring(channel)

@@ -1,0 +1,224 @@
+"""The threads that consume, and how channels are dealt to them."""
+
+import threading
+from collections.abc import Callable, Hashable, Sequence
+
+from spark_channel.carrier.consumer import Consumer
+from spark_channel.carrier.doorbell import Doorbell
+from spark_channel.carrier.lifecycle import Lifecycle
+from spark_channel.carrier.pool import BulkConsumePool
+from spark_channel.carrier.station import Station
+from spark_channel.channel import MemoryChannel
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+
+__all__ = ["ConsumerDriver"]
+
+
+class ConsumerDriver:
+    """Runs a consumer over channels: in threads of its own, or in one of a pool's.
+
+    `DataCarrier.consume` makes and begins one; by itself it serves any `MemoryChannel`s.
+
+    - threads = channels: one to one.
+    - fewer threads: each has several channels, as even a deal as can be; a `consume` call gets what all
+      of them have.
+    - more threads: each channel has several, which split its backlog in whole batches. Batches of that
+      channel are then consumed at the same time, so only what one thread sees is in order.
+
+    Threads sleep until one of their channels has a batch or ends; there is no cycle. They are daemons:
+    end them with `close`, or by closing the channels.
+
+    Args:
+        channels: what to consume.
+        consumer: one object for all threads, or a callable that makes one for each. See `Consumer`.
+        threads: how many; with `pool` always one, the pool's.
+        linger: seconds that a batch may wait for more, so that `consume` gets fewer and longer lists.
+            Ends early when a producer waits for room, or the channels end.
+        pool: whose thread to use; the one with the least backlog serves this consumer to the end.
+        fail: told of errors that the consumer does not handle; fails the channels when None.
+        clock: for `linger` and `timeout`; a pool lingers by its own.
+    """
+
+    def __init__(
+        self,
+        channels: Sequence[MemoryChannel],
+        consumer: Consumer | Callable[[], Consumer],
+        *,
+        threads: int = 1,
+        linger: float = 0.0,
+        pool: BulkConsumePool | None = None,
+        fail: Callable[[BaseException], None] | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not channels:
+            raise ValueError("a consumer needs one channel or more")
+        if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
+            raise ValueError(f"threads={threads!r} is not a whole number, 1 or more")
+        if pool is not None and threads != 1:
+            raise ValueError(
+                f"threads={threads} and a pool: a pool serves a consumer in one of its own threads"
+            )
+        if not linger >= 0:
+            raise ValueError(f"linger={linger!r} is not a number of seconds, 0 or more")
+        if not isinstance(consumer, Consumer) and not callable(consumer):
+            raise TypeError(f"a consumer is a Consumer or a callable that makes one, not {consumer!r}")
+        self._channels = tuple(channels)
+        self._clock = clock or SYSTEM_CLOCK
+        self._pool = pool
+        self._linger = linger
+        self._fail = fail or self._fail_channels
+        self._ended = threading.Condition(threading.Lock())
+        self._begun = False
+        self._stations = _deal(self._channels, consumer, threads, linger, self._fail, self._station_over)
+        self._left = len(self._stations)
+        self._bells: tuple[Doorbell[Hashable], ...] = ()
+        self._threads: tuple[threading.Thread, ...] = ()
+
+    def begin(self) -> None:
+        """Start to consume; what was stored before comes first. Again: nothing.
+
+        Raises:
+            FlowError: the pool is closed.
+        """
+        with self._ended:
+            if self._begun:
+                return
+            if self._pool is not None:
+                self._pool.add(self._stations[0])
+                self._begun = True
+                return
+            self._begun = True
+            bells: dict[Hashable, Doorbell[Hashable]] = {}
+            for number, station in enumerate(self._stations):
+                bell = bells.setdefault(station.key, Doorbell(self._clock))
+                station.open(bell)
+                self._threads += (
+                    threading.Thread(
+                        target=_run, args=(station, bell), name=f"spark-channel-consume-{number}", daemon=True
+                    ),
+                )
+            self._bells = tuple(bells.values())
+            threads = self._threads
+        started = 0
+        try:
+            for thread in threads:
+                thread.start()
+                started += 1
+        finally:  # the machine may have no thread left to give: then none of this driver's consumes
+            for station in self._stations[started:]:
+                station.leave()
+            if started < len(threads):
+                self._stop()
+
+    def is_running(self) -> bool:
+        """Begun, and some thread still consumes or may yet."""
+        with self._ended:
+            return self._begun and self._left > 0
+
+    def close(self, timeout: float | None = None) -> bool:
+        """Consume what is there now, then stop; the channels stay open. Waits as `wait` does.
+
+        For a rest that must not be consumed, `fail` the carrier instead.
+        """
+        with self._ended:
+            if not self._begun:
+                self._begun = True
+                self._left = 0
+                return True
+        self._stop()
+        return self.wait(timeout)
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Until every thread is through, which the end of the channels, `close` or an error makes it.
+
+        False after `timeout` seconds (None: as long as the consumer takes), and at once in a thread
+        that itself consumes here, since it would wait for itself.
+        """
+        if self.is_here():
+            return False
+        deadline = None if timeout is None else self._clock.now() + timeout
+        with self._ended:
+            while self._left:
+                left = None if deadline is None else deadline - self._clock.now()
+                if left is not None and left <= 0:
+                    return False
+                self._clock.wait(self._ended, left)
+            threads = self._threads
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()  # nothing is left for it to do
+        return True
+
+    def is_here(self) -> bool:
+        """Is the calling thread one that consumes here?"""
+        if self._pool is not None:
+            return self._pool.serves_here(self._stations[0])
+        with self._ended:
+            return threading.current_thread() in self._threads
+
+    def hurry(self) -> None:
+        """Consume now what lingers."""
+        if self._linger and self.is_running():
+            for station in self._stations:
+                station.hurry()
+
+    @property
+    def backlog(self) -> int:
+        """Rows in the channels, and those that threads are busy with."""
+        return sum(station.rows_in_hand for station in self._stations) + sum(
+            channel.backlog for channel in self._channels
+        )
+
+    def waited_seconds(self) -> float:
+        """How long its own threads had nothing to consume; 0.0 in a pool, whose threads serve others."""
+        with self._ended:
+            bells = self._bells
+        return sum(bell.waited_seconds() for bell in bells)
+
+    def _stop(self) -> None:
+        for station in self._stations:
+            station.stop()
+
+    def _station_over(self) -> None:
+        with self._ended:
+            self._left -= 1
+            if not self._left:
+                self._ended.notify_all()
+
+    def _fail_channels(self, error: BaseException) -> None:
+        for channel in self._channels:
+            channel.fail(error)
+
+
+def _run(station: Station, bell: Doorbell[Hashable]) -> None:
+    try:
+        if station.enter():
+            while bell.answer() is not None and station.serve():
+                pass
+    finally:
+        station.leave()
+
+
+def _deal(
+    channels: Sequence[MemoryChannel],
+    consumer: Consumer | Callable[[], Consumer],
+    threads: int,
+    linger: float,
+    fail: Callable[[BaseException], None],
+    over: Callable[[], None],
+) -> list[Station]:
+    """One station per thread: channels in turn to the threads, or threads in turn to the channels."""
+    if isinstance(consumer, Consumer):
+        shared = Lifecycle(lambda: consumer, threads)
+        lifecycles = [shared] * threads
+    else:
+        lifecycles = [Lifecycle(consumer, 1) for _ in range(threads)]
+    stations: list[Station] = []
+    for number, lifecycle in enumerate(lifecycles):
+        if threads <= len(channels):
+            mine, peers = channels[number::threads], 1
+        else:
+            place = number % len(channels)
+            mine, peers = [channels[place]], len(range(place, threads, len(channels)))
+        stations.append(Station(mine, lifecycle, peers=peers, linger=linger, fail=fail, over=over))
+    return stations

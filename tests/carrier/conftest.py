@@ -1,0 +1,17 @@
+"""No test of a carrier leaves a thread behind."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from tests.carrier.helpers import JOIN_SECONDS
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(JOIN_SECONDS)
+        assert not thread.is_alive(), f"{thread.name} was left running"
