@@ -17,7 +17,7 @@ class Committing(Producing):
 
     def put(self, staged: Staged, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
         put_rows, put_bytes = staged.put_rows + rows, staged.put_bytes + nbytes
-        with self:
+        with self._lock:  # nobody else is concerned yet
             self._begin_push(1, rows, nbytes)
             most_rows, most_bytes = self._most_transaction_rows(), self._room.capacity_bytes
         if put_rows > most_rows:
@@ -50,13 +50,18 @@ class Committing(Producing):
 
     def commit(self, staged: Staged) -> None:
         """Publish the puts and free the takes, together or not at all."""
-        if not staged.puts:
-            with self:
+        with self:
+            if not staged.puts:
                 self._raise_if_failed()
-                staged.commit(self._room, self._counters)
+                self._publish_staged(staged)
                 if self._closed and self._has_ended():
                     self._news = True
-            return
+                return
+            if self.limiter is None and not self._claims and not self._closed and self._error is None:
+                room = self._room
+                if room.fits(staged.put_rows, staged.put_bytes, staged.taken_rows, staged.taken_bytes):
+                    self._publish_staged(staged)
+                    return
         try:
             self._commit_puts(staged)
         except BaseException:
@@ -64,6 +69,10 @@ class Committing(Producing):
                 with self:
                     self._counters.failed(staged.put_rows, staged.put_bytes)
             raise
+
+    def _publish_staged(self, staged: Staged) -> None:
+        for batch, rows, nbytes in staged.commit(self._room, self._counters):
+            self._publish(batch, rows, nbytes)
 
     def _commit_puts(self, staged: Staged) -> None:
         limiter = self.limiter
@@ -104,7 +113,8 @@ class Committing(Producing):
     def rollback(self, staged: Staged) -> None:
         """Return the takes to the head; the puts were never in the channel."""
         with self:
-            self._news = bool(staged.takes)
+            if staged.takes:
+                self._news = True
             staged.roll_back(self._room)
 
     def _most_transaction_rows(self) -> int:

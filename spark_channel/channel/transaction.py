@@ -1,9 +1,9 @@
 """A thread's transaction: private puts, takes that keep their room, one commit for both."""
 
 import logging
-import threading
 import weakref
 from enum import StrEnum
+from threading import get_ident
 from types import TracebackType
 
 import pyarrow as pa
@@ -39,7 +39,7 @@ class Transaction:
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._owner = threading.get_ident()
+        self._owner = get_ident()
         self._state = TransactionState.NEW
         self._staged = Staged()
 
@@ -105,7 +105,8 @@ class Transaction:
 
     def close(self) -> None:
         """NEW or COMPLETED -> CLOSED: the thread's next `transaction()` makes a new one."""
-        self._require("close", TransactionState.NEW, TransactionState.COMPLETED)
+        new = self._state is TransactionState.NEW
+        self._require("close", TransactionState.NEW if new else TransactionState.COMPLETED)
         self._state = TransactionState.CLOSED
 
     def abandon(self) -> None:
@@ -122,27 +123,25 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._state is TransactionState.CLOSED:
-            return
-        try:
-            if kind is None and self._state is TransactionState.OPEN:
-                self.commit()
-        finally:
-            if self._state is TransactionState.OPEN:
-                self.rollback()
+        if self._state is TransactionState.OPEN:
+            try:
+                if kind is None:
+                    self.commit()
+            finally:
+                if self._state is TransactionState.OPEN:
+                    self.rollback()
+        if self._state is TransactionState.COMPLETED:
             self.close()
 
     def __repr__(self) -> str:
         staged = self._staged
         return f"<Transaction {self._state}: {staged.put_rows} rows put, {staged.taken_rows} taken>"
 
-    def _require(self, what: str, *states: TransactionState) -> None:
-        if self._owner != threading.get_ident():
+    def _require(self, what: str, state: TransactionState) -> None:
+        if self._owner != get_ident():
             raise TransactionStateError(f"{what}() from another thread than the transaction's own")
-        if self._state not in states:
-            raise TransactionStateError(
-                f"{what}() needs a transaction that is {' or '.join(states)}; it is {self._state}"
-            )
+        if self._state is not state:
+            raise TransactionStateError(f"{what}() needs a transaction that is {state}; it is {self._state}")
 
 
 class Slot:
