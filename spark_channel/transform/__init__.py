@@ -1,0 +1,33 @@
+"""Transformers on Arrow batches, with pyarrow.compute: substr, pad, replace, digest, dropped rows, columns.
+
+`transfer(..., transformers=[Substr("phone", 0, 3), DropRows("age", "<", "18"), lambda batch: ...])`
+"""
+
+from spark_channel.transform.columns import Output, Rename, Select
+from spark_channel.transform.contract import Outcome, Refused, Transformer
+from spark_channel.transform.digest import Digest
+from spark_channel.transform.made_up import RandomValues
+from spark_channel.transform.patterns import strptime_pattern
+from spark_channel.transform.pipeline import Apply, Pipeline, as_transformers, prepare
+from spark_channel.transform.rows import DropRows
+from spark_channel.transform.text import Pad, Replace, Substr
+
+__all__ = [
+    "Apply",
+    "Digest",
+    "DropRows",
+    "Outcome",
+    "Output",
+    "Pad",
+    "Pipeline",
+    "RandomValues",
+    "Refused",
+    "Rename",
+    "Replace",
+    "Select",
+    "Substr",
+    "Transformer",
+    "as_transformers",
+    "prepare",
+    "strptime_pattern",
+]

@@ -1,0 +1,91 @@
+"""Casts that keep the good rows: what cannot be cast is named by its row, not raised for its batch."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+__all__ = ["cast_or_refuse"]
+
+
+def cast_or_refuse(
+    array: pa.Array, kind: pa.DataType, pattern: str | None = None
+) -> tuple[pa.Array, pa.BooleanArray | None]:
+    """`array` as `kind`, null where a value cannot be; and which values those are (None = none).
+
+    `pattern` reads text as a time (strptime's letters).
+
+    Raises:
+        pyarrow.ArrowNotImplementedError: no value of the array's type can become `kind`.
+    """
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    cast = _caster(kind, pattern)
+    try:
+        return cast(array), None
+    except pa.ArrowInvalid:
+        if not len(array):
+            raise
+    likely = _likely(array, kind, pattern)
+    pieces, guilty = _bisect(pc.if_else(likely, array, pa.scalar(None, array.type)), cast, kind)
+    return pa.concat_arrays(pieces), pc.or_(pc.invert(likely), pa.array(guilty, pa.bool_()))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _caster(kind: pa.DataType, pattern: str | None) -> Callable[[pa.Array], pa.Array]:
+    def cast(array: pa.Array) -> pa.Array:
+        if not _is_text(array.type) or _is_text(kind) or pa.types.is_binary(kind):
+            return pc.cast(array, kind)
+        if pattern is not None and pa.types.is_temporal(kind):
+            moments = pc.strptime(array, format=pattern, unit="us", error_is_null=False)
+            return pc.cast(moments, kind, safe=not pa.types.is_date(kind))
+        text = pc.utf8_trim_whitespace(array)
+        if pa.types.is_date(kind):
+            return pc.cast(pc.cast(text, pa.timestamp("us")), kind, safe=False)
+        return pc.cast(text, kind)
+
+    return cast
+
+
+def _likely(array: pa.Array, kind: pa.DataType, pattern: str | None) -> pa.BooleanArray:
+    """False for texts that cannot be a value of `kind`, by their characters alone; never null.
+
+    A column of nothing but garbage is refused by one kernel instead of by halving.
+    """
+    characters = None
+    if pa.types.is_integer(kind):
+        characters = r"^\s*[-+]?[0-9a-fA-FxX]+\s*$"
+    elif pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        characters = r"^\s*[-+]?[0-9.eE+\-a-zA-Z]*[0-9fFnNyY.]\s*$"
+    elif pa.types.is_boolean(kind):
+        characters = r"^\s*(?i:true|false|0|1)\s*$"
+    elif pa.types.is_temporal(kind) and pattern is None:
+        characters = r"[0-9]"
+    if characters is None or not _is_text(array.type):
+        return pa.repeat(pa.scalar(True), len(array))
+    return pc.fill_null(pc.match_substring_regex(array, characters), True)
+
+
+def _bisect(
+    array: pa.Array, cast: Callable[[pa.Array], pa.Array], kind: pa.DataType
+) -> tuple[list[pa.Array], list[bool]]:
+    """Halve until the guilty values stand alone: about 2 log2(rows) casts for each of them."""
+    pieces: list[pa.Array] = []
+    guilty: list[bool] = []
+    waiting = [array]
+    while waiting:
+        part = waiting.pop()
+        try:
+            pieces.append(cast(part))
+            guilty.extend([False] * len(part))
+        except pa.ArrowInvalid:
+            if len(part) == 1:
+                pieces.append(pa.nulls(1, kind))
+                guilty.append(True)
+                continue
+            half = len(part) // 2
+            waiting.extend((part.slice(half), part.slice(0, half)))
+    return pieces, guilty

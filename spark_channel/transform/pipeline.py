@@ -1,0 +1,123 @@
+"""Several steps as one: checked against the reader's schema on the driver, run on batches in the tasks."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.errors import OptionError, SchemaError
+from spark_channel.transform.contract import Outcome, Refused, Transformer
+
+__all__ = ["Apply", "Pipeline", "as_transformers", "prepare"]
+
+BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
+
+
+@dataclass(frozen=True, slots=True)
+class Apply(Transformer):
+    """Any function from batch to batch. It is called once with no rows to learn its output's schema.
+
+    It may change columns and drop or add rows; its schema must not depend on the rows. It runs in
+    several threads at once, and must be picklable.
+    """
+
+    function: BatchFunction
+    step: ClassVar[str] = "function"
+
+    @property
+    def name(self) -> str:
+        return getattr(self.function, "__qualname__", type(self.function).__name__)
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        nothing = pa.RecordBatch.from_arrays([pa.array([], part.type) for part in schema], schema=schema)
+        try:
+            made = self.function(nothing)
+        except Exception as error:
+            raise SchemaError(
+                f"transformer {self.name} failed on a batch without rows, which tells its output's columns: "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        return self._checked(made).schema
+
+    def apply(self, batch: pa.RecordBatch) -> Outcome:
+        return Outcome(self._checked(self.function(batch)))
+
+    def _checked(self, made: Any) -> pa.RecordBatch:
+        if not isinstance(made, pa.RecordBatch):
+            raise OptionError(
+                f"transformer {self.name} gave {type(made).__name__}; it takes a function that gives a "
+                "pyarrow.RecordBatch",
+                option="transformers", got=type(made).__name__, takes="a function that gives a RecordBatch",
+            )  # fmt: skip
+        return made
+
+
+def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
+    """Transformers as they are, and functions wrapped in `Apply`.
+
+    Raises:
+        OptionError: something that is neither.
+    """
+    made: list[Transformer] = []
+    for number, step in enumerate(steps):
+        if isinstance(step, Transformer):
+            made.append(step)
+        elif callable(step) and not isinstance(step, type):
+            made.append(Apply(step))
+        else:
+            takes = "a transformer, or a function from RecordBatch to RecordBatch"
+            raise OptionError(
+                f"transformers[{number}] got {step!r}; it takes {takes}",
+                option="transformers", got=repr(step), takes=takes,
+            )  # fmt: skip
+    return tuple(made)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Steps that fit one another: `schema` is what comes in, `output_schema` what goes out."""
+
+    steps: tuple[Transformer, ...]
+    schema: pa.Schema
+    output_schema: pa.Schema
+
+    def run(self, batch: pa.RecordBatch) -> Outcome:
+        """All steps on one batch. Refused rows do not reach later steps.
+
+        Raises:
+            SchemaError: a step's batch has another schema than it said.
+        """
+        refused: list[Refused] = []
+        for step in self.steps:
+            outcome = step.apply(batch)
+            batch = outcome.batch
+            refused.extend(outcome.refused)
+        if self.steps and not batch.schema.equals(self.output_schema):
+            raise SchemaError(
+                "the transformers gave a batch with columns "
+                f"[{_shown(batch.schema)}] where [{_shown(self.output_schema)}] was planned; the columns of "
+                "a function must not depend on its rows"
+            )
+        return Outcome(batch, tuple(refused))
+
+
+def prepare(steps: Iterable[Any], schema: pa.Schema) -> Pipeline:
+    """Check every step against the columns that reach it.
+
+    Raises:
+        SchemaError: a missing column, or a type that a step does not take; names the step's number.
+        OptionError: something that is no transformer.
+    """
+    made = as_transformers(steps)
+    current = schema
+    for number, step in enumerate(made):
+        try:
+            current = step.output_schema(current)
+        except SchemaError as error:
+            raise SchemaError(f"transformers[{number}]: {error}") from error
+    return Pipeline(made, schema, current)
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{part.name} {part.type}{'' if part.nullable else ' not null'}" for part in schema)

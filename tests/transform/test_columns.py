@@ -1,0 +1,165 @@
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_channel.errors import OptionError, SchemaError
+from spark_channel.transform import Output, RandomValues, Rename, Select, strptime_pattern
+from spark_channel.transform.cast import cast_or_refuse
+
+ROWS = pa.record_batch({"a": ["1", "x", " 3 ", None], "b": ["2024.01.02", "2024.02.03", "soon", "x"]})
+
+
+def test_columns_are_picked_ordered_named_and_typed() -> None:
+    step = Select(
+        (
+            Output(1, name="day", kind=pa.timestamp("us"), pattern="%Y.%m.%d"),
+            Output("a", kind=pa.int64()),
+            Output(constant="x"),
+            Output(constant=True, kind=pa.bool_(), name="flag"),
+            Output("a", name="raw"),
+        )
+    )
+    outcome = step.apply(ROWS.slice(0, 1))
+    assert outcome.batch.schema.equals(step.output_schema(ROWS.schema))
+    assert outcome.batch.to_pylist() == [
+        {"day": datetime(2024, 1, 2), "a": 1, "c2": "x", "flag": True, "raw": "1"}
+    ]
+
+
+def test_a_row_is_refused_once_for_the_first_value_that_cannot_be_cast() -> None:
+    step = Select((Output("a", kind=pa.int64()), Output("b", kind=pa.date32(), pattern="%Y.%m.%d")))
+    outcome = step.apply(ROWS)
+    assert outcome.batch.column(0).to_pylist() == [1]
+    seen = [(refused.rows.to_pylist(), refused.reason) for refused in outcome.refused]
+    assert seen == [
+        ([{"a": "x", "b": "2024.02.03"}], "column 'a': not a value of type int64"),
+        (
+            [{"a": " 3 ", "b": "soon"}, {"a": None, "b": "x"}],
+            "column 'b': not a value of type date32[day]",
+        ),
+    ]
+
+
+@given(st.lists(st.none() | st.integers(-5, 300).map(str) | st.sampled_from(["", "x", "1e3"]), max_size=40))
+def test_only_the_values_that_cannot_be_cast_are_lost(values: list[str | None]) -> None:
+    def is_bad(text: str | None) -> bool:
+        return text is not None and not (text.lstrip("-").isdigit() and -128 <= int(text) <= 127)
+
+    made, bad = cast_or_refuse(pa.array(values, pa.string()), pa.int8())
+    flags = [is_bad(text) for text in values]
+    assert (bad.to_pylist() if bad is not None else [False] * len(values)) == flags
+    assert made.to_pylist() == [
+        None if text is None or flag else int(text) for text, flag in zip(values, flags, strict=True)
+    ]
+
+
+def test_a_batch_of_nothing_but_bad_values_is_no_deep_recursion() -> None:
+    made, bad = cast_or_refuse(pa.array(["x"] * 5_000), pa.int64())
+    assert made.null_count == 5_000
+    assert bad is not None
+    assert all(bad.to_pylist())
+
+
+@pytest.mark.parametrize(
+    ("outputs", "message"),
+    [
+        ((Output(9),), "no column 9; numbers go from 0 to 1"),
+        ((Output("aa"),), "did you mean 'a'"),
+        ((Output("a", kind=pa.list_(pa.int64())),), "cannot become list"),
+    ],
+)
+def test_a_column_that_is_not_there_is_an_error_before_a_row_moves(
+    outputs: tuple[Output, ...], message: str
+) -> None:
+    with pytest.raises(SchemaError, match=message):
+        Select(outputs).output_schema(ROWS.schema)
+
+
+@pytest.mark.parametrize(
+    "outputs", [(), (Output(constant="x", kind=pa.int64()),), (Output(constant="soon", kind=pa.date32()),)]
+)
+def test_no_columns_and_constants_of_another_type_are_refused(outputs: tuple[Output, ...]) -> None:
+    with pytest.raises(OptionError, match="column"):
+        Select(outputs)
+
+
+def test_rename_goes_by_position() -> None:
+    outcome = Rename(("x", "y")).apply(ROWS)
+    assert outcome.batch.schema.names == ["x", "y"]
+    assert outcome.batch.columns == ROWS.columns
+
+
+def test_rename_needs_as_many_names_as_columns() -> None:
+    with pytest.raises(SchemaError, match=r"2 columns arrive \(a, b\) and the writer names 1 \(x\)"):
+        Rename(("x",)).output_schema(ROWS.schema)
+
+
+@pytest.mark.parametrize(
+    ("java", "python"),
+    [
+        ("yyyy-MM-dd HH:mm:ss", "%Y-%m-%d %H:%M:%S"),
+        ("yyyyMMdd", "%Y%m%d"),
+        ("yyyy-MM-dd'T'HH:mm", "%Y-%m-%dT%H:%M"),
+        ("dd.MM.yy 100%", "%d.%m.%y 100%%"),
+        ("yyyy''MM", "%Y'%m"),
+    ],
+)
+def test_java_date_patterns(java: str, python: str) -> None:
+    assert strptime_pattern(java) == python
+
+
+@pytest.mark.parametrize("java", ["", "SSS", "yyyyy", "yyyy-MM-dd'T", "w"])
+def test_a_pattern_that_cannot_be_read_is_refused(java: str) -> None:
+    with pytest.raises(OptionError, match="date pattern"):
+        strptime_pattern(java)
+
+
+@pytest.mark.parametrize(
+    ("kind", "low", "high"),
+    [(pa.int64(), 5, 9), (pa.float64(), 5, 9), (pa.timestamp("us"), 0, 10**15), (pa.int64(), 3, 3)],
+)
+def test_random_values_stay_between_their_bounds_and_are_the_same_again(
+    kind: pa.DataType, low: int, high: int
+) -> None:
+    batch = pa.record_batch({"id": range(1000)})
+    values = RandomValues(low, high)
+    made = values.make(batch, kind)
+    assert made.type == kind
+    assert made.equals(values.make(batch, kind))
+    numbers = made.cast(pa.float64()) if kind != pa.timestamp("us") else made.cast(pa.int64())
+    assert min(numbers.to_pylist()) >= low
+    assert max(numbers.to_pylist()) <= high
+
+
+def test_random_integers_reach_both_bounds_and_other_batches_get_others() -> None:
+    values = RandomValues(1, 3)
+    made = values.make(pa.record_batch({"id": range(200)}), pa.int64())
+    assert set(made.to_pylist()) == {1, 2, 3}
+    assert not made.equals(values.make(pa.record_batch({"id": range(200, 400)}), pa.int64()))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary()])
+def test_random_text_has_a_length_between_the_bounds(kind: pa.DataType) -> None:
+    made: list[Any] = RandomValues(2, 5).make(pa.record_batch({"id": range(300)}), kind).to_pylist()
+    assert {len(text) for text in made} == {2, 3, 4, 5}
+    assert len(set(made)) > 200
+
+
+def test_random_booleans_keep_their_odds() -> None:
+    made = RandomValues(1, 3).make(pa.record_batch({"id": range(4000)}), pa.bool_()).to_pylist()
+    assert 0.7 < sum(made) / len(made) < 0.8
+
+
+def test_no_rows_need_no_values() -> None:
+    empty = pa.record_batch({"id": pa.array([], pa.int64())})
+    for kind in (pa.string(), pa.int64(), pa.bool_(), pa.float64()):
+        assert len(RandomValues(0, 5).make(empty, kind)) == 0
+
+
+def test_bounds_the_wrong_way_round_are_refused() -> None:
+    with pytest.raises(OptionError, match="the smaller number first"):
+        RandomValues(9, 5)
