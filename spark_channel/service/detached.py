@@ -1,0 +1,87 @@
+"""The service as a process of its own: it ends with the process that it watches."""
+
+import json
+import logging
+import os
+import signal
+import sys
+from typing import Any
+
+from spark_channel.errors import ChannelError
+from spark_channel.progress import JobProgress, summary_lines
+from spark_channel.service.launch import ServiceSettings
+from spark_channel.service.processes import alive, wait_until_gone
+from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
+from spark_channel.service.server import ServiceServer
+
+__all__ = ["main"]
+
+_log = logging.getLogger("spark_channel.service")
+
+_LARGEST_REQUEST = 64 << 10
+
+
+class _Summaries:
+    """Logs what each job did."""
+
+    def job_opened(self, progress: JobProgress) -> None:
+        _log.debug("job %s opened", progress.job)
+
+    def job_closed(self, progress: JobProgress) -> None:
+        for line in summary_lines(progress.report()):
+            _log.info("%s: %s", progress.job, line)
+
+
+def main() -> int:
+    """Read settings from stdin, say `{"ready": true}` or `{"error": ...}` on stdout, serve until the end."""
+    request = json.loads(sys.stdin.buffer.read(_LARGEST_REQUEST))
+    os.umask(0o077)
+    os.chdir("/")
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        return _serve(request)
+    except ChannelError as error:
+        _answer({"error": str(error)})
+        return 1
+
+
+def _serve(request: dict[str, Any]) -> int:
+    watch_pid, since = int(request.pop("watch_pid")), str(request.pop("watch_started"))
+    replace = request.pop("replace")
+    settings = ServiceSettings(**request)
+    name = advert_name(watch_pid)
+    rendezvous = Rendezvous()
+    server = ServiceServer(
+        settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls
+    )
+    with server:
+        server.jobs.subscribe(_Summaries())
+        advert = Advert.of_this_process(server.address, watch_pid, since)
+        if rendezvous.publish(name, advert, replace=replace) is not advert:
+            _answer({"ready": True})
+            return 0
+        try:
+            _answer({"ready": True})
+            if alive(watch_pid, since):
+                wait_until_gone(watch_pid, since)
+        finally:
+            rendezvous.withdraw(name, advert.nonce)
+    return 0
+
+
+def _answer(outcome: dict[str, Any]) -> None:
+    """Tell the starter, once; from here on nobody reads stdout."""
+    try:
+        os.write(1, json.dumps(outcome).encode() + b"\n")
+    except OSError:
+        pass
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1):
+        os.dup2(nothing, descriptor)
+    os.close(nothing)
+
+
+def _end(_signal: int, _frame: object) -> None:
+    raise SystemExit(0)

@@ -1,0 +1,252 @@
+"""How processes of one user on one host find a service: 0600 files in a private directory.
+
+An advert holds the token, so the directory is 0700 and ours, nothing follows a symbolic link, and a file with
+other owners or modes is none. All changes are made under a lock on the directory itself, by compare-
+and-swap on the advert's nonce, so that two starters and a stopping service cannot undo each other.
+"""
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from spark_channel.errors import ServiceUnavailableError
+from spark_channel.service.address import ServiceAddress
+from spark_channel.service.processes import alive, pid_namespace, started
+
+__all__ = ["Advert", "Rendezvous", "advert_name", "private_directory"]
+
+_LARGEST_FILE = 64 << 10
+_LOCK_SECONDS = 5.0
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@dataclass(frozen=True, slots=True)
+class Advert:
+    """One service: its address, its process, and the process whose end is its own (pid and `started`)."""
+
+    address: ServiceAddress
+    service_pid: int
+    service_started: str
+    watch_pid: int
+    watch_started: str
+    nonce: str
+    namespace: str
+
+    @classmethod
+    def of_this_process(cls, address: ServiceAddress, watch_pid: int, watch_started: str) -> "Advert":
+        pid = os.getpid()
+        return cls(
+            address, pid, started(pid) or "", watch_pid, watch_started, secrets.token_hex(8), pid_namespace()
+        )
+
+    @property
+    def live(self) -> bool:
+        """Both processes run. True for another pid namespace, of which nothing can be known."""
+        return self.namespace != pid_namespace() or (
+            alive(self.service_pid, self.service_started) and alive(self.watch_pid, self.watch_started)
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        data = {name: getattr(self, name) for name in _FIELDS}
+        return {**data, "address": self.address.to_json()}
+
+    @classmethod
+    def from_json(cls, data: Any) -> "Advert":
+        """Read what `to_json` made; `ValueError` when it is something else."""
+        if not isinstance(data, dict) or data.keys() != {"address", *_FIELDS}:
+            raise ValueError("not an advert")
+        for name, kind in _FIELDS.items():
+            if type(data[name]) is not kind:
+                raise ValueError(f"not an advert: {name}")
+        return cls(ServiceAddress.from_json(data["address"]), **{name: data[name] for name in _FIELDS})
+
+
+_FIELDS = {
+    "service_pid": int,
+    "service_started": str,
+    "watch_pid": int,
+    "watch_started": str,
+    "nonce": str,
+    "namespace": str,
+}
+
+
+def advert_name(watch_pid: int) -> str:
+    """The file of the service that ends with process `watch_pid`."""
+    return f"driver-{watch_pid}.{pid_namespace()}.json"
+
+
+def private_directory() -> Path:
+    """The directory of adverts, made with mode 0700 when it is missing.
+
+    `$XDG_RUNTIME_DIR/spark-channel` where that variable names a directory of ours alone, else
+    `spark-channel-UID` among the temporary files.
+
+    Raises:
+        ServiceUnavailableError: it exists but is not ours, open to others, or a link.
+    """
+    runtime = os.environ.get("XDG_RUNTIME_DIR", "")
+    if runtime and Path(runtime).is_absolute() and _is_private(Path(runtime)):
+        path = Path(runtime) / "spark-channel"
+    else:
+        path = Path(tempfile.gettempdir()) / f"spark-channel-{os.geteuid()}"
+    try:
+        path.mkdir(mode=0o700)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise ServiceUnavailableError(f"the directory {path} cannot be made: {error.strerror}") from None
+    if not _is_private(path):
+        raise ServiceUnavailableError(
+            f"{path} is not a directory of this user alone (mode 0700); "
+            "remove it, or set XDG_RUNTIME_DIR or TMPDIR"
+        )
+    return path
+
+
+def _is_private(path: Path) -> bool:
+    try:
+        status = path.lstat()
+    except OSError:
+        return False
+    return stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and not status.st_mode & 0o077
+
+
+class Rendezvous:
+    """The adverts in one private directory. Each call opens what it needs and leaves nothing open."""
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._directory = directory or private_directory()
+
+    def read(self, name: str) -> Advert | None:
+        """The advert in file `name`; None when there is none, or nothing that can be trusted."""
+        with self._opened() as directory:
+            return _read(directory, name)
+
+    def names(self) -> list[str]:
+        """The files of all adverts."""
+        with self._opened() as directory:
+            return sorted(name for name in _files(directory) if name.endswith(".json"))
+
+    def publish(self, name: str, advert: Advert, *, replace: str | None = None) -> Advert:
+        """Put `advert` there, unless a live one other than that with nonce `replace` was first.
+
+        Returns the advert that stands there now. Adverts of processes that are gone are removed.
+        """
+        with self._locked() as directory:
+            _sweep(directory)
+            before = _read(directory, name)
+            if before is not None and before.live and before.nonce not in (replace, advert.nonce):
+                return before
+            temporary = f".{name}.{advert.nonce}"
+            descriptor = os.open(temporary, _CREATE, 0o600, dir_fd=directory)
+            try:
+                with os.fdopen(descriptor, "w", encoding="ascii") as file:
+                    json.dump(advert.to_json(), file)
+                os.rename(temporary, name, src_dir_fd=directory, dst_dir_fd=directory)
+            except BaseException:
+                _remove(directory, temporary)
+                raise
+            return advert
+
+    def withdraw(self, name: str, nonce: str) -> None:
+        """Remove file `name` if it still holds the advert with this nonce."""
+        with self._locked() as directory:
+            standing = _read(directory, name)
+            if standing is not None and standing.nonce == nonce:
+                _remove(directory, name)
+
+    @contextlib.contextmanager
+    def _opened(self) -> Iterator[int]:
+        descriptor = os.open(self._directory, _READ | os.O_DIRECTORY)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    @contextlib.contextmanager
+    def _locked(self) -> Iterator[int]:
+        descriptor = os.open(self._directory, _READ | os.O_DIRECTORY)
+        if not _lock(descriptor):
+            raise ServiceUnavailableError(
+                f"another process holds the lock on {self._directory} for more than {_LOCK_SECONDS:g} s"
+            )
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open directory, which closing unlocks; False (and closed, in time) after 5 s."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        pass
+    else:
+        return True
+    # flock has no timeout of its own. A holder keeps it for microseconds, unless it was stopped right there.
+    guard = threading.Lock()
+    locked, given_up = threading.Event(), False
+
+    def wait() -> None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        with guard:
+            if given_up:
+                os.close(descriptor)
+            else:
+                locked.set()
+
+    threading.Thread(target=wait, name="spark-channel-lock", daemon=True).start()
+    if locked.wait(_LOCK_SECONDS):
+        return True
+    with guard:
+        given_up = not locked.is_set()
+        return not given_up
+
+
+def _read(directory: int, name: str) -> Advert | None:
+    try:
+        descriptor = os.open(name, _READ, dir_fd=directory)
+    except OSError:
+        return None
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
+            return None
+        data = file.read(_LARGEST_FILE + 1)
+    try:
+        return Advert.from_json(json.loads(data)) if len(data) <= _LARGEST_FILE else None
+    except ValueError:
+        return None
+
+
+def _sweep(directory: int) -> None:
+    """Remove what killed processes left: adverts of the dead, and halves of adverts."""
+    for name in _files(directory):
+        if name.startswith("driver-"):
+            advert = _read(directory, name)
+            dead = advert is not None and not advert.live
+        else:
+            dead = name.startswith(".driver-")
+        if dead:
+            _remove(directory, name)
+
+
+def _files(directory: int) -> list[str]:
+    return os.listdir(directory)
+
+
+def _remove(directory: int, name: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=directory)
