@@ -18,6 +18,7 @@ ChannelError
 └── LimitError               a limit could not be kept, so the work stops instead of running unlimited
     ├── ServiceUnavailableError  the service did not answer; see `rowsPerSecondPerTask`
     └── ServiceDeniedError       a token is missing or wrong, or a request makes no sense
+        └── RejoinError              the service does not know this client (any more): join again
 """
 
 from typing import Any
@@ -33,6 +34,7 @@ __all__ = [
     "JobFileError",
     "LimitError",
     "OptionError",
+    "RejoinError",
     "SchemaError",
     "ServiceDeniedError",
     "ServiceUnavailableError",
@@ -131,3 +133,7 @@ class ServiceUnavailableError(LimitError):
 
 class ServiceDeniedError(LimitError):
     """The service refused the caller."""
+
+
+class RejoinError(ServiceDeniedError):
+    """The service was restarted, or heard nothing of this client for too long; its client joins again."""

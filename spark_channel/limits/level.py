@@ -9,7 +9,17 @@ from dataclasses import dataclass
 
 from spark_channel.errors import OptionError
 
-__all__ = ["NANOS", "SLICE_SECONDS", "Claim", "Level", "nanoseconds", "rate_in_micros"]
+__all__ = [
+    "EARLY_NS",
+    "MICROS",
+    "NANOS",
+    "QUANTA",
+    "SLICE_SECONDS",
+    "Claim",
+    "Level",
+    "nanoseconds",
+    "rate_in_micros",
+]
 
 NANOS = 1_000_000_000
 MICROS = 1_000_000
@@ -19,7 +29,7 @@ SLICE_SECONDS = 0.02
 """What one payment should carry at most, in seconds of the limit: finer costs CPU, coarser is uneven."""
 
 _HIGHEST_RATE = 1 << 62
-_EARLY_NS = 1_000
+EARLY_NS = 1_000
 """A wait this short is over: a float of seconds cannot express it, and sleeping it again would spin."""
 
 
@@ -99,7 +109,7 @@ class Level:
         if missing <= 0:
             return 0
         wait = -(-missing // self._rate)
-        return wait if wait > _EARLY_NS else 0
+        return wait if wait > EARLY_NS else 0
 
     def settle(self, claim: Claim) -> None:
         """`claim` went through: what it took is gone."""

@@ -1,0 +1,401 @@
+"""`LeaseLimiter`: the limiter of a client that lives on a coordinator's grants. No I/O, no threads.
+
+It pays channels from its grant and says which request is due; whoever owns it carries requests to the
+coordinator and replies back.
+"""
+
+import threading
+from collections.abc import Callable
+
+from spark_channel.channel.limiter import Payment, Wait
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import LimitError, OptionError, ServiceDeniedError, ServiceUnavailableError
+from spark_channel.limits.flow import Flow, Share
+from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
+from spark_channel.limits.messages import (
+    Ask,
+    Denied,
+    Done,
+    Grant,
+    Heartbeat,
+    Hold,
+    Join,
+    Joined,
+    Leave,
+    Reply,
+    Request,
+    Return,
+)
+
+__all__ = ["LeaseLimiter"]
+
+PATIENCE = 10.0
+"""Seconds without an answer after which the work fails."""
+
+FIRST_RETRY = 0.05
+SLOWEST_RETRY = 2.0
+_NEVER = 1 << 62
+_PAID = Wait(0.0)
+
+
+class LeaseLimiter:
+    """A `Limiter` that spends grants of `limit` for `job`, evenly, and asks again at half.
+
+    Any thread may pay. One thread carries messages::
+
+        while (request := limiter.next_request()) is not None:
+            try:
+                reply = send(request)                  # within a few seconds, or an exception
+            except ServiceUnavailableError as error:
+                limiter.failed(request, error)         # it tries again, with a growing pause
+            else:
+                limiter.receive(request, reply)
+
+    After `close()`, `next_request` gives the client's `Leave`, and then None. Instead of the loop,
+    `due()` may be asked without blocking. Without an answer for `patience` seconds, a grant is still
+    spent, and then every payment raises `ServiceUnavailableError`; it never runs unlimited.
+    """
+
+    def __init__(
+        self, limit: str, job: str, name: str = "", *, clock: Clock | None = None, patience: float = PATIENCE
+    ) -> None:
+        self._limit, self._job, self._name = limit, job, name
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._patience = nanoseconds(patience)
+        self._changed = threading.Condition()
+        now = self._now()
+        self._flows = (Flow(now), Flow(now))
+        self._grant: Grant | None = None
+        self._ends = now
+        self._waiting: dict[_LeasePayment, None] = {}
+        self._client = self._epoch = ""
+        self._number = 0
+        self._in_flight: Request | None = None
+        self._sent = now
+        self._next_ask = _NEVER
+        self._next_heartbeat = _NEVER
+        self._heartbeat_in = 0
+        self._reported = ((0.0, 0.0), (0.0, 0.0))
+        self._told = (0.0, 0.0)
+        self._silent_since: int | None = None
+        self._failures = 0
+        self._retry_at = now
+        self._reason = "grant"
+        self._broken: LimitError | None = None
+        self._closed = False
+
+    # --- the channel's side
+
+    def slice_size(self) -> tuple[int | None, int | None]:
+        """About 20 ms of the grant's pace; a single row before the first grant."""
+        with self._changed:
+            grant = self._grant
+            if grant is None:
+                return 1, None
+            return _slice(grant.rows_per_second), _slice(grant.bytes_per_second)
+
+    def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Payment:
+        """Stand in line with `rows` and `nbytes`; see `channel.Limiter`."""
+        for name, amount in (("rows", rows), ("bytes", nbytes)):
+            if amount < 0:
+                raise OptionError(
+                    f"a payment of {amount} {name} makes no sense",
+                    option=name,
+                    got=str(amount),
+                    takes="0 or more",
+                )
+        with self._changed:
+            now = self._now()
+            shares = self._flows[0].take(rows, rows, now), self._flows[1].take(nbytes, rows, now)
+            payment = _LeasePayment(self, shares, wake)
+            self._waiting[payment] = None
+            if self._next_ask == _NEVER and self._in_flight is None:
+                self._next_ask = now
+                self._changed.notify_all()
+            return payment
+
+    # --- the messenger's side
+
+    def next_request(self) -> Request | None:
+        """Block until a request is due, and return it; None once the limiter is closed and said so."""
+        with self._changed:
+            while True:
+                now = self._now()
+                request, at = self._due(now)
+                if request is not None or at is None:
+                    return request
+                self._clock.wait(self._changed, None if at == _NEVER else max(0, at - now) / NANOS)
+
+    def due(self) -> tuple[Request | None, float | None]:
+        """(the request to send now or None, the clock's time to ask again or None for "when woken")."""
+        with self._changed:
+            request, at = self._due(self._now())
+            return request, None if at is None or at == _NEVER else at / NANOS
+
+    def receive(self, request: Request, reply: Reply) -> None:
+        """The coordinator's `reply` to `request`; one that nobody waits for any more is ignored."""
+        with self._changed:
+            if request is not self._in_flight:
+                return
+            now = self._now()
+            self._in_flight = None
+            self._failures = 0
+            self._silent_since = None
+            self._take_in(request, reply, now)
+            self._changed.notify_all()
+            wakes = [payment.wake for payment in self._waiting]
+        for wake in wakes:
+            wake()
+
+    def failed(self, request: Request, error: ServiceUnavailableError) -> None:
+        """`request` got no answer; it is tried again, until patience ends."""
+        with self._changed:
+            if request is not self._in_flight:
+                return
+            now = self._now()
+            self._in_flight = None
+            self._failures += 1
+            pause = min(SLOWEST_RETRY, FIRST_RETRY * 2 ** min(self._failures - 1, 10))
+            self._retry_at = now + nanoseconds(pause)
+            self._reason = "service"
+            self._lose_patience(now, error)
+            self._changed.notify_all()
+            wakes = [payment.wake for payment in self._waiting] if self._broken else []
+        for wake in wakes:
+            wake()
+
+    def fail(self, error: LimitError) -> None:
+        """Nobody carries messages any more: every payment raises `error`."""
+        with self._changed:
+            self._broken = self._broken or error
+            self._changed.notify_all()
+            wakes = [payment.wake for payment in self._waiting]
+        for wake in wakes:
+            wake()
+
+    def close(self) -> None:
+        """Payments are over; what is left of the grant goes back with the last request."""
+        with self._changed:
+            self._closed = True
+            now = self._now()
+            for flow in self._flows:
+                flow.stop(now)
+            self._changed.notify_all()
+
+    @property
+    def waiting(self) -> str:
+        """Why the payment at the head waits: "rows", "bytes", "turn", "paused", ...; "" when none does."""
+        with self._changed:
+            return self._why(self._now())
+
+    # --- inside; the lock is held
+
+    def _due(self, now: int) -> tuple[Request | None, int | None]:
+        if self._in_flight is not None:
+            return None, _NEVER
+        if self._closed or self._broken is not None:
+            return self._last_request(now)
+        wanted = self._next_ask
+        if not self._client:
+            return self._or_later(Join(self._limit, self._job, self._name), wanted, now)
+        if wanted <= now:
+            (rows, lost_rows), (nbytes, lost_bytes) = self._use(now)
+            grant = 0 if self._grant is None else self._grant.grant
+            why = self._why(now)
+            if self._waiting or rows > self._told[0] or nbytes > self._told[1]:
+                self._reported = ((rows, lost_rows), (nbytes, lost_bytes))
+                ask = Ask(
+                    limit=self._limit,
+                    client=self._client,
+                    epoch=self._epoch,
+                    number=self._number + 1,
+                    grant=grant,
+                    spent_rows=rows,
+                    spent_bytes=nbytes,
+                    missed_rows=lost_rows,
+                    missed_bytes=lost_bytes,
+                    waiting=why,
+                )
+                return self._or_later(ask, wanted, now)
+            if now < self._ends:
+                self._stop(now)
+                back = Return(
+                    limit=self._limit,
+                    client=self._client,
+                    epoch=self._epoch,
+                    number=self._number + 1,
+                    grant=grant,
+                    spent_rows=rows,
+                    spent_bytes=nbytes,
+                    waiting=why,
+                )
+                return self._or_later(back, wanted, now)
+            self._next_ask = wanted = _NEVER
+        if self._next_heartbeat <= wanted:
+            beat = Heartbeat(self._limit, self._client, self._epoch, self._why(now))
+            return self._or_later(beat, self._next_heartbeat, now)
+        return None, max(wanted, self._retry_at)
+
+    def _or_later(self, request: Request, at: int, now: int) -> tuple[Request | None, int]:
+        at = max(at, self._retry_at)
+        if at > now:
+            return None, at
+        self._in_flight = request
+        self._sent = now
+        if self._silent_since is None:
+            self._silent_since = now
+        if isinstance(request, (Ask, Return)):
+            self._number = request.number
+        return request, now
+
+    def _last_request(self, now: int) -> tuple[Request | None, int | None]:
+        if not self._client:
+            return None, None
+        (rows, _), (nbytes, _) = self._use(now)
+        grant = 0 if self._grant is None else self._grant.grant
+        leave = Leave(self._limit, self._client, self._epoch, grant, rows, nbytes)
+        self._client = ""
+        self._in_flight = leave
+        return leave, now
+
+    def _take_in(self, request: Request, reply: Reply, now: int) -> None:
+        match reply:
+            case Joined():
+                self._client, self._epoch, self._number = reply.client, reply.epoch, 0
+                self._heartbeat_in = nanoseconds(reply.heartbeat_in)
+                self._drop(now)
+                self._take_in(request, reply.answer, now)
+            case Grant():
+                self._begin(reply, now)
+            case Hold():
+                (rows, _), (nbytes, _) = self._reported
+                self._told = (rows, nbytes)
+                self._reason = reply.reason
+                self._next_ask = now + nanoseconds(reply.retry_in)
+                if reply.drop:
+                    self._stop(now)
+            case Done():
+                self._heartbeat_in = nanoseconds(reply.heartbeat_in)
+                if isinstance(request, Return):
+                    self._drop(now)
+                    self._next_ask = now if self._waiting else _NEVER
+            case Denied(rejoin=True):
+                self._client = ""
+                self._drop(now)
+                self._next_ask = now if self._waiting else _NEVER
+            case Denied():
+                self._broken = ServiceDeniedError(f"limit {self._limit!r}: {reply.message}")
+            case _:
+                self._broken = ServiceDeniedError(f"limit {self._limit!r}: an answer that makes no sense")
+        self._next_heartbeat = now + self._heartbeat_in if self._client else _NEVER
+
+    def _drop(self, now: int) -> None:
+        """Hold no grant, and owe no report of one."""
+        self._stop(now)
+        self._grant = None
+        self._reported = ((0.0, 0.0), (0.0, 0.0))
+        self._told = (0.0, 0.0)
+        for flow in self._flows:
+            flow.forget(*flow.used())
+
+    def _begin(self, grant: Grant, now: int) -> None:
+        for flow, (spent, missed) in zip(self._flows, self._reported, strict=True):
+            flow.forget(spent, missed)
+        self._reported = ((0.0, 0.0), (0.0, 0.0))
+        self._told = (0.0, 0.0)
+        self._grant = grant
+        starts_in = nanoseconds(grant.starts_in)
+        self._ends = self._sent + starts_in + nanoseconds(grant.lasts)
+        for flow, pace in zip(self._flows, (grant.rows_per_second, grant.bytes_per_second), strict=True):
+            flow.begin(pace, now + starts_in, self._ends, now)
+        self._next_ask = now + nanoseconds(grant.ask_in)
+        self._reason = "grant"
+
+    def _stop(self, now: int) -> None:
+        self._ends = now
+        for flow in self._flows:
+            flow.stop(now)
+
+    def _use(self, now: int) -> tuple[tuple[float, float], tuple[float, float]]:
+        """(spent, missed) of rows and of bytes, at most what the grant is."""
+        used = []
+        amounts = (0, 0) if self._grant is None else (self._grant.rows or 0, self._grant.nbytes or 0)
+        for flow, amount in zip(self._flows, amounts, strict=True):
+            flow.advance(now)
+            spent, missed = flow.used()
+            spent = min(spent, float(amount))
+            used.append((spent, min(missed, amount - spent)))
+        return used[0], used[1]
+
+    def _why(self, now: int) -> str:
+        head = next(iter(self._waiting), None)
+        return "" if head is None else self._wait(head, now).reason
+
+    def _wait(self, payment: "_LeasePayment", now: int) -> Wait:
+        longest, reason = 0, ""
+        for name, flow, share in zip(("rows", "bytes"), self._flows, payment.shares, strict=True):
+            wait = flow.wait(share, now)
+            if wait is None:
+                return Wait(self._patience / NANOS, self._reason)
+            if wait > longest:
+                longest, reason = wait, name
+        return Wait(longest / NANOS, reason)
+
+    def _remaining(self, payment: "_LeasePayment") -> Wait:
+        with self._changed:
+            if payment not in self._waiting:
+                return _PAID
+            now = self._now()
+            wait = self._wait(payment, now)
+            if wait.seconds:
+                self._lose_patience(now, None)
+                if self._broken is not None and now >= self._ends:
+                    raise self._broken
+                return wait
+            for flow, share in zip(self._flows, payment.shares, strict=True):
+                flow.settle(share)
+            del self._waiting[payment]
+            return _PAID
+
+    def _cancel(self, payment: "_LeasePayment") -> None:
+        with self._changed:
+            if payment in self._waiting:
+                now = self._now()
+                for flow, share in zip(self._flows, payment.shares, strict=True):
+                    flow.cancel(share, now)
+                del self._waiting[payment]
+
+    def _lose_patience(self, now: int, error: ServiceUnavailableError | None) -> None:
+        since = min(self._next_ask, now) if self._silent_since is None else self._silent_since
+        silent = now - since
+        if self._broken is None and silent >= self._patience:
+            cause = f": {error}" if error is not None else ""
+            self._broken = ServiceUnavailableError(
+                f"the service that keeps limit {self._limit!r} has not answered for {silent / NANOS:.0f} s"
+                f"{cause}. The work stops rather than run unlimited. Where Spark tasks cannot reach the"
+                " driver's host, set rowsPerSecondPerTask or bytesPerSecondPerTask instead"
+            )
+
+    def _now(self) -> int:
+        return nanoseconds(self._clock.now())
+
+
+class _LeasePayment:
+    """Shares of both flows, in the same place of both lines."""
+
+    __slots__ = ("_limiter", "shares", "wake")
+
+    def __init__(self, limiter: LeaseLimiter, shares: tuple[Share, Share], wake: Callable[[], None]) -> None:
+        self._limiter = limiter
+        self.shares = shares
+        self.wake = wake
+
+    def remaining(self) -> Wait:
+        return self._limiter._remaining(self)  # noqa: SLF001 - one unit with its limiter
+
+    def cancel(self) -> None:
+        self._limiter._cancel(self)  # noqa: SLF001 - one unit with its limiter
+
+
+def _slice(pace: float | None) -> int | None:
+    return None if pace is None else max(1, int(pace * SLICE_SECONDS))

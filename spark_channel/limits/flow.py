@@ -1,0 +1,138 @@
+"""One dimension of a client's grant, as it flows to the payments in line. No clock, no lock."""
+
+from dataclasses import dataclass
+
+from spark_channel.limits.level import EARLY_NS, MICROS, QUANTA, SLICE_SECONDS, nanoseconds
+
+__all__ = ["Flow", "Share"]
+
+_SURPLUS_NS = nanoseconds(SLICE_SECONDS)
+
+
+@dataclass(slots=True, eq=False)
+class Share:
+    """What one payment takes of this dimension, in quanta. `before`: all that was ever taken ahead."""
+
+    amount: int
+    before: int
+    unit: int
+
+
+class Flow:
+    """Units that arrive at a steady pace between two instants, and go to those in line, in order.
+
+    What arrives when nobody is in line is kept for 20 ms of the pace, and then `missed`. There is no
+    catching up: time that passes without a grant brings nothing. Instants are nanoseconds.
+    """
+
+    __slots__ = ("_at", "_balance", "_begins", "_ends", "_missed", "_pace", "_shares", "_spent", "_taken")
+
+    def __init__(self, now: int) -> None:
+        self._at = now
+        self._balance = 0
+        self._taken = 0
+        self._pace: int | None = 0
+        self._begins = self._ends = now
+        self._spent = self._missed = 0
+        self._shares: dict[Share, None] = {}
+
+    def begin(self, pace: float | None, begins: int, ends: int, now: int) -> None:
+        """From `begins` to `ends`, `pace` units per second arrive (None = any number); before, none."""
+        self.advance(now)
+        self._pace = None if pace is None else round(pace * MICROS)
+        self._begins, self._ends = begins, ends
+        self._keep_surplus()
+        if ends <= now:
+            self._void()
+
+    def stop(self, now: int) -> None:
+        """Nothing arrives any more; what was saved up is void."""
+        self.advance(now)
+        self._ends = min(self._ends, now)
+        self._void()
+
+    def take(self, amount: int, rows: int, now: int) -> Share:
+        """Stand in line for `amount` units, which belong to `rows` rows."""
+        self.advance(now)
+        share = Share(amount * QUANTA, self._taken, -(-amount // max(1, rows)) * QUANTA)
+        self._taken += share.amount
+        self._balance -= share.amount
+        self._shares[share] = None
+        return share
+
+    def wait(self, share: Share, now: int) -> int | None:
+        """Nanoseconds until `share` has arrived whole; None = not with this grant."""
+        self.advance(now)
+        missing = -(self._balance + self._taken - share.before - share.amount)
+        if missing <= 0:
+            return 0
+        if self._pace is None:
+            return 0 if self._begins <= now < self._ends else None
+        if self._pace == 0:
+            return None
+        begins = max(self._begins, now)
+        wait = begins + -(-missing // self._pace) - now
+        if wait <= EARLY_NS:
+            return 0
+        return wait if now + wait <= self._ends else None
+
+    def settle(self, share: Share) -> None:
+        """`share` was used."""
+        if self._pace is None:
+            self._balance = max(
+                self._balance, -sum(each.amount for each in self._shares if each is not share)
+            )
+        self._shares.pop(share, None)
+
+    def cancel(self, share: Share, now: int) -> None:
+        """Give back what `share` took, unless it was settled: those behind it move up."""
+        if share not in self._shares:
+            return
+        self.advance(now)
+        del self._shares[share]
+        for other in self._shares:
+            if other.before > share.before:
+                other.before -= share.amount
+        self._taken -= share.amount
+        self._balance += share.amount
+        self._keep_surplus()
+
+    def used(self) -> tuple[float, float]:
+        """Units that were (spent, missed) since `forget`; what is saved up is neither yet."""
+        return max(0, self._spent - max(0, self._balance)) / QUANTA, self._missed / QUANTA
+
+    def forget(self, spent: float, missed: float) -> None:
+        """These were reported; what remains belongs to the next grant."""
+        self._spent = max(0, self._spent - round(spent * QUANTA))
+        self._missed = max(0, self._missed - round(missed * QUANTA))
+
+    def advance(self, now: int) -> None:
+        """Let arrive what has until `now`."""
+        if now <= self._at:
+            return
+        if self._pace is not None:
+            arriving = min(now, self._ends) - max(self._at, self._begins)
+            if arriving > 0:
+                self._balance += arriving * self._pace
+                self._spent += arriving * self._pace
+                self._keep_surplus()
+        expired = self._at < self._ends <= now
+        self._at = now
+        if expired:
+            self._void()
+
+    def _keep_surplus(self) -> None:
+        self._cut(_SURPLUS_NS * (self._pace or 0))
+
+    def _void(self) -> None:
+        """The grant is over: of what arrived, at most one row of the payment at the head is kept."""
+        head = next(iter(self._shares), None)
+        kept = 0 if head is None else head.unit
+        self._cut(kept - sum(share.amount for share in self._shares))
+
+    def _cut(self, most: int) -> None:
+        lost = self._balance - most
+        if lost > 0:
+            self._balance = most
+            self._missed += lost
+            self._spent = max(0, self._spent - lost)

@@ -1,0 +1,179 @@
+"""Who may spend how fast, now: leases, and the one sum that must never exceed the limit.
+
+Paces are pairs (rows, bytes) of millionths of a unit per second, amounts pairs of millionths of a unit,
+times nanoseconds of the coordinator's clock; all whole numbers, so that what is added and taken away
+again a million times leaves nothing behind.
+"""
+
+import heapq
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_channel.limits.level import MICROS, NANOS
+from spark_channel.limits.messages import Grant, Hold
+
+__all__ = ["DIMENSIONS", "Client", "Job", "Lease", "Ledger", "Totals"]
+
+DIMENSIONS = (0, 1)
+
+
+@dataclass(slots=True, eq=False)
+class Lease:
+    """A grant as the coordinator remembers it.
+
+    `charged`: it counts in the sum. `heir`: the lease that begins where this one ends, in its place.
+    """
+
+    id: int
+    client: "Client"
+    pace: tuple[int, int]
+    amount: tuple[int, int]
+    starts: int
+    ends: int
+    charged: bool
+    over: bool = False
+    heir: "Lease | None" = None
+    spent: tuple[int, int] = (0, 0)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """The clients that share one share. Counts of those that want to spend, per dimension."""
+
+    name: str
+    members: int = 0
+    wanting: int = 0
+    hungry: list[int] = field(default_factory=lambda: [0, 0])
+    demand: list[int] = field(default_factory=lambda: [0, 0])
+    charge: list[int] = field(default_factory=lambda: [0, 0])
+    line: dict["Client", int] = field(default_factory=dict)
+
+
+@dataclass(slots=True, eq=False)
+class Client:
+    """One client: at most two leases, the one it said it spends and the one it was last answered with."""
+
+    id: str
+    name: str
+    job: Job
+    seen: int
+    number: int = 0
+    answer: Grant | Hold | None = None
+    held: Lease | None = None
+    offered: Lease | None = None
+    charge: tuple[int, int] = (0, 0)
+    wanting: bool = False
+    hungry: list[bool] = field(default_factory=lambda: [True, True])
+    demand: list[int] = field(default_factory=lambda: [0, 0])
+    measured: bool = False
+    turn_ends: int = 0
+    due: int = 0
+    keep_until: int = 0
+    waiting: str = ""
+
+    def leases(self) -> tuple[Lease, ...]:
+        """Those that are not over."""
+        return tuple(lease for lease in (self.held, self.offered) if lease is not None and not lease.over)
+
+
+@dataclass(slots=True)
+class Totals:
+    """Amounts of one dimension since the start: issued = spent + returned + void + outstanding."""
+
+    issued: int = 0
+    spent: int = 0
+    returned: int = 0
+    void: int = 0
+
+    @property
+    def outstanding(self) -> int:
+        return self.issued - self.spent - self.returned - self.void
+
+
+class Ledger:
+    """The leases of one limit, their ends in time, and what they may spend together."""
+
+    def __init__(self, on_idle: Callable[[Client], None]) -> None:
+        self.charge = [0, 0]
+        self.totals = (Totals(), Totals())
+        self._on_idle = on_idle
+        self._ends: list[tuple[int, int, Lease]] = []
+        self._heirless: list[tuple[int, int, Lease]] = []
+        self._newest = 0
+
+    def issue(
+        self, client: Client, pace: tuple[int, int], starts: int, ends: int, *, after: Lease | None = None
+    ) -> Lease:
+        """A new lease, offered to `client`: from `starts` to `ends`, or in the place of `after`."""
+        rows, nbytes = (-(-each * (ends - starts) // (NANOS * MICROS)) * MICROS for each in pace)
+        self._newest += 1
+        lease = Lease(self._newest, client, pace, (rows, nbytes), starts, ends, after is None)
+        client.offered = lease
+        for total, each in zip(self.totals, lease.amount, strict=True):
+            total.issued += each
+        if after is None:
+            self.recharge(client)
+        else:
+            after.heir = lease
+        heapq.heappush(self._ends, (ends, lease.id, lease))
+        heapq.heappush(self._heirless, (ends, lease.id, lease))
+        return lease
+
+    def advance(self, now: int) -> None:
+        """End what ends until `now`."""
+        while self._ends and self._ends[0][0] <= now:
+            self.end(heapq.heappop(self._ends)[2], void=True)
+
+    def next_end(self) -> Lease | None:
+        """The live lease without an heir that ends first."""
+        while self._heirless:
+            lease = self._heirless[0][2]
+            if not lease.over and lease.heir is None:
+                return lease
+            heapq.heappop(self._heirless)
+        return None
+
+    def end(self, lease: Lease, *, void: bool = False) -> None:
+        """`lease` cannot be spent any more; what was not reported as spent came back, or is void."""
+        if lease.over:
+            return
+        lease.over = True
+        for dimension, total in enumerate(self.totals):
+            rest = lease.amount[dimension] - lease.spent[dimension]
+            total.spent += lease.spent[dimension]
+            if void:
+                total.void += rest
+            else:
+                total.returned += rest
+        self.recharge(lease.client)
+        heir = lease.heir
+        if heir is not None and not heir.over:
+            heir.charged = True
+            self.recharge(heir.client)
+        if not lease.client.leases():
+            self._on_idle(lease.client)
+
+    def report(self, lease: Lease, spent: tuple[int, int]) -> None:
+        """`spent` of `lease` so far; of one that is over, the rest had been counted as void or returned."""
+        spent = (max(spent[0], lease.spent[0]), max(spent[1], lease.spent[1]))
+        if lease.over:
+            for dimension, total in enumerate(self.totals):
+                more = spent[dimension] - lease.spent[dimension]
+                voided = min(more, total.void)
+                total.spent += more
+                total.void -= voided
+                total.returned -= more - voided
+        lease.spent = spent
+
+    def recharge(self, client: Client) -> None:
+        """Count the fastest of the client's live leases: it spends one or the other, never both."""
+        rows = nbytes = 0
+        for lease in client.leases():
+            if lease.charged:
+                rows = max(rows, lease.pace[0])
+                nbytes = max(nbytes, lease.pace[1])
+        for dimension, pace in enumerate((rows, nbytes)):
+            change = pace - client.charge[dimension]
+            self.charge[dimension] += change
+            client.job.charge[dimension] += change
+        client.charge = (rows, nbytes)

@@ -1,0 +1,237 @@
+"""What clients and the coordinator say to each other: plain data, one request, one reply.
+
+Amounts are rows and bytes, times are seconds. No message holds an instant of somebody else's clock that
+the other has to read: a grant says how long it lasts, and the client counts from when it asked, so it
+stops no later than the coordinator believes.
+"""
+
+from dataclasses import dataclass
+
+__all__ = [
+    "Ask",
+    "ClientStatus",
+    "Denied",
+    "Done",
+    "Grant",
+    "Heartbeat",
+    "Hold",
+    "Join",
+    "Joined",
+    "Leave",
+    "LimitStatus",
+    "Pause",
+    "Reply",
+    "Request",
+    "Resume",
+    "Return",
+    "Set",
+    "Status",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Join:
+    """A new client of `limit`, working for `job`; `name` is what `show` calls it. Answer: `Joined`."""
+
+    limit: str
+    job: str
+    name: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A client wants to go on. Answer: `Grant` or `Hold`.
+
+    `number` counts this client's asks and returns from 1 up: a repeated number gets the same answer
+    again, a lower one is refused. `grant`: the grant that it spends from now (0 = none), which ends with
+    the answer; of it `spent_*` were used and `missed_*` fell due with nothing to spend them on.
+    `waiting` says what it waits for, for people to read.
+    """
+
+    limit: str
+    client: str
+    epoch: str
+    number: int
+    grant: int = 0
+    spent_rows: float = 0.0
+    spent_bytes: float = 0.0
+    missed_rows: float = 0.0
+    missed_bytes: float = 0.0
+    waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A client has nothing to spend `grant` on, and gives the rest back at once. Answer: `Done`."""
+
+    limit: str
+    client: str
+    epoch: str
+    number: int
+    grant: int
+    spent_rows: float = 0.0
+    spent_bytes: float = 0.0
+    waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """A client that asks for nothing is still there. Answer: `Done`."""
+
+    limit: str
+    client: str
+    epoch: str
+    waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The client is finished; what is left of `grant` (0 = none) comes back. Answer: `Done`."""
+
+    limit: str
+    client: str
+    epoch: str
+    grant: int = 0
+    spent_rows: float = 0.0
+    spent_bytes: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Set:
+    """New rates, both of them (None = unlimited in that dimension). Answer: `LimitStatus`."""
+
+    limit: str
+    rows_per_second: float | None = None
+    bytes_per_second: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Pause:
+    """Nothing moves until `Resume`. Answer: `LimitStatus`."""
+
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Resume:
+    """End of `Pause`. Answer: `LimitStatus`."""
+
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How is the limit? Answer: `LimitStatus`."""
+
+    limit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """`rows` and `nbytes` (None = unlimited) to be spent evenly, at the pace given, and then void.
+
+    It begins `starts_in` seconds after it arrived and lasts `lasts` seconds more; the client asks again
+    `ask_in` seconds after it arrived. `use_by` is when it is void, on the coordinator's own clock. It
+    replaces the grant named in the `Ask`, as soon as it begins.
+    """
+
+    grant: int
+    rows: int | None
+    nbytes: int | None
+    rows_per_second: float | None
+    bytes_per_second: float | None
+    starts_in: float
+    lasts: float
+    ask_in: float
+    use_by: float
+    epoch: str
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Nothing yet: ask again in `retry_in` seconds. `drop`: stop spending the grant you hold, too.
+
+    `reason`: "turn" (others have it), "paused", "pressure", or "restart".
+    """
+
+    reason: str
+    retry_in: float
+    drop: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """The client's secret name, the coordinator's epoch, and the answer to a first `Ask`."""
+
+    client: str
+    epoch: str
+    heartbeat_in: float
+    answer: Grant | Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Understood. Be heard of again within `heartbeat_in` seconds."""
+
+    heartbeat_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The request was refused and changed nothing. `rejoin`: join anew and all is well."""
+
+    message: str
+    rejoin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ClientStatus:
+    """One client, as `show` lists it. Speeds are what it may spend now; `waiting` is in its own words."""
+
+    name: str
+    job: str
+    rows_per_second: float
+    bytes_per_second: float
+    waiting: str
+    silent_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class LimitStatus:
+    """A limit at one instant.
+
+    `rows_per_second` and `bytes_per_second` are what was set; `effective_*` what is left of it under
+    pressure or a pause; `granted_*` what the live grants may spend per second. `horizon`: seconds that a
+    grant lasts. Amounts since the coordinator started: issued = spent + returned + void + outstanding.
+    `clients` holds at most 200 of the `client_count`.
+    """
+
+    limit: str
+    epoch: str
+    rows_per_second: float | None
+    bytes_per_second: float | None
+    effective_rows_per_second: float | None
+    effective_bytes_per_second: float | None
+    granted_rows_per_second: float
+    granted_bytes_per_second: float
+    paused: bool
+    pressure: str
+    horizon: float
+    jobs: int
+    client_count: int
+    waiting_count: int
+    issued_rows: float
+    spent_rows: float
+    returned_rows: float
+    void_rows: float
+    outstanding_rows: float
+    issued_bytes: float
+    spent_bytes: float
+    returned_bytes: float
+    void_bytes: float
+    outstanding_bytes: float
+    clients: tuple[ClientStatus, ...]
+
+
+Request = Join | Ask | Return | Heartbeat | Leave | Set | Pause | Resume | Status
+Reply = Joined | Grant | Hold | Done | LimitStatus | Denied

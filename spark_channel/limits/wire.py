@@ -1,0 +1,109 @@
+"""Messages as bytes: JSON, checked field by field, so that no bytes from outside can harm the coordinator."""
+
+import json
+import math
+from dataclasses import fields
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from spark_channel.errors import ServiceDeniedError
+from spark_channel.limits import messages
+from spark_channel.limits.messages import ClientStatus, Reply, Request
+
+__all__ = ["decode_reply", "decode_request", "encode"]
+
+_REQUESTS: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Request)}
+_REPLIES: dict[str, type[Any]] = {kind.__name__: kind for kind in get_args(Reply)}
+_LONGEST_MESSAGE = 4 << 20
+_LONGEST_TEXT = 256
+_LARGEST_NUMBER = float(1 << 62)
+
+
+def encode(message: Request | Reply) -> bytes:
+    """`message` as UTF-8 JSON: its fields, and its class's name under "type"."""
+    return json.dumps(_plain(message), separators=(",", ":"), allow_nan=False).encode()
+
+
+def decode_request(data: bytes) -> Request:
+    """The request in `data`; `ServiceDeniedError` says what is wrong with it."""
+    message: Request = _decode(data, _REQUESTS, _LONGEST_TEXT)
+    return message
+
+
+def decode_reply(data: bytes) -> Reply:
+    """The reply in `data`; `ServiceDeniedError` when it is none of ours."""
+    message: Reply = _decode(data, _REPLIES, _LONGEST_MESSAGE)
+    return message
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    record = {name: _plain(getattr(value, name)) for name in _SHAPES[type(value)]}
+    record["type"] = type(value).__name__
+    return record
+
+
+def _decode(data: bytes, kinds: dict[str, type[Any]], longest_text: int) -> Any:
+    if len(data) > _LONGEST_MESSAGE:
+        raise ServiceDeniedError(f"a message of {len(data)} bytes is too long")
+    try:
+        record = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ServiceDeniedError("a message is JSON, and this is not") from None
+    return _build(record, kinds, longest_text)
+
+
+def _build(record: Any, kinds: dict[str, type[Any]], longest_text: int) -> Any:
+    if not isinstance(record, dict):
+        raise ServiceDeniedError("a message is a JSON object, and this is not")
+    name = record.pop("type", None)
+    kind = kinds.get(name) if isinstance(name, str) else None
+    if kind is None:
+        raise ServiceDeniedError("a message names its type, and this one is unknown")
+    shape = _SHAPES[kind]
+    unknown = record.keys() - shape.keys()
+    if unknown:
+        raise ServiceDeniedError(f"{kind.__name__} has no field {min(unknown)[:40]!r}")
+    values = {field: _value(kind, field, shape[field], record[field], longest_text) for field in record}
+    try:
+        return kind(**values)
+    except TypeError:
+        missing = [field.name for field in fields(kind) if field.name not in values]
+        raise ServiceDeniedError(f"{kind.__name__} lacks some of {', '.join(missing)}") from None
+
+
+def _value(kind: type[Any], field: str, allowed: frozenset[Any], value: Any, longest_text: int) -> Any:
+    if isinstance(value, dict) and allowed & _NESTED:
+        return _build(value, {nested.__name__: nested for nested in allowed & _NESTED}, longest_text)
+    if isinstance(value, list) and tuple in allowed:
+        return tuple(_build(item, {"ClientStatus": ClientStatus}, longest_text) for item in value)
+    if type(value) is int and int not in allowed and float in allowed and abs(value) <= _LARGEST_NUMBER:
+        value = float(value)
+    if type(value) not in allowed:
+        raise ServiceDeniedError(f"{kind.__name__}.{field} is of a wrong type or size")
+    if isinstance(value, str) and len(value) > longest_text:
+        raise ServiceDeniedError(f"{kind.__name__}.{field} is longer than {longest_text} characters")
+    if isinstance(value, (int, float)) and not (math.isfinite(value) and abs(value) <= _LARGEST_NUMBER):
+        raise ServiceDeniedError(f"{kind.__name__}.{field} is not a number below 2**62")
+    return value
+
+
+def _alternatives(hint: Any) -> tuple[Any, ...]:
+    if get_origin(hint) in (Union, UnionType):
+        return tuple(part for arg in get_args(hint) for part in _alternatives(arg))
+    if get_origin(hint) is tuple:
+        return (tuple,)
+    return (hint,)
+
+
+def _shape(kind: type[Any]) -> dict[str, frozenset[Any]]:
+    hints = get_type_hints(kind)
+    return {field.name: frozenset(_alternatives(hints[field.name])) for field in fields(kind)}
+
+
+_NESTED = frozenset({messages.Grant, messages.Hold})
+_SHAPES = {kind: _shape(kind) for kind in (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)}
+"""Of each message, its fields and the types that each takes."""

@@ -1,0 +1,243 @@
+"""A cluster on one page: a coordinator and its clients, messages that take time, all on a clock of its own.
+
+What is real: `Coordinator`, `LeaseLimiter` and their messages. What is made up: the producers that pay, the
+time between them, the network, and crashes. Everything happens in one thread, in order of its time.
+"""
+
+import heapq
+import itertools
+import random
+from bisect import bisect_left
+from collections.abc import Callable, Iterable
+
+from spark_channel.channel.limiter import Payment
+from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
+from spark_channel.limits import Coordinator, LeaseLimiter, decode_reply, encode
+from spark_channel.limits.messages import LimitStatus, Reply, Request, Status
+from tests.limits.conftest import HandClock
+
+LIMIT = "orders-db"
+
+
+class World:
+    """The clock, the events to come, the coordinator, and what was paid when."""
+
+    def __init__(
+        self,
+        rows_per_second: float | None = None,
+        bytes_per_second: float | None = None,
+        *,
+        latency: float = 0.004,
+        seed: int = 0,
+    ) -> None:
+        self.clock = HandClock()
+        self.random = random.Random(seed)
+        self.latency = latency
+        self.rates = (rows_per_second, bytes_per_second)
+        self.messages = 0
+        self.paid: list[tuple[float, int, int, Worker]] = []
+        self.workers: list[Worker] = []
+        self._events: list[tuple[float, int, Callable[[], None]]] = []
+        self._count = itertools.count()
+        self.up = True
+        self.coordinator = self._coordinator()
+
+    def _coordinator(self, predecessor_seconds: float = 0.0) -> Coordinator:
+        ids = itertools.count(next(self._count))
+        return Coordinator(
+            LIMIT,
+            *self.rates,
+            clock=self.clock,
+            predecessor_seconds=predecessor_seconds,
+            new_id=lambda: f"id-{next(ids)}-{next(self._count)}",
+        )
+
+    def at(self, seconds: float, event: Callable[[], None]) -> None:
+        heapq.heappush(self._events, (max(seconds, self.clock.at), next(self._count), event))
+
+    def after(self, seconds: float, event: Callable[[], None]) -> None:
+        self.at(self.clock.at + seconds, event)
+
+    def run(self, until: float) -> None:
+        while self._events and self._events[0][0] <= until:
+            when, _, event = heapq.heappop(self._events)
+            self.clock.at = max(self.clock.at, when)
+            event()
+        self.clock.at = max(self.clock.at, until)
+
+    def worker(self, **kind: object) -> "Worker":
+        worker = Worker(self, **kind)  # type: ignore[arg-type] # the names are Worker's own
+        self.workers.append(worker)
+        return worker
+
+    def call(self, request: Request) -> Reply:
+        """The coordinator's answer, over the wire's own bytes."""
+        self.messages += 1
+        return decode_reply(self.coordinator.answer(encode(request)))
+
+    def status(self) -> LimitStatus:
+        status = self.coordinator.handle(Status(LIMIT))
+        assert isinstance(status, LimitStatus)
+        return status
+
+    def restart(self, predecessor_seconds: float) -> None:
+        """Kill -9 the coordinator and start it again, with the rates that it had been given."""
+        self.coordinator = self._coordinator(predecessor_seconds)
+
+    def rows(self, begin: float, end: float, workers: "Iterable[Worker] | None" = None) -> int:
+        chosen = None if workers is None else set(workers)
+        return sum(
+            rows
+            for at, rows, _, worker in self.paid
+            if begin <= at < end and (chosen is None or worker in chosen)
+        )
+
+    def utilisation(self, begin: float, end: float) -> float:
+        """Share of the row limit that was used."""
+        assert self.rates[0] is not None
+        return self.rows(begin, end) / (self.rates[0] * (end - begin))
+
+    def worst(
+        self, window: float, begin: float = 0.0, end: float = float("inf"), dimension: int = 0
+    ) -> float:
+        """Rows (or bytes) of the fullest window of `window` seconds, of what was paid in [begin, end)."""
+        paid = [(at, nbytes if dimension else rows) for at, rows, nbytes, _ in self.paid if begin <= at < end]
+        times = [at for at, _ in paid]
+        sums = [0, *itertools.accumulate(amount for _, amount in paid)]
+        return max(
+            (
+                sums[bisect_left(times, times[first] + window, first)] - sums[first]
+                for first in range(len(times))
+            ),
+            default=0,
+        )
+
+
+class Worker:
+    """One Spark task with one channel: it pays slice after slice, `think` seconds apart.
+
+    `rows`: what it has to move (None = without end). `speed`: rows per second that its source gives.
+    `stalls`: (seconds on, seconds off) of its source. `drift`: its clock runs so much faster.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        job: str = "job",
+        rows: int | None = None,
+        row_bytes: int = 100,
+        speed: float = 1e9,
+        stalls: tuple[float, float] | None = None,
+        start: float = 0.0,
+        patience: float = 10.0,
+    ) -> None:
+        self.world = world
+        self.limiter = LeaseLimiter(LIMIT, job, clock=world.clock, patience=patience)
+        self.rows_left = rows
+        self.row_bytes = row_bytes
+        self.speed = speed
+        self.stalls = stalls
+        self.start = start
+        self.alive = True
+        self.reachable = True
+        self.done_at: float | None = None
+        self.error: Exception | None = None
+        self._turn = 0
+        self._pump_turn = 0
+        world.at(start, self._produce)
+
+    def crash(self) -> None:
+        self.alive = False
+
+    def _produce(self) -> None:
+        if not self.alive:
+            return
+        if self.rows_left == 0:
+            self.done_at = self.world.clock.at
+            self.limiter.close()
+            self._pump()
+            return
+        pause = self._pause()
+        if pause:
+            self.world.after(pause, self._produce)
+            return
+        most_rows, most_bytes = self.limiter.slice_size()
+        rows = min(most_rows or 1 << 40, max(1, (most_bytes or 1 << 60) // self.row_bytes), 1 << 40)
+        rows = min(rows, 10_000, rows if self.rows_left is None else self.rows_left)
+        payment = self.limiter.pay(rows, rows * self.row_bytes, self._woken)
+        self._payment = payment
+        self._amount = rows
+        self._pump()
+        self._check(payment)
+
+    def _pause(self) -> float:
+        if self.stalls is None:
+            return 0.0
+        on, off = self.stalls
+        phase = (self.world.clock.at - self.start) % (on + off)
+        return on + off - phase + 1e-9 if phase >= on else 0.0
+
+    def _woken(self) -> None:
+        self._turn += 1
+        payment = self._payment
+        self.world.after(0.0, lambda: self._check(payment))
+
+    def _check(self, payment: Payment) -> None:
+        if not self.alive or payment is not self._payment:
+            return
+        self._turn += 1
+        turn = self._turn
+        try:
+            seconds = payment.remaining().seconds
+        except (ServiceUnavailableError, ServiceDeniedError) as error:
+            self.error = error
+            self.alive = False
+            return
+        assert seconds is not None
+        if seconds:
+            self.world.after(seconds, lambda: self._check(payment) if turn == self._turn else None)
+            return
+        self._payment = None  # type: ignore[assignment] # nobody checks between two payments
+        rows = self._amount
+        self.world.paid.append((self.world.clock.at, rows, rows * self.row_bytes, self))
+        if self.rows_left is not None:
+            self.rows_left -= rows
+        self.world.after(rows / self.speed, self._produce)
+
+    def _pump(self) -> None:
+        if not self.alive and self.error is None:
+            return
+        self._pump_turn += 1
+        turn = self._pump_turn
+        request, at = self.limiter.due()
+        if request is not None:
+            self._send(request)
+        elif at is not None:
+            self.world.at(at, lambda: self._pump() if turn == self._pump_turn else None)
+
+    def _send(self, request: Request) -> None:
+        world = self.world
+        there, back = (world.latency * (0.5 + world.random.random()) / 2 for _ in range(2))
+
+        def lost() -> None:
+            self.limiter.failed(request, ServiceUnavailableError("no answer"))
+            self._pump()
+
+        def arrive() -> None:
+            if not (self.reachable and world.up):
+                world.after(0.5, lost)
+                return
+            reply = world.call(request)
+            world.after(back, lambda: land(reply))
+
+        def land(reply: Reply) -> None:
+            if not self.alive:
+                return
+            if not (self.reachable and world.up):
+                world.after(0.5, lost)
+                return
+            self.limiter.receive(request, reply)
+            self._pump()
+
+        world.after(there, arrive)
