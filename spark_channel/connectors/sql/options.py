@@ -1,0 +1,195 @@
+"""Options of every database connector, named as Spark's JDBC source names them.
+
+A connector subclasses `SqlReadOptions` and `SqlWriteOptions`, and adds `Credentials` where its server
+asks for them. JDBC's options that have no meaning here are warned of or refused with the reason, so that code
+changes its format name and runs.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.errors import OptionError
+from spark_channel.options import Amount, ColumnList, Options, ReadOptions, Secret, WriteMode, WriteOptions
+
+__all__ = ["Credentials", "SqlReadOptions", "SqlWriteOptions", "Statements"]
+
+
+def _statements(value: object) -> tuple[str, ...]:
+    takes = "SQL text, or a JSON list of statements"
+    if isinstance(value, (list, tuple)):
+        texts = list(value)
+    elif str(value).lstrip().startswith("["):
+        import json
+
+        try:
+            texts = json.loads(str(value))
+        except ValueError:
+            raise ValueError(takes) from None
+    else:
+        texts = [str(value)]
+    if not texts or not all(isinstance(text, str) and text.strip() for text in texts):
+        raise ValueError(takes)
+    return tuple(texts)
+
+
+def _fetch_rows(value: object) -> int | None:
+    """JDBC's `fetchsize`: 0 leaves the choice to the connector."""
+    from spark_channel.options import parse_amount
+
+    return None if value is None or str(value).strip() == "0" else parse_amount(value)
+
+
+Statements = Annotated[tuple[str, ...], BeforeValidator(_statements)]
+"""SQL texts, run in this order; one text may hold several statements."""
+
+_FetchRows = Annotated[int | None, BeforeValidator(_fetch_rows)]
+
+_COLUMNS_PUSH = "the options 'columns' and 'where' run in the source instead"
+_KERBEROS: Mapping[str, str] = dict.fromkeys(
+    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"),
+    "Kerberos logins are not supported",
+)
+_DRIVER: Mapping[str, str] = {"driver": "no JDBC driver takes part"}
+_READ_ONLY: Mapping[str, str] = dict.fromkeys(
+    (
+        "partitionColumn", "lowerBound", "upperBound", "fetchsize", "customSchema", "sessionInitStatement",
+        "preferTimestampNTZ", "preferTimestampNanos", "hint", "pushDownPredicate", "pushDownAggregate",
+        "pushDownLimit", "pushDownOffset", "pushDownTableSample", "pushDownJoin",),
+    "it applies to reading",
+)  # fmt: skip
+_WRITE_ONLY: Mapping[str, str] = dict.fromkeys(
+    (
+        "batchsize", "truncate", "cascadeTruncate", "createTableOptions", "createTableColumnTypes",
+        "tableComment", "isolationLevel",),
+    "it applies to writing",
+)  # fmt: skip
+
+
+class Credentials(Options):
+    """The login of a server, for connectors that have one."""
+
+    user: str | None = Field(None, description="login name; `${env:NAME}` keeps it out of the code")
+    password: Secret | None = Field(
+        None, description="the login's password; `${env:NAME}` and `${file:PATH}` too"
+    )
+
+
+class SqlReadOptions(ReadOptions):
+    """What every database reader takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**ReadOptions.aliases}
+    ignored: ClassVar[Mapping[str, str]] = {
+        **_DRIVER,
+        **_WRITE_ONLY,
+        "pushDownPredicate": _COLUMNS_PUSH,
+        "pushDownAggregate": _COLUMNS_PUSH,
+        "pushDownLimit": _COLUMNS_PUSH,
+        "pushDownOffset": _COLUMNS_PUSH,
+        "pushDownTableSample": _COLUMNS_PUSH,
+        "pushDownJoin": _COLUMNS_PUSH,
+        "preferTimestampNTZ": "a timestamp keeps its source's kind; 'customSchema' changes it",
+        "preferTimestampNanos": "timestamps have microseconds, as Spark's have",
+    }
+    refused: ClassVar[Mapping[str, str]] = {
+        **_KERBEROS,
+        "prepareQuery": "write the WITH clause inside 'query'",
+        "paths": "a read names one database",
+    }
+
+    url: str | None = Field(None, description="the database's url, with or without `jdbc:`")
+    dbtable: str | None = Field(
+        None, description="a table, `schema.table`, or `(subquery) alias`, as in Spark's JDBC source"
+    )
+    query: str | None = Field(None, description="one SELECT that runs in the source, instead of dbtable")
+    partition_column: str | None = Field(None, description="the column whose ranges make the splits")
+    lower_bound: str | None = Field(
+        None, description="with upperBound: where the stride begins; filters nothing"
+    )
+    upper_bound: str | None = Field(
+        None, description="with lowerBound: where the stride ends; filters nothing"
+    )
+    fetch_size: _FetchRows = Field(
+        None, alias="fetchsize", description="rows per batch; 0 or none: the connector's choice"
+    )
+    custom_schema: str | None = Field(
+        None, description="types of single columns as Spark writes them: `id BIGINT, price DECIMAL(10, 2)`"
+    )
+    session_init_statement: Statements | None = Field(
+        None, description="SQL run in every session before it reads"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.dbtable is not None and self.query is not None:
+            raise OptionError("options 'dbtable' and 'query' exclude each other: give one", option="query")
+        if self.dbtable is None and self.query is None:
+            raise OptionError("nothing says what to read: give 'dbtable' or 'query'", option="dbtable")
+        for name, text in (("dbtable", self.dbtable), ("query", self.query)):
+            if text is not None and not text.strip():
+                raise OptionError(f"option {name!r} is empty", option=name, got=text)
+        bounds = (self.lower_bound is not None, self.upper_bound is not None)
+        if any(bounds) and not all(bounds):
+            raise OptionError(
+                "options 'lowerBound' and 'upperBound' go together: the stride has two ends",
+                option="upperBound" if bounds[0] else "lowerBound",
+            )
+        if all(bounds) and self.partition_column is None:
+            raise OptionError(
+                "options 'lowerBound' and 'upperBound' need 'partitionColumn': bounds of which column?",
+                option="partitionColumn",
+            )
+
+
+class SqlWriteOptions(WriteOptions):
+    """What every database writer takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "numPartitions": "maxConnections"}
+    ignored: ClassVar[Mapping[str, str]] = {**_DRIVER, **_READ_ONLY}
+    refused: ClassVar[Mapping[str, str]] = {
+        **_KERBEROS,
+        "query": "a write names its table with 'dbtable'",
+        "prepareQuery": "a write names its table with 'dbtable'",
+        "columns": "select the columns in the DataFrame",
+        "where": "filter the rows in the DataFrame",
+        "paths": "a write names one database",
+    }
+
+    url: str | None = Field(None, description="the database's url, with or without `jdbc:`")
+    dbtable: str = Field(description="the table to write, or `schema.table`")
+    batch_size: Amount = Field(65_536, description="rows handed to the database at once")
+    create_table: bool = Field(True, description="create the table when it is not there")
+    create_table_options: str | None = Field(None, description="text after the new table's column list")
+    create_table_column_types: str | None = Field(
+        None, description="types of single columns of a new table: `name VARCHAR(64)`"
+    )
+    truncate: bool = Field(
+        True,
+        description="overwrite: true keeps the table, its indexes and grants, and replaces the rows; "
+        "false drops it and creates it anew",
+    )
+    pre_sql: Statements = Field((), description="SQL run before the rows, in their transaction")
+    post_sql: Statements = Field((), description="SQL run after the rows, in their transaction")
+    write_mode: WriteMode = Field("insert", description="what happens to rows whose key is there already")
+    key_columns: ColumnList | None = Field(None, description="the key of upsert and skipExisting")
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if not self.dbtable.strip() or self.dbtable.lstrip().startswith("("):
+            raise OptionError(
+                f"option 'dbtable' got {self.dbtable!r}; a write takes a table's name",
+                option="dbtable",
+                got=self.dbtable,
+                takes="a table's name",
+            )
+        if self.write_mode == "insert" and self.key_columns is not None:
+            raise OptionError(
+                "option 'keyColumns' needs 'writeMode' upsert or skipExisting: a plain insert has no key",
+                option="keyColumns",
+            )
+        if self.write_mode != "insert" and self.key_columns is None:
+            raise OptionError(
+                f"option 'writeMode' {self.write_mode} needs 'keyColumns': which rows are the same?",
+                option="keyColumns",
+            )

@@ -1,0 +1,151 @@
+"""SQLite's declared types and Arrow's, in both directions. Pure; docs/sqlite.md holds it as a table.
+
+SQLite binds types to values, not to columns: what a declared type promises is checked value by value when it
+is read. Text of a number is kept as text only in a column of TEXT affinity, hence the names of some types.
+"""
+
+import re
+from typing import Literal
+
+import pyarrow as pa
+
+from spark_channel.errors import SchemaError
+
+__all__ = ["Affinity", "affinity", "arrow_type", "is_text_decimal", "sqlite_type"]
+
+Affinity = Literal["INTEGER", "TEXT", "BLOB", "REAL", "NUMERIC"]
+
+LOCAL = pa.timestamp("us")
+INSTANT = pa.timestamp("us", "UTC")
+TIME = pa.time64("us")
+
+EXACT_DIGITS = 15
+"""Decimal digits that a REAL gives back unchanged."""
+
+_DECLARED = re.compile(r"\s*([^()]*?)\s*(?:\(\s*(\d+)\s*(?:,\s*(\d+)\s*)?\))?\s*([^()]*)")
+_INTEGERS = re.compile(r"(UNSIGNED )?(TINY|SMALL|MEDIUM|BIG)? ?INT(EGER)?( UNSIGNED| SIGNED)?")
+_DECIMALS = frozenset({"DECIMAL", "NUMERIC", "NUMBER", "DEC", "DECIMAL_TEXT"})
+_NAMED: dict[str, pa.DataType] = {
+    "INT1": pa.int8(),
+    "INT2": pa.int16(),
+    "INT4": pa.int32(),
+    "INT8": pa.int64(),
+    "FLOAT4": pa.float32(),
+    "BOOLEAN": pa.bool_(),
+    "BOOL": pa.bool_(),
+    "BIT": pa.bool_(),
+    "DATE": pa.date32(),
+    "TIME": TIME,
+    "DATETIME": LOCAL,
+    "TIMESTAMP": LOCAL,
+    "TIMESTAMP_NTZ": LOCAL,
+    "TIMESTAMP WITHOUT TIME ZONE": LOCAL,
+    "TIMESTAMPTZ": INSTANT,
+    "TIMESTAMP WITH TIME ZONE": INSTANT,
+    "STRING": pa.string(),
+    "JSON": pa.string(),
+    "UUID": pa.string(),
+    "BINARY": pa.binary(),
+    "VARBINARY": pa.binary(),
+    "BYTEA": pa.binary(),
+}
+
+
+def _split(declared: str) -> tuple[str, tuple[int, ...]]:
+    match = _DECLARED.fullmatch(declared.upper())
+    if match is None:
+        return declared.upper(), ()
+    name = re.sub(r"\s+", " ", f"{match.group(1)} {match.group(4)}").strip()
+    return name, tuple(int(size) for size in match.group(2, 3) if size is not None)
+
+
+def affinity(declared: str) -> Affinity:
+    """SQLite's own rule, https://www.sqlite.org/datatype3.html section 3.1."""
+    text = declared.upper()
+    if "INT" in text:
+        return "INTEGER"
+    if "CHAR" in text or "CLOB" in text or "TEXT" in text:
+        return "TEXT"
+    if "BLOB" in text or not text:
+        return "BLOB"
+    if "REAL" in text or "FLOA" in text or "DOUB" in text:
+        return "REAL"
+    return "NUMERIC"
+
+
+def arrow_type(declared: str) -> pa.DataType | None:
+    """What a column declared so holds; None where only its values tell (no type, or one unknown)."""
+    name, sizes = _split(declared)
+    if name in _DECIMALS:
+        precision, scale = (*sizes, 0)[:2] if sizes else (0, 0)
+        return pa.decimal128(precision, scale) if 1 <= precision <= 38 and scale <= precision else None
+    if name in _NAMED:
+        return _NAMED[name]
+    if _INTEGERS.fullmatch(name):
+        return pa.int64()
+    kind = affinity(declared)
+    if kind == "TEXT":
+        return pa.string()
+    if kind == "REAL":
+        return pa.float64()
+    if kind == "BLOB" and name:
+        return pa.binary()
+    return None
+
+
+def is_text_decimal(declared: str) -> bool:
+    """Whether its decimals are kept as text, which compares as text."""
+    return _split(declared)[0] in _DECIMALS and affinity(declared) == "TEXT"
+
+
+def sqlite_type(name: str, kind: pa.DataType) -> str:
+    """The declared type of a new column that gives `kind` back exactly; `name` is for the message.
+
+    Unsigned integers become the next wider signed type, and dictionaries the type of their values.
+
+    Raises:
+        SchemaError: nested types, intervals, and whatever else SQLite cannot hold.
+    """
+    fixed = {
+        pa.bool_(): "BOOLEAN",
+        pa.int8(): "INT1",
+        pa.int16(): "INT2",
+        pa.uint8(): "INT2",
+        pa.int32(): "INT4",
+        pa.uint16(): "INT4",
+        pa.int64(): "BIGINT",
+        pa.uint32(): "BIGINT",
+        pa.uint64(): "DECIMAL_TEXT(20,0)",
+        pa.float16(): "FLOAT4",
+        pa.float32(): "FLOAT4",
+        pa.float64(): "DOUBLE",
+    }
+    if kind in fixed:
+        return fixed[kind]
+    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= 38:
+        exact = kind.precision <= (18 if kind.scale == 0 else EXACT_DIGITS)
+        return f"{'DECIMAL' if exact else 'DECIMAL_TEXT'}({kind.precision},{kind.scale})"
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
+        return "TEXT"
+    if (
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or kind == pa.binary_view()
+    ):
+        return "BLOB"
+    if pa.types.is_date(kind):
+        return "DATE"
+    if pa.types.is_time(kind):
+        return "TIME"
+    if pa.types.is_timestamp(kind):
+        return "TIMESTAMP" if kind.tz is None else "TIMESTAMPTZ"
+    if pa.types.is_dictionary(kind):
+        return sqlite_type(name, kind.value_type)
+    if pa.types.is_nested(kind):
+        why = "SQLite holds no nested values; write it as text, with Spark's to_json for one"
+    elif pa.types.is_null(kind):
+        why = "it has no type; cast it to the type it should have"
+    else:
+        why = "SQLite has no such type; cast it to a number or to text"
+    raise SchemaError(f"column {name!r} is {kind}: {why}")

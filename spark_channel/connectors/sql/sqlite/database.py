@@ -1,0 +1,149 @@
+"""One connection to a SQLite file, through ADBC.
+
+All access goes through this one SQLite library. Python's `sqlite3` would bring a second one into the process,
+and closing a file in one of them drops the locks (POSIX) that the other holds on it.
+"""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self, cast
+
+import adbc_driver_manager
+import adbc_driver_sqlite.dbapi
+import pyarrow as pa
+
+from spark_channel.errors import ChannelError, SourceError, TargetError
+
+__all__ = ["DriverError", "Session", "check_file"]
+
+DriverError = adbc_driver_manager.Error
+"""What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
+
+_FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
+_MAGIC = b"SQLite format 3\0"
+_BATCH_ROWS = "adbc.sqlite.query.batch_rows"
+
+
+class Session:
+    """A connection in autocommit: transactions are begun and ended by statements.
+
+    Used by one thread. `failure` is the class of what it raises for anything that SQLite refuses.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        mode: Literal["ro", "rw", "rwc"],
+        *,
+        lock_timeout: float,
+        failure: type[ChannelError],
+    ) -> None:
+        self.path = path
+        self._failure = failure
+        self._lock_timeout = lock_timeout
+        self._connection: Any = None
+        uri = f"{path.absolute().as_uri()}?mode={mode}"
+        try:
+            self._connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
+            self.rows(f"PRAGMA busy_timeout = {int(lock_timeout * 1000)}")
+        except _FAILURES as error:
+            self.close()
+            raise failure(self._explain(error)) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, and with it a transaction that is open. Safe twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one."""
+        with closing(self._connection.cursor()) as cursor:
+            try:
+                cursor.execute(sql, tuple(parameters) or None)
+                return cast(list[tuple[Any, ...]], cursor.fetchall())
+            except _FAILURES as error:
+                raise self._failure(self._explain(error)) from error
+
+    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first column of the first row; None when there is none."""
+        rows = self.rows(sql, parameters)
+        return rows[0][0] if rows else None
+
+    def insert(self, sql: str, rows: pa.Table | pa.RecordBatch) -> None:
+        """Run `sql` once per row, its parameters taken from the columns in order."""
+        if rows.num_rows == 0:
+            return
+        with closing(self._connection.cursor()) as cursor:
+            try:
+                cursor.executemany(sql, rows)
+            except _FAILURES as error:
+                raise self._failure(self._explain(error)) from error
+
+    @contextmanager
+    def stream(self, sql: str, parameters: Sequence[Any], batch_rows: int) -> Iterator[pa.RecordBatchReader]:
+        """A result as Arrow, in batches of `batch_rows`. Errors come as the driver raises them."""
+        with closing(self._connection.cursor()) as cursor:
+            cursor.adbc_statement.set_options(**{_BATCH_ROWS: str(batch_rows)})
+            cursor.execute(sql, tuple(parameters) or None)
+            yield cursor.fetch_record_batch()
+
+    def explain(self, error: BaseException) -> ChannelError:
+        """`error` of the driver as what a user is told."""
+        return self._failure(self._explain(error))
+
+    def _explain(self, error: BaseException) -> str:
+        text = str(error).split("\nquery", 1)[0]
+        hint = ""
+        if "is locked" in text or "is busy" in text:
+            hint = (
+                f"another process held its lock for longer than lockTimeout ({self._lock_timeout:g} s); "
+                "end that transaction, or raise 'lockTimeout'"
+            )
+        elif "disk is full" in text or "No space left" in text:
+            hint = "the disk is full (or max_page_count is reached); free space on it and run again"
+        elif "readonly" in text:
+            hint = "this user may not write the file or its directory, where SQLite keeps its journal"
+        elif "not a database" in text:
+            hint = "it is not a SQLite file, or it is encrypted"
+        elif "malformed" in text and "JSON" not in text:
+            hint = "the file is damaged: see PRAGMA integrity_check, and restore it"
+        elif "failed to open" in text or "unable to open" in text:
+            hint = "the file or its directory cannot be opened by this user"
+        return f"{self.path}: {hint}. SQLite says: {text}" if hint else f"{self.path}: SQLite says: {text}"
+
+
+def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
+    """Hold `path` to be a readable SQLite file; an empty file is an empty database.
+
+    Raises:
+        failure: missing, a directory, unreadable, or something else; says what to do.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_MAGIC))
+    except FileNotFoundError:
+        hint = ""
+        if path.is_absolute() and Path(str(path).lstrip("/")).exists():
+            hint = f"; a relative file is written sqlite:{str(path).lstrip('/')}"
+        raise failure(f"there is no database file {path}{hint}") from None
+    except IsADirectoryError:
+        raise failure(f"{path} is a directory; name the database file in it") from None
+    except OSError as error:
+        raise failure(f"{path}: {os.strerror(error.errno or 0)}; let this user read the file") from error
+    if start not in (b"", _MAGIC):
+        raise failure(f"{path} is not a SQLite database, or it is encrypted; name another file")

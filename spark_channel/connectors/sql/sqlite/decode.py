@@ -1,0 +1,175 @@
+"""From SQLite's values to Arrow's: columns are selected so that only values that fit come through.
+
+A value that does not fit stops the statement (the driver takes a column's type from its first rows and trips
+over another one, or the selected expression overflows on purpose); `misfit` then finds it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import sqlglot
+from sqlglot import exp
+
+from spark_channel.connectors.sql.sqlite.column_types import affinity
+from spark_channel.connectors.sql.sqlite.search import first_failure
+from spark_channel.connectors.sql.statements import Node
+
+__all__ = ["MisfitError", "ReadColumn", "decode", "misfit", "raw_type", "sentinel", "value_expression"]
+
+_STOP = "abs(-9223372036854775808)"
+_WHOLE = "BETWEEN -9007199254740992 AND 9007199254740992"
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumn:
+    """One column that is read: SQLite's name and declared type, and the Arrow type it is delivered in."""
+
+    name: str
+    declared: str
+    kind: pa.DataType
+
+
+class MisfitError(Exception):
+    """Row `index` of a batch holds `value` in `column`, which is not of its type."""
+
+    def __init__(self, column: ReadColumn, index: int, value: Any) -> None:
+        super().__init__(column.name)
+        self.column, self.index, self.value = column, index, value
+
+
+def raw_type(kind: pa.DataType) -> pa.DataType:
+    """The Arrow type in which the driver delivers a column of `kind`."""
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return pa.int64()
+    if pa.types.is_floating(kind):
+        return pa.float64()
+    if pa.types.is_binary(kind):
+        return pa.binary()
+    return pa.string()
+
+
+def sentinel(kind: pa.DataType) -> Node:
+    """A value of the raw type, which stands in the first row so that the driver takes that type."""
+    texts = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "x''", pa.string(): "''"}
+    return _parsed(texts[raw_type(kind)]).copy()
+
+
+def value_expression(column: exp.Column, about: ReadColumn) -> Node:
+    """What is selected for `column`: its value, or a failing statement for one that does not fit."""
+    return _fill(_value_template(about), column)
+
+
+def misfit(column: exp.Column, about: ReadColumn) -> Node:
+    """The condition that holds for values whose storage class does not fit."""
+    kind = about.kind
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        text = "typeof(c) NOT IN ('integer', 'null')"
+    elif pa.types.is_floating(kind):
+        text = f"typeof(c) NOT IN ('real', 'integer', 'null') OR (typeof(c) = 'integer' AND NOT c {_WHOLE})"
+    elif pa.types.is_binary(kind):
+        text = "typeof(c) NOT IN ('blob', 'null')"
+    elif pa.types.is_string(kind) or pa.types.is_decimal(kind):
+        text = "typeof(c) = 'blob'"
+    else:
+        text = "typeof(c) NOT IN ('text', 'null')"
+    return _fill(text, column)
+
+
+def _value_template(about: ReadColumn) -> str:
+    kind, stored = about.kind, affinity(about.declared)
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return "c"
+    if pa.types.is_floating(kind):
+        if stored == "REAL":
+            return "c"
+        return f"CASE WHEN typeof(c) IN ('real', 'null') OR c {_WHOLE} THEN c ELSE {_STOP} END"
+    if pa.types.is_binary(kind):
+        return f"CASE WHEN c IS NULL OR c >= x'' THEN c ELSE {_STOP} END"
+    if pa.types.is_decimal(kind):
+        return (
+            "CASE typeof(c) WHEN 'text' THEN c WHEN 'integer' THEN CAST(c AS TEXT) "
+            f"WHEN 'real' THEN printf('%!.15g', c) WHEN 'null' THEN NULL ELSE {_STOP} END"
+        )
+    if stored == "TEXT":
+        return f"CASE WHEN c >= x'' THEN {_STOP} ELSE c END"
+    if pa.types.is_string(kind):
+        return (
+            "CASE typeof(c) WHEN 'text' THEN c WHEN 'integer' THEN CAST(c AS TEXT) "
+            f"WHEN 'real' THEN printf('%!.17g', c) WHEN 'null' THEN NULL ELSE {_STOP} END"
+        )
+    return f"CASE WHEN c IS NULL OR (c >= '' AND c < x'') THEN c ELSE {_STOP} END"
+
+
+@cache
+def _parsed(text: str) -> Node:
+    return sqlglot.parse_one(text, read="sqlite")
+
+
+def _fill(text: str, column: exp.Column) -> Node:
+    holder = exp.Paren(this=_parsed(text).copy())
+    for place in list(holder.find_all(exp.Column)):
+        place.replace(column.copy())
+    return cast(Node, holder.this)
+
+
+def decode(raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
+    """A batch of raw values in the types of `schema`.
+
+    Raises:
+        MisfitError: the first value found that its column's type cannot hold exactly.
+    """
+    arrays = [_cast(array, about) for array, about in zip(raw.columns, columns, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _cast(array: pa.Array, about: ReadColumn) -> pa.Array:
+    convert = _converter(about.kind)
+    try:
+        return convert(array)
+    except pa.ArrowInvalid:
+        index = first_failure(array, convert)
+        value = (
+            array.cast(pa.binary())[index].as_py() if pa.types.is_string(array.type) else array[index].as_py()
+        )
+        raise MisfitError(about, index, value) from None
+
+
+def _converter(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+    if pa.types.is_string(kind):
+        return _valid_text
+    if pa.types.is_boolean(kind):
+        return _boolean
+    if kind == pa.float32():
+        return _single
+    if pa.types.is_time(kind):
+        return _time
+    return lambda array: array if array.type.equals(kind) else pc.cast(array, kind)
+
+
+def _valid_text(array: pa.Array) -> pa.Array:
+    array.validate(full=True)
+    return array
+
+
+def _boolean(array: pa.Array) -> pa.Array:
+    if pc.any(pc.greater(pc.cast(array, pa.uint64(), safe=False), 1)).as_py():
+        raise pa.ArrowInvalid("neither 0 nor 1")
+    return pc.cast(array, pa.bool_())
+
+
+def _single(array: pa.Array) -> pa.Array:
+    single = pc.cast(array, pa.float32(), safe=False)
+    if not pc.cast(single, pa.float64()).equals(array):
+        raise pa.ArrowInvalid("more digits than a float has")
+    return single
+
+
+def _time(array: pa.Array) -> pa.Array:
+    moments = pc.cast(pc.binary_join_element_wise("1970-01-01", array, " "), pa.timestamp("us"))
+    if pc.any(pc.less_equal(pc.binary_length(array), 2)).as_py():
+        raise pa.ArrowInvalid("an hour alone")
+    return pc.cast(moments, pa.time64("us"))

@@ -1,0 +1,223 @@
+"""What a read reads: the table or query, its columns in Arrow's types, and its conditions."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+from sqlglot import exp
+
+from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.ddl import arrow_columns
+from spark_channel.connectors.sql.sqlite.column_types import arrow_type, is_text_decimal
+from spark_channel.connectors.sql.sqlite.database import Session
+from spark_channel.connectors.sql.sqlite.decode import ReadColumn
+from spark_channel.connectors.sql.sqlite.options import SqliteReadOptions
+from spark_channel.connectors.sql.sqlite.tables import (
+    Column,
+    Table,
+    describe_query,
+    find_table,
+    same_name,
+    table_names,
+)
+from spark_channel.connectors.sql.statements import Node, Source
+from spark_channel.errors import OptionError, SchemaError, SourceError
+
+__all__ = ["ReadSource", "read_source"]
+
+_SAMPLE_ROWS = 10_000
+"""Rows looked at to type a column that declares no type."""
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """`columns` are those delivered, `all_columns` those there are. `table` is None for a query."""
+
+    source: Source
+    table: Table | None
+    all_columns: tuple[Column, ...]
+    columns: tuple[ReadColumn, ...]
+    schema: pa.Schema
+    condition: Node | None
+
+    @property
+    def label(self) -> str:
+        if self.table is None:
+            return "the query"
+        return f"{'view' if self.table.is_view else 'table'} {self.table.name!r}"
+
+    def column(self, name: str) -> exp.Column:
+        """A column, or the rowid, as it is written in a statement."""
+        return self.source.column(name)
+
+    def select(self, expressions: Sequence[Node], conditions: Sequence[Node | None] = ()) -> exp.Select:
+        """A SELECT from the source under the user's condition and `conditions`."""
+        return statements.select(expressions, self.source, [self.condition, *conditions])
+
+
+def read_source(session: Session, options: SqliteReadOptions) -> ReadSource:
+    """Work out what `options` read from the file that `session` is connected to.
+
+    Raises:
+        SourceError: no such table or column. SchemaError: a column that cannot be typed.
+        OptionError: `where`, `columns`, `query` or `customSchema` that do not fit the source.
+    """
+    source, table, found = _find(session, options)
+    if not found:
+        raise SourceError(f"{options.dbtable or 'the query'} in {session.path} has no columns")
+    picked = _pick(found, options, session)
+    condition = _condition(source, table, found, options)
+    columns = _typed(session, source, condition, picked, found, options)
+    schema = pa.schema([pa.field(column.name, column.kind) for column in columns])
+    return ReadSource(source, table, found, columns, schema, condition)
+
+
+def _find(session: Session, options: SqliteReadOptions) -> tuple[Source, Table | None, tuple[Column, ...]]:
+    if options.query is not None:
+        tree = statements.query(options.query, "sqlite", "query")
+        return statements.subquery(tree, "source"), None, describe_query(session, tree)
+    assert options.dbtable is not None
+    table = find_table(session, options.dbtable)
+    if table is not None:
+        parts = (table.schema, table.name)
+        return statements.named_table(parts), table, table.columns
+    if options.dbtable.lstrip().startswith("("):
+        source = statements.source_query(options.dbtable, "sqlite", "dbtable")
+        inner = source.expression.this
+        return source, None, describe_query(session, inner)
+    names = table_names(session)
+    there = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
+    raise SourceError(f"there is no table {options.dbtable!r} in {session.path}; its tables: {there}")
+
+
+def _pick(found: tuple[Column, ...], options: SqliteReadOptions, session: Session) -> list[Column]:
+    if options.columns is None:
+        return list(found)
+    by_name = {column.name: column for column in found}
+    picked = []
+    for wanted in options.columns:
+        name = same_name(wanted, list(by_name))
+        if name is None:
+            raise OptionError(
+                f"option 'columns' names {wanted!r}, which {options.dbtable or 'the query'} in "
+                f"{session.path} "
+                f"does not have; it has {', '.join(by_name)}",
+                option="columns",
+                got=wanted,
+                takes=", ".join(by_name),
+            )
+        picked.append(by_name[name])
+    return picked
+
+
+def _condition(
+    source: Source, table: Table | None, found: tuple[Column, ...], options: SqliteReadOptions
+) -> Node | None:
+    if options.where is None:
+        return None
+    by_name = {column.name: column for column in found}
+
+    def replace(column: exp.Column) -> Node:
+        qualifier = column.table
+        if qualifier and qualifier.lower() != source.name.lower():
+            raise _no_column(f"{qualifier}.{column.name}", by_name, options.where)
+        name = same_name(column.name, list(by_name))
+        if name is None:
+            if table is not None and table.rowid is not None and column.name.lower() == table.rowid:
+                return source.column(table.rowid)
+            raise _no_column(column.name, by_name, options.where)
+        if is_text_decimal(by_name[name].declared) and not isinstance(column.parent, exp.Is | exp.Cast):
+            raise OptionError(
+                f"option 'where': column {name!r} keeps its decimals as text, which compares as text; "
+                f"write CAST({name} AS REAL)",
+                option="where",
+                got=options.where,
+            )
+        return source.column(name)
+
+    return statements.bind_columns(statements.condition(options.where, "sqlite", "where"), replace)
+
+
+def _no_column(name: str, by_name: dict[str, Column], where: str | None) -> OptionError:
+    return OptionError(
+        f"option 'where' names column {name!r}, which is not there; columns: {', '.join(by_name)}. "
+        "A text stands in single quotes",
+        option="where",
+        got=where,
+        takes=", ".join(by_name),
+    )
+
+
+def _typed(
+    session: Session,
+    source: Source,
+    condition: Node | None,
+    picked: list[Column],
+    found: tuple[Column, ...],
+    options: SqliteReadOptions,
+) -> tuple[ReadColumn, ...]:
+    custom: dict[str, pa.DataType] = {}
+    for name, kind in (
+        arrow_columns(options.custom_schema, "customSchema").items() if options.custom_schema else ()
+    ):
+        actual = same_name(name, [column.name for column in found])
+        if actual is None:
+            raise OptionError(
+                f"option 'customSchema' names column {name!r}, which is not there; "
+                f"columns: {', '.join(column.name for column in found)}",
+                option="customSchema",
+                got=options.custom_schema,
+            )
+        custom[actual] = kind
+    kinds = {column.name: custom.get(column.name) or arrow_type(column.declared) for column in picked}
+    unknown = [column.name for column in picked if kinds[column.name] is None]
+    kinds |= _by_values(session, source, condition, unknown)
+    return tuple(ReadColumn(column.name, column.declared, kinds[column.name]) for column in picked)
+
+
+def _by_values(
+    session: Session, source: Source, condition: Node | None, names: list[str]
+) -> dict[str, pa.DataType]:
+    if not names:
+        return {}
+    sample = statements.select([source.column(name) for name in names], source, [condition]).limit(
+        _SAMPLE_ROWS
+    )
+    classes = ("integer", "real", "text", "blob")
+    inner = sample.subquery(statements.identifier("sample"))
+    seen = [
+        exp.func(
+            "max",
+            exp.EQ(
+                this=exp.Anonymous(
+                    this="typeof",
+                    expressions=[exp.column(statements.identifier(name), statements.identifier("sample"))],
+                ),
+                expression=exp.Literal.string(each),
+            ),
+        )
+        for name in names
+        for each in classes
+    ]
+    flags = session.rows(exp.select(*seen).from_(inner).sql("sqlite"))[0]
+    kinds = {}
+    for number, name in enumerate(names):
+        there = {each for each, flag in zip(classes, flags[4 * number : 4 * number + 4], strict=True) if flag}
+        kinds[name] = _kind_of_values(name, there)
+    return kinds
+
+
+def _kind_of_values(name: str, classes: set[str]) -> pa.DataType:
+    if classes == {"integer"}:
+        return pa.int64()
+    if classes and classes <= {"integer", "real"}:
+        return pa.float64()
+    if classes == {"blob"}:
+        return pa.binary()
+    if "blob" in classes:
+        raise SchemaError(
+            f"column {name!r} declares no type, and holds blobs beside "
+            f"{', '.join(sorted(classes - {'blob'}))}: "
+            "make it one type in a query"
+        )
+    return pa.string()

@@ -1,0 +1,235 @@
+"""SQL text, built and checked with sqlglot: what users give is parsed, and identifiers are quoted."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import sqlglot
+from sqlglot import exp
+
+from spark_channel.errors import OptionError
+
+__all__ = [
+    "Source",
+    "condition",
+    "identifier",
+    "named_table",
+    "query",
+    "select",
+    "source_query",
+    "top_columns",
+]
+
+_FORBIDDEN = (
+    exp.Alter, exp.Attach, exp.Command, exp.Commit, exp.Create, exp.Delete, exp.Detach, exp.Drop, exp.Insert,
+    exp.Into, exp.Merge, exp.Pragma, exp.Rollback, exp.Set, exp.Transaction, exp.TruncateTable,
+    exp.Update, exp.Use,
+)  # fmt: skip
+_UNBOUND = (exp.Placeholder, exp.Parameter, exp.SessionParameter)
+
+
+if TYPE_CHECKING:
+    Node: TypeAlias = exp.Expr
+else:
+    Node = exp.Expression  # what releases before 29 call it, and later ones too
+"""Any part of a parsed statement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """What stands in FROM, and the name by which its columns are qualified.
+
+    Columns are always qualified: SQLite takes a quoted name that is no column for a text.
+    """
+
+    expression: Node
+    name: str
+
+    def column(self, name: str) -> exp.Column:
+        return exp.column(identifier(name), table=identifier(self.name))
+
+    def rename(self, name: str) -> Node:
+        """A copy for FROM that carries `name`."""
+        return exp.alias_(self.expression.copy(), identifier(name), table=True)
+
+
+def identifier(name: str) -> exp.Identifier:
+    return exp.to_identifier(name, quoted=True)
+
+
+def named_table(parts: Sequence[str]) -> Source:
+    """The table `parts` names: (table,) or (schema, table)."""
+    schema = identifier(parts[0]) if len(parts) > 1 else None
+    return Source(exp.Table(this=identifier(parts[-1]), db=schema), parts[-1])
+
+
+def query(text: str, dialect: str, option: str) -> exp.Query:
+    """`text` as the one statement it must be: a SELECT, without parameters.
+
+    Raises:
+        OptionError: not SQL, several statements, or anything that changes something.
+    """
+    takes = "one SELECT"
+    try:
+        trees = [tree for tree in sqlglot.parse(text, read=dialect) if tree is not None]
+    except sqlglot.errors.SqlglotError as error:
+        raise _refused(option, text, f"it is not SQL that can be read: {_first_line(error)}", takes) from None
+    if len(trees) != 1:
+        raise _refused(option, text, f"it holds {len(trees)} statements", takes)
+    tree = trees[0]
+    if not isinstance(tree, exp.Query):
+        raise _refused(option, text, f"it is {_kind(tree)}", takes)
+    _check(tree, option, text, takes)
+    return tree
+
+
+def source_query(dbtable: str, dialect: str, option: str) -> Source:
+    """JDBC's `(subquery) alias`.
+
+    Raises:
+        OptionError: anything else.
+    """
+    takes = "a table's name or (subquery) alias"
+    outer = query("SELECT * FROM " + dbtable, dialect, option)  # noqa: S608 - parsed and checked, never run
+    source = outer.args.get("from_") or outer.args.get("from")
+    extra = [
+        name for name, value in outer.args.items() if value and name not in ("expressions", "from_", "from")
+    ]
+    if (
+        not isinstance(outer, exp.Select)
+        or source is None
+        or extra
+        or not isinstance(source.this, exp.Subquery)
+    ):
+        raise _refused(option, dbtable, "it is more than a subquery in parentheses", takes)
+    inner = source.this
+    if any(inner.args.get(name) for name in ("joins", "pivots", "laterals", "sample")):
+        raise _refused(option, dbtable, "it is more than a subquery in parentheses", takes)
+    return subquery(inner.this, inner.alias or "source")
+
+
+def subquery(tree: exp.Query, name: str) -> Source:
+    """A query in FROM, under `name`."""
+    return Source(tree.subquery(identifier(name), copy=True), name)
+
+
+def condition(text: str, dialect: str, option: str) -> Node:
+    """`text` as one condition.
+
+    Raises:
+        OptionError: not a condition, several statements, or anything that changes something.
+    """
+    takes = "one SQL condition, such as: price > 10 AND name LIKE 'a%'"
+    try:
+        tree = sqlglot.parse_one(text, read=dialect, into=exp.Condition)
+    except sqlglot.errors.SqlglotError as error:
+        raise _refused(option, text, f"it is not a condition: {_first_line(error)}", takes) from None
+    if not isinstance(tree, exp.Condition) or isinstance(tree, exp.Query):
+        raise _refused(option, text, f"it is {_kind(tree)}", takes)
+    _check(tree, option, text, takes)
+    return tree
+
+
+def top_columns(tree: Node) -> list[exp.Column]:
+    """The columns in a condition that stand outside its subqueries."""
+    return [column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.Query) is None]
+
+
+def bind_columns(tree: Node, replace: Callable[[exp.Column], Node]) -> Node:
+    """A copy of the condition, its top columns replaced."""
+    copy = tree.copy()
+    holder = exp.Paren(this=copy)
+    for column in top_columns(holder):
+        column.replace(replace(column))
+    return holder
+
+
+def select(columns: Iterable[Node], source: Source, conditions: Iterable[Node | None] = ()) -> exp.Select:
+    """SELECT `columns` FROM `source` WHERE all of `conditions`."""
+    tree = exp.select(*columns).from_(source.expression.copy())
+    for each in conditions:
+        if each is not None:
+            tree = tree.where(each.copy())
+    return tree
+
+
+def on_table(template: str, dialect: str, table: Source) -> str:
+    """A statement of this project with its table `t` replaced: `DELETE FROM t`, `DROP TABLE t`."""
+    tree = sqlglot.parse_one(template, read=dialect)
+    for place in list(tree.find_all(exp.Table)):
+        if place.name == "t":
+            place.replace(table.expression.copy())
+    return tree.sql(dialect)
+
+
+def insert(table: Source, columns: Sequence[str], dialect: str) -> str:
+    """INSERT INTO `table` of one row of parameters, in the order of `columns`."""
+    row = exp.Tuple(expressions=[exp.Placeholder() for _ in columns])
+    return exp.Insert(this=_target(table, columns), expression=exp.Values(expressions=[row])).sql(dialect)
+
+
+def insert_from(
+    table: Source, columns: Sequence[str], staged: Source, keys: Sequence[str], *, update: bool, dialect: str
+) -> str:
+    """INSERT INTO `table` all rows of `staged`; those whose `keys` are there are updated, or skipped."""
+    rows = (
+        exp.select(*(staged.column(name) for name in columns)).from_(staged.expression.copy()).where("TRUE")
+    )
+    others = [name for name in columns if name not in keys]
+    conflict = exp.OnConflict(
+        conflict_keys=[identifier(name) for name in keys],
+        action=exp.Var(this="DO UPDATE" if update and others else "DO NOTHING"),
+        expressions=[
+            exp.EQ(this=exp.column(identifier(name)), expression=exp.column(identifier(name), "excluded"))
+            for name in others
+            if update
+        ],
+    )
+    return exp.Insert(this=_target(table, columns), expression=rows, conflict=conflict).sql(dialect)
+
+
+def create_table(
+    table: Source, columns: Sequence[tuple[str, str, bool]], key: Sequence[str], dialect: str
+) -> str:
+    """CREATE TABLE with columns of (name, declared type, not null) and a primary key, which may be ()."""
+    parts: list[Node] = [
+        exp.ColumnDef(
+            this=identifier(name),
+            kind=exp.DataType(this=exp.DataType.Type.USERDEFINED, kind=declared),
+            constraints=[exp.ColumnConstraint(kind=exp.NotNullColumnConstraint())] if not_null else None,
+        )
+        for name, declared, not_null in columns
+    ]
+    if key:
+        parts.append(exp.PrimaryKey(expressions=[identifier(name) for name in key]))
+    schema = exp.Schema(this=table.expression.copy(), expressions=parts)
+    return exp.Create(this=schema, kind="TABLE").sql(dialect)
+
+
+def _target(table: Source, columns: Sequence[str]) -> exp.Schema:
+    return exp.Schema(this=table.expression.copy(), expressions=[identifier(name) for name in columns])
+
+
+def _check(tree: Node, option: str, text: str, takes: str) -> None:
+    for node in tree.walk():
+        if isinstance(node, _FORBIDDEN):
+            raise _refused(option, text, f"it holds {_kind(node)}", takes)
+        if isinstance(node, _UNBOUND):
+            raise _refused(option, text, "it holds a parameter that nothing would fill", takes)
+
+
+def _kind(tree: Node) -> str:
+    return "a " + type(tree).__name__.upper() + " statement" if isinstance(tree, _FORBIDDEN) else "no query"
+
+
+def _first_line(error: Exception) -> str:
+    details = getattr(error, "errors", None)
+    if details:
+        return f"{details[0]['description']} at line {details[0]['line']}, column {details[0]['col']}"
+    return str(error).splitlines()[0]
+
+
+def _refused(option: str, text: str, why: str, takes: str) -> OptionError:
+    return OptionError(
+        f"option {option!r} got {text!r}; {why}. It takes {takes}", option=option, got=text, takes=takes
+    )
