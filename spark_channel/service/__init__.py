@@ -18,18 +18,25 @@ A Spark task::
     job = run_id(plan, execution, stage)           # every task of an action computes the same
     with ServiceClient(address, job, spec) as client:          # pickles as its arguments
         counters = client.counters(task, attempt, rows_expected=split.rows)
+        limiter = client.limiter()                 # None without a limit; else a channel.Limiter on grants
         counters.follow(group.statistics, producers=threads)   # or .read/.pushed/.wrote/.waited by hand
         ...
         counters.enter(Phase.DONE)                 # or FAILED, before the client closes
+
+One service per driver, from a planner worker, which may not outlive the call::
+
+    address = ensure_service(ServiceSettings(host=driver_host))    # found, or started as a process of its own
 
 A job that its first client opens (an unknown id) is closed by the service once all of `spec.tasks` are
 done, or when no client was heard for 5 s. A DataFrame used twice is two jobs with one address.
 """
 
 from spark_channel.service.address import ServiceAddress
-from spark_channel.service.client import ServiceClient
+from spark_channel.service.client import ServiceClient, SharedLimitAddress
 from spark_channel.service.control import ServiceControl
 from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
+from spark_channel.service.launch import ServiceSettings, ensure_service, find_service
+from spark_channel.service.processes import driver_pid
 from spark_channel.service.server import ServiceServer, TlsFiles
 
 __all__ = [
@@ -39,7 +46,12 @@ __all__ = [
     "ServiceClient",
     "ServiceControl",
     "ServiceServer",
+    "ServiceSettings",
+    "SharedLimitAddress",
     "TlsFiles",
+    "driver_pid",
+    "ensure_service",
+    "find_service",
     "new_job_id",
     "run_id",
 ]

@@ -38,18 +38,28 @@ class Connection:
             ServiceUnavailableError: no answer in time, or none that can be read.
             ServiceDeniedError: the token or the request was refused.
         """
+        answer = self.send(action, wire.encode(body), timeout=timeout)
+        try:
+            return wire.decode(answer)
+        except wire.RequestError as error:
+            raise ServiceUnavailableError(
+                f"an answer of the service at {self.address} cannot be read: {error}"
+            ) from None
+
+    def send(self, action: str, body: bytes, *, timeout: float = 5.0) -> bytes:
+        """`call` with bytes as they are."""
         options = fl.FlightCallOptions(
             timeout=timeout, headers=[(b"authorization", b"Bearer " + self.address.token.encode())]
         )
         client = self._connected()
         try:
-            results = client.do_action(fl.Action(action, wire.encode(body)), options)
-            return wire.decode(b"".join(each.body.to_pybytes() for each in results))
+            results = client.do_action(fl.Action(action, body), options)
+            return b"".join(each.body.to_pybytes() for each in results)
         except (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError, pa.ArrowInvalid) as error:
             raise ServiceDeniedError(
                 f"the service at {self.address} refused {action!r}: {_first_line(error)}"
             ) from None
-        except (pa.ArrowException, wire.RequestError, OSError) as error:
+        except (pa.ArrowException, OSError) as error:
             self._drop(client)
             raise ServiceUnavailableError(
                 f"no answer from the service at {self.address} to {action!r} in {timeout:g} s: "

@@ -99,11 +99,12 @@ def _start(request: dict[str, Any], timeout: float) -> None:
         if request[field] is not None:
             request[field] = str(Path(request[field]).absolute())
     path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
-    process = subprocess.Popen(
+    environment = {name: value for name, value in os.environ.items() if "SECRET" not in name}
+    process = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs this
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": path},
+        env={**environment, "PYTHONPATH": path},
         start_new_session=True,
     )
     assert process.stdin is not None

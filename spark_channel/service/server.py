@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from spark_channel.clock import Clock
 from spark_channel.errors import ServiceUnavailableError
-from spark_channel.progress import JobSpec, Phase, Snapshot, progress_line
+from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snapshot, progress_line
 from spark_channel.service import wire
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.jobs import JobBook
+from spark_channel.service.limit_book import LimitBook, job_limit
 from spark_channel.service.tokens import SERVICE_SCOPE, Tokens
 
 if TYPE_CHECKING:
@@ -44,8 +45,8 @@ class ServiceServer:
     """One Flight server on one address. Starts with `start` or `with`, ends with `stop` or the process.
 
     `host` is bound; `port` 0 takes a free one; `advertise_host` is what clients are told when it differs
-    from `host` (a container's outer name). `token` None makes a random one. `jobs` is the book of jobs;
-    `add_endpoint` adds actions.
+    from `host` (a container's outer name). `token` None makes a random one. `jobs` is the book of jobs,
+    `limits` that of limits; `add_endpoint` adds actions.
     """
 
     def __init__(
@@ -60,6 +61,8 @@ class ServiceServer:
         clock: Clock | None = None,
     ) -> None:
         self.jobs = JobBook(clock=clock, idle_seconds=idle_seconds)
+        self.limits = LimitBook(self.jobs.find_live, clock=clock)
+        self.jobs.subscribe(_LimitsEnd(self.limits))
         self.tokens = Tokens()
         self._token = self.tokens.add(SERVICE_SCOPE, token)
         self._host = host
@@ -73,6 +76,8 @@ class ServiceServer:
             "enter": json_endpoint(self._enter),
             "status": json_endpoint(self._status),
             "job_report": json_endpoint(self._job_report),
+            "coordinator": self.limits.endpoint,
+            "limits": json_endpoint(self._limits),
         }
         self._shell: FlightShell | None = None
         self._address: ServiceAddress | None = None
@@ -233,12 +238,30 @@ class ServiceServer:
         wire.fields(body, required=("job",))
         return {"report": self._find(body["job"]).report().to_json()}
 
-    def _find(self, job: Any) -> Any:
+    def _limits(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=())
+        return {"limits": self.limits.names()}
+
+    def _find(self, job: Any) -> JobProgress:
         job = wire.identifier(job, "job")
         try:
             return self.jobs.find(job)
         except KeyError:
             raise wire.RequestError(f"there is no job {job}") from None
+
+
+class _LimitsEnd:
+    """A job's limit ends with the job."""
+
+    def __init__(self, limits: LimitBook) -> None:
+        self._limits = limits
+
+    def job_opened(self, progress: JobProgress) -> None:
+        """Its limit is made when its first client joins."""
+
+    def job_closed(self, progress: JobProgress) -> None:
+        self._limits.remove(job_limit(progress.job))
 
 
 def json_endpoint(answer: "Callable[[dict[str, Any], Caller], Mapping[str, Any]]") -> "Endpoint":
@@ -255,7 +278,7 @@ def _only_service_token(caller: "Caller") -> None:
         raise PermissionError("this token is for another purpose")
 
 
-def _plain_status(status: Any) -> dict[str, Any]:
+def _plain_status(status: JobStatus) -> dict[str, Any]:
     return {
         "job": status.job,
         "phase": str(status.phase),

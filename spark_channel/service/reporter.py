@@ -1,0 +1,132 @@
+"""`Reporter`: a thread that sends the counters of one Spark task to the service."""
+
+import logging
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.errors import ChannelError
+from spark_channel.progress import Counters, JobSpec, Snapshot
+from spark_channel.service.address import ServiceAddress
+from spark_channel.service.connection import Connection
+
+__all__ = ["Reporter"]
+
+_log = logging.getLogger(__name__)
+
+_FIRST_REPORT_AFTER = 0.2
+_TIMEOUT = 2.0
+_HEARTBEAT = 3.0
+_FIRST_RETRY = 0.5
+_SLOWEST_RETRY = 5.0
+_SLOWEST_REPORT = 60.0
+
+
+class Reporter:
+    """Reports what changed, as often as the service wishes, and is heard every 3 s at least.
+
+    What is lost is sent again with the next report; the task never hears of it, a warning is logged once.
+    """
+
+    def __init__(self, address: ServiceAddress, job: str, client: str, spec: JobSpec) -> None:
+        self.connection = Connection(address)
+        self._job = job
+        self._client = client
+        self._spec = spec
+        self._wake = threading.Condition()
+        self._counters: list[Counters] = []
+        self._until: float | None = None
+        self._introduced = False
+        self._warned = False
+        self._thread = threading.Thread(target=self._run, name="spark-channel-report", daemon=True)
+        self._thread.start()
+
+    def add(self, counters: Counters) -> None:
+        """Report these, too, from now on."""
+        with self._wake:
+            self._counters.append(counters)
+
+    def introduce(self, timeout: float) -> None:
+        """Make sure that the service knows the job, from any thread.
+
+        Raises:
+            ServiceUnavailableError, ServiceDeniedError: as `Connection.call`.
+        """
+        if not self._introduced:
+            self._send((), leaving=False, timeout=timeout)
+
+    def begin_close(self, until: float) -> None:
+        """Send what is left, until the clock shows `until`, and end."""
+        with self._wake:
+            self._until = until if self._until is None else self._until
+            self._wake.notify_all()
+
+    def join(self, timeout: float) -> None:
+        self._thread.join(timeout)
+
+    def _run(self) -> None:
+        try:
+            self._report()
+        except Exception:
+            _log.exception("the reporting of counters failed; the task goes on without it")
+        finally:
+            self.connection.close()
+
+    def _report(self) -> None:
+        pause, retry = _FIRST_REPORT_AFTER, _FIRST_RETRY
+        last_sent = SYSTEM_CLOCK.now()
+        while True:
+            until = self._sleep(pause)
+            now = SYSTEM_CLOCK.now()
+            changed = [(each, snapshot) for each in self._all() if (snapshot := each.changes())]
+            if until is None and not changed and now - last_sent < _HEARTBEAT:
+                continue
+            timeout = _TIMEOUT if until is None else until - now
+            if timeout <= 0:
+                return
+            try:
+                pause = self._send(
+                    [snapshot for _, snapshot in changed], leaving=until is not None, timeout=timeout
+                )
+                last_sent, retry = now, _FIRST_RETRY
+            except ChannelError as error:
+                for each, _ in changed:
+                    each.unsent()
+                self._warn(error)
+                pause, retry = retry, min(2 * retry, _SLOWEST_RETRY)
+            if until is not None:
+                return
+
+    def _sleep(self, seconds: float) -> float | None:
+        """Sleep; returns the instant of `begin_close` once the end has begun."""
+        with self._wake:
+            if self._until is None:
+                self._wake.wait(seconds)
+            return self._until
+
+    def _all(self) -> list[Counters]:
+        with self._wake:
+            return list(self._counters)
+
+    def _send(self, snapshots: Sequence[Snapshot], *, leaving: bool, timeout: float) -> float:
+        """Report; returns seconds until the next one is due."""
+        body: dict[str, Any] = {
+            "job": self._job,
+            "client": self._client,
+            "snapshots": [each.to_json() for each in snapshots],
+            "leaving": leaving,
+        }
+        if not self._introduced:
+            body["spec"] = self._spec.to_json()
+        after = self.connection.call("report", body, timeout=timeout).get("report_after")
+        if after is None:
+            body["spec"] = self._spec.to_json()
+            after = self.connection.call("report", body, timeout=timeout).get("report_after")
+        self._introduced = True
+        return min(max(0.1, float(after)), _SLOWEST_REPORT) if isinstance(after, (int, float)) else _HEARTBEAT
+
+    def _warn(self, error: ChannelError) -> None:
+        if not self._warned:
+            self._warned = True
+            _log.warning("the progress of this task is not shown: %s", error)
