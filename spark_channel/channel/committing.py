@@ -113,9 +113,20 @@ class Committing(Producing):
     def rollback(self, staged: Staged) -> None:
         """Return the takes to the head; the puts were never in the channel."""
         with self:
-            if staged.takes:
-                self._news = True
-            staged.roll_back(self._room)
+            self._roll_back(staged)
+
+    def abandon(self, staged: Staged) -> None:
+        """Roll back for a thread that has ended; it is counted, for logging here would bring the thread
+        back as a dummy that never ends.
+        """
+        with self:
+            self._counters.transactions_abandoned += 1
+            self._roll_back(staged)
+
+    def _roll_back(self, staged: Staged) -> None:
+        if staged.takes:
+            self._news = True
+        staged.roll_back(self._room)
 
     def _most_transaction_rows(self) -> int:
         return self._room.capacity_rows if self._transaction_rows is None else self._transaction_rows

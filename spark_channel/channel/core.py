@@ -126,6 +126,7 @@ class Core(Consuming, Committing):
                 put_successes=counters.put_successes,
                 take_attempts=counters.take_attempts,
                 take_successes=counters.take_successes,
+                transactions_abandoned=counters.transactions_abandoned,
                 rows_stored=room.stock.rows + room.held_rows,
                 bytes_stored=room.stock.nbytes + room.held_bytes,
                 rows_held=room.held_rows,

@@ -22,6 +22,7 @@ class Counters:
         "take_attempts",
         "take_successes",
         "throttled_seconds",
+        "transactions_abandoned",
         "wait_reader_seconds",
         "wait_writer_seconds",
     )
@@ -34,6 +35,7 @@ class Counters:
         self.rows_dropped = self.bytes_dropped = 0
         self.put_attempts = self.put_successes = 0
         self.take_attempts = self.take_successes = 0
+        self.transactions_abandoned = 0
         self.wait_reader_seconds = 0.0
         self.wait_writer_seconds = 0.0
         self.throttled_seconds: dict[str, float] = {}

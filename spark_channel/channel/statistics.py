@@ -43,6 +43,8 @@ class ChannelStatistics:
     """Calls of `pull`, `pull_all`, `drain` and `take`."""
     take_successes: int
     """Calls of `pull`, `pull_all` and `drain` that brought a batch, and of `take` once committed."""
+    transactions_abandoned: int
+    """Transactions that a thread left open when it ended; they were rolled back."""
     rows_stored: int
     """Rows in the channel, those that open transactions have taken included."""
     bytes_stored: int

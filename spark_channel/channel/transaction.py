@@ -1,6 +1,5 @@
 """A thread's transaction: private puts, takes that keep their room, one commit for both."""
 
-import logging
 import weakref
 from enum import StrEnum
 from threading import get_ident
@@ -14,8 +13,6 @@ from spark_channel.channel.staged import Staged
 from spark_channel.errors import TransactionStateError
 
 __all__ = ["Slot", "Transaction", "TransactionState"]
-
-logger = logging.getLogger("spark_channel")
 
 
 class TransactionState(StrEnum):
@@ -112,8 +109,7 @@ class Transaction:
     def abandon(self) -> None:
         """Roll back and close, whatever the state: the owning thread has ended."""
         if self._state is TransactionState.OPEN:
-            logger.warning("a thread ended with an open transaction; it is rolled back: %r", self)
-            self._core.rollback(self._staged)
+            self._core.abandon(self._staged)
         self._state = TransactionState.CLOSED
 
     def __enter__(self) -> "Transaction":
@@ -123,15 +119,14 @@ class Transaction:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._state is TransactionState.OPEN:
-            try:
-                if kind is None:
-                    self.commit()
-            finally:
-                if self._state is TransactionState.OPEN:
-                    self.rollback()
-        if self._state is TransactionState.COMPLETED:
-            self.close()
+        try:
+            if kind is None and self._state is TransactionState.OPEN:
+                self.commit()
+        finally:
+            if self._state is TransactionState.OPEN:
+                self.rollback()
+            if self._state is TransactionState.COMPLETED:
+                self.close()
 
     def __repr__(self) -> str:
         staged = self._staged

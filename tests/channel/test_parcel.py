@@ -1,0 +1,100 @@
+"""Shares of bytes: sums are exact, bounds are kept, and nothing smaller would have done."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_channel.channel.parcel import Parcel, bytes_between, measure, rows_within
+from spark_channel.channel.stock import Stock
+from tests.channel.helpers import numbers, rows
+
+sizes = st.tuples(st.integers(0, 500), st.integers(1, 60))
+
+
+@given(sizes, st.data())
+def test_shares_of_adjoining_slices_sum_exactly(size: tuple[int, int], data: st.DataObject) -> None:
+    nbytes, count = size
+    cuts = sorted(data.draw(st.lists(st.integers(0, count))))
+    bounds = [0, *cuts, count]
+    shares = [bytes_between(nbytes, count, a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    assert sum(shares) == nbytes
+    assert min(shares) >= 0
+
+
+@given(sizes, st.data())
+def test_rows_within_is_the_most_that_fits(size: tuple[int, int], data: st.DataObject) -> None:
+    nbytes, count = size
+    start = data.draw(st.integers(0, count - 1))
+    max_rows = data.draw(st.integers(1, count + 5))
+    max_bytes = data.draw(st.integers(1, nbytes + 5))
+    fitting = [
+        n
+        for n in range(1, min(max_rows, count - start) + 1)
+        if bytes_between(nbytes, count, start, start + n) <= max_bytes
+    ]
+    assert rows_within(nbytes, count, start, max_rows, max_bytes) == max(fitting, default=1)
+
+
+def test_a_split_parcel_keeps_rows_bytes_and_place() -> None:
+    head, rest = Parcel(rows(10), 10, 81, 100).split(3)
+    assert (head.rows, head.nbytes, head.position) == (3, 24, 100)
+    assert (rest.rows, rest.nbytes, rest.position) == (7, 57, 103)
+    assert numbers([head.batch, rest.batch]) == list(range(10))
+
+
+def test_a_split_copies_nothing() -> None:
+    batch = rows(10)
+    head, rest = Parcel(batch, 10, 80, 0).split(4)
+    address = batch.column(0).buffers()[1].address
+    assert head.batch.column(0).buffers()[1].address == address
+    assert rest.batch.column(0).buffers()[1].address == address
+
+
+def test_measure_takes_a_size_that_is_known() -> None:
+    assert measure(rows(3)) == (3, 24)
+    assert measure(rows(3), 7) == (3, 7)
+    with pytest.raises(ValueError, match="negative"):
+        measure(rows(3), -1)
+
+
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
+def test_parcels_return_to_their_places_in_any_order(lengths: list[int], data: st.DataObject) -> None:
+    stock = Stock()
+    position = 0
+    for length in lengths:
+        stock.append(Parcel(rows(length, position), length, length * 8, position))
+        position += length
+    taken: list[list[Parcel]] = [[], [], []]
+    for _ in range(data.draw(st.integers(0, 20))):
+        if stock:
+            taken[data.draw(st.integers(0, 2))].append(stock.pop(data.draw(st.integers(1, 9))))
+    for index in data.draw(st.permutations(range(3))):
+        stock.restore(taken[index])
+    assert (stock.rows, stock.nbytes) == (position, position * 8)
+    assert numbers(stock.pop().batch for _ in iter(lambda: bool(stock), False)) == list(range(position))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), min_size=1, max_size=6),
+    st.integers(-5, 30),
+    st.integers(-5, 120),
+)
+def test_eviction_drops_the_fewest_oldest_rows(
+    parcels: list[tuple[int, int]], need_rows: int, need_bytes: int
+) -> None:
+    stock = Stock()
+    position = 0
+    every_row: list[int] = []
+    for count, nbytes in parcels:
+        stock.append(Parcel(rows(count, position), count, nbytes, position))
+        every_row += [bytes_between(nbytes, count, n, n + 1) for n in range(count)]
+        position += count
+    total_bytes = sum(nbytes for _, nbytes in parcels)
+    expected = 0
+    while expected < position and (expected < need_rows or sum(every_row[:expected]) < need_bytes):
+        expected += 1
+    dropped_rows, dropped_bytes = stock.evict(need_rows, need_bytes)
+    assert (dropped_rows, dropped_bytes) == (expected, sum(every_row[:expected]))
+    assert (stock.rows, stock.nbytes) == (position - dropped_rows, total_bytes - dropped_bytes)
+    left = numbers(stock.pop().batch for _ in iter(lambda: bool(stock), False))
+    assert left == list(range(expected, position))
