@@ -19,7 +19,7 @@ class Snapshot:
 
     (`scan`, `task`) names the work and `attempt` the try: several attempts of one task count once.
     `scan` tells apart passes over one plan (Spark's stage id, since a self-join reads its plan
-    twice). `sequence` grows with every snapshot, so that a late one is known.
+    twice). `sequence` grows with every snapshot, so that a late one is known. `seconds` is the attempt's age.
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
     batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
@@ -40,6 +40,7 @@ class Snapshot:
     dirty_rows: int = 0
     rows_expected: int | None = None
     bytes_expected: int | None = None
+    seconds: float = 0.0
     waits: Mapping[str, float] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
@@ -51,6 +52,8 @@ class Snapshot:
         for name in _OPTIONAL:
             if (value := getattr(self, name)) is not None:
                 data[name] = value
+        if self.seconds:
+            data["seconds"] = round(self.seconds, 3)
         if self.waits:
             data["waits"] = {reason: round(spent, 6) for reason, spent in self.waits.items()}
         return data
@@ -69,6 +72,7 @@ class Snapshot:
             task=plain.amount(data, "task"),
             attempt=plain.amount(data, "attempt"),
             phase=Phase(plain.text(data, "phase")),
+            seconds=plain.seconds(data.get("seconds", 0.0), "seconds"),
             waits=plain.waits(data, "waits"),
             **amounts,
         )
@@ -85,7 +89,7 @@ _COUNTS = (
 )
 _AMOUNTS = ("scan", "sequence", *_COUNTS)
 _OPTIONAL = ("rows_expected", "bytes_expected")
-_FIELDS = frozenset({"task", "attempt", "phase", "waits", *_AMOUNTS, *_OPTIONAL})
+_FIELDS = frozenset({"task", "attempt", "phase", "seconds", "waits", *_AMOUNTS, *_OPTIONAL})
 
 
 class Counters:
@@ -99,6 +103,7 @@ class Counters:
         "_lock",
         "_phase",
         "_sequence",
+        "_start",
         "_waits",
         "attempt",
         "bytes_expected",
@@ -129,6 +134,7 @@ class Counters:
         self._sequence = 0
         self._changed = True
         self._clock: Clock = clock or SYSTEM_CLOCK
+        self._start = self._clock.now()
         self._follows: tuple[Callable[[], ChannelStatistics], int, float] | None = None
 
     def follow(self, statistics: Callable[[], ChannelStatistics], *, producers: int = 1) -> None:
@@ -229,6 +235,7 @@ class Counters:
             phase=self._phase,
             rows_expected=self.rows_expected,
             bytes_expected=self.bytes_expected,
+            seconds=self._clock.now() - self._start,
             waits=dict(self._waits),
             **self._counts,
         )

@@ -19,6 +19,7 @@ SIDES = ("limit", "source", "target")
 
 _SPEED_WINDOW = 5.0
 _STEADY_WINDOW = 30.0
+_LATEST_FIRST_REPORT = 10.0
 
 
 def side_of(reason: str) -> str:
@@ -73,7 +74,8 @@ class _Totals:
 class JobProgress:
     """Merges the snapshots of a job's tasks. Thread-safe; does no I/O.
 
-    A task counts once, however many attempts report it. The clock starts when this is made.
+    A task counts once, however many attempts report it. The clock starts when this is made, or when the
+    first attempt that reports began, if that was earlier.
     """
 
     def __init__(self, job: str, spec: JobSpec, *, clock: Clock | None = None) -> None:
@@ -94,10 +96,14 @@ class JobProgress:
         self._limits: tuple[int | None, int | None] = (spec.rows_per_second, spec.bytes_per_second)
         self._lock = threading.Lock()
         self._table = AttemptTable()
-        self._speed = SlidingRates(self._start, _SPEED_WINDOW, 2)
-        self._steady = SlidingRates(self._start, _STEADY_WINDOW, 2)
-        self._waiting = SlidingRates(self._start, _STEADY_WINDOW, len(SIDES))
-        self._samples = SpeedSamples(self._start)
+        self._begin_at(self._start)
+
+    def _begin_at(self, start: float) -> None:
+        self._start = start
+        self._speed = SlidingRates(start, _SPEED_WINDOW, 2)
+        self._steady = SlidingRates(start, _STEADY_WINDOW, 2)
+        self._waiting = SlidingRates(start, _STEADY_WINDOW, len(SIDES))
+        self._samples = SpeedSamples(start)
 
     @property
     def phase(self) -> Phase:
@@ -117,8 +123,11 @@ class JobProgress:
         """Take the counters of one attempt. False when a later snapshot of it was here before."""
         with self._lock:
             now = self._clock.now()
+            first = self._table.attempts == 0
             if not self._table.update(snapshot, now):
                 return False
+            if first and now - snapshot.seconds < self._start:
+                self._begin_at(now - min(snapshot.seconds, _LATEST_FIRST_REPORT))
             self._last = now
             if self._phase is Phase.PLANNING:
                 self._phase = Phase.RUNNING

@@ -5,6 +5,7 @@ The driver's side, in its own Python::
     server = ServiceServer(host="127.0.0.1")       # port 0 = a free one; .start() / .stop() or `with`
     address = server.start()                       # ServiceAddress(host, port, token): plain data, picklable
     server.jobs.subscribe(listener)                # JobListener.job_opened / .job_closed, with a JobProgress
+    server.jobs.subscribe(ProgressDisplay())       # live line, cell or log lines; mode="off": none
     job = server.jobs.open(spec)                   # owned: server.jobs.enter(job, Phase.DONE) closes it
 
 From another process on the driver's host (a planner worker)::
@@ -34,6 +35,7 @@ done, or when no client was heard for 5 s. A DataFrame used twice is two jobs wi
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.client import ServiceClient, SharedLimitAddress
 from spark_channel.service.control import ServiceControl
+from spark_channel.service.display import ProgressDisplay
 from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
 from spark_channel.service.launch import ServiceSettings, ensure_service, find_service
 from spark_channel.service.processes import driver_pid
@@ -42,6 +44,7 @@ from spark_channel.service.server import ServiceServer, TlsFiles
 __all__ = [
     "JobBook",
     "JobListener",
+    "ProgressDisplay",
     "ServiceAddress",
     "ServiceClient",
     "ServiceControl",

@@ -1,0 +1,275 @@
+"""`ProgressDisplay`: jobs as they go, on a terminal, in a notebook, or as log lines."""
+
+import logging
+import sys
+import threading
+from typing import Any, Literal, Protocol, Self, TextIO
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.progress import JobProgress, TransferReport, before_lines, progress_line, summary_lines
+
+__all__ = ["DisplayMode", "ProgressDisplay", "choose_mode"]
+
+_log = logging.getLogger("spark_channel.progress")
+
+DisplayMode = Literal["auto", "terminal", "notebook", "log", "off"]
+
+_LIVE_SECONDS = 0.5
+_LOG_SECONDS = 30.0
+
+
+def choose_mode(stream: TextIO) -> Literal["terminal", "notebook", "log"]:
+    """A notebook's kernel shows a cell; a terminal behind `stream` a live line; all else gets log lines."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is not None and getattr(shell, "kernel", None) is not None:
+        return "notebook"
+    try:
+        return "terminal" if stream.isatty() else "log"
+    except ValueError:  # closed
+        return "log"
+
+
+class _View(Protocol):
+    """Shows lines; called by one thread at a time."""
+
+    every: float
+    """Seconds between two calls of `show`."""
+
+    def say(self, lines: list[str]) -> None:
+        """Print lines that stay."""
+
+    def show(self, lines: list[str]) -> None:
+        """Put the lines of all running jobs in place of those shown before."""
+
+    def finish(self, report: TransferReport) -> None:
+        """Print a job's summary."""
+
+    def close(self) -> None: ...
+
+
+class ProgressDisplay:
+    """A `JobListener` that shows every job of a service: before, while it runs, after.
+
+    On a terminal it writes to stderr, so that what the program prints to stdout can be piped; in a
+    notebook to a cell of its own that is updated; otherwise log lines of `spark_channel.progress` at
+    INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. A thread
+    runs while a job does. A failure to show ends the display, never a job.
+    """
+
+    def __init__(
+        self, mode: DisplayMode = "auto", *, stream: TextIO | None = None, clock: Clock | None = None
+    ) -> None:
+        self.mode = mode
+        self._stream = stream
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._wake = threading.Condition()
+        self._running: dict[str, JobProgress] = {}
+        self._news: list[tuple[str, JobProgress]] = []
+        self._thread: threading.Thread | None = None
+        self._closed = mode == "off"
+
+    def job_opened(self, progress: JobProgress) -> None:
+        self._tell("opened", progress)
+
+    def job_closed(self, progress: JobProgress) -> None:
+        self._tell("closed", progress)
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Show what was not shown yet, within `timeout` seconds, and end. Again: harmless."""
+        with self._wake:
+            self._closed = True
+            self._wake.notify_all()
+            thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _tell(self, event: str, progress: JobProgress) -> None:
+        with self._wake:
+            if self._closed:
+                return
+            self._news.append((event, progress))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="spark-channel-display", daemon=True)
+                self._thread.start()
+            self._wake.notify_all()
+
+    def _run(self) -> None:
+        view = None
+        try:
+            view = self._view()
+            while self._step(view):
+                pass
+        except Exception:
+            _log.exception("the progress display failed; the jobs go on without it")
+            with self._wake:
+                self._closed = True
+        finally:
+            if view is not None:
+                view.close()
+
+    def _view(self) -> _View:
+        stream = self._stream or sys.stderr
+        mode = choose_mode(stream) if self.mode == "auto" else self.mode
+        if mode == "terminal":
+            return _Terminal(stream)
+        return _Notebook() if mode == "notebook" else _LogLines(stream, self._clock)
+
+    def _step(self, view: _View) -> bool:
+        """Show one round; False when there is nothing left to do, and the thread ends."""
+        with self._wake:
+            news, self._news = self._news, []
+        for event, progress in news:
+            if event == "opened":
+                self._running[progress.job] = progress
+                view.say(before_lines(progress.job, progress.spec))
+            elif self._running.pop(progress.job, None) is not None:
+                view.show(self._lines())
+                view.finish(progress.report())
+        view.show(self._lines())
+        with self._wake:
+            if not self._news and not self._closed and self._running:
+                self._clock.wait(self._wake, view.every)
+            if self._news:
+                return True
+            if self._closed or not self._running:
+                self._thread = None
+                return False
+            return True
+
+    def _lines(self) -> list[str]:
+        several = len(self._running) > 1
+        return [
+            (f"{progress.spec.name or job}: " if several else "") + progress_line(progress.status())
+            for job, progress in self._running.items()
+        ]
+
+
+class _Terminal:
+    """A live line under what is printed."""
+
+    every = _LIVE_SECONDS
+
+    def __init__(self, stream: TextIO) -> None:
+        from rich.console import Console
+        from rich.live import Live
+        from rich.text import Text
+
+        self._text = Text
+        self._console = Console(file=stream, highlight=False, soft_wrap=False)
+        # What the program prints appears above the line. A redirected stdout goes to stderr, so that is
+        # done only where both are a terminal.
+        both = sys.stdout.isatty() and stream is sys.stderr
+        self._live = Live(
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            redirect_stdout=both,
+            redirect_stderr=stream is sys.stderr,
+        )
+        self._started = False
+
+    def say(self, lines: list[str]) -> None:
+        for line in lines:
+            self._console.print(self._text(line))
+
+    def show(self, lines: list[str]) -> None:
+        if lines and not self._started:
+            self._live.start()
+            self._started = True
+        if self._started:
+            self._live.update(self._text("\n".join(lines)), refresh=True)
+            if not lines:
+                self._live.stop()
+                self._started = False
+
+    def finish(self, report: TransferReport) -> None:
+        self.say(summary_lines(report))
+
+    def close(self) -> None:
+        if self._started:
+            self._live.stop()
+
+
+class _Notebook:
+    """An updating output of the cell that started the job, then the report's own picture of itself."""
+
+    every = _LIVE_SECONDS
+
+    def __init__(self) -> None:
+        from IPython.display import display
+
+        self._display: Any = display
+        self._handle: Any = None
+        self._before: list[str] = []
+
+    def say(self, lines: list[str]) -> None:
+        self._before = lines
+        self._display(_Lines(lines))
+
+    def show(self, lines: list[str]) -> None:
+        if self._handle is None:
+            if lines:
+                self._handle = self._display(_Lines(lines), display_id=True)
+        else:
+            self._handle.update(_Lines(lines))
+            if not lines:
+                self._handle = None
+
+    def finish(self, report: TransferReport) -> None:
+        self._display(report)
+
+    def close(self) -> None:
+        """The output stays."""
+
+
+class _Lines:
+    """Lines that a notebook shows as they are."""
+
+    def __init__(self, lines: list[str]) -> None:
+        self._lines = lines
+
+    def __repr__(self) -> str:
+        return "\n".join(self._lines)
+
+    def _repr_html_(self) -> str:
+        from html import escape
+
+        return f"<code>{'<br>'.join(escape(line) for line in self._lines)}</code>"
+
+
+class _LogLines:
+    """One line per job and 30 s, by standard logging where that is set up."""
+
+    every = _LOG_SECONDS
+
+    def __init__(self, stream: TextIO, clock: Clock) -> None:
+        self._stream = stream
+        self._clock = clock
+        self._next = clock.now() + self.every
+
+    def say(self, lines: list[str]) -> None:
+        if _log.hasHandlers():
+            for line in lines:
+                _log.info(line)
+        else:
+            self._stream.write("".join(f"{line}\n" for line in lines))
+            self._stream.flush()
+
+    def show(self, lines: list[str]) -> None:
+        now = self._clock.now()
+        if lines and now >= self._next:
+            self._next = now + self.every
+            self.say(lines)
+
+    def finish(self, report: TransferReport) -> None:
+        self.say(summary_lines(report))
+
+    def close(self) -> None:
+        """What was said stays."""
