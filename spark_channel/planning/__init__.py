@@ -3,12 +3,13 @@
 from spark_channel.planning.assign import assign_fairly
 from spark_channel.planning.channels import channel_count, plan_channels, split_advice
 from spark_channel.planning.plan import TransferPlan, advise, plan
-from spark_channel.planning.spec import Endpoint, TransferSpec
+from spark_channel.planning.spec import Endpoint, EndpointPart, TransferSpec
 from spark_channel.planning.tasks import merge_tasks
 from spark_channel.planning.types import Split, Task, TaskGroup
 
 __all__ = [
     "Endpoint",
+    "EndpointPart",
     "Split",
     "Task",
     "TaskGroup",

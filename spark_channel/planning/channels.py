@@ -74,6 +74,7 @@ def plan_channels(wanted: int | None, parallelism: int, tasks: int | None = None
     return max(1, min(channels, *limits))
 
 
-def split_advice(channels: int) -> int:
-    """How many splits to ask a reader for."""
-    return min(positive("channels", channels), MAX_CHANNELS) * SPLITS_PER_CHANNEL
+def split_advice(channels: int, per_channel: int = SPLITS_PER_CHANNEL) -> int:
+    """How many splits to ask a reader for; at most 5 for each of `MAX_CHANNELS`."""
+    wanted = positive("channels", channels) * positive("splitsPerChannel", per_channel)
+    return min(wanted, MAX_CHANNELS * SPLITS_PER_CHANNEL)

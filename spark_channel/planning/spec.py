@@ -1,13 +1,13 @@
 """What a transfer is, before anything was opened: plain data, made by `transfer()` or from a job file."""
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, Self
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, Self
 
 from spark_channel.errors import OptionError
 
-__all__ = ["Endpoint", "TransferSpec"]
+__all__ = ["Endpoint", "EndpointPart", "SaveMode", "TransferSpec", "shown"]
 
 _SENSITIVE = re.compile(
     r"pass(word|wd|phrase)?$|pwd|token|secret|credential|accesskey|privatekey|keytab", re.IGNORECASE
@@ -16,8 +16,11 @@ _URL_PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")
 _QUERY_PASSWORD = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|sslpassword)=)[^&;\s]*")
 _MASK = "***"
 
+SaveMode = Literal["append", "overwrite", "errorIfExists"]
 
-def _shown(key: str, value: Any) -> str:
+
+def shown(key: str, value: Any) -> str:
+    """`value` as text fit for messages: `***` for secrets, also inside urls."""
     if _SENSITIVE.search(key):
         return _MASK
     text = _URL_PASSWORD.sub(rf"\1:{_MASK}@", str(value))
@@ -25,15 +28,33 @@ def _shown(key: str, value: Any) -> str:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
+class EndpointPart:
+    """One of several tables or servers of an end: what differs from the end's own options.
+
+    `urls` are addresses of one server, of which the first that answers counts.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    urls: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        options = {key: shown(key, value) for key, value in self.options.items()}
+        return f"EndpointPart({options!r}, urls={[shown('url', url) for url in self.urls]!r})"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Endpoint:
     """One end of a transfer: a connector of ours, or a Spark format when `spark_format` is true.
 
-    `options` are format options in Spark's spelling. Its `repr` never shows a secret.
+    `options` are format options in Spark's spelling. `parts`: the end has several tables or servers; a
+    reader reads them all, a writer has as many as the reader has splits, or one. Its `repr` never
+    shows a secret.
     """
 
     name: str
     options: Mapping[str, Any] = field(default_factory=dict)
     spark_format: bool = False
+    parts: tuple[EndpointPart, ...] = ()
 
     @classmethod
     def parse(cls, half: str, options: Mapping[str, Any]) -> Self:
@@ -63,12 +84,29 @@ class Endpoint:
 
     def redacted(self) -> dict[str, str]:
         """The options as text, with secrets replaced by `***`, also inside urls."""
-        return {key: _shown(key, value) for key, value in self.options.items()}
+        return {key: shown(key, value) for key, value in self.options.items()}
+
+    def resolve(self, choose: Callable[[Sequence[str]], str]) -> tuple[Self, ...]:
+        """One end without parts for each part, or this one when it has none.
+
+        `choose` gives the address to use of a part that has several.
+        """
+        if not self.parts:
+            return (self,)
+        made = []
+        for part in self.parts:
+            options = {**self.options, **part.options}
+            if part.urls:
+                options["url"] = part.urls[0] if len(part.urls) == 1 else choose(part.urls)
+            made.append(replace(self, options=options, parts=()))
+        return tuple(made)
 
     def __repr__(self) -> str:
         kind = "format" if self.spark_format else "name"
-        shown = {kind: self.name, **self.redacted()}
-        return f"Endpoint({', '.join(f'{key}={value!r}' for key, value in shown.items())})"
+        seen: dict[str, Any] = {kind: self.name, **self.redacted()}
+        if self.parts:
+            seen["parts"] = self.parts
+        return f"Endpoint({', '.join(f'{key}={value!r}' for key, value in seen.items())})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +116,7 @@ class TransferSpec:
     Speeds are per second and over the whole job; `bytes` are Arrow bytes. The `channel_` speeds only
     divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
     session's parallelism. `max_dirty_rows` None = unlimited, unless `max_dirty_fraction` (0..1 of all
-    rows) is set. `overwrite` replaces the target's rows.
+    rows) is set.
     """
 
     reader: Endpoint
@@ -86,6 +124,7 @@ class TransferSpec:
     transformers: tuple[Any, ...] = ()
     channels: int | None = None
     channels_per_task: int = 1
+    splits_per_channel: int = 5
     rows_per_second: int | None = None
     bytes_per_second: int | None = None
     channel_rows_per_second: int | None = None
@@ -95,5 +134,5 @@ class TransferSpec:
     capacity_bytes: int | None = None
     max_dirty_rows: int | None = 0
     max_dirty_fraction: float | None = None
-    overwrite: bool = False
+    save_mode: SaveMode = "append"
     job_id: str | None = None

@@ -8,14 +8,16 @@ from spark_channel.transform.contract import Outcome, Refused, Transformer
 from spark_channel.transform.digest import Digest
 from spark_channel.transform.made_up import RandomValues
 from spark_channel.transform.patterns import strptime_pattern
-from spark_channel.transform.pipeline import Apply, Pipeline, as_transformers, prepare
+from spark_channel.transform.pipeline import Apply, Labelled, Pipeline, as_transformers, prepare
 from spark_channel.transform.rows import DropRows
 from spark_channel.transform.text import Pad, Replace, Substr
+from spark_channel.transform.times import TimesAsText
 
 __all__ = [
     "Apply",
     "Digest",
     "DropRows",
+    "Labelled",
     "Outcome",
     "Output",
     "Pad",
@@ -26,6 +28,7 @@ __all__ = [
     "Replace",
     "Select",
     "Substr",
+    "TimesAsText",
     "Transformer",
     "as_transformers",
     "prepare",

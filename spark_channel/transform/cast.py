@@ -9,24 +9,26 @@ __all__ = ["cast_or_refuse"]
 
 
 def cast_or_refuse(
-    array: pa.Array, kind: pa.DataType, pattern: str | None = None
+    array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...] = ()
 ) -> tuple[pa.Array, pa.BooleanArray | None]:
     """`array` as `kind`, null where a value cannot be; and which values those are (None = none).
 
-    `pattern` reads text as a time (strptime's letters).
+    `patterns` (strptime's letters) read text as a time, the first that fits; none: ISO 8601.
 
     Raises:
         pyarrow.ArrowNotImplementedError: no value of the array's type can become `kind`.
     """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
-    cast = _caster(kind, pattern)
+    if patterns and _is_text(array.type) and pa.types.is_temporal(kind):
+        return _by_pattern(array, kind, patterns)
+    cast = _caster(kind)
     try:
         return cast(array), None
     except pa.ArrowInvalid:
         if not len(array):
             raise
-    likely = _likely(array, kind, pattern)
+    likely = _likely(array, kind)
     pieces, guilty = _bisect(pc.if_else(likely, array, pa.scalar(None, array.type)), cast, kind)
     return pa.concat_arrays(pieces), pc.or_(pc.invert(likely), pa.array(guilty, pa.bool_()))
 
@@ -35,13 +37,21 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _caster(kind: pa.DataType, pattern: str | None) -> Callable[[pa.Array], pa.Array]:
+def _by_pattern(
+    array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...]
+) -> tuple[pa.Array, pa.BooleanArray | None]:
+    text = pc.utf8_trim_whitespace(array)
+    tries = [pc.strptime(text, format=pattern, unit="us", error_is_null=True) for pattern in patterns]
+    moments = pc.coalesce(*tries)
+    bad = pc.and_(pc.is_null(moments), pc.is_valid(array))
+    made = pc.cast(moments, kind, safe=not pa.types.is_date(kind))
+    return made, bad if pc.any(bad, min_count=0).as_py() else None
+
+
+def _caster(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
     def cast(array: pa.Array) -> pa.Array:
         if not _is_text(array.type) or _is_text(kind) or pa.types.is_binary(kind):
             return pc.cast(array, kind)
-        if pattern is not None and pa.types.is_temporal(kind):
-            moments = pc.strptime(array, format=pattern, unit="us", error_is_null=False)
-            return pc.cast(moments, kind, safe=not pa.types.is_date(kind))
         text = pc.utf8_trim_whitespace(array)
         if pa.types.is_date(kind):
             return pc.cast(pc.cast(text, pa.timestamp("us")), kind, safe=False)
@@ -50,7 +60,7 @@ def _caster(kind: pa.DataType, pattern: str | None) -> Callable[[pa.Array], pa.A
     return cast
 
 
-def _likely(array: pa.Array, kind: pa.DataType, pattern: str | None) -> pa.BooleanArray:
+def _likely(array: pa.Array, kind: pa.DataType) -> pa.BooleanArray:
     """False for texts that cannot be a value of `kind`, by their characters alone; never null.
 
     A column of nothing but garbage is refused by one kernel instead of by halving.
@@ -62,7 +72,7 @@ def _likely(array: pa.Array, kind: pa.DataType, pattern: str | None) -> pa.Boole
         characters = r"^\s*[-+]?[0-9.eE+\-a-zA-Z]*[0-9fFnNyY.]\s*$"
     elif pa.types.is_boolean(kind):
         characters = r"^\s*(?i:true|false|0|1)\s*$"
-    elif pa.types.is_temporal(kind) and pattern is None:
+    elif pa.types.is_temporal(kind):
         characters = r"[0-9]"
     if characters is None or not _is_text(array.type):
         return pa.repeat(pa.scalar(True), len(array))

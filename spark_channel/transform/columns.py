@@ -19,14 +19,14 @@ __all__ = ["Output", "Rename", "Select"]
 class Output:
     """One column that `Select` gives: an input column, a constant, or values made up.
 
-    `source` None: `constant` in every row, or `random` values. `kind` None: the source's type. `pattern`
-    (strptime's letters) reads text as a time. `name` None: the source's name.
+    `source` None: `constant` in every row, or `random` values. `kind` None: the source's type. `patterns`
+    (strptime's letters) read text as a time, the first that fits. `name` None: the source's name.
     """
 
     source: Column | None = None
     name: str | None = None
     kind: pa.DataType | None = None
-    pattern: str | None = None
+    patterns: tuple[str, ...] = ()
     constant: Any = None
     random: RandomValues | None = None
 
@@ -60,7 +60,7 @@ class Select(Transformer):
             if output.source is not None and output.kind is not None:
                 given = schema.field(column_index(schema, output.source, self.step))
                 try:
-                    cast_or_refuse(pa.array([], given.type), output.kind, output.pattern)
+                    cast_or_refuse(pa.array([], given.type), output.kind, output.patterns)
                 except pa.ArrowException:
                     raise SchemaError(
                         f"{self.step} {position}: column {given.name!r} is {given.type}, "
@@ -82,7 +82,7 @@ class Select(Transformer):
                 continue
             array = batch.column(column_index(batch.schema, output.source, self.step))
             if output.kind is not None and array.type != output.kind:
-                array, bad = cast_or_refuse(array, output.kind, output.pattern)
+                array, bad = cast_or_refuse(array, output.kind, output.patterns)
                 if bad is not None:
                     reasons.append((bad, f"{self.step} {made.name!r}: not a value of type {output.kind}"))
                     guilty = bad if guilty is None else pc.or_(guilty, bad)
@@ -102,7 +102,7 @@ def constant_of(output: Output) -> pa.Scalar:
     """
     kind = output.kind or pa.string()
     text = pa.array([None if output.constant is None else _as_text(output.constant)], pa.string())
-    made, bad = cast_or_refuse(text, kind, output.pattern)
+    made, bad = cast_or_refuse(text, kind, output.patterns)
     if bad is not None:
         raise OptionError(
             f"column value {output.constant!r} is not a value of type {kind}",

@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.transform.contract import Outcome, Refused, Transformer
 
-__all__ = ["Apply", "Pipeline", "as_transformers", "prepare"]
+__all__ = ["Apply", "Labelled", "Pipeline", "as_transformers", "prepare"]
 
 BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 
@@ -51,6 +51,23 @@ class Apply(Transformer):
                 option="transformers", got=type(made).__name__, takes="a function that gives a RecordBatch",
             )  # fmt: skip
         return made
+
+
+@dataclass(frozen=True, slots=True)
+class Labelled(Transformer):
+    """A step under the name that its errors carry, such as its place in a job file."""
+
+    inner: Transformer
+    label: str
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        try:
+            return self.inner.output_schema(schema)
+        except SchemaError as error:
+            raise SchemaError(f"{self.label}: {error}") from error
+
+    def apply(self, batch: pa.RecordBatch) -> Outcome:
+        return self.inner.apply(batch)
 
 
 def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
@@ -115,6 +132,8 @@ def prepare(steps: Iterable[Any], schema: pa.Schema) -> Pipeline:
         try:
             current = step.output_schema(current)
         except SchemaError as error:
+            if isinstance(step, Labelled):
+                raise
             raise SchemaError(f"transformers[{number}]: {error}") from error
     return Pipeline(made, schema, current)
 

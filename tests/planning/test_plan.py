@@ -4,7 +4,7 @@ import pytest
 
 import spark_channel.planning as planning
 from spark_channel.errors import OptionError
-from spark_channel.planning import Endpoint, Split, TransferSpec, advise, plan
+from spark_channel.planning import Endpoint, EndpointPart, Split, TransferSpec, advise, plan
 
 READER = Endpoint("postgresql", {"url": "postgresql://db/shop", "password": "hunter2"})
 WRITER = Endpoint("parquet", {"path": "/data"})
@@ -96,3 +96,27 @@ def test_the_surface_is_what_it_says() -> None:
     }
     assert exported == set(planning.__all__)
     assert planning.__all__ == sorted(planning.__all__)
+
+
+def test_an_end_of_several_parts_resolves_to_one_end_each() -> None:
+    end = Endpoint(
+        "mysql",
+        {"user": "u", "password": "hunter2"},
+        parts=(
+            EndpointPart({"dbtable": "t_0"}, ("jdbc:mysql://a/x",)),
+            EndpointPart({"dbtable": "t_1"}, ("jdbc:mysql://r:pw@b/x", "jdbc:mysql://c/x")),
+        ),
+    )
+    first, second = end.resolve(lambda urls: urls[-1])
+    assert first.options == {
+        "user": "u", "password": "hunter2", "dbtable": "t_0", "url": "jdbc:mysql://a/x",
+    }  # fmt: skip
+    assert second.options["url"] == "jdbc:mysql://c/x"
+    assert second.parts == ()
+    assert "hunter2" not in repr(end)
+    assert ":pw@" not in repr(end)
+    assert READER.resolve(lambda urls: urls[0]) == (READER,)
+
+
+def test_splits_per_channel_are_what_the_user_says() -> None:
+    assert advise(TransferSpec(READER, WRITER, channels=4, splits_per_channel=3), parallelism=1) == 12

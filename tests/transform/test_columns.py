@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.errors import OptionError, SchemaError
-from spark_channel.transform import Output, RandomValues, Rename, Select, strptime_pattern
+from spark_channel.transform import Output, RandomValues, Rename, Select, TimesAsText, strptime_pattern
 from spark_channel.transform.cast import cast_or_refuse
 
 ROWS = pa.record_batch({"a": ["1", "x", " 3 ", None], "b": ["2024.01.02", "2024.02.03", "soon", "x"]})
@@ -16,7 +16,7 @@ ROWS = pa.record_batch({"a": ["1", "x", " 3 ", None], "b": ["2024.01.02", "2024.
 def test_columns_are_picked_ordered_named_and_typed() -> None:
     step = Select(
         (
-            Output(1, name="day", kind=pa.timestamp("us"), pattern="%Y.%m.%d"),
+            Output(1, name="day", kind=pa.timestamp("us"), patterns=("%Y-%m-%d", "%Y.%m.%d")),
             Output("a", kind=pa.int64()),
             Output(constant="x"),
             Output(constant=True, kind=pa.bool_(), name="flag"),
@@ -31,7 +31,9 @@ def test_columns_are_picked_ordered_named_and_typed() -> None:
 
 
 def test_a_row_is_refused_once_for_the_first_value_that_cannot_be_cast() -> None:
-    step = Select((Output("a", kind=pa.int64()), Output("b", kind=pa.date32(), pattern="%Y.%m.%d")))
+    step = Select(
+        (Output("a", kind=pa.int64()), Output("b", kind=pa.date32(), patterns=("%Y-%m-%d", "%Y.%m.%d")))
+    )
     outcome = step.apply(ROWS)
     assert outcome.batch.column(0).to_pylist() == [1]
     seen = [(refused.rows.to_pylist(), refused.reason) for refused in outcome.refused]
@@ -163,3 +165,28 @@ def test_no_rows_need_no_values() -> None:
 def test_bounds_the_wrong_way_round_are_refused() -> None:
     with pytest.raises(OptionError, match="the smaller number first"):
         RandomValues(9, 5)
+
+
+def test_times_become_text_by_their_pattern() -> None:
+    noon = datetime(2024, 1, 31, 12, 30, 15, 900_000)
+    batch = pa.record_batch(
+        {
+            "at": pa.array([noon, None], pa.timestamp("us")),
+            "far": pa.array([0, None], pa.timestamp("ms", "Asia/Shanghai")),
+            "day": pa.array([noon.date(), None]),
+            "hour": pa.array([noon.time(), None]),
+            "n": pa.array([1, None]),
+        }
+    )
+    step = TimesAsText(dates="%Y%m%d")
+    outcome = step.apply(batch)
+    assert outcome.batch.schema.equals(step.output_schema(batch.schema))
+    first, second = outcome.batch.to_pylist()
+    assert first == {
+        "at": "2024-01-31 12:30:15",
+        "far": "1970-01-01 08:00:00",
+        "day": "20240131",
+        "hour": "12:30:15",
+        "n": 1,
+    }
+    assert set(second.values()) == {None}
