@@ -127,7 +127,7 @@ class JobProgress:
             if not self._table.update(snapshot, now):
                 return False
             if first and now - snapshot.seconds < self._start:
-                self._begin_at(now - min(snapshot.seconds, _LATEST_FIRST_REPORT))
+                self._begin_at(min(self._start, now - min(snapshot.seconds, _LATEST_FIRST_REPORT)))
             self._last = now
             if self._phase is Phase.PLANNING:
                 self._phase = Phase.RUNNING

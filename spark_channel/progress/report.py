@@ -125,7 +125,8 @@ class TransferReport:
         ax.set_xlabel("seconds")
         ax.set_ylabel(f"{unit} per second")
         ax.set_ylim(bottom=0)
-        ax.legend(loc="lower right")
+        if speeds or limit is not None:
+            ax.legend(loc="lower right")
         return ax
 
     def __str__(self) -> str:

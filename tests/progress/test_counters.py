@@ -1,0 +1,148 @@
+"""Counters count under threads, and their snapshots survive the wire and nothing else does."""
+
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_channel.channel import ChannelStatistics
+from spark_channel.progress import Counters, Phase, Snapshot
+from spark_channel.testing import VirtualClock
+
+
+def test_threads_lose_no_count() -> None:
+    counters = Counters(1, 2)
+
+    def count() -> None:
+        for _ in range(2_000):
+            counters.read(1, 10)
+            counters.pushed(1, 10)
+            counters.wrote(1, 10)
+            counters.waited("limit:rows", 0.001)
+            counters.dirty(1)
+
+    threads = [threading.Thread(target=count) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    snapshot = counters.snapshot()
+    assert (snapshot.rows_read, snapshot.rows_pushed, snapshot.rows_written) == (8_000, 8_000, 8_000)
+    assert (snapshot.bytes_read, snapshot.bytes_pushed, snapshot.bytes_written) == (80_000, 80_000, 80_000)
+    assert snapshot.dirty_rows == 8_000
+    assert snapshot.waits["limit:rows"] == pytest.approx(8.0)
+
+
+def test_changes_come_once_and_again_when_they_were_lost() -> None:
+    counters = Counters(0, 0)
+    first = counters.changes()
+    assert first is not None
+    assert counters.changes() is None
+    counters.pushed(3, 30)
+    second = counters.changes()
+    assert second is not None
+    assert second.rows_pushed == 3
+    assert second.sequence > first.sequence
+    counters.unsent()
+    third = counters.changes()
+    assert third is not None
+    assert third.rows_pushed == 3
+
+
+def test_a_final_phase_stays() -> None:
+    counters = Counters(0, 0)
+    counters.enter(Phase.FAILED)
+    counters.enter(Phase.DONE)
+    assert counters.snapshot().phase is Phase.FAILED
+
+
+def _statistics(**figures: Any) -> ChannelStatistics:
+    numbers = dict.fromkeys(ChannelStatistics.__dataclass_fields__, 0)
+    return ChannelStatistics(**{**numbers, "throttled_seconds": {}, **figures})
+
+
+def test_a_followed_channel_gives_rows_and_waits_that_add_up_to_the_producers_time() -> None:
+    clock = VirtualClock()
+    seen = [_statistics()]
+    counters = Counters(0, 0, clock=clock)
+    counters.follow(lambda: seen[0], producers=2)
+    clock.advance(10)
+    seen[0] = _statistics(
+        rows_pushed=7, bytes_pushed=70, wait_writer_seconds=4.0, throttled_seconds={"rows": 9.0}
+    )
+    snapshot = counters.snapshot()
+    assert (snapshot.rows_read, snapshot.rows_pushed, snapshot.bytes_pushed) == (7, 7, 70)
+    assert snapshot.waits == {"limit:rows": 9.0, "target": 4.0, "source": pytest.approx(7.0)}
+
+
+def test_the_end_takes_the_last_figures_and_follows_no_more() -> None:
+    clock = VirtualClock()
+    seen = [_statistics(rows_pushed=1)]
+    counters = Counters(0, 0, clock=clock)
+    counters.follow(lambda: seen[0])
+    seen[0] = _statistics(rows_pushed=5)
+    counters.enter(Phase.DONE)
+    seen[0] = _statistics(rows_pushed=9)
+    clock.advance(100)
+    snapshot = counters.snapshot()
+    assert snapshot.rows_pushed == 5
+    assert snapshot.waits["source"] == 0.0
+
+
+amounts = st.integers(0, 2**63 - 1)
+snapshots = st.builds(
+    Snapshot,
+    task=amounts,
+    attempt=amounts,
+    scan=amounts,
+    sequence=amounts,
+    phase=st.sampled_from(Phase),
+    rows_read=amounts,
+    bytes_written=amounts,
+    rows_expected=st.none() | amounts,
+    seconds=st.integers(0, 10**9).map(lambda ms: ms / 1000),
+    waits=st.dictionaries(st.text(min_size=1, max_size=64), st.integers(0, 10**6).map(float), max_size=5),
+)
+
+
+@given(snapshots)
+def test_a_snapshot_travels_unchanged(snapshot: Snapshot) -> None:
+    assert Snapshot.from_json(json.loads(json.dumps(snapshot.to_json()))) == snapshot
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"rows_read": -1},
+        {"rows_read": 2**63},
+        {"rows_read": 1.5},
+        {"rows_read": True},
+        {"rows_read": "7"},
+        {"task": None},
+        {"phase": "sleeping"},
+        {"phase": 3},
+        {"waits": {"limit": -1}},
+        {"waits": {"limit": 1e300}},
+        {"waits": {"": 1}},
+        {"waits": {str(n): 1 for n in range(65)}},
+        {"waits": [1]},
+        {"seconds": -0.1},
+        {"surprise": 1},
+    ],
+    ids=str,
+)
+def test_what_no_counter_can_have_is_refused(change: dict[str, Any]) -> None:
+    good = replace(Counters(1, 1).snapshot(), rows_read=1).to_json()
+    assert Snapshot.from_json(good).rows_read == 1
+    with pytest.raises(ValueError):
+        Snapshot.from_json({**good, **change})
+
+
+@pytest.mark.parametrize("data", [None, [], "x", 1, {}, {"task": 1}])
+def test_what_is_no_snapshot_is_refused(data: Any) -> None:
+    with pytest.raises(ValueError):
+        Snapshot.from_json(data)

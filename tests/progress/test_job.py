@@ -1,0 +1,253 @@
+"""A job's figures: every task once, whatever is retried; percent, speed and time left."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
+from spark_channel.testing import VirtualClock
+
+
+def snapshot(
+    task: int = 0,
+    attempt: int = 0,
+    rows: int = 0,
+    *,
+    sequence: int = 1,
+    phase: Phase = Phase.RUNNING,
+    **more: object,
+) -> Snapshot:
+    made = Snapshot(
+        task, attempt, sequence=sequence, phase=phase, rows_pushed=rows, bytes_pushed=8 * rows,
+        rows_read=rows, bytes_read=8 * rows, rows_written=rows, bytes_written=8 * rows,
+    )  # fmt: skip
+    return replace(made, **more)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
+
+
+def job(clock: VirtualClock, **spec: object) -> JobProgress:
+    return JobProgress("j", JobSpec("transfer", **spec), clock=clock)  # type: ignore[arg-type]
+
+
+def test_a_retried_task_counts_once_and_its_traffic_twice(clock: VirtualClock) -> None:
+    progress = job(clock)
+    progress.update(snapshot(0, 1, 700))
+    progress.update(snapshot(0, 1, 900, sequence=2, phase=Phase.FAILED))
+    assert progress.status().rows == 0
+    progress.update(snapshot(0, 2, 1000, phase=Phase.DONE))
+    status = progress.status()
+    assert (status.rows, status.rows_moved) == (1000, 1900)
+    assert (status.tasks, status.tasks_done, status.attempts) == (1, 1, 2)
+    report = progress.report()
+    assert (report.rows, report.rows_moved, report.retries) == (1000, 1900, 1)
+
+
+def test_of_two_attempts_that_race_the_furthest_stands_for_the_task(clock: VirtualClock) -> None:
+    progress = job(clock)
+    progress.update(snapshot(0, 1, 500))
+    progress.update(snapshot(0, 2, 300))
+    assert progress.status().rows == 500
+    progress.update(snapshot(0, 2, 800, sequence=2, phase=Phase.DONE))
+    assert progress.status().rows == 800
+    progress.update(snapshot(0, 1, 900, sequence=2))
+    assert progress.status().rows == 800
+
+
+def test_both_attempts_done_count_once(clock: VirtualClock) -> None:
+    progress = job(clock)
+    for attempt in (1, 2):
+        progress.update(snapshot(0, attempt, 100, phase=Phase.DONE))
+    assert progress.status().rows == 100
+
+
+def test_an_attempt_that_fell_silent_gives_way_to_one_that_is_heard(clock: VirtualClock) -> None:
+    progress = job(clock)
+    progress.update(snapshot(0, 1, 900))
+    clock.advance(61)
+    progress.update(snapshot(0, 2, 100))
+    assert progress.status().rows == 100
+
+
+def test_a_late_snapshot_changes_nothing(clock: VirtualClock) -> None:
+    progress = job(clock)
+    assert progress.update(snapshot(rows=500, sequence=5))
+    assert not progress.update(snapshot(rows=100, sequence=4))
+    assert not progress.update(snapshot(rows=500, sequence=5))
+    assert progress.status().rows == 500
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 3), st.integers(0, 2), st.integers(1, 6), st.sampled_from(Phase)),
+        max_size=40,
+    )
+)
+def test_in_any_order_a_task_counts_at_most_once(events: list[tuple[int, int, int, Phase]]) -> None:
+    progress = JobProgress("j", JobSpec("transfer", rows_expected=400), clock=VirtualClock())
+    for task, attempt, sequence, phase in events:
+        progress.update(
+            snapshot(task, attempt, 100 * sequence // 6, sequence=sequence, phase=phase, rows_expected=100)
+        )
+        status = progress.status()
+        tasks = {each[0] for each in events}
+        assert status.rows <= 100 * len(tasks)
+        assert status.rows <= status.rows_moved
+        assert status.percent is not None
+        assert 0 <= status.percent <= 100
+
+
+def test_percent_is_of_the_rows_expected_and_never_above_100(clock: VirtualClock) -> None:
+    progress = job(clock, rows_expected=1000, tasks=2)
+    assert progress.status().percent == 0
+    progress.update(snapshot(0, 0, 250, rows_expected=500))
+    assert progress.status().percent == 25
+    progress.update(snapshot(0, 0, 5000, sequence=2, rows_expected=500))
+    assert progress.status().percent == 50
+    progress.update(snapshot(0, 0, 5000, sequence=3, rows_expected=500, phase=Phase.DONE))
+    progress.update(snapshot(1, 1, 9000, rows_expected=500, phase=Phase.DONE))
+    assert progress.status().percent == 100
+
+
+def test_a_task_that_is_done_has_all_of_its_part_though_the_estimate_was_high(clock: VirtualClock) -> None:
+    progress = job(clock, rows_expected=1000)
+    progress.update(snapshot(0, 0, 100, rows_expected=1000, phase=Phase.DONE))
+    assert progress.status().percent == 100
+
+
+def test_a_plan_that_is_read_twice_has_twice_the_rows(clock: VirtualClock) -> None:
+    progress = job(clock, rows_expected=100)
+    progress.update(snapshot(0, 0, 100, rows_expected=100, scan=3, phase=Phase.DONE))
+    progress.update(snapshot(0, 1, 50, rows_expected=100, scan=4))
+    assert progress.status().percent == 75
+    assert progress.status().rows == 150
+
+
+def test_bytes_give_the_percent_when_rows_are_unknown(clock: VirtualClock) -> None:
+    progress = job(clock, bytes_expected=800)
+    progress.update(snapshot(0, 0, 25, bytes_expected=800))
+    assert progress.status().percent == 25
+
+
+def test_no_percent_and_no_time_left_when_the_total_is_unknown(clock: VirtualClock) -> None:
+    progress = job(clock)
+    progress.update(snapshot(rows=10))
+    clock.advance(1)
+    assert progress.status().percent is None
+    assert progress.status().eta_seconds is None
+
+
+def test_speed_is_of_the_last_seconds_and_falls_when_nothing_comes(clock: VirtualClock) -> None:
+    progress = job(clock)
+    for second in range(1, 21):
+        clock.advance(1)
+        progress.update(snapshot(rows=100 * second, sequence=second))
+    assert progress.status().rows_per_second == pytest.approx(100)
+    assert progress.status().bytes_per_second == pytest.approx(800)
+    for second in range(21, 31):
+        clock.advance(1)
+        progress.update(snapshot(rows=2000 + 300 * (second - 20), sequence=second))
+    assert progress.status().rows_per_second == pytest.approx(300)
+    clock.advance(2.5)
+    assert progress.status().rows_per_second == pytest.approx(150)
+    clock.advance(10)
+    assert progress.status().rows_per_second == 0
+
+
+def test_a_young_job_is_not_too_fast(clock: VirtualClock) -> None:
+    progress = job(clock)
+    clock.advance(2)
+    progress.update(snapshot(rows=200))
+    assert progress.status().rows_per_second == pytest.approx(100)
+
+
+def test_a_job_begins_when_its_first_attempt_did(clock: VirtualClock) -> None:
+    clock.advance(50)
+    progress = job(clock)
+    progress.update(snapshot(rows=200, seconds=0.5))
+    assert progress.status().seconds == pytest.approx(0.5)
+    assert progress.status().rows_per_second == pytest.approx(400)
+
+
+def test_time_left_follows_the_speed(clock: VirtualClock) -> None:
+    progress = job(clock, rows_expected=1000)
+    clock.advance(10)
+    progress.update(snapshot(rows=250, rows_expected=1000))
+    assert progress.status().eta_seconds == pytest.approx(30)
+    progress.enter(Phase.DONE)
+    assert progress.status().eta_seconds == 0
+
+
+def test_wait_shares_are_by_side_and_sum_to_one(clock: VirtualClock) -> None:
+    progress = job(clock)
+    assert progress.status().wait_shares == {}
+    clock.advance(1)
+    waits = {"limit:rows": 0.5, "limit:paused": 0.21, "source": 0.03, "target": 0.2, "target:permit": 0.06}
+    progress.update(snapshot(rows=1, waits=waits))
+    shares = progress.status().wait_shares
+    assert shares == {
+        "limit": pytest.approx(0.71), "source": pytest.approx(0.03), "target": pytest.approx(0.26)
+    }  # fmt: skip
+    assert progress.report().waits == waits
+
+
+def test_publishing_is_a_phase_with_its_own_time(clock: VirtualClock) -> None:
+    progress = job(clock)
+    assert progress.phase is Phase.PLANNING
+    clock.advance(3)
+    progress.update(snapshot(rows=30, phase=Phase.DONE))
+    assert progress.status().phase is Phase.RUNNING
+    progress.enter(Phase.PUBLISHING)
+    clock.advance(2)
+    progress.enter(Phase.DONE, where="table t", rows=29)
+    clock.advance(100)
+    report = progress.report()
+    assert (report.phase, report.seconds, report.publish_seconds) == ("done", 5.0, 2.0)
+    assert (report.where, report.rows) == ("table t", 29)
+    assert report.rows_per_second == pytest.approx(10)
+
+
+def test_a_final_phase_stays_until_reopened(clock: VirtualClock) -> None:
+    progress = job(clock)
+    progress.enter(Phase.FAILED, error="no disk")
+    progress.enter(Phase.DONE)
+    assert progress.report().error == "no disk"
+    assert progress.status().phase is Phase.FAILED
+    progress.reopen()
+    assert progress.status().phase is Phase.RUNNING
+
+
+def test_complete_means_every_task_of_the_plan(clock: VirtualClock) -> None:
+    progress = job(clock, tasks=2)
+    progress.update(snapshot(0, 0, 1, phase=Phase.DONE))
+    assert progress.all_done()
+    assert not progress.complete()
+    progress.update(snapshot(1, 1, 1, phase=Phase.FAILED))
+    assert not progress.complete()
+    progress.update(snapshot(1, 2, 1, phase=Phase.DONE))
+    assert progress.complete()
+    assert not job(clock).complete()
+
+
+def test_a_changed_limit_is_what_status_and_report_show(clock: VirtualClock) -> None:
+    progress = job(clock, rows_per_second=100)
+    progress.set_limits(50, None, "paused")
+    assert progress.status().spec.rows_per_second == 50
+    assert progress.status().note == "paused"
+    assert progress.report().rows_per_second_limit == 50
+
+
+def test_samples_stay_few_and_keep_every_row(clock: VirtualClock) -> None:
+    progress = job(clock)
+    for step in range(1, 6001):
+        clock.advance(0.5)
+        progress.update(snapshot(rows=50 * step, sequence=step))
+    samples = progress.report().samples
+    assert 500 <= len(samples) <= 1200
+    assert all(each.rows_per_second == pytest.approx(100, rel=0.01) for each in samples)
+    assert samples[-1].seconds == pytest.approx(3000)

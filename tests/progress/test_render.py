@@ -1,0 +1,143 @@
+"""What people read, word by word."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_channel.progress import JobSpec, JobStatus, Phase, TransferReport
+from spark_channel.progress.render import before_lines, clock_time, progress_line, short, summary_lines
+
+SPEC = JobSpec(
+    "transfer",
+    name="flights",
+    source="csv /data/flights.csv",
+    target="sqlite flights.db#flights",
+    channels=4,
+    tasks=20,
+    rows_expected=33_500_000,
+    commit="job",
+    rows_per_second=100_000,
+)
+STATUS = JobStatus(
+    job="j",
+    spec=SPEC,
+    phase=Phase.RUNNING,
+    seconds=124.0,
+    percent=37.9,
+    rows=12_400_000,
+    bytes=992_000_000,
+    rows_moved=12_400_000,
+    bytes_moved=992_000_000,
+    rows_per_second=99_800.0,
+    bytes_per_second=7_984_000.0,
+    wait_shares={"limit": 0.71, "source": 0.03, "target": 0.26},
+    dirty_rows=0,
+    eta_seconds=199.2,
+    tasks_done=7,
+    tasks=20,
+    attempts=8,
+)
+REPORT = TransferReport(
+    job="j", kind="transfer", phase="done", started_at="2026-01-01T00:00:00+00:00", seconds=3.5, rows=336_776,
+    bytes=28_100_000, rows_moved=336_776, bytes_moved=28_100_000, where="sqlite flights.db, table flights",
+    commit="job", publish_seconds=0.13, tasks=20, attempts=21, retries=1, rows_per_second_limit=100_000,
+    waits={"limit:rows": 7.1, "source": 0.3, "target": 2.6},
+)  # fmt: skip
+
+
+def test_the_progress_line() -> None:
+    assert progress_line(STATUS) == (
+        "37 % 12.4M rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - dirty 0 - ETA 3:20"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"percent": None, "eta_seconds": None, "wait_shares": {}}, "12.4M rows 99.8k/s of 100k/s - dirty 0"),
+        (
+            {"phase": Phase.PUBLISHING, "wait_shares": {}},
+            "publishing - 12.4M rows 99.8k/s of 100k/s - dirty 0",
+        ),
+        (
+            {"note": "paused", "wait_shares": {}, "rows_per_second": 0.0, "eta_seconds": None},
+            "37 % 12.4M rows 0/s of 100k/s - paused - dirty 0",
+        ),
+        (
+            {"spec": replace(SPEC, rows_per_second=None), "wait_shares": {}},
+            "37 % 12.4M rows 99.8k/s - dirty 0 - ETA 3:20",
+        ),
+        (
+            {"spec": replace(SPEC, rows_per_second=None, bytes_per_second=8_000_000), "wait_shares": {}},
+            "37 % 12.4M rows 7.98MB/s of 8MB/s - dirty 0 - ETA 3:20",
+        ),
+    ],
+)
+def test_the_progress_line_leaves_out_what_is_unknown(change: dict[str, object], line: str) -> None:
+    assert progress_line(replace(STATUS, **change)) == line  # type: ignore[arg-type]
+
+
+@given(st.tuples(*[st.floats(0, 1e9)] * 3).filter(lambda waits: sum(waits) > 1e-3))
+def test_shares_add_up_to_100(waits: tuple[float, float, float]) -> None:
+    total = sum(waits)
+    shares = {side: each / total for side, each in zip(("limit", "source", "target"), waits, strict=True)}
+    line = progress_line(replace(STATUS, wait_shares=shares))
+    words = line.split("waits: ")[1].split(" - ")[0].split()
+    assert sum(int(word) for word in words if word.isdigit()) == 100
+
+
+def test_three_lines_before() -> None:
+    assert before_lines("j", SPEC) == [
+        "transfer flights: csv /data/flights.csv -> sqlite flights.db#flights",
+        "4 channels over 20 splits, about 33.5M rows, commit=job: all rows or none, seen at once",
+        "limit 100k rows/s for the whole job",
+    ]
+    shared = JobSpec("read", source="t", bytes_per_second=64_000_000, limit_scope="shared limit orders-db")
+    assert before_lines("j7", shared) == [
+        "read j7: t -> Spark",
+        "size unknown before it runs",
+        "limit 64MB/s for shared limit orders-db",
+    ]
+    assert before_lines("j", JobSpec("write", target="t"))[2] == "no limit"
+
+
+def test_the_summary() -> None:
+    assert summary_lines(REPORT) == [
+        "copied 336 776 rows (28.1MB) in 3.5 s: 96.2k rows/s of 100k rows/s allowed (96.2 %)",
+        "the rows are in sqlite flights.db, table flights, published in 0.1 s (commit=job)",
+        "20 tasks, 21 attempts (1 retried); waits: limit 71 % source 3 % target 26 %; dirty 0",
+    ]
+    failed = replace(REPORT, phase="failed", error="no space left", where="", publish_seconds=0.0)
+    assert summary_lines(failed)[0] == "failed after 336 776 rows (28.1MB) in 3.5 s: no space left"
+    assert "no space" not in summary_lines(failed)[1]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"), (7, "7"), (0.25, "0.2"), (99.94, "99.9"), (999, "999"), (999.6, "1k"), (1000, "1k"),
+        (1049, "1.05k"), (99_800, "99.8k"), (100_000, "100k"), (999_499, "999k"), (999_500, "1M"),
+        (12_400_000, "12.4M"), (2**63, "9.22E"),
+    ],
+)  # fmt: skip
+def test_short_numbers(value: float, text: str) -> None:
+    assert short(value) == text
+
+
+@given(st.floats(0, 1e18))
+def test_short_numbers_are_near_and_short(value: float) -> None:
+    text = short(value)
+    assert len(text) <= 5
+    units = {"k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
+    number = float(text.rstrip("kMGTPE")) * units.get(text[-1], 1)
+    assert number == pytest.approx(value, rel=0.006, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [(0, "0:00"), (0.1, "0:01"), (59.5, "1:00"), (200, "3:20"), (3600, "1:00:00"), (1e9, ">99 h")],
+)
+def test_clock_time(seconds: float, text: str) -> None:
+    assert clock_time(seconds) == text

@@ -1,0 +1,81 @@
+"""A report can be kept, read again, tabulated and drawn."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from spark_channel.progress import JobSpec, Sample, TransferReport
+
+REPORT = TransferReport(
+    job="j", kind="transfer", phase="done", started_at="2026-01-01T00:00:00+00:00", seconds=4.0, rows=300,
+    bytes=2400, rows_moved=300, bytes_moved=2400, rows_per_second_limit=100, limit_scope="the whole job",
+    waits={"limit:rows": 1.5, "limit:paused": 0.5, "source": 1.0},
+    samples=(Sample(1.0, 90.0, 720.0), Sample(3.0, 105.0, 840.0)),
+)  # fmt: skip
+
+
+def test_json_gives_the_same_report_back() -> None:
+    assert TransferReport.from_json(REPORT.to_json()) == REPORT
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"job": "j"}', '{"surprise": 1}'])
+def test_what_is_no_report_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        TransferReport.from_json(text)
+
+
+def test_speed_is_measured_until_the_last_row() -> None:
+    assert REPORT.moving_seconds == 3.0
+    assert REPORT.rows_per_second == pytest.approx(100)
+    assert REPORT.bytes_per_second == pytest.approx(800)
+    assert replace(REPORT, samples=(), seconds=0.0).rows_per_second == 0.0
+
+
+def test_waits_by_side() -> None:
+    assert REPORT.waits_by_side == {"limit": 2.0, "source": 1.0}
+
+
+def test_samples_as_a_table() -> None:
+    frame = REPORT.to_pandas()
+    assert list(frame.columns) == ["seconds", "rows_per_second", "bytes_per_second"]
+    assert frame["rows_per_second"].tolist() == [90.0, 105.0]
+    assert list(replace(REPORT, samples=()).to_pandas().columns) == list(frame.columns)
+
+
+def test_the_plot_shows_speed_against_the_limit() -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt
+
+    ax = REPORT.plot()
+    assert ax.get_ylabel() == "rows per second"
+    assert [line.get_ydata()[0] for line in ax.get_lines()] == [100.0]  # type: ignore[index]
+    by_bytes = replace(REPORT, rows_per_second_limit=None, bytes_per_second_limit=2_000_000)
+    fresh = plt.figure().subplots()
+    assert by_bytes.plot(fresh) is fresh
+    assert fresh.get_ylabel() == "MB per second"
+    replace(REPORT, samples=(), rows_per_second_limit=None).plot(plt.figure().subplots())
+    plt.close("all")
+
+
+def test_html_is_escaped() -> None:
+    html = replace(REPORT, where="<b>&")._repr_html_()
+    assert "&lt;b&gt;&amp;" in html
+    assert "<b>" not in html
+
+
+def test_a_spec_travels_unchanged_and_nonsense_does_not() -> None:
+    spec = JobSpec("write", target="t", commit="task", rows_per_second=5, tasks=0, rerun="again")
+    assert JobSpec.from_json(json.loads(json.dumps(spec.to_json()))) == spec
+    for change in (
+        {"kind": "dance"},
+        {"rows_per_second": 0},
+        {"tasks": -1},
+        {"x": 1},
+        {"name": 5},
+        {"name": "x" * 5000},
+    ):
+        with pytest.raises(ValueError):
+            JobSpec.from_json({**spec.to_json(), **change})
