@@ -1,0 +1,250 @@
+"""Rows made up, for tests and benchmarks.
+
+Every value is a function of the seed, its column and its row number, so the rows are the same
+whatever the splits, the batches and the retries.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from functools import partial
+from itertools import pairwise
+from typing import Annotated, Any, ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import BeforeValidator, Field
+
+from spark_channel.connectors.contracts import Reader
+from spark_channel.connectors.sql.ddl import arrow_columns
+from spark_channel.errors import OptionError, SourceError
+from spark_channel.options import Amount, ByteAmount, ReadOptions, parse_amount
+from spark_channel.planning import Split
+
+__all__ = ["GeneratorOptions", "GeneratorReader"]
+
+_SCHEMA = "id BIGINT, value DOUBLE, name STRING"
+_PADDING = "padding"
+_POOL = 256
+_LONGEST_PADDING = 1 << 20
+_PROBE_ROWS = 1024
+# Constants of splitmix64, https://prng.di.unimi.it/splitmix64.c
+_MIX = (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+
+
+def _count(value: object) -> int:
+    return 0 if str(value).strip() == "0" else parse_amount(value)
+
+
+class GeneratorOptions(ReadOptions):
+    """What the generator takes."""
+
+    url: str | None = Field(None, description="`generator:`, for who names connectors by url")
+    rows: Annotated[int, BeforeValidator(_count)] = Field(
+        1_000_000, description="how many rows; 0 is an empty source"
+    )
+    generator_schema: str = Field(
+        _SCHEMA,
+        alias="schema",
+        description="columns as Spark writes them; an integer `id` holds the row's number",
+    )
+    row_bytes: ByteAmount | None = Field(
+        None,
+        description="Arrow bytes per row, reached with a column `padding`; up to 1 MiB more than the others",
+    )
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="another seed, other values")
+    rows_per_batch: Amount = Field(65_536, description="rows per batch, at most")
+    skew: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
+        0.0, description="the share of the rows that the first split holds; 0: equal splits"
+    )
+    null_every: Amount | None = Field(
+        None, description="each row so numbered is NULL in all columns but `id`"
+    )
+    fail_at_row: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="reading ends with an error at this row, counted from 0"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.where is not None:
+            raise OptionError(
+                "the generator takes no 'where': ask for other 'rows'", option="where", got=self.where
+            )
+        if self.url is not None and self.url.lower().removeprefix("jdbc:").rstrip("/") != "generator:":
+            raise OptionError(
+                f"option 'url' got {self.url!r}; it takes generator:",
+                option="url",
+                got=self.url,
+                takes="generator:",
+            )
+
+
+class GeneratorReader(Reader):
+    """Rows without a source."""
+
+    Options: ClassVar[type[ReadOptions]] = GeneratorOptions
+    options: GeneratorOptions
+
+    def __init__(self, options: GeneratorOptions) -> None:
+        super().__init__(options)
+        self._schema = _schema(options)
+        self._padding = 0
+        if options.row_bytes is not None:
+            self._padding = _padding_bytes(options, self._schema)
+            self._schema = self._schema.append(pa.field(_PADDING, pa.string()))
+        if options.columns is not None:
+            self._schema = _picked(self._schema, options.columns)
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def split(self, advice: int) -> list[Split]:
+        rows = self.options.rows
+        parts = max(1, min(advice, rows))
+        edges = [rows * part // parts for part in range(parts + 1)]
+        if self.options.skew and parts > 1:
+            first = round(rows * self.options.skew)
+            edges = [0, *(first + (rows - first) * part // (parts - 1) for part in range(parts))]
+        probe = min(rows, _PROBE_ROWS)
+        row_bytes = self.batch(0, probe).nbytes / probe if probe else 0
+        return [
+            Split({"start": start, "end": end}, end - start, round((end - start) * row_bytes))
+            for start, end in pairwise(edges)
+            if end > start
+        ]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        start, end = int(split.params["start"]), int(split.params["end"])
+        fail = self.options.fail_at_row
+        fails = fail is not None and start <= fail < end
+        stop = fail if fail is not None and fails else end
+        step = self._batch_rows(split)
+        for begin in range(start, stop, step):
+            yield self.batch(begin, min(step, stop - begin))
+        if fails:
+            raise SourceError(f"row {fail} cannot be read: option 'failAtRow' asks for it")
+
+    def _batch_rows(self, split: Split) -> int:
+        rows = [self.options.rows_per_batch]
+        if self.fetch_size.rows is not None:
+            rows.append(self.fetch_size.rows)
+        if self.fetch_size.nbytes is not None and split.rows and split.nbytes:
+            rows.append(self.fetch_size.nbytes * split.rows // split.nbytes)
+        return max(1, min(rows))
+
+    def batch(self, start: int, rows: int) -> pa.RecordBatch:
+        """`rows` rows from number `start` on."""
+        numbers = pc.add(_numbers(rows), start)
+        empty = None
+        if self.options.null_every is not None:
+            every = self.options.null_every
+            remainder = pc.subtract(numbers, pc.multiply(pc.divide(numbers, every), every))
+            empty = pc.equal(remainder, every - 1)
+        arrays = []
+        for field in self._schema:
+            if field.name.lower() == "id" and pa.types.is_integer(field.type):
+                arrays.append(pc.cast(numbers, field.type, safe=False))
+                continue
+            values = self._values(field, numbers)
+            arrays.append(values if empty is None else pc.if_else(empty, pa.scalar(None, field.type), values))
+        return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+    def _values(self, field: pa.Field, numbers: pa.Array) -> pa.Array:
+        salt = hashlib.blake2b(f"{self.options.seed}/{field.name}".encode(), digest_size=8).digest()
+        noise = _noise(numbers, int.from_bytes(salt, "little"))
+        if field.name == _PADDING and self.options.row_bytes is not None:
+            return pc.take(_pool(self._padding), pc.bit_wise_and(noise, pa.scalar(_POOL - 1, pa.uint64())))
+        return _shaped(noise, field.type)
+
+
+def _schema(options: GeneratorOptions) -> pa.Schema:
+    columns = arrow_columns(options.generator_schema, "schema")
+    if options.row_bytes is not None and _PADDING in columns:
+        raise OptionError(f"options 'rowBytes' and 'schema' both make a column {_PADDING!r}", option="schema")
+    return pa.schema(list(columns.items()))
+
+
+def _picked(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:
+    unknown = [name for name in names if name not in schema.names]
+    if unknown:
+        raise OptionError(
+            f"option 'columns' names {unknown[0]!r}, which is not there; columns: {', '.join(schema.names)}",
+            option="columns",
+            got=unknown[0],
+            takes=", ".join(schema.names),
+        )
+    return pa.schema([schema.field(name) for name in names])
+
+
+def _padding_bytes(options: GeneratorOptions, schema: pa.Schema) -> int:
+    """The length of `padding` that fills a row up to `rowBytes`: an offset of 4 bytes comes with it."""
+    assert options.row_bytes is not None
+    plain = GeneratorReader(
+        options.model_copy(update={"row_bytes": None, "columns": None, "null_every": None})
+    )
+    others = plain.batch(0, _PROBE_ROWS).nbytes / _PROBE_ROWS
+    padding: int = options.row_bytes - round(others) - 4
+    if not 0 <= padding <= _LONGEST_PADDING:
+        least = round(others) + 4
+        raise OptionError(
+            f"option 'rowBytes' got {options.row_bytes}; the columns {', '.join(schema.names)} take it from "
+            f"{least} to {least + _LONGEST_PADDING} bytes",
+            option="rowBytes",
+            got=str(options.row_bytes),
+            takes=f"{least} to {least + _LONGEST_PADDING}",
+        )
+    return padding
+
+
+class _Arange:
+    """0, 1, 2, ... as an array that grows with the largest batch asked for, and is sliced without a copy."""
+
+    array = pa.array([], pa.int64())
+
+
+def _numbers(rows: int) -> pa.Array:
+    if len(_Arange.array) < rows:
+        _Arange.array = pa.array(range(rows), pa.int64())
+    return _Arange.array.slice(0, rows)
+
+
+def _noise(numbers: pa.Array, salt: int) -> pa.Array:
+    """64 even bits per row number; arithmetic wraps, as splitmix64 wants it."""
+    word = partial(pa.scalar, type=pa.uint64())
+    state = pc.add(pc.multiply(pc.cast(numbers, pa.uint64()), word(_MIX[0])), word(salt))
+    state = pc.multiply(pc.bit_wise_xor(state, pc.shift_right(state, word(30))), word(_MIX[1]))
+    state = pc.multiply(pc.bit_wise_xor(state, pc.shift_right(state, word(27))), word(_MIX[2]))
+    return pc.bit_wise_xor(state, pc.shift_right(state, word(31)))
+
+
+def _below(noise: pa.Array, limit: int) -> pa.Array:
+    """int64 from 0 to `limit` - 1."""
+    small = pc.shift_right(noise, pa.scalar(1, pa.uint64())).view(pa.int64())
+    return pc.subtract(small, pc.multiply(pc.divide(small, limit), limit))
+
+
+def _shaped(noise: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Noise as values of `kind`: all integers, reals in [0, 1), days and times of 1970 to 2037."""
+    if pa.types.is_boolean(kind):
+        return pc.equal(pc.bit_wise_and(noise, pa.scalar(1, pa.uint64())), pa.scalar(1, pa.uint64()))
+    if pa.types.is_integer(kind):
+        return pc.cast(noise.view(pa.int64()), kind, safe=False)
+    if pa.types.is_floating(kind):
+        bits = 53 if kind == pa.float64() else 24
+        whole = pc.shift_right(noise, pa.scalar(64 - bits, pa.uint64()))
+        return pc.cast(pc.divide(pc.cast(whole, pa.float64()), float(1 << bits)), kind)
+    if pa.types.is_decimal(kind):
+        unscaled = _below(noise, 10 ** min(kind.precision, 18))
+        whole = pc.cast(unscaled, pa.decimal128(19, 0))
+        return pa.Array.from_buffers(kind, len(whole), whole.buffers())
+    if pa.types.is_date(kind):
+        return pc.cast(pc.cast(_below(noise, 24_855), pa.int32()), kind)
+    if pa.types.is_timestamp(kind):
+        return pc.cast(_below(noise, 2**31 * 1_000_000), kind)
+    text = pc.cast(_below(noise, 10**9), pa.string())
+    return text if pa.types.is_string(kind) else pc.cast(text, kind)
+
+
+def _pool(length: int) -> pa.Array:
+    return pa.array(
+        [(hashlib.sha256(bytes([n])).hexdigest() * (length // 64 + 1))[:length] for n in range(_POOL)]
+    )

@@ -1,0 +1,309 @@
+"""Holds a `Writer` to its contract: call `writer_conformance` in a pytest test of your connector."""
+
+import itertools
+import multiprocessing
+import os
+import pickle
+import uuid
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import pyarrow as pa
+
+from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.errors import ChannelError
+from spark_channel.options import CommitMode
+from spark_channel.testing.expect import expect, held_now, rows_of, same_rows
+
+__all__ = ["writer_conformance"]
+
+_SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string())])
+_WAIT_SECONDS = 60.0
+_KILLED = 86
+_T = TypeVar("_T")
+
+
+def writer_conformance(
+    make_writer: Callable[[], Writer],
+    *,
+    read_back: Callable[[], pa.Table | None] | None,
+    commits: Sequence[CommitMode] = ("job", "task"),
+    ledger: bool = True,
+    overwrite: bool = True,
+    leftovers: Callable[[], Collection[object]] | None = None,
+) -> None:
+    """Hold the writer that `make_writer` makes to the contract of `Writer`.
+
+    The target takes rows of `id` (int64) and `name` (string); it may begin with rows, or not exist.
+    `make_writer` gives a new, picklable writer to the same target each time. `read_back` gives what a
+    reader of the target sees now, None where it does not exist; None for a target that cannot be read.
+    `commits` are the modes it supports. `ledger`: whether it knows a transaction pair again.
+    `overwrite`: whether it can replace. `leftovers`: what staging holds now, empty when nothing.
+
+    Raises:
+        AssertionError: says what the contract asks, and what the writer did.
+    """
+    for commit in commits:
+        kit = _Kit(make_writer, read_back, leftovers, commit)
+        kit.publishes_once()
+        kit.derives_its_plan_again()
+        kit.takes_one_attempt_of_two()
+        kit.rolls_back()
+        kit.aborts()
+        kit.ends_a_task_writer()
+        kit.publishes_nothing()
+        kit.survives_a_kill()
+        if overwrite:
+            kit.replaces()
+        if ledger:
+            kit.knows_a_transaction_again()
+
+
+_numbers = itertools.count(1)
+
+
+def _rows(count: int) -> pa.RecordBatch:
+    """Rows that no other call gives."""
+    ids = list(itertools.islice(_numbers, count))
+    return pa.RecordBatch.from_arrays(
+        [pa.array(ids, pa.int64()), pa.array([f"name {number}" for number in ids])], schema=_SCHEMA
+    )
+
+
+@dataclass
+class _Kit:
+    make_writer: Callable[[], Writer]
+    read_back: Callable[[], pa.Table | None] | None
+    leftovers: Callable[[], Collection[object]] | None
+    commit: CommitMode
+    attempts: Iterator[int] = field(default_factory=lambda: itertools.count(100))
+
+    def context(self, *, overwrite: bool = False, txn: tuple[str, int] | None = None) -> WriteContext:
+        return WriteContext(
+            job=f"conformance-{uuid.uuid4().hex}", commit=self.commit, overwrite=overwrite, txn=txn
+        )
+
+    def begin(self, context: WriteContext | None = None) -> tuple[Writer, WritePlan]:
+        """A writer and its plan, both as they arrive in another process."""
+        writer = self.make_writer()
+        plan = writer.prepare(context or self.context(), _SCHEMA)
+        expect(plan.commit == self.commit, f"asked for commit={self.commit}, the plan says {plan.commit}")
+        expect(plan.schema.equals(_SCHEMA), "the plan's schema is not the one given to prepare()")
+        return _travel(writer), _travel(plan)
+
+    def run(self, writer: Writer, plan: WritePlan, task: int, *batches: pa.RecordBatch) -> Receipt:
+        attempt = next(self.attempts)
+        task_writer = writer.open(plan, task, attempt)
+        for batch in batches:
+            task_writer.write(batch)
+        task_writer.flush()
+        receipt = _travel(task_writer.close())
+        rows = sum(batch.num_rows for batch in batches)
+        expect((receipt.task, receipt.attempt) == (task, attempt), f"{receipt} is not of {task}, {attempt}")
+        expect(receipt.rows == rows, f"a receipt says {receipt.rows} rows; {rows} were written")
+        expect(receipt.nbytes >= 0, f"a receipt says {receipt.nbytes} bytes")
+        return receipt
+
+    def seen(self) -> Counter[str]:
+        table = self.read_back() if self.read_back is not None else None
+        return Counter() if table is None else rows_of(table.select(_SCHEMA.names))
+
+    def expect_seen(self, wanted: Counter[str], when: str) -> None:
+        if self.read_back is not None:
+            same_rows(self.seen(), wanted, f"commit={self.commit}, {when}")
+
+    def expect_unseen(self, before: Counter[str], when: str) -> None:
+        """Rows of `commit=job` are not seen before the commit."""
+        if self.commit == "job":
+            self.expect_seen(before, when)
+
+    def expect_clean(self, when: str) -> None:
+        left = self.leftovers() if self.leftovers is not None else ()
+        expect(not left, f"commit={self.commit}, {when}: staging still holds {list(left)}")
+
+    def publishes_once(self) -> None:
+        before, held = self.seen(), held_now()
+        one, two, three = _rows(5), _rows(1), _rows(7)
+        writer, plan = self.begin()
+        receipts = [
+            self.run(writer, plan, 0, one, two),
+            self.run(writer, plan, 1),
+            self.run(writer, plan, 2, three),
+        ]
+        self.expect_unseen(before, "before the commit")
+        after = before + rows_of([one, two, three])
+        writer.commit(plan, receipts)
+        self.expect_seen(after, "after the commit")
+        writer.commit(plan, receipts)
+        self.expect_seen(after, "after a second commit")
+        _travel(self.make_writer()).commit(plan, receipts)
+        self.expect_seen(after, "after a third commit, by a new writer")
+        writer.abort(plan, receipts)
+        writer.abort(plan, None)
+        self.expect_seen(after, "after abort() of what was published")
+        self.expect_clean("after a commit")
+        held.expect_no_more("after a commit")
+
+    def derives_its_plan_again(self) -> None:
+        before, rows, context = self.seen(), _rows(4), self.context()
+        writer, plan = self.begin(context)
+        receipt = self.run(writer, plan, 0, rows)
+        other, again = self.begin(context)
+        other.commit(again, [receipt])
+        self.expect_seen(before + rows_of([rows]), "committed with a plan that was derived again")
+        self.expect_clean("after that commit")
+
+    def takes_one_attempt_of_two(self) -> None:
+        before, rows = self.seen(), _rows(6)
+        writer, plan = self.begin()
+        first, second = next(self.attempts), next(self.attempts)
+        one, two = writer.open(plan, 0, first), writer.open(plan, 0, second)
+        one.write(rows)
+        two.write(rows)
+        receipts = [_travel(one.close()), _travel(two.close())]
+        expect(all(receipt.rows == rows.num_rows for receipt in receipts), f"rows of receipts: {receipts}")
+        writer.commit(plan, [receipts[1]])
+        self.expect_seen(before + rows_of([rows]), "after two attempts of one task")
+        self.expect_clean("after two attempts of one task")
+
+    def rolls_back(self) -> None:
+        before, lost, rows = self.seen(), _rows(3), _rows(2)
+        writer, plan = self.begin()
+        held = held_now()
+        attempt = writer.open(plan, 0, next(self.attempts))
+        attempt.write(lost)
+        attempt.flush()
+        attempt.rollback()
+        attempt.rollback()
+        writer.open(plan, 1, next(self.attempts)).rollback()
+        held.expect_no_more("after rollback()")
+        self.expect_seen(before, "after rollback()")
+        writer.commit(plan, [self.run(writer, plan, 0, rows)])
+        self.expect_seen(before + rows_of([rows]), "after a rollback and another attempt")
+
+    def aborts(self) -> None:
+        before = self.seen()
+        for receipts_known in (True, False):
+            writer, plan = self.begin()
+            running = writer.open(plan, 1, next(self.attempts))
+            running.write(_rows(3))
+            receipt = self.run(writer, plan, 0, _rows(4)) if self.commit == "job" else None
+            writer.abort(plan, [receipt, None] if receipts_known else None)
+            writer.abort(plan, None)
+            _travel(self.make_writer()).abort(plan, None)
+            self.expect_seen(before, "after abort()")
+            _end(running)
+            writer.abort(plan, None)
+            self.expect_seen(before, "after abort(), and the end of a task that was still running")
+            self.expect_clean("after abort()")
+
+    def ends_a_task_writer(self) -> None:
+        before, rows = self.seen(), _rows(2)
+        writer, plan = self.begin()
+        attempt = writer.open(plan, 0, next(self.attempts))
+        attempt.write(rows)
+        receipt = _travel(attempt.close())
+        for name, call in (("write()", lambda: attempt.write(rows)), ("close()", attempt.close)):
+            try:
+                call()
+            except ChannelError:
+                continue
+            raise AssertionError(f"{name} after close() went through: an attempt ends once")
+        writer.commit(plan, [receipt])
+        self.expect_seen(before + rows_of([rows]), "after close()")
+
+    def publishes_nothing(self) -> None:
+        before = self.seen()
+        writer, plan = self.begin()
+        writer.commit(plan, [])
+        self.expect_seen(before, "after a job without tasks")
+        writer, plan = self.begin()
+        writer.commit(plan, [self.run(writer, plan, task) for task in range(2)])
+        self.expect_seen(before, "after tasks without rows")
+        self.expect_clean("after tasks without rows")
+
+    def survives_a_kill(self) -> None:
+        before, rows = self.seen(), _rows(5)
+        writer, plan = self.begin()
+        self.kill_mid_write(writer, plan, 0)
+        writer.commit(plan, [self.run(writer, plan, 0, rows), self.run(writer, plan, 1)])
+        after = before + rows_of([rows])
+        self.expect_seen(after, "after an attempt that was killed, and another one")
+        self.expect_clean("after a killed attempt and a commit")
+        writer, plan = self.begin()
+        self.kill_mid_write(writer, plan, 0)
+        writer.abort(plan, None)
+        self.expect_seen(after, "after an attempt that was killed, and abort()")
+        self.expect_clean("after a killed attempt and abort()")
+
+    def kill_mid_write(self, writer: Writer, plan: WritePlan, task: int) -> None:
+        spawn = multiprocessing.get_context("spawn")
+        process = spawn.Process(
+            target=_write_and_die, args=(writer, plan, task, next(self.attempts), _rows(3))
+        )
+        process.start()
+        process.join(_WAIT_SECONDS)
+        code = process.exitcode
+        process.kill()
+        process.join()
+        expect(code == _KILLED, f"an attempt in another process ended with exit code {code}")
+
+    def replaces(self) -> None:
+        rows = _rows(3)
+        writer, plan = self.begin(self.context(overwrite=True))
+        receipt = self.run(writer, plan, 0, rows)
+        writer.commit(plan, [receipt])
+        self.expect_seen(rows_of([rows]), "after overwrite")
+        before = self.seen()
+        if self.commit == "job":
+            writer, plan = self.begin(self.context(overwrite=True))
+            self.run(writer, plan, 0, _rows(2))
+            self.expect_seen(before, "before the commit of an overwrite")
+            writer.abort(plan, None)
+            self.expect_seen(before, "after abort() of an overwrite")
+
+    def knows_a_transaction_again(self) -> None:
+        before, rows = self.seen(), _rows(3)
+        txn = (f"conformance-{uuid.uuid4().hex}", 7)
+        writer, plan = self.begin(self.context(txn=txn))
+        expect(plan.published_at is None, "a new transaction pair is said to be published")
+        writer.commit(plan, [self.run(writer, plan, 0, rows)])
+        after = before + rows_of([rows])
+        self.expect_seen(after, "after a transaction pair")
+        writer, plan = self.begin(self.context(txn=txn))
+        expect(plan.published_at, "a published transaction pair is not known again")
+        attempt = writer.open(plan, 0, next(self.attempts))
+        attempt.write(_rows(2))
+        writer.commit(plan, [_travel(attempt.close())])
+        writer.abort(plan, None)
+        self.expect_seen(after, "after the same transaction pair again")
+        self.expect_clean("after the same transaction pair again")
+        writer, plan = self.begin(self.context(txn=(txn[0], 8)))
+        expect(plan.published_at is None, "the next version of a transaction pair is said to be published")
+        writer.abort(plan, None)
+
+
+def _travel(thing: _T) -> _T:
+    """`thing` as it arrives in another process."""
+    return pickle.loads(pickle.dumps(thing))  # type: ignore[no-any-return]  # noqa: S301
+
+
+def _end(attempt: TaskWriter) -> None:
+    """A task that runs on after its job was aborted: it may fail, and then it is rolled back."""
+    try:
+        attempt.write(_rows(2))
+        attempt.flush()
+    except ChannelError:
+        pass
+    attempt.rollback()
+
+
+def _write_and_die(writer: Writer, plan: WritePlan, task: int, attempt: int, batch: pa.RecordBatch) -> None:
+    """Runs in a process of its own, and ends it as SIGKILL would: no `finally`, nothing flushed."""
+    task_writer = writer.open(plan, task, attempt)
+    task_writer.write(batch)
+    task_writer.flush()
+    task_writer.write(batch)
+    os._exit(_KILLED)
