@@ -175,7 +175,7 @@ def conserved(channel: MemoryChannel) -> None:
     assert 0 <= s.rows_held <= s.rows_stored
     assert 0 <= s.bytes_held <= s.bytes_stored
     assert s.rows_stored - s.rows_held == channel.backlog
-    assert 0 <= s.rows_reserved
-    assert 0 <= s.bytes_reserved
+    assert s.rows_reserved >= 0
+    assert s.bytes_reserved >= 0
     assert s.rows_stored + s.rows_reserved <= s.capacity_rows
     assert s.bytes_stored + s.bytes_reserved <= s.capacity_bytes or s.rows_stored + s.rows_reserved == 1

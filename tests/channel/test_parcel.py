@@ -1,5 +1,7 @@
 """Shares of bytes: sums are exact, bounds are kept, and nothing smaller would have done."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +18,7 @@ def test_shares_of_adjoining_slices_sum_exactly(size: tuple[int, int], data: st.
     nbytes, count = size
     cuts = sorted(data.draw(st.lists(st.integers(0, count))))
     bounds = [0, *cuts, count]
-    shares = [bytes_between(nbytes, count, a, b) for a, b in zip(bounds, bounds[1:], strict=False)]
+    shares = [bytes_between(nbytes, count, a, b) for a, b in itertools.pairwise(bounds)]
     assert sum(shares) == nbytes
     assert min(shares) >= 0
 

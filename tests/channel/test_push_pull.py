@@ -134,18 +134,18 @@ def test_bytes_are_bounded_by_single_pushes_too(clock: VirtualClock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bounds", "expected"),
+    ("capacity_rows", "capacity_bytes", "expected"),
     [
-        ({"capacity_rows": 4}, [4, 4, 2]),
-        ({"capacity_bytes": 4 * ROW}, [4, 4, 2]),
-        ({"capacity_bytes": 4 * ROW + 7}, [4, 4, 2]),
-        ({"capacity_rows": 5, "capacity_bytes": 3 * ROW}, [3, 3, 3, 1]),
+        (4, 1000, [4, 4, 2]),
+        (1000, 4 * ROW, [4, 4, 2]),
+        (1000, 4 * ROW + 7, [4, 4, 2]),
+        (5, 3 * ROW, [3, 3, 3, 1]),
     ],
 )
 def test_a_batch_larger_than_the_channel_is_sliced(
-    bounds: dict[str, int], expected: list[int], clock: VirtualClock
+    capacity_rows: int, capacity_bytes: int, expected: list[int], clock: VirtualClock
 ) -> None:
-    channel = MemoryChannel(**bounds, clock=clock)
+    channel = MemoryChannel(capacity_rows, capacity_bytes, clock=clock)
     batch = rows(10)
     producer = Thread(lambda: channel.push(batch))
     pieces = []
