@@ -126,7 +126,8 @@ class Station:
 
     def _ring(self) -> None:
         assert self._bell is not None
-        self._bell.ring(self.key, self._linger)
+        lingers = self._linger and not all(channel.ended for channel in self.channels)
+        self._bell.ring(self.key, self._linger if lingers else 0.0)
 
     def _take(self, *, everything: bool) -> list[pa.RecordBatch]:
         if self._peers == 1 or everything:
