@@ -4,15 +4,19 @@
     Level -> Meter            rows and bytes, a `channel.Limiter` for one process
     Coordinator               hands out the grants of one limit        (on the driver's host)
     LeaseLimiter              a `channel.Limiter` that lives on grants  (in every Spark task)
+    AllOf                     several limiters as one
+    Permits                   how many at once                          (`maxConnections`)
+    Pressure                  AIMD: a probe's answers -> a factor for `Coordinator.press`
+    LimitBook                 all limits and permits of a service by name, and limits per resource mark
 
 The coordinator and its clients speak in plain dataclasses (`messages`), one request, one reply. A shell
 that carries them, over whatever it likes, is this and no more::
 
     # the service                                   # the client, one thread
-    coordinator = Coordinator("orders-db", 50_000)  limiter = LeaseLimiter("orders-db", job, "task 7")
-    def on_call(data: bytes) -> bytes:              while (request := limiter.next_request()) is not None:
-        return coordinator.answer(data)                 try:
-                                                            data = call(encode(request), timeout=2)
+    book = LimitBook()                              limiter = LeaseLimiter("orders-db", job, "task 7")
+    book.add_limit("orders-db", 50_000)             while (request := limiter.next_request()) is not None:
+    def on_call(data: bytes) -> bytes:                  try:
+        return book.answer(data)                            data = call(encode(request), timeout=2)
                                                         except ServiceUnavailableError as error:
                                                             limiter.failed(request, error)
                                                         else:
@@ -24,11 +28,14 @@ after `close()`. A `Denied(rejoin=True)` (restart, or silence) makes it `Join` a
 People say `Set`, `Pause`, `Resume` and `Status`. Tokens and addresses are the shell's business.
 """
 
+from spark_channel.limits.book import LimitBook, marked
 from spark_channel.limits.bucket import TokenBucket
 from spark_channel.limits.client import LeaseLimiter
+from spark_channel.limits.combined import AllOf
 from spark_channel.limits.coordinator import Coordinator
 from spark_channel.limits.messages import (
     Ask,
+    AskPermit,
     ClientStatus,
     Denied,
     Done,
@@ -40,18 +47,24 @@ from spark_channel.limits.messages import (
     Leave,
     LimitStatus,
     Pause,
+    Permit,
     Reply,
     Request,
     Resume,
     Return,
+    ReturnPermit,
     Set,
     Status,
 )
 from spark_channel.limits.meter import Meter
+from spark_channel.limits.permits import Permits
+from spark_channel.limits.pressure import Pressure, PressureState, UnreachablePolicy
 from spark_channel.limits.wire import decode_reply, decode_request, encode
 
 __all__ = [
+    "AllOf",
     "Ask",
+    "AskPermit",
     "ClientStatus",
     "Coordinator",
     "Denied",
@@ -63,17 +76,25 @@ __all__ = [
     "Joined",
     "LeaseLimiter",
     "Leave",
+    "LimitBook",
     "LimitStatus",
     "Meter",
     "Pause",
+    "Permit",
+    "Permits",
+    "Pressure",
+    "PressureState",
     "Reply",
     "Request",
     "Resume",
     "Return",
+    "ReturnPermit",
     "Set",
     "Status",
     "TokenBucket",
+    "UnreachablePolicy",
     "decode_reply",
     "decode_request",
     "encode",
+    "marked",
 ]

@@ -32,6 +32,9 @@ __all__ = ["LeaseLimiter"]
 PATIENCE = 10.0
 """Seconds without an answer after which the work fails."""
 
+IDLE = 0.1
+"""Seconds without a payment after which a grant goes back, so that others can use it."""
+
 FIRST_RETRY = 0.05
 SLOWEST_RETRY = 2.0
 _NEVER = 1 << 62
@@ -68,6 +71,7 @@ class LeaseLimiter:
         self._grant: Grant | None = None
         self._ends = now
         self._waiting: dict[_LeasePayment, None] = {}
+        self._idle_since = now
         self._client = self._epoch = ""
         self._number = 0
         self._in_flight: Request | None = None
@@ -76,7 +80,6 @@ class LeaseLimiter:
         self._next_heartbeat = _NEVER
         self._heartbeat_in = 0
         self._reported = ((0.0, 0.0), (0.0, 0.0))
-        self._told = (0.0, 0.0)
         self._silent_since: int | None = None
         self._failures = 0
         self._retry_at = now
@@ -198,36 +201,37 @@ class LeaseLimiter:
         wanted = self._next_ask
         if not self._client:
             return self._or_later(Join(self._limit, self._job, self._name), wanted, now)
+        if not self._waiting and now < self._ends:
+            wanted = min(wanted, self._idle_since + nanoseconds(IDLE))
         if wanted <= now:
             (rows, lost_rows), (nbytes, lost_bytes) = self._use(now)
-            grant = 0 if self._grant is None else self._grant.grant
-            why = self._why(now)
-            if self._waiting or rows > self._told[0] or nbytes > self._told[1]:
+            if self._waiting or (now < self._ends and now < self._idle_since + nanoseconds(IDLE)):
                 self._reported = ((rows, lost_rows), (nbytes, lost_bytes))
                 ask = Ask(
                     limit=self._limit,
                     client=self._client,
                     epoch=self._epoch,
                     number=self._number + 1,
-                    grant=grant,
+                    grant=0 if self._grant is None else self._grant.grant,
                     spent_rows=rows,
                     spent_bytes=nbytes,
                     missed_rows=lost_rows,
                     missed_bytes=lost_bytes,
-                    waiting=why,
+                    waiting=self._why(now),
                 )
                 return self._or_later(ask, wanted, now)
-            if now < self._ends:
+            if now < self._ends and self._grant is not None:
                 self._stop(now)
                 back = Return(
                     limit=self._limit,
                     client=self._client,
                     epoch=self._epoch,
                     number=self._number + 1,
-                    grant=grant,
+                    grant=self._grant.grant,
                     spent_rows=rows,
                     spent_bytes=nbytes,
-                    waiting=why,
+                    missed_rows=lost_rows,
+                    missed_bytes=lost_bytes,
                 )
                 return self._or_later(back, wanted, now)
             self._next_ask = wanted = _NEVER
@@ -268,8 +272,6 @@ class LeaseLimiter:
             case Grant():
                 self._begin(reply, now)
             case Hold():
-                (rows, _), (nbytes, _) = self._reported
-                self._told = (rows, nbytes)
                 self._reason = reply.reason
                 self._next_ask = now + nanoseconds(reply.retry_in)
                 if reply.drop:
@@ -294,7 +296,6 @@ class LeaseLimiter:
         self._stop(now)
         self._grant = None
         self._reported = ((0.0, 0.0), (0.0, 0.0))
-        self._told = (0.0, 0.0)
         for flow in self._flows:
             flow.forget(*flow.used())
 
@@ -302,7 +303,6 @@ class LeaseLimiter:
         for flow, (spent, missed) in zip(self._flows, self._reported, strict=True):
             flow.forget(spent, missed)
         self._reported = ((0.0, 0.0), (0.0, 0.0))
-        self._told = (0.0, 0.0)
         self._grant = grant
         starts_in = nanoseconds(grant.starts_in)
         self._ends = self._sent + starts_in + nanoseconds(grant.lasts)
@@ -354,7 +354,7 @@ class LeaseLimiter:
                 return wait
             for flow, share in zip(self._flows, payment.shares, strict=True):
                 flow.settle(share)
-            del self._waiting[payment]
+            self._leave(payment, now)
             return _PAID
 
     def _cancel(self, payment: "_LeasePayment") -> None:
@@ -363,7 +363,13 @@ class LeaseLimiter:
                 now = self._now()
                 for flow, share in zip(self._flows, payment.shares, strict=True):
                     flow.cancel(share, now)
-                del self._waiting[payment]
+                self._leave(payment, now)
+
+    def _leave(self, payment: "_LeasePayment", now: int) -> None:
+        del self._waiting[payment]
+        if not self._waiting:
+            self._idle_since = now
+            self._changed.notify_all()
 
     def _lose_patience(self, now: int, error: ServiceUnavailableError | None) -> None:
         since = min(self._next_ask, now) if self._silent_since is None else self._silent_since

@@ -43,12 +43,12 @@ from spark_channel.limits.wire import decode_request, encode
 
 __all__ = ["Coordinator"]
 
-HORIZON = 0.75
-"""Seconds that a grant lasts. A client asks again at half of it, so a change reaches it in 0.4 s; a
+HORIZON = 0.5
+"""Seconds that a grant lasts. A client asks again at half of it, so a change reaches it in 0.25 s; a
 crashed client's share is free again after it, so 95 % of the rate is back within a second."""
 
 ASKS_PER_SECOND = 800
-"""What a coordinator is asked at most, about: above 300 clients the horizon grows with their number."""
+"""What a coordinator is asked at most, about: above 200 clients the horizon grows with their number."""
 
 SLOWEST_PACE = 20
 """Rows per second (bytes: mean rows) below which a grant is not worth its unevenness: a client's rows
@@ -56,8 +56,8 @@ are whole, so at p rows/s its worst second holds p + 1. When there are more clie
 they take turns."""
 
 MEASURABLE = 0.05
-HUNGRY_FROM = 0.9
-HEADROOM = 1.25
+HUNGRY_FROM = 0.95
+HEADROOM = 1.1
 MOST_AT_ONCE = 64
 CLIENTS_LISTED = 200
 LONGEST_TEXT = 256
@@ -160,6 +160,18 @@ class Coordinator:
             self._pressure = state
             self._effective()
 
+    def for_mark(self, limit: str) -> "Coordinator":
+        """A coordinator of its own, called `limit`, as this one is set now."""
+        with self._lock:
+            rates = [None if each is None else each / MICROS for each in self._limits]
+            twin = Coordinator(
+                limit, *rates, clock=self._clock, max_clients=self._max_clients, new_id=self._new_id
+            )
+            twin._paused, twin._pressure, twin._factor = self._paused, self._pressure, self._factor
+            twin._blocked_until = self._blocked_until
+            twin._effective()
+            return twin
+
     # --- clients come and go
 
     def _join(self, request: Join, now: int) -> Joined:
@@ -253,6 +265,9 @@ class Coordinator:
         client.number = request.number
         client.answer = None
         self._settle(client, named, spent)
+        if named is not None:
+            missed = _amounts(named, request.missed_rows, request.missed_bytes)
+            self._measure(client, named, spent, missed)
         self._leave_line(client)
         for lease in client.leases():
             self._ledger.end(lease)
@@ -315,8 +330,8 @@ class Coordinator:
         if now < self._blocked_until:
             return Hold("restart", (self._blocked_until - now) / NANOS)
         self._want(client, True)
-        if any(lease.heir is not None and not lease.heir.over for lease in client.leases()):
-            return self._in_turn(client)
+        if client.heir is not None:
+            return self._in_turn(client, now)
         if self._wanting <= self._slots() or self._has_own_share(client.job):
             return self._take_share(client, now)
         return self._take_turn(client, now)
@@ -341,15 +356,15 @@ class Coordinator:
         alone = self._in_line == (client in client.job.line)
         may_take = alone or self._is_next(client, [share // 8 for share in shares], now)
         paces = []
-        short = starved = False
+        short = lowered = starved = False
         for dimension in DIMENSIONS:
             own, share = client.charge[dimension], shares[dimension]
             free = max(0, self._rates[dimension] - self._ledger.charge[dimension])
             most = own + free if may_take else own
-            wish = 2 * share if alone and client.hungry[dimension] else share
-            pace = min(wish, most)
+            pace = min(self._wish(client, dimension, share, free, alone), most)
             paces.append(pace)
             short = short or pace < 0.9 * share
+            lowered = lowered or pace < 0.9 * own
             starved = starved or (self._limits[dimension] is not None and pace < max(1, share // 8))
         if short:
             self._enter_line(client)
@@ -359,7 +374,15 @@ class Coordinator:
             return Hold("turn", self._retry())
         horizon = self._horizon()
         lasts = horizon if client.measured else horizon / 4
-        return self._grant(client, (paces[0], paces[1]), now, now + nanoseconds(lasts), short=short)
+        return self._grant(client, (paces[0], paces[1]), now, now + nanoseconds(lasts), soon=short or lowered)
+
+    def _wish(self, client: Client, dimension: int, share: int, free: int, alone: bool) -> int:
+        """The share; with a long horizon, also what others left, which they would take only much later."""
+        if not alone or not client.hungry[dimension] or self._horizon() < 2 * HORIZON:
+            return share
+        if 10 * free > self._rates[dimension]:
+            return share
+        return max(share, min(share + free, 3 * share // 2), min(client.charge[dimension], 3 * share // 2))
 
     def _share(self, client: Client, dimension: int) -> int:
         """What `client` should have in `dimension`: max-min between jobs, and between the job's clients."""
@@ -394,12 +417,13 @@ class Coordinator:
             if client.turn_ends - now > turn // 8:
                 self._leave_line(client)
                 return self._grant(client, self._affordable(client, pace), now, client.turn_ends)
-            return self._in_turn(client)
+            return self._in_turn(client, now)
         if self._is_next(client, pace, now):
             self._leave_line(client)
             client.turn_ends = now + turn
             return self._grant(client, pace, now, client.turn_ends)
-        return self._inherit(client, pace, turn, now) or self._in_turn(client)
+        self._enter_line(client)
+        return self._inherit(client, pace, turn, now) or self._in_turn(client, now)
 
     def _affordable(self, client: Client, pace: tuple[int, int]) -> tuple[int, int]:
         """As much of `pace` as the client has, or is free."""
@@ -412,21 +436,23 @@ class Coordinator:
     def _inherit(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
         """The next place to come free, kept for the head of the line, so that it is never empty."""
         lease = self._ledger.next_end()
-        if lease is None or lease.ends > now + turn // 2 or not self._is_head(client):
+        if lease is None or lease.ends > now + turn // 2 or not self._is_near(client):
             return None
         if any(mine > theirs for mine, theirs in zip(pace, lease.pace, strict=True)):
             return None
         self._leave_line(client)
         client.turn_ends = lease.ends + turn
-        return self._grant(client, pace, now, client.turn_ends, after=lease)
+        return self._grant(client, pace, now, client.turn_ends, starts=lease.ends, after=lease.client)
 
-    def _in_turn(self, client: Client) -> Hold:
+    def _in_turn(self, client: Client, now: int) -> Hold:
         """Stand in line, and come back when the turn is near."""
         self._enter_line(client)
         ahead = client.job.line[client] - next(iter(client.job.line.values()))
         slots = self._slots()
         turn = self._turn((self._rates[0] // slots, self._rates[1] // slots)) / NANOS
-        return Hold("turn", min(20.0, max(self._retry(), (ahead / slots - 0.25) * turn)))
+        first = self._ledger.next_end()
+        free_in = turn if first is None else (first.ends - now) / NANOS
+        return Hold("turn", min(20.0, max(self._retry(), free_in + (ahead / slots - 0.4) * turn)))
 
     def _slots(self) -> int:
         """How many clients may be granted something at the same time."""
@@ -482,12 +508,12 @@ class Coordinator:
             for dimension in DIMENSIONS
         )
 
-    def _is_head(self, client: Client) -> bool:
+    def _is_near(self, client: Client) -> bool:
+        """The client's turn comes within half a turn."""
         lined = [job for job in self._jobs.values() if job.line]
-        if not lined:
-            return True
-        job = min(lined, key=lambda each: self._weight(each, 0, (0, 0)))
-        return next(iter(job.line)) is client
+        if lined and client.job is not min(lined, key=lambda job: self._weight(job, 0, (0, 0))):
+            return False
+        return client in islice(client.job.line, min(MOST_AT_ONCE, max(1, self._slots() // 2)))
 
     # --- small parts
 
@@ -498,17 +524,18 @@ class Coordinator:
         now: int,
         ends: int,
         *,
-        after: Lease | None = None,
-        short: bool = False,
+        starts: int | None = None,
+        after: Client | None = None,
+        soon: bool = False,
     ) -> Grant:
-        starts = now if after is None else after.ends
+        starts = now if starts is None else starts
         lease = self._ledger.issue(client, pace, starts, ends, after=after)
         limited = [limit is not None for limit in self._limits]
         lasts = (ends - starts) / NANOS
         ask_in = min(lasts, self._horizon()) / 2
         if ends == client.turn_ends and lasts < 0.6 * HORIZON:
             ask_in = lasts
-        if short:
+        if soon:
             ask_in = min(ask_in, self._retry())
         return Grant(
             grant=lease.id,
@@ -578,6 +605,8 @@ class Coordinator:
 
     def _status(self, now: int) -> LimitStatus:
         rows, nbytes = self._ledger.totals
+        live = [lease for client in self._clients.values() for lease in client.leases()]
+        outstanding = [sum(lease.amount[each] for lease in live) for each in DIMENSIONS]
         off = self._paused or self._factor == 0
         rates = [None if limit is None else limit / MICROS for limit in self._limits]
         effective = [
@@ -603,12 +632,12 @@ class Coordinator:
             spent_rows=rows.spent / MICROS,
             returned_rows=rows.returned / MICROS,
             void_rows=rows.void / MICROS,
-            outstanding_rows=rows.outstanding / MICROS,
+            outstanding_rows=outstanding[0] / MICROS,
             issued_bytes=nbytes.issued / MICROS,
             spent_bytes=nbytes.spent / MICROS,
             returned_bytes=nbytes.returned / MICROS,
             void_bytes=nbytes.void / MICROS,
-            outstanding_bytes=nbytes.outstanding / MICROS,
+            outstanding_bytes=outstanding[1] / MICROS,
             clients=tuple(
                 ClientStatus(
                     name=client.name,

@@ -67,7 +67,7 @@ class Flow:
         if missing <= 0:
             return 0
         if self._pace is None:
-            return 0 if self._begins <= now < self._ends else None
+            return max(0, self._begins - now) if now < self._ends else None
         if self._pace == 0:
             return None
         begins = max(self._begins, now)

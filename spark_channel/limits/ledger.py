@@ -21,7 +21,7 @@ DIMENSIONS = (0, 1)
 class Lease:
     """A grant as the coordinator remembers it.
 
-    `charged`: it counts in the sum. `heir`: the lease that begins where this one ends, in its place.
+    `after`: it begins when all that this client holds has ended, and counts in its place until then.
     """
 
     id: int
@@ -30,9 +30,8 @@ class Lease:
     amount: tuple[int, int]
     starts: int
     ends: int
-    charged: bool
+    after: "Client | None" = None
     over: bool = False
-    heir: "Lease | None" = None
     spent: tuple[int, int] = (0, 0)
 
 
@@ -61,6 +60,7 @@ class Client:
     answer: Grant | Hold | None = None
     held: Lease | None = None
     offered: Lease | None = None
+    heir: Lease | None = None
     charge: tuple[int, int] = (0, 0)
     wanting: bool = False
     hungry: list[bool] = field(default_factory=lambda: [True, True])
@@ -78,16 +78,12 @@ class Client:
 
 @dataclass(slots=True)
 class Totals:
-    """Amounts of one dimension since the start: issued = spent + returned + void + outstanding."""
+    """Amounts of one dimension since the start; what is missing to `issued` is still outstanding."""
 
     issued: int = 0
     spent: int = 0
     returned: int = 0
     void: int = 0
-
-    @property
-    def outstanding(self) -> int:
-        return self.issued - self.spent - self.returned - self.void
 
 
 class Ledger:
@@ -102,19 +98,19 @@ class Ledger:
         self._newest = 0
 
     def issue(
-        self, client: Client, pace: tuple[int, int], starts: int, ends: int, *, after: Lease | None = None
+        self, client: Client, pace: tuple[int, int], starts: int, ends: int, *, after: Client | None = None
     ) -> Lease:
         """A new lease, offered to `client`: from `starts` to `ends`, or in the place of `after`."""
         rows, nbytes = (-(-each * (ends - starts) // (NANOS * MICROS)) * MICROS for each in pace)
         self._newest += 1
-        lease = Lease(self._newest, client, pace, (rows, nbytes), starts, ends, after is None)
+        lease = Lease(self._newest, client, pace, (rows, nbytes), starts, ends, after)
         client.offered = lease
         for total, each in zip(self.totals, lease.amount, strict=True):
             total.issued += each
-        if after is None:
-            self.recharge(client)
-        else:
+        if after is not None:
             after.heir = lease
+            self._recharge(after)
+        self._recharge(client)
         heapq.heappush(self._ends, (ends, lease.id, lease))
         heapq.heappush(self._heirless, (ends, lease.id, lease))
         return lease
@@ -125,10 +121,10 @@ class Ledger:
             self.end(heapq.heappop(self._ends)[2], void=True)
 
     def next_end(self) -> Lease | None:
-        """The live lease without an heir that ends first."""
+        """The lease after which a place comes free first: its client's last, and nobody's yet."""
         while self._heirless:
             lease = self._heirless[0][2]
-            if not lease.over and lease.heir is None:
+            if not lease.over and lease.client.heir is None and lease is _last(lease.client):
                 return lease
             heapq.heappop(self._heirless)
         return None
@@ -145,13 +141,18 @@ class Ledger:
                 total.void += rest
             else:
                 total.returned += rest
-        self.recharge(lease.client)
-        heir = lease.heir
-        if heir is not None and not heir.over:
-            heir.charged = True
-            self.recharge(heir.client)
-        if not lease.client.leases():
-            self._on_idle(lease.client)
+        if lease.after is not None:
+            lease.after.heir = None
+            self._recharge(lease.after)
+        client = lease.client
+        if not client.leases() and client.heir is not None:
+            heir, client.heir = client.heir, None
+            heir.after = None
+            self._recharge(client)
+            self._recharge(heir.client)
+        self._recharge(client)
+        if not client.leases():
+            self._on_idle(client)
 
     def report(self, lease: Lease, spent: tuple[int, int]) -> None:
         """`spent` of `lease` so far; of one that is over, the rest had been counted as void or returned."""
@@ -165,11 +166,11 @@ class Ledger:
                 total.returned -= more - voided
         lease.spent = spent
 
-    def recharge(self, client: Client) -> None:
-        """Count the fastest of the client's live leases: it spends one or the other, never both."""
+    def _recharge(self, client: Client) -> None:
+        """Count the fastest of the client's live leases, since it spends one or the other, never both."""
         rows = nbytes = 0
-        for lease in client.leases():
-            if lease.charged:
+        for lease in (client.held, client.offered, client.heir):
+            if lease is not None and not lease.over and (lease.after is None or lease.after is client):
                 rows = max(rows, lease.pace[0])
                 nbytes = max(nbytes, lease.pace[1])
         for dimension, pace in enumerate((rows, nbytes)):
@@ -177,3 +178,7 @@ class Ledger:
             self.charge[dimension] += change
             client.job.charge[dimension] += change
         client.charge = (rows, nbytes)
+
+
+def _last(client: Client) -> Lease:
+    return max(client.leases(), key=lambda lease: (lease.ends, lease.id))

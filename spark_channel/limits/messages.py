@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 __all__ = [
     "Ask",
+    "AskPermit",
     "ClientStatus",
     "Denied",
     "Done",
@@ -20,10 +21,12 @@ __all__ = [
     "Leave",
     "LimitStatus",
     "Pause",
+    "Permit",
     "Reply",
     "Request",
     "Resume",
     "Return",
+    "ReturnPermit",
     "Set",
     "Status",
 ]
@@ -71,6 +74,8 @@ class Return:
     grant: int
     spent_rows: float = 0.0
     spent_bytes: float = 0.0
+    missed_rows: float = 0.0
+    missed_bytes: float = 0.0
     waiting: str = ""
 
 
@@ -127,6 +132,29 @@ class Status:
 
 
 @dataclass(frozen=True, slots=True)
+class AskPermit:
+    """`holder` wants one of the permits called `limit`, or renews its own. Answer: `Permit` or `Hold`."""
+
+    limit: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReturnPermit:
+    """`holder` is done, or gives up its place in line. Answer: `Done`."""
+
+    limit: str
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class Permit:
+    """Go. Ask again, as the same holder, within `renew_in` seconds for as long as it is needed."""
+
+    renew_in: float
+
+
+@dataclass(frozen=True, slots=True)
 class Grant:
     """`rows` and `nbytes` (None = unlimited) to be spent evenly, at the pace given, and then void.
 
@@ -151,7 +179,7 @@ class Grant:
 class Hold:
     """Nothing yet: ask again in `retry_in` seconds. `drop`: stop spending the grant you hold, too.
 
-    `reason`: "turn" (others have it), "paused", "pressure", or "restart".
+    `reason`: "turn" (others have it), "paused", "pressure", "restart", or "connections" (permits).
     """
 
     reason: str
@@ -233,5 +261,5 @@ class LimitStatus:
     clients: tuple[ClientStatus, ...]
 
 
-Request = Join | Ask | Return | Heartbeat | Leave | Set | Pause | Resume | Status
-Reply = Joined | Grant | Hold | Done | LimitStatus | Denied
+Request = Join | Ask | Return | Heartbeat | Leave | Set | Pause | Resume | Status | AskPermit | ReturnPermit
+Reply = Joined | Grant | Hold | Done | LimitStatus | Permit | Denied

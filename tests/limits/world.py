@@ -7,6 +7,7 @@ time between them, the network, and crashes. Everything happens in one thread, i
 import heapq
 import itertools
 import random
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
 
@@ -113,11 +114,31 @@ class World:
         )
 
 
+class SkewedClock:
+    """Another host's clock: it started at another time, and runs a little faster or slower."""
+
+    def __init__(self, clock: HandClock, offset: float, drift: float) -> None:
+        self._clock, self._offset, self._drift = clock, offset, drift
+
+    def now(self) -> float:
+        return self._offset + self._clock.at * (1 + self._drift)
+
+    def at(self, here: float) -> float:
+        """The world's time when this clock says `here`."""
+        return (here - self._offset) / (1 + self._drift)
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nobody sleeps in one thread")
+
+    def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:
+        raise AssertionError("nobody waits in one thread")
+
+
 class Worker:
     """One Spark task with one channel: it pays slice after slice, `think` seconds apart.
 
     `rows`: what it has to move (None = without end). `speed`: rows per second that its source gives.
-    `stalls`: (seconds on, seconds off) of its source. `drift`: its clock runs so much faster.
+    `stalls`: (seconds on, seconds off) of its source. `offset`, `drift`: of its host's clock.
     """
 
     def __init__(
@@ -131,9 +152,12 @@ class Worker:
         stalls: tuple[float, float] | None = None,
         start: float = 0.0,
         patience: float = 10.0,
+        offset: float = 0.0,
+        drift: float = 0.0,
     ) -> None:
         self.world = world
-        self.limiter = LeaseLimiter(LIMIT, job, clock=world.clock, patience=patience)
+        self.clock = SkewedClock(world.clock, offset, drift)
+        self.limiter = LeaseLimiter(LIMIT, job, clock=self.clock, patience=patience)
         self.rows_left = rows
         self.row_bytes = row_bytes
         self.speed = speed
@@ -196,7 +220,7 @@ class Worker:
             return
         assert seconds is not None
         if seconds:
-            self.world.after(seconds, lambda: self._check(payment) if turn == self._turn else None)
+            self.world.after(seconds + 1e-7, lambda: self._check(payment) if turn == self._turn else None)
             return
         self._payment = None  # type: ignore[assignment] # nobody checks between two payments
         rows = self._amount
@@ -214,7 +238,7 @@ class Worker:
         if request is not None:
             self._send(request)
         elif at is not None:
-            self.world.at(at, lambda: self._pump() if turn == self._pump_turn else None)
+            self.world.at(self.clock.at(at) + 1e-7, lambda: self._pump() if turn == self._pump_turn else None)
 
     def _send(self, request: Request) -> None:
         world = self.world

@@ -1,0 +1,169 @@
+"""`LimitBook`: all limits and permits that one service keeps, by name. No I/O."""
+
+import threading
+from collections import OrderedDict
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
+from spark_channel.limits.coordinator import Coordinator
+from spark_channel.limits.messages import (
+    AskPermit,
+    Denied,
+    Join,
+    LimitStatus,
+    Pause,
+    Reply,
+    Request,
+    Resume,
+    ReturnPermit,
+    Set,
+    Status,
+)
+from spark_channel.limits.permits import Permits
+from spark_channel.limits.wire import decode_request, encode
+
+__all__ = ["LimitBook", "marked"]
+
+MOST_MARKS = 1_000
+
+
+def marked(limit: str, mark: str | None) -> str:
+    """The name under which clients that load the resource `mark` join a limit that holds per mark."""
+    return limit if mark is None else f"{limit}@{mark}"
+
+
+class LimitBook:
+    """Routes each request to the coordinator or the permits that it names.
+
+    A limit that is `per_mark` holds for each resource by itself: clients join `marked(limit, "db1")`, and
+    get a coordinator with these rates that is theirs. What is set, paused or resumed under the plain name
+    goes to all of them, and to those that come.
+    """
+
+    def __init__(self, *, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._lock = threading.Lock()
+        self._limits: dict[str, Coordinator] = {}
+        self._marks: dict[str, OrderedDict[str, Coordinator]] = {}
+        self._permits: dict[str, Permits] = {}
+
+    def add_limit(
+        self,
+        name: str,
+        rows_per_second: float | None = None,
+        bytes_per_second: float | None = None,
+        *,
+        per_mark: bool = False,
+        predecessor_seconds: float = 0.0,
+    ) -> Coordinator:
+        """A new limit; `OptionError` when the name is taken or has an "@"."""
+        coordinator = Coordinator(
+            name,
+            rows_per_second,
+            bytes_per_second,
+            clock=self._clock,
+            predecessor_seconds=predecessor_seconds,
+        )
+        with self._lock:
+            _free_name(name, self._limits)
+            self._limits[name] = coordinator
+            if per_mark:
+                self._marks[name] = OrderedDict()
+        return coordinator
+
+    def add_permits(self, name: str, count: int) -> Permits:
+        """New permits; `OptionError` when the name is taken or has an "@"."""
+        permits = Permits(name, count, clock=self._clock)
+        with self._lock:
+            _free_name(name, self._permits)
+            self._permits[name] = permits
+        return permits
+
+    def remove(self, name: str) -> None:
+        """Forget the limit and the permits of that name; their clients are refused from now on."""
+        with self._lock:
+            self._limits.pop(name, None)
+            self._marks.pop(name, None)
+            self._permits.pop(name, None)
+
+    def names(self) -> tuple[str, ...]:
+        """Every limit, and every mark in use as "limit@mark"; sorted."""
+        with self._lock:
+            marks = [coordinator.limit for marks in self._marks.values() for coordinator in marks.values()]
+            return tuple(sorted([*self._limits, *marks]))
+
+    def handle(self, request: Request) -> Reply:
+        """Carry out one request; see `Coordinator.handle`."""
+        if isinstance(request, (AskPermit, ReturnPermit)):
+            with self._lock:
+                permits = self._permits.get(request.limit)
+            if permits is None:
+                raise ServiceDeniedError(f"there are no permits called {request.limit!r}")
+            return permits.handle(request)
+        reply = self._coordinator(request).handle(request)
+        if isinstance(request, (Set, Pause, Resume)):
+            with self._lock:
+                marks = list(self._marks.get(request.limit, {}).values())
+            for coordinator in marks:
+                coordinator.handle(request)
+        return reply
+
+    def answer(self, data: bytes) -> bytes:
+        """`handle` for bytes from outside, `encode`d; a refusal is a `Denied`. Never raises."""
+        try:
+            reply = self.handle(decode_request(data))
+        except RejoinError as error:
+            reply = Denied(str(error), rejoin=True)
+        except (ServiceDeniedError, OptionError) as error:
+            reply = Denied(str(error))
+        return encode(reply)
+
+    def press(self, name: str, factor: float, state: str) -> None:
+        """`Coordinator.press` for the limit, and all of its marks."""
+        with self._lock:
+            coordinators = [self._limits[name], *self._marks.get(name, {}).values()]
+        for coordinator in coordinators:
+            coordinator.press(factor, state)
+
+    def _coordinator(self, request: Request) -> Coordinator:
+        name, at, mark = request.limit.partition("@")
+        with self._lock:
+            parent = self._limits.get(name)
+            marks = self._marks.get(name)
+            if parent is None or (at and marks is None):
+                raise ServiceDeniedError(f"there is no limit called {request.limit!r}")
+            if not at or marks is None:
+                return parent
+            coordinator = marks.get(mark)
+            if coordinator is not None:
+                return coordinator
+            if not isinstance(request, Join):
+                raise RejoinError(f"limit {request.limit!r} has no clients; join again")
+            coordinator = self._new_mark(parent, marks, request.limit)
+            marks[mark] = coordinator
+            return coordinator
+
+    def _new_mark(self, parent: Coordinator, marks: OrderedDict[str, Coordinator], name: str) -> Coordinator:
+        if len(marks) >= MOST_MARKS:
+            idle = [mark for mark, each in marks.items() if _status(each).client_count == 0]
+            for mark in idle:
+                del marks[mark]
+            if not idle:
+                raise ServiceDeniedError(f"limit {parent.limit!r} is in use for {MOST_MARKS} marks already")
+        return parent.for_mark(name)
+
+
+def _status(coordinator: Coordinator) -> LimitStatus:
+    status = coordinator.handle(Status(coordinator.limit))
+    assert isinstance(status, LimitStatus)
+    return status
+
+
+def _free_name(name: str, taken: dict[str, Coordinator] | dict[str, Permits]) -> None:
+    if not name or "@" in name or name in taken:
+        raise OptionError(
+            f"a limit called {name!r} cannot be made: names are unique, and hold no @",
+            option="sharedLimit",
+            got=name,
+            takes="a new name without @",
+        )
