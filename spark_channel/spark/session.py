@@ -1,18 +1,75 @@
 """`register`: what a session needs once."""
 
+import atexit
+import logging
+from typing import Any
+
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_channel.errors import ChannelError
+from spark_channel.service import ServiceServer
+from spark_channel.service.processes import started
+from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
+from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.source import ChannelDataSource
 
 __all__ = ["register"]
 
+_log = logging.getLogger(__name__)
 
-def register(spark: SparkSession) -> None:
-    """Make `format("channel")` known to `spark`. Harmless when called again."""
+_services: dict[int, ServiceServer] = {}
+"""By the pid of the driver's JVM: one Python process has one, or another one after it died."""
+
+
+def register(spark: SparkSession, *, progress: bool = True) -> None:
+    """Make `format("channel")` known to `spark`, and show how its jobs go. Harmless when called again.
+
+    With `progress`, the service that every job reports to runs in this Python process, and shows a
+    progress line in a terminal, a cell in a notebook, a log line each 30 s elsewhere. Under Spark Connect
+    the driver is elsewhere: `format("channel")` is registered, and jobs log their summary there.
+    """
+    context = _context_of(spark)
+    source: type[ChannelDataSource] = ChannelDataSource
+    if context is not None:
+        facts = {"parallelism": int(context.defaultParallelism), "__module__": "__main__"}
+        source = type("ChannelDataSource", (ChannelDataSource,), facts)
     try:
-        spark.dataSource.register(ChannelDataSource)
+        spark.dataSource.register(source)
     except PySparkException as error:
-        # Spark 4.0 registers a class once; it is the same class, found through pyspark_channel.
+        # Spark 4.0 takes a name once, and has found this class through pyspark_channel before.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
+    if context is not None and progress:
+        try:
+            _serve(int(context._jvm.java.lang.ProcessHandle.current().pid()))  # noqa: SLF001 - no public road
+        except ChannelError as error:
+            _log.warning("progress is not shown: %s", error)
+
+
+def _context_of(spark: SparkSession) -> Any:
+    """The SparkContext, or None under Spark Connect, where there is none on this side."""
+    try:
+        return spark.sparkContext
+    except (PySparkException, AttributeError):
+        return None
+
+
+def _serve(jvm: int) -> None:
+    since = started(jvm)
+    if jvm in _services or since is None:
+        return
+    settings = service_settings(command_of(jvm))
+    server = ServiceServer(settings.host, settings.port)
+    server.start()
+    try:
+        name, rendezvous = advert_name(jvm), Rendezvous()
+        advert = Advert.of_this_process(server.address, jvm, since)
+        standing = rendezvous.read(name)
+        # The last to register shows the progress: in a shared driver that is the notebook in use.
+        rendezvous.publish(name, advert, replace=standing.nonce if standing else None)
+    except ChannelError:
+        server.stop()
+        raise
+    _services[jvm] = server
+    atexit.register(rendezvous.withdraw, name, advert.nonce)

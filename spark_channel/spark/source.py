@@ -4,8 +4,7 @@
 pickled, and used in executors. See each class for what runs where.
 """
 
-import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ChannelDataSource"]
 
-_log = logging.getLogger(__name__)
-
 
 class ChannelDataSource(DataSource):
     """Spark's door to every connector: `spark.read.format("channel")`, `df.write.format("channel")`.
@@ -29,6 +26,9 @@ class ChannelDataSource(DataSource):
     Register it with `spark_channel.register(spark)`, or plainly with
     `spark.dataSource.register(spark_channel.ChannelDataSource)`.
     """
+
+    parallelism: ClassVar[int | None] = None
+    """The session's default parallelism, where `register` could tell it."""
 
     @classmethod
     def name(cls) -> str:
@@ -41,7 +41,7 @@ class ChannelDataSource(DataSource):
     def reader(self, schema: StructType) -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader
 
-        return ChannelReader(self.options, schema)
+        return ChannelReader(self.options, schema, self.parallelism)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
         from spark_channel.spark.write import ChannelWriter

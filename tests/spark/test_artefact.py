@@ -1,4 +1,4 @@
-"""What users install: the wheel and the source zip, given to spark-submit, with the source tree out of sight."""
+"""What users install: the wheel and the source zip, given to spark-submit."""
 
 import os
 import shutil

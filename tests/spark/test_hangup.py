@@ -1,10 +1,10 @@
 """The watch on Spark's socket."""
 
-import os
 import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -47,8 +47,8 @@ def test_sockets_opened_later_are_not_watched() -> None:
 
 
 def test_nothing_is_left_behind() -> None:
-    before = set(os.listdir("/proc/self/fd")), threading.active_count()
+    before = set(Path("/proc/self/fd").iterdir()), threading.active_count()
     ours, theirs = socket.socketpair()
     with ours, theirs, HangupWatch().calling(lambda: None):
         pass
-    assert (set(os.listdir("/proc/self/fd")), threading.active_count()) == before
+    assert (set(Path("/proc/self/fd").iterdir()), threading.active_count()) == before

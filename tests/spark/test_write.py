@@ -15,8 +15,10 @@ pytestmark = pytest.mark.spark
 
 TYPES = """
     select id, cast(id as int) i, cast(id % 100 as tinyint) t, id % 2 = 0 b, id / 3 d, cast(id as float) f,
-      cast(id as decimal(38, 18)) dec, concat('row ', id) s, if(id % 3 = 0, null, encode(cast(id as string), 'utf-8')) bin,
-      date_add(date'2000-02-28', cast(id as int)) day, timestamp'1999-12-31 23:59:59.123456' + make_interval(0, 0, 0, 0, 0, 0, id) ts,
+      cast(id as decimal(38, 18)) dec, concat('row ', id) s,
+      if(id % 3 = 0, null, encode(cast(id as string), 'utf-8')) bin,
+      date_add(date'2000-02-28', cast(id as int)) day,
+      timestamp'1999-12-31 23:59:59.123456' + make_interval(0, 0, 0, 0, 0, 0, id) ts,
       timestamp_ntz'2001-01-01 00:00:00.000001' ntz
     from range(0, 1000, 1, 3)
 """
@@ -105,8 +107,9 @@ def fail_first_attempt(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordB
 def test_a_task_that_is_retried_counts_once(spark: SparkSession, tmp_path: Path, commit: str) -> None:
     path = tmp_path / "x.db"
     flaky = numbers(spark, 30_000, 3).mapInArrow(fail_first_attempt, "id bigint")
-    for mode in ("append", "append"):
-        flaky.write.format("channel").option("dbtable", "t").option("commit", commit).mode(mode).save(str(path))
+    for _ in range(2):
+        writer = flaky.write.format("channel").options(dbtable="t", commit=commit)
+        writer.mode("append").save(str(path))
     assert rows(path, "select count(*), count(distinct id) from t") == [(60_000, 30_000)]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.db"]
 

@@ -1,0 +1,52 @@
+"""What a Spark task holds of its job: counters that are reported, and the limit that it pays."""
+
+from typing import Self
+
+from spark_channel.channel import Limiter
+from spark_channel.limits import Meter
+from spark_channel.options import CommonOptions
+from spark_channel.progress import Counters, JobSpec
+from spark_channel.service import ServiceAddress, ServiceClient
+from spark_channel.spark.driver import is_limited
+
+__all__ = ["TaskLink"]
+
+
+class TaskLink:
+    """The link of one Spark task to the service; without a service, it counts for itself alone.
+
+    `limiter` is None for an unlimited job, a `Meter` of this process for a limit per task, and what the
+    job's coordinator leases otherwise. Ends with its `with` block: the last counters are sent and what
+    was not spent goes back.
+    """
+
+    def __init__(
+        self, address: ServiceAddress | None, job: str, spec: JobSpec, options: CommonOptions
+    ) -> None:
+        self._client = ServiceClient(address, job, spec) if address is not None else None
+        self.limiter: Limiter | None = None
+        if is_limited(options):
+            assert self._client is not None, "a limited job has a service"
+            self.limiter = self._client.limiter()
+        elif options.rows_per_second_per_task or options.bytes_per_second_per_task:
+            self.limiter = Meter(options.rows_per_second_per_task, options.bytes_per_second_per_task)
+
+    def counters(
+        self,
+        task: int,
+        attempt: int,
+        *,
+        scan: int = 0,
+        rows_expected: int | None = None,
+        bytes_expected: int | None = None,
+    ) -> Counters:
+        """Counters of this attempt, reported twice a second when there is a service."""
+        make = Counters if self._client is None else self._client.counters
+        return make(task, attempt, scan=scan, rows_expected=rows_expected, bytes_expected=bytes_expected)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        if self._client is not None:
+            self._client.close()

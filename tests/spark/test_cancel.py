@@ -1,0 +1,112 @@
+"""Reads that nobody wants any more, and jobs that are cancelled: nothing goes on, nothing is left."""
+
+import os
+import sqlite3
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark import InheritableThread
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc"),
+]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    path = tmp_path / "source.db"
+    with sqlite3.connect(path) as connection:
+        connection.execute("create table t (n integer)")
+        connection.executemany("insert into t values (?)", ((n,) for n in range(200_000)))
+    connection.close()
+    return path
+
+
+def holders(path: Path) -> list[int]:
+    """Processes that have `path` open."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if process.name.isdigit() and int(process.name) != os.getpid():
+            try:
+                links = {os.readlink(entry) for entry in (process / "fd").iterdir()}  # noqa: PTH115 - a string
+            except OSError:
+                continue
+            if str(path) in links:
+                found.append(int(process.name))
+    return found
+
+
+def reader_threads(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Runs in every Python worker that Spark reuses."""
+    list(batches)
+    names = [thread.name for thread in threading.enumerate() if thread.name.startswith("spark-channel")]
+    yield pa.record_batch({"names": [",".join(names)]})
+
+
+def within(seconds: float, happened: Callable[[], bool]) -> bool:
+    """Other processes cannot notify a test: look often, for a bounded time."""
+    end = time.monotonic() + seconds
+    while not happened():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.05)
+    return True
+
+
+def test_a_limit_over_a_throttled_read_ends_the_reader(spark: SparkSession, database: Path) -> None:
+    df = (
+        spark.read.format("channel").options(dbtable="t", channels="2", rowsPerSecond="2000")
+        .load(str(database)).limit(5)
+    )  # fmt: skip
+    started = time.monotonic()
+    assert len(df.collect()) == 5
+    assert within(5, lambda: not holders(database))
+    assert time.monotonic() - started < 60, "the whole table takes 100 s at this limit"
+    left = {row.names for row in spark.range(0, 8, 1, 4).mapInArrow(reader_threads, "names string").collect()}
+    assert left == {""}
+
+
+def test_a_cancelled_job_leaves_the_target_as_it_was(
+    spark: SparkSession, database: Path, tmp_path: Path
+) -> None:
+    target = tmp_path / "target.db"
+    rows = spark.range(10)
+    rows.write.format("channel").option("dbtable", "t").mode("append").save(str(target))
+    source = spark.read.format("channel").options(dbtable="t", channels="2").load(str(database))
+    outcome: list[BaseException | None] = []
+
+    def copy() -> None:
+        spark.sparkContext.setJobGroup("cancel-me", "a copy that is cancelled", interruptOnCancel=True)
+        try:
+            (
+                source.selectExpr("n as id").write.format("channel")
+                .options(dbtable="t", commit="job", rowsPerSecond="1000").mode("append").save(str(target))
+            )  # fmt: skip
+            outcome.append(None)
+        except PySparkException as error:
+            outcome.append(error)
+
+    thread = InheritableThread(target=copy)
+    thread.start()
+    assert within(60, lambda: len(list(tmp_path.iterdir())) > 2), "no task has begun to stage"
+    spark.sparkContext.cancelJobGroup("cancel-me")
+    thread.join(60)
+    assert len(outcome) == 1
+    assert isinstance(outcome[0], PySparkException)
+    assert within(5, lambda: not holders(database))
+    with sqlite3.connect(target) as connection:
+        assert connection.execute("select count(*) from t").fetchall() == [(10,)]
+    connection.close()
+    # A task that was killed half way may leave its own staging behind; the next write clears it.
+    rows.write.format("channel").option("dbtable", "t").mode("append").save(str(target))
+    with sqlite3.connect(target) as connection:
+        assert connection.execute("select count(*) from t").fetchall() == [(20,)]
+    connection.close()
