@@ -48,6 +48,10 @@ class Connection:
 
     def send(self, action: str, body: bytes, *, timeout: float = 5.0) -> bytes:
         """`call` with bytes as they are."""
+        if not (self.address.token.isascii() and self.address.token.isprintable()):
+            raise ServiceDeniedError(
+                f"the token for the service at {self.address} is wrong: it has characters that no token has"
+            )
         options = fl.FlightCallOptions(
             timeout=timeout, headers=[(b"authorization", b"Bearer " + self.address.token.encode())]
         )

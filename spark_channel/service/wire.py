@@ -1,6 +1,7 @@
 """JSON bodies: bounded, strict, and never a surprise to the one who decodes them."""
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
@@ -33,7 +34,13 @@ def decode(body: bytes) -> dict[str, Any]:
     if len(body) > LARGEST_BODY:
         raise RequestError(f"a body has at most {LARGEST_BODY} bytes, this one {len(body)}")
     try:
-        data = json.loads(body, parse_constant=_constant, parse_int=_integer, object_pairs_hook=_unique)
+        data = json.loads(
+            body,
+            parse_constant=_constant,
+            parse_float=_finite,
+            parse_int=_integer,
+            object_pairs_hook=_unique,
+        )
     except RequestError:
         raise
     except (ValueError, RecursionError):
@@ -70,6 +77,11 @@ def identifier(value: Any, name: str) -> str:
 
 def _constant(_name: str) -> NoReturn:
     raise RequestError("the body has a number that is not finite")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    return value if math.isfinite(value) else _constant(text)
 
 
 def _integer(text: str) -> int:
