@@ -1,0 +1,64 @@
+"""What the operating system says about a file, said to the user: which file, what happened, what to do."""
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from spark_channel.errors import ChannelError, SourceError, TargetError
+
+__all__ = ["reading", "writing"]
+
+
+def _cause(error: BaseException) -> int | None:
+    return error.errno if isinstance(error, OSError) else None
+
+
+def _text(error: BaseException) -> str:
+    code = _cause(error)
+    first = str(error).splitlines()[0] if str(error) else type(error).__name__
+    return os.strerror(code) if code else first
+
+
+@contextmanager
+def reading(shown: str) -> Iterator[None]:
+    """Turn errors of reading `shown` into `SourceError`, keeping the cause. Our own pass unchanged."""
+    try:
+        yield
+    except ChannelError:
+        raise
+    except FileNotFoundError as error:
+        raise SourceError(f"{shown} does not exist, or is gone since the read was planned") from error
+    except PermissionError as error:
+        raise SourceError(f"{shown} cannot be read: permission denied to user {_user()}") from error
+    except (OSError, pa.ArrowException, UnicodeError) as error:
+        raise SourceError(f"{shown} cannot be read: {_text(error)}") from error
+
+
+@contextmanager
+def writing(shown: str) -> Iterator[None]:
+    """Turn errors of writing `shown` into `TargetError`, keeping the cause. Our own pass unchanged."""
+    try:
+        yield
+    except ChannelError:
+        raise
+    except (OSError, pa.ArrowException) as error:
+        code = _cause(error)
+        if code in (errno.ENOSPC, errno.EDQUOT) or "No space left" in str(error):
+            raise TargetError(f"no space left where {shown} is written; free some, then run again") from error
+        if code in (errno.EACCES, errno.EPERM):
+            raise TargetError(f"{shown} cannot be written: permission denied to user {_user()}") from error
+        if code == errno.EROFS:
+            raise TargetError(f"{shown} cannot be written: its filesystem is mounted read-only") from error
+        raise TargetError(f"{shown} cannot be written: {_text(error)}") from error
+
+
+def _user() -> str:
+    import getpass
+
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a container's user id without a name
+        return str(os.geteuid())

@@ -1,0 +1,108 @@
+"""Arrow IPC: the file format is split by batch; the stream format is read in order."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.files.conditions import Condition
+from spark_channel.connectors.files.formats.base import (
+    Encoder,
+    Format,
+    Piece,
+    Wanted,
+    pick,
+    spans,
+    walk_types,
+)
+from spark_channel.connectors.files.manifest import Dialect
+from spark_channel.connectors.files.options import ArrowWriteOptions
+
+__all__ = ["ArrowFormat"]
+
+_MAGIC = b"ARROW1"
+
+
+def _is_file(opened: pa.NativeFile) -> bool:
+    start = opened.read(len(_MAGIC))
+    opened.seek(0)
+    return bool(start == _MAGIC)
+
+
+def _open(opened: pa.NativeFile, columns: list[int] | None = None) -> Any:
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=columns)
+    if _is_file(opened):
+        return pa.ipc.open_file(opened, options=options)
+    return pa.ipc.open_stream(opened, options=options)
+
+
+class ArrowFormat(Format):
+    name = "arrow"
+
+    def schema(self, opened: pa.NativeFile, path: str, options: Any, dialect: Dialect) -> pa.Schema:
+        with _open(opened) as reader:
+            return reader.schema
+
+    def pieces(
+        self,
+        opened: pa.NativeFile,
+        path: str,
+        size: int,
+        target: int,
+        options: Any,
+        condition: Condition | None,
+    ) -> list[Piece]:
+        if not _is_file(opened):
+            return [Piece({}, None, size)]
+        with _open(opened) as reader:
+            count = reader.num_record_batches
+        return [
+            Piece({"batches": [first, end]}, None, size * (end - first) // count)
+            for first, end in spans(count, size, target)
+        ]
+
+    def batches(
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
+        with _open(opened) as reader:
+            have = reader.schema.names
+        opened.seek(0)
+        columns = [have.index(name) for name in pick(wanted.schema.names, have)]
+        with _open(opened, sorted(columns)) as reader:
+            if "batches" in params:
+                for number in range(*params["batches"]):
+                    yield reader.get_batch(number)
+            else:
+                yield from reader
+
+    def check(self, schema: pa.Schema, options: Any) -> None:
+        for _ in walk_types(schema):
+            pass  # every Arrow type is carried; two columns of one name are not
+
+    def extension(self, options: ArrowWriteOptions) -> str:
+        return "arrow"
+
+    def encoder(self, sink: Any, schema: pa.Schema, options: ArrowWriteOptions) -> Encoder:
+        return _ArrowEncoder(sink, schema, options)
+
+
+class _ArrowEncoder(Encoder):
+    def __init__(self, sink: Any, schema: pa.Schema, options: ArrowWriteOptions) -> None:
+        codec = options.compression or options.default_codec
+        compression = None if codec == "none" else pa.Codec(codec, options.compression_level)
+        self._writer = pa.ipc.new_file(
+            sink,
+            schema,
+            options=pa.ipc.IpcWriteOptions(
+                compression=compression,
+                use_threads=False,
+                emit_dictionary_deltas=False,
+                unify_dictionaries=False,
+            ),
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._writer.write_batch(batch)
+
+    def finish(self) -> None:
+        self._writer.close()

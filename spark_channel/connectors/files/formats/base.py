@@ -1,0 +1,181 @@
+"""What a file format is: how its files are cut, read and written."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors import FetchSize
+from spark_channel.connectors.files.conditions import Condition
+from spark_channel.connectors.files.manifest import Dialect
+from spark_channel.errors import SchemaError
+
+__all__ = [
+    "BATCH_BYTES",
+    "BATCH_ROWS",
+    "Encoder",
+    "Format",
+    "Piece",
+    "Wanted",
+    "batch_rows",
+    "pick",
+    "spans",
+    "walk_types",
+]
+
+BATCH_ROWS = 65_536
+BATCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """A part of one file that is read in one go; `params` is plain data for the format itself."""
+
+    params: Mapping[str, Any]
+    rows: int | None
+    nbytes: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a read asks of a file.
+
+    `schema`: the columns to bring, typed as they should be (columnar formats bring their own types).
+    `all`: every column of the source, in its order (text formats need it). `dialect`: of a text file.
+    `strict`: a field that `all` does not have is an error.
+    """
+
+    schema: pa.Schema
+    all: pa.Schema
+    options: Any
+    dialect: Dialect
+    fetch: FetchSize
+    condition: Condition | None
+    shown: str
+    strict: bool = False
+
+
+class Encoder(ABC):
+    """Writes one file. Ends with `finish`; the sink is closed by its owner."""
+
+    @abstractmethod
+    def write(self, batch: pa.RecordBatch) -> None: ...
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Write what is still held, and the file's end."""
+
+
+class Format(ABC):
+    """Stateless. `opened` is a `pyarrow.NativeFile` at its start, closed by the caller."""
+
+    name: str
+    text: bool = False
+
+    @abstractmethod
+    def schema(self, opened: pa.NativeFile, path: str, options: Any, dialect: Dialect) -> pa.Schema:
+        """The columns of one file."""
+
+    @abstractmethod
+    def pieces(
+        self,
+        opened: pa.NativeFile,
+        path: str,
+        size: int,
+        target: int,
+        options: Any,
+        condition: Condition | None,
+    ) -> list[Piece]:
+        """The file in pieces of about `target` bytes; without those that `condition` rules out."""
+
+    @abstractmethod
+    def batches(
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
+        """The batches of one piece, before `condition`: the wanted columns that the file has."""
+
+    @abstractmethod
+    def check(self, schema: pa.Schema, options: Any) -> None:
+        """Refuse what a file cannot carry exactly.
+
+        Raises:
+            SchemaError: names the column and its type.
+        """
+
+    @abstractmethod
+    def extension(self, options: Any) -> str:
+        """The ending of a file's name, without the first dot."""
+
+    @abstractmethod
+    def encoder(self, sink: Any, schema: pa.Schema, options: Any) -> Encoder:
+        """Begin a file in `sink`, an open binary stream."""
+
+    def dialect(self, options: Any) -> Dialect:
+        """What a reader must know to read back what `encoder` writes."""
+        return {}
+
+
+def batch_rows(fetch: FetchSize, rows: int | None, nbytes: int | None) -> int:
+    """Rows of a batch, from the limit and the mean size of a row (`nbytes` / `rows`)."""
+    found = min(fetch.rows or BATCH_ROWS, BATCH_ROWS)
+    if rows and nbytes:
+        found = min(found, (fetch.nbytes or BATCH_BYTES) * rows // nbytes)
+    return max(1, found)
+
+
+def pick(wanted: Sequence[str], have: Sequence[str]) -> list[str]:
+    """The names of a file's columns that are wanted: spelled so, else the one that differs in case alone.
+
+    At least one, since rows without a column could not be counted.
+    """
+    by_case: dict[str, list[str]] = {}
+    for name in have:
+        by_case.setdefault(name.lower(), []).append(name)
+    found = []
+    for name in wanted:
+        near = by_case.get(name.lower(), [])
+        if name in near:
+            found.append(name)
+        elif len(near) == 1:
+            found.append(near[0])
+    return found or list(have[:1])
+
+
+def spans(count: int, size: int, target: int) -> list[tuple[int, int]]:
+    """`count` equal parts that have `size` bytes together, as (first, end) runs of about `target` bytes."""
+    if count == 0:
+        return []
+    runs = max(1, min(count, -(-size // max(1, target))))
+    edges = [count * number // runs for number in range(runs + 1)]
+    return list(zip(edges, edges[1:], strict=False))
+
+
+def walk_types(schema: pa.Schema) -> Iterator[tuple[str, str, pa.DataType]]:
+    """(column, path inside it, type) of every type in `schema`, nested ones included.
+
+    Raises:
+        SchemaError: two columns of one name.
+    """
+    for name in schema.names:
+        if schema.names.count(name) > 1:
+            raise SchemaError(f"column {name!r} stands more than once; rename one of them")
+    for field in schema:
+        for path, kind in _inside(field.name, field.type):
+            yield field.name, path, kind
+
+
+def _inside(path: str, kind: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
+    yield path, kind
+    if pa.types.is_dictionary(kind):
+        yield from _inside(path, kind.value_type)
+    elif pa.types.is_map(kind):
+        yield from _inside(f"{path}.key", kind.key_type)
+        yield from _inside(f"{path}.value", kind.item_type)
+    elif pa.types.is_struct(kind):
+        for number in range(kind.num_fields):
+            inner = kind.field(number)
+            yield from _inside(f"{path}.{inner.name}", inner.type)
+    elif pa.types.is_nested(kind) and hasattr(kind, "value_type"):
+        yield from _inside(f"{path}.element", kind.value_type)

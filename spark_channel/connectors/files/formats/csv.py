@@ -1,0 +1,154 @@
+"""CSV: which columns a file has, and how it is cut. `csv_blocks` reads, `csv_text` writes."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from spark_channel.connectors.files.conditions import Condition
+from spark_channel.connectors.files.formats.base import Encoder, Format, Piece, Wanted, walk_types
+from spark_channel.connectors.files.formats.csv_blocks import CsvBlocks
+from spark_channel.connectors.files.formats.csv_syntax import CsvSyntax
+from spark_channel.connectors.files.formats.csv_text import CsvEncoder
+from spark_channel.connectors.files.lines import TextFile, is_splittable, text_pieces
+from spark_channel.connectors.files.manifest import Dialect
+from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
+from spark_channel.connectors.files.text_types import from_text
+from spark_channel.errors import SchemaError
+
+__all__ = ["CsvFormat"]
+
+_DIALECT = ("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format", "multi_line")
+
+
+class CsvFormat(Format):
+    name = "csv"
+    text = True
+
+    def schema(
+        self, opened: pa.NativeFile, path: str, options: CsvReadOptions, dialect: Dialect
+    ) -> pa.Schema:
+        """Names from the header or `_c0`, ...; types from the first `sampleBytes` (null: not known)."""
+        syntax = CsvSyntax.of(options, dialect)
+        file = TextFile(opened, path, path, options.compression, options.encoding)
+        file.head()
+        taken = 0
+        names: list[str] | None = None
+        sample = b""
+        for block in file.blocks(0, None, lambda: options.sample_bytes, syntax.boundary(file)):
+            data = syntax.clean(block.data)
+            if names is None:
+                names, data = syntax.names(data)
+                if names is None:
+                    continue
+            sample += data
+            taken += len(block.data)
+            if taken >= options.sample_bytes:
+                break
+        if names is None:
+            return pa.schema([])
+        if not options.infer_schema:
+            return pa.schema([(name, pa.string()) for name in names])
+        return _infer(sample, names, syntax, options)
+
+    def pieces(
+        self,
+        opened: pa.NativeFile,
+        path: str,
+        size: int,
+        target: int,
+        options: Any,
+        condition: Condition | None,
+    ) -> list[Piece]:
+        # `dialect` cannot make a file splittable that its options say is not.
+        file = TextFile(opened, path, path, options.compression, options.encoding)
+        if not file.head():
+            return []
+        newline = file.newline.decode()
+        if (
+            newline == "\r"
+            or options.multi_line
+            or not is_splittable(path, options.compression, options.encoding)
+        ):
+            return [Piece({"newline": newline}, None, size)]
+        return [
+            Piece({"newline": newline, "range": [start, end]}, None, end - start)
+            for start, end in text_pieces(size, target)
+        ]
+
+    def batches(
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
+        return CsvBlocks(opened, path, params, wanted).batches()
+
+    def check(self, schema: pa.Schema, options: CsvWriteOptions) -> None:
+        for column, path, kind in walk_types(schema):
+            if not _carried(kind):
+                raise SchemaError(
+                    f"column {column!r} ({path}: {kind}) cannot be carried by CSV; cast it to text, or write another format"
+                )
+        if not schema.names:
+            raise SchemaError("a CSV file needs at least one column")
+
+    def extension(self, options: CsvWriteOptions) -> str:
+        return "csv" + _SUFFIX[options.compression or "none"]
+
+    def encoder(self, sink: Any, schema: pa.Schema, options: CsvWriteOptions) -> Encoder:
+        return CsvEncoder(sink, schema, options)
+
+    def dialect(self, options: CsvWriteOptions) -> Dialect:
+        return {name: getattr(options, name) for name in _DIALECT if hasattr(options, name)} | {
+            "multi_line": True
+        }
+
+
+_SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
+
+
+def _carried(kind: pa.DataType) -> bool:
+    types = pa.types
+    return (
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_decimal(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_date32(kind)
+        or types.is_time(kind)
+        or types.is_timestamp(kind)
+    )
+
+
+def _infer(sample: bytes, names: list[str], syntax: CsvSyntax, options: CsvReadOptions) -> pa.Schema:
+    if not sample.strip():
+        return pa.schema([(name, pa.null()) for name in names])
+    patterns = [pacsv.ISO8601]
+    # A malformed row is the read's to report, with its place.
+    table = pacsv.read_csv(
+        pa.BufferReader(sample),
+        read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(sample) + 1),
+        parse_options=syntax.parse_options(invalid_row_handler=lambda _: "skip"),
+        convert_options=syntax.convert_options(timestamp_parsers=patterns, check_utf8=False),
+    )
+    fields = []
+    for field, column in zip(table.schema, table.columns, strict=True):
+        kind = field.type
+        if pa.types.is_string(kind) and column.null_count < len(column):
+            kind = _by_pattern(column, options)
+        fields.append(pa.field(field.name, kind))
+    return pa.schema(fields)
+
+
+def _by_pattern(column: pa.ChunkedArray, options: CsvReadOptions) -> pa.DataType:
+    for kind, pattern in ((pa.date32(), options.date_format), (pa.timestamp("us"), options.timestamp_format)):
+        if pattern is not None:
+            try:
+                for chunk in column.chunks:
+                    from_text(chunk, kind, options)
+            except pa.ArrowInvalid:
+                continue
+            return kind
+    return pa.string()

@@ -1,0 +1,209 @@
+"""Reads CSV block by block: no read-ahead, no threads, and the place of every row that does not fit."""
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pacsv
+
+from spark_channel.connectors.files.formats.base import Wanted
+from spark_channel.connectors.files.formats.csv_syntax import CsvSyntax
+from spark_channel.connectors.files.lines import Block, TextFile
+from spark_channel.connectors.files.options import CsvReadOptions
+from spark_channel.connectors.files.text_types import from_text, needs_text
+from spark_channel.errors import SourceError
+
+__all__ = ["CsvBlocks"]
+
+_log = logging.getLogger(__name__)
+_BLOCK = 1 << 20
+_FIRST_ROW_BYTES = 100
+
+
+class CsvBlocks:
+    """One piece of one file."""
+
+    def __init__(self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted) -> None:
+        options: CsvReadOptions = wanted.options
+        self._options = options
+        self._wanted = wanted
+        self._syntax = CsvSyntax.of(options, wanted.dialect)
+        self._file = TextFile(opened, path, wanted.shown, options.compression, options.encoding)
+        if "newline" in params:
+            self._file.newline = params["newline"].encode()
+        else:
+            self._file.head()
+        self._start, self._end = params.get("range", (0, None))
+        self._names: list[str] = []
+        self._row_bytes = float(_FIRST_ROW_BYTES)
+        self._dropped = 0
+
+    def _size(self) -> int:
+        fetch = self._wanted.fetch
+        size = min(fetch.nbytes or _BLOCK, _BLOCK)
+        return max(1, min(size, int(fetch.rows * self._row_bytes))) if fetch.rows else size
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        boundary = self._syntax.boundary(self._file)
+        if self._start > 0 and self._syntax.header:
+            self._names = self._header_of_file()
+        started = self._start > 0
+        if started and not self._syntax.header:
+            self._names = self._bind(None)
+        for block in self._file.blocks(self._start, self._end, self._size, boundary):
+            data = self._syntax.clean(block.data)
+            skipped = 0
+            if not started:
+                names, rest = self._syntax.names(data)
+                if names is None:
+                    continue
+                self._names = self._bind(names if self._syntax.header else None, len(names))
+                skipped = data[: len(data) - len(rest)].count(self._file.newline)
+                data, started = rest, True
+            if data.strip():
+                yield from self._convert(data, Block(block.data, block.line + skipped))
+        if self._dropped:
+            _log.warning("%s: %d rows did not fit and were dropped", self._wanted.shown, self._dropped)
+
+    def _header_of_file(self) -> list[str]:
+        for block in self._file.blocks(0, None, self._size, self._syntax.boundary(self._file)):
+            names, _ = self._syntax.names(self._syntax.clean(block.data))
+            if names is not None:
+                return self._bind(names)
+        return self._bind([])
+
+    def _bind(self, header: list[str] | None, count: int | None = None) -> list[str]:
+        """The source's name for each column of this file, in the file's order."""
+        all_names = self._wanted.all.names
+        if header is None:
+            if count is not None and count != len(all_names):
+                raise SourceError(
+                    f"{self._wanted.shown} has {count} columns, and the schema has {len(all_names)}: {', '.join(all_names)}"
+                )
+            return list(all_names)
+        by_case = {name.lower(): name for name in all_names}
+        bound = [name if name in all_names else by_case.get(name.lower(), name) for name in header]
+        missing = [name for name in self._wanted.schema.names if name not in bound]
+        if not missing:
+            return bound
+        if self._options.enforce_schema and len(header) == len(all_names) and not set(bound) & set(all_names):
+            return list(all_names)
+        raise SourceError(
+            f"{self._wanted.shown} has no column {missing[0]!r}; its header has {', '.join(header) or 'nothing'}"
+        )
+
+    def _convert(self, data: bytes, block: Block) -> Iterator[pa.RecordBatch]:
+        try:
+            table = self._parse(data)
+        except pa.ArrowInvalid as error:
+            if self._options.mode == "FAILFAST":
+                raise self._misfit(data, block, error) from error
+            yield from self._fitting(self._syntax.records(data))
+            return
+        if table.num_rows:
+            self._row_bytes = len(data) / table.num_rows
+        yield from table.to_batches()
+
+    def _parse(self, data: bytes, columns: list[str] | None = None) -> pa.Table:
+        """Raises pa.ArrowInvalid when a row has too few values, or one does not fit its type."""
+        wanted = {field.name: field.type for field in self._wanted.schema}
+        # Without a column a row could not be counted.
+        columns = columns or list(wanted) or self._names[:1]
+        text = {name: needs_text(wanted[name], self._options) for name in columns if name in wanted}
+        types = {name: pa.string() if text.get(name, True) else wanted[name] for name in columns}
+        table = pacsv.read_csv(
+            pa.BufferReader(data),
+            read_options=pacsv.ReadOptions(
+                column_names=self._names, use_threads=False, block_size=len(data) + 1
+            ),
+            parse_options=self._syntax.parse_options(),
+            convert_options=self._syntax.convert_options(column_types=types, include_columns=columns),
+        )
+        for number, name in enumerate(columns):
+            if name in wanted and pa.types.is_string(table.schema.field(number).type):
+                column = self._trimmed(table.column(number))
+                if text[name]:
+                    column = from_text(column.combine_chunks(), wanted[name], self._options)
+                table = table.set_column(number, pa.field(name, wanted[name]), column)
+        return table
+
+    def _trimmed(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
+        left, right = self._options.ignore_leading_white_space, self._options.ignore_trailing_white_space
+        if not (left or right):
+            return column
+        if left:
+            column = pc.utf8_ltrim_whitespace(column)
+        if right:
+            column = pc.utf8_rtrim_whitespace(column)
+        nulls = pc.is_in(column, value_set=pa.array(["", self._syntax.null_value]))
+        return pc.if_else(nulls, pa.scalar(None, pa.string()), column)
+
+    def _fits(self, records: list[bytes]) -> bool:
+        try:
+            self._parse(b"".join(records))
+        except pa.ArrowInvalid:
+            return False
+        return True
+
+    def _fitting(self, records: list[bytes]) -> Iterator[pa.RecordBatch]:
+        """The batches of the records that fit: halves are tried until what is left is one that does not."""
+        if not any(record.strip() for record in records):
+            return
+        try:
+            yield from self._parse(b"".join(records)).to_batches()
+        except pa.ArrowInvalid:
+            if len(records) == 1:
+                self._dropped += 1
+                return
+            middle = len(records) // 2
+            yield from self._fitting(records[:middle])
+            yield from self._fitting(records[middle:])
+
+    def _misfit(self, data: bytes, block: Block, error: pa.ArrowInvalid) -> SourceError:
+        """The first record of the block that does not fit, found by halving."""
+        records = self._syntax.records(data)
+        good, bad = 0, len(records)
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            if self._fits(records[:middle]):
+                good = middle
+            else:
+                bad = middle
+        record = records[good] if records else b""
+        before = b"".join(records[:good]).count(self._file.newline)
+        line = self._file.lines_before(self._start) + block.line + before + 1
+        return SourceError(f"{self._wanted.shown}, line {line}: {self._reason(record, error)}")
+
+    def _reason(self, record: bytes, error: pa.ArrowInvalid) -> str:
+        shown = record.decode("utf-8", "replace").rstrip("\r\n")
+        shown = shown if len(shown) <= 200 else shown[:197] + "..."
+        if self._fits([record]):
+            hint = (
+                ""
+                if self._syntax.multi_line
+                else "; if values in quotes hold line ends, set option multiLine=true"
+            )
+            return f"the rows from here on cannot be read ({str(error).splitlines()[0]}): {shown}{hint}"
+        try:
+            values = self._syntax.values(record)
+        except pa.ArrowInvalid:
+            values = []
+        if len(values) != len(self._names):
+            quotes = (
+                ""
+                if self._syntax.multi_line
+                else "; values in quotes that hold line ends need multiLine=true"
+            )
+            return f"{len(values)} values for {len(self._names)} columns: {shown}{quotes}"
+        for field in self._wanted.schema:
+            try:
+                self._parse(record, [field.name])
+            except pa.ArrowInvalid:
+                value = values[self._names.index(field.name)]
+                return (
+                    f"column {field.name!r} ({field.type}) cannot hold {value!r}; give another type in a schema, "
+                    f"or set nullValue or mode=DROPMALFORMED. The row: {shown}"
+                )
+        return f"{error}: {shown}"

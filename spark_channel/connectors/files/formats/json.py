@@ -1,0 +1,124 @@
+"""JSON lines: one object per line."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pajson
+
+from spark_channel.connectors.files.conditions import Condition
+from spark_channel.connectors.files.formats.base import Encoder, Format, Piece, Wanted, walk_types
+from spark_channel.connectors.files.formats.json_blocks import JsonBlocks
+from spark_channel.connectors.files.formats.json_text import JsonEncoder
+from spark_channel.connectors.files.lines import TextFile, is_splittable, text_pieces
+from spark_channel.connectors.files.manifest import Dialect
+from spark_channel.connectors.files.options import JsonReadOptions, JsonWriteOptions
+from spark_channel.errors import SchemaError, SourceError
+
+__all__ = ["JsonFormat"]
+
+_SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
+
+
+class JsonFormat(Format):
+    name = "json"
+    text = True
+
+    def schema(
+        self, opened: pa.NativeFile, path: str, options: JsonReadOptions, dialect: Dialect
+    ) -> pa.Schema:
+        """Fields in the order in which they appear, typed from the first `sampleBytes`."""
+        file = TextFile(opened, path, path, options.compression, options.encoding)
+        file.head()
+        sample = b""
+        for block in file.blocks(0, None, lambda: options.sample_bytes):
+            sample += block.data
+            if len(sample) >= options.sample_bytes:
+                break
+        if not sample.strip():
+            return pa.schema([])
+        try:
+            table = pajson.read_json(
+                pa.BufferReader(sample),
+                read_options=pajson.ReadOptions(use_threads=False, block_size=len(sample) + 1),
+            )
+        except pa.ArrowInvalid as error:
+            raise SourceError(
+                f"{path} does not hold JSON lines of one shape: {str(error).splitlines()[0]}. Each line is one object; "
+                "give a schema if a field changes its type"
+            ) from error
+        fields = [pa.field(f.name, _as_written(f.type, options)) for f in table.schema]
+        return pa.schema(fields)
+
+    def pieces(
+        self,
+        opened: pa.NativeFile,
+        path: str,
+        size: int,
+        target: int,
+        options: Any,
+        condition: Condition | None,
+    ) -> list[Piece]:
+        file = TextFile(opened, path, path, options.compression, options.encoding)
+        if not file.head():
+            return []
+        newline = file.newline.decode()
+        if newline == "\r" or not is_splittable(path, options.compression, options.encoding):
+            return [Piece({"newline": newline}, None, size)]
+        return [
+            Piece({"newline": newline, "range": [start, end]}, None, end - start)
+            for start, end in text_pieces(size, target)
+        ]
+
+    def batches(
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
+        return JsonBlocks(opened, path, params, wanted).batches()
+
+    def check(self, schema: pa.Schema, options: JsonWriteOptions) -> None:
+        for column, path, kind in walk_types(schema):
+            if not _carried(kind):
+                raise SchemaError(
+                    f"column {column!r} ({path}: {kind}) cannot be carried by JSON; cast it to text, or write Parquet"
+                )
+
+    def extension(self, options: JsonWriteOptions) -> str:
+        return "jsonl" + _SUFFIX[options.compression or "none"]
+
+    def encoder(self, sink: Any, schema: pa.Schema, options: JsonWriteOptions) -> Encoder:
+        return JsonEncoder(sink, schema, options)
+
+    def dialect(self, options: JsonWriteOptions) -> Dialect:
+        return {"date_format": options.date_format, "timestamp_format": options.timestamp_format}
+
+
+def _as_written(kind: pa.DataType, options: JsonReadOptions) -> pa.DataType:
+    """Times stay text, which they are in JSON, unless `inferTimestamp` says otherwise."""
+    types = pa.types
+    if types.is_timestamp(kind):
+        return pa.timestamp("us") if options.infer_timestamp else pa.string()
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([field.with_type(_as_written(field.type, options)) for field in fields])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_as_written(kind.value_type, options)))
+    return kind
+
+
+def _carried(kind: pa.DataType) -> bool:
+    types = pa.types
+    if types.is_nested(kind):
+        string_keys = not types.is_map(kind) or types.is_string(kind.key_type)
+        return string_keys and (types.is_struct(kind) or types.is_map(kind) or types.is_list(kind))
+    return (
+        types.is_boolean(kind)
+        or types.is_integer(kind)
+        or types.is_float32(kind)
+        or types.is_float64(kind)
+        or types.is_decimal(kind)
+        or types.is_string(kind)
+        or types.is_large_string(kind)
+        or types.is_binary(kind)
+        or types.is_date32(kind)
+        or types.is_timestamp(kind)
+    )

@@ -1,0 +1,156 @@
+"""JSON lines one by one, in Python: every type, and a reason for every line that does not fit."""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.files.formats.base import Wanted
+from spark_channel.connectors.files.options import JsonReadOptions
+from spark_channel.connectors.files.text_types import from_text
+
+__all__ = ["LineError", "parse_lines"]
+
+_FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf, "-INF": -math.inf}
+
+
+@dataclass(frozen=True, slots=True)
+class LineError:
+    """Why a line does not fit."""
+
+    reason: str
+    cause: BaseException | None
+
+
+def parse_lines(
+    lines: list[bytes], wanted: Wanted, options: JsonReadOptions
+) -> Iterator[tuple[int, list[Any] | LineError]]:
+    """(number of the line, its values in the order of the schema, or why not); blank lines are left out."""
+    converters = [(field.name, field.type, _converter(field.type, options)) for field in wanted.schema]
+    known = set(wanted.all.names)
+    for number, line in enumerate(lines):
+        text = line.strip()
+        if not text:
+            continue
+        shown = text.decode("utf-8", "replace")
+        shown = shown if len(shown) <= 200 else shown[:197] + "..."
+        try:
+            row = json.loads(text, parse_float=Decimal)
+        except (ValueError, RecursionError) as error:
+            yield number, LineError(f"not JSON ({error}): {shown}", error)
+            continue
+        if not isinstance(row, dict):
+            yield number, LineError(f"not an object: {shown}", None)
+            continue
+        if wanted.strict and (unknown := row.keys() - known):
+            names = ", ".join(sorted(unknown))
+            reason = f"field {names} was not in the sample that the schema comes from; raise sampleBytes, or give a schema: {shown}"
+            yield number, LineError(reason, None)
+            continue
+        values: list[Any] = []
+        for name, kind, convert in converters:
+            value = row.get(name)
+            try:
+                values.append(None if value is None else convert(value))
+            except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
+                got = json.dumps(value, default=str, ensure_ascii=False)
+                got = got if len(got) <= 80 else got[:77] + "..."
+                yield (
+                    number,
+                    LineError(f"column {name!r} ({kind}) cannot hold {got}. The line: {shown}", error),
+                )
+                break
+        else:
+            yield number, values
+
+
+def _converter(kind: pa.DataType, options: JsonReadOptions) -> Callable[[Any], Any]:
+    types = pa.types
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        inner = [(field.name, _optional(_converter(field.type, options))) for field in fields]
+        return lambda value: {name: convert(_dict(value).get(name)) for name, convert in inner}
+    if types.is_map(kind):
+        item, key = _optional(_converter(kind.item_type, options)), _converter(kind.key_type, options)
+        return lambda value: [(key(name), item(found)) for name, found in _dict(value).items()]
+    if types.is_list(kind) or types.is_large_list(kind):
+        element = _optional(_converter(kind.value_type, options))
+        return lambda value: [element(found) for found in _list(value)]
+    if types.is_boolean(kind):
+        return _boolean
+    if types.is_integer(kind):
+        return lambda value: pa.scalar(_integer(value), kind).as_py()
+    if types.is_floating(kind):
+        return lambda value: pa.scalar(_float(value), kind).as_py()
+    if types.is_decimal(kind):
+        return lambda value: pa.scalar(_decimal(value), kind).as_py()
+    if types.is_binary(kind) or types.is_large_binary(kind):
+        return _binary
+    if types.is_date(kind) or types.is_timestamp(kind):
+        return lambda value: from_text(pa.array([_text(value)], pa.string()), kind, options)[0]
+    return _as_text
+
+
+def _optional(convert: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    return lambda value: None if value is None else convert(value)
+
+
+def _dict(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("not an object")
+    return value
+
+
+def _list(value: Any) -> list[Any]:
+    if not isinstance(value, list):
+        raise TypeError("not an array")
+    return value
+
+
+def _boolean(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError("not true or false")
+    return value
+
+
+def _integer(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError("not a whole number")
+    return value
+
+
+def _float(value: Any) -> float:
+    if isinstance(value, str) and value in _FLOATS:
+        return _FLOATS[value]
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise TypeError("not a number")
+    return float(value)
+
+
+def _decimal(value: Any) -> Decimal:
+    if isinstance(value, bool) or not isinstance(value, (int, Decimal, str)):
+        raise TypeError("not a number")
+    return Decimal(value)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError("not a text")
+    return value
+
+
+def _binary(value: Any) -> bytes:
+    try:
+        return base64.b64decode(_text(value), validate=True)
+    except binascii.Error as error:
+        raise ValueError("not base64") from error
+
+
+def _as_text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)

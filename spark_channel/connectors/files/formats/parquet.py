@@ -1,0 +1,162 @@
+"""Parquet: split and pruned by row group, read one column chunk at a time."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import closing
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_channel.connectors.files.conditions import Condition, ValueRange
+from spark_channel.connectors.files.formats.base import (
+    Encoder,
+    Format,
+    Piece,
+    Wanted,
+    batch_rows,
+    pick,
+    walk_types,
+)
+from spark_channel.connectors.files.literals import exact
+from spark_channel.connectors.files.manifest import Dialect
+from spark_channel.connectors.files.options import ParquetWriteOptions
+from spark_channel.errors import SchemaError
+
+__all__ = ["ParquetFormat"]
+
+_READ_BUFFER = 1 << 20
+
+
+def _open(opened: pa.NativeFile) -> pq.ParquetFile:
+    # With a buffer a column chunk is streamed; without one it is read whole.
+    return pq.ParquetFile(opened, buffer_size=_READ_BUFFER, pre_buffer=False)
+
+
+class ParquetFormat(Format):
+    name = "parquet"
+
+    def schema(self, opened: pa.NativeFile, path: str, options: Any, dialect: Dialect) -> pa.Schema:
+        with closing(_open(opened)) as file:
+            return file.schema_arrow
+
+    def pieces(
+        self,
+        opened: pa.NativeFile,
+        path: str,
+        size: int,
+        target: int,
+        options: Any,
+        condition: Condition | None,
+    ) -> list[Piece]:
+        with closing(_open(opened)) as file:
+            pieces: list[Piece] = []
+            groups: list[int] = []
+            rows = nbytes = 0
+            for number in range(file.num_row_groups):
+                group = file.metadata.row_group(number)
+                if group.num_rows == 0 or not _may_match(file, number, condition):
+                    continue
+                groups.append(number)
+                rows += group.num_rows
+                nbytes += sum(group.column(c).total_compressed_size for c in range(group.num_columns))
+                if nbytes >= target:
+                    pieces.append(Piece({"groups": groups}, rows, nbytes))
+                    groups, rows, nbytes = [], 0, 0
+            if groups:
+                pieces.append(Piece({"groups": groups}, rows, nbytes))
+            return pieces
+
+    def batches(
+        self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
+    ) -> Iterator[pa.RecordBatch]:
+        with closing(_open(opened)) as file:
+            columns = pick(wanted.schema.names, file.schema_arrow.names)
+            for number in params.get("groups", range(file.num_row_groups)):
+                if not _may_match(file, number, wanted.condition):
+                    continue
+                group = file.metadata.row_group(number)
+                yield from file.iter_batches(
+                    batch_size=batch_rows(wanted.fetch, group.num_rows, group.total_byte_size),
+                    row_groups=[number],
+                    columns=columns,
+                    use_threads=False,
+                )
+
+    def check(self, schema: pa.Schema, options: Any) -> None:
+        for column, path, kind in walk_types(schema):
+            if pa.types.is_interval(kind) or pa.types.is_union(kind):
+                raise SchemaError(
+                    f"column {column!r} ({path}: {kind}) has no counterpart in Parquet; cast it first"
+                )
+
+    def extension(self, options: ParquetWriteOptions) -> str:
+        codec = options.compression or options.default_codec
+        return "parquet" if codec == "none" else f"{codec}.parquet"
+
+    def encoder(self, sink: Any, schema: pa.Schema, options: ParquetWriteOptions) -> Encoder:
+        return _ParquetEncoder(sink, schema, options)
+
+
+class _ParquetEncoder(Encoder):
+    """Gathers batches into row groups: each `write_table` begins one."""
+
+    def __init__(self, sink: Any, schema: pa.Schema, options: ParquetWriteOptions) -> None:
+        self._options = options
+        self._schema = schema
+        self._held: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+        codec = options.compression or options.default_codec
+        self._writer = pq.ParquetWriter(
+            sink, schema, compression=codec, compression_level=options.compression_level, version="2.6"
+        )
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        start = 0
+        while start < batch.num_rows:
+            taken = batch.slice(start, self._options.row_group_rows - self._rows)
+            start += taken.num_rows
+            self._held.append(taken)
+            self._rows += taken.num_rows
+            self._bytes += taken.nbytes
+            if self._rows >= self._options.row_group_rows or self._bytes >= self._options.row_group_bytes:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        if self._rows:
+            table = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(table, row_group_size=self._rows)
+        self._held, self._rows, self._bytes = [], 0, 0
+
+    def finish(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+
+def _may_match(file: pq.ParquetFile, number: int, condition: Condition | None) -> bool:
+    return condition is None or condition.may_match(_ranges(file, number, condition.columns))
+
+
+def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[str, ValueRange]:
+    """What the statistics of a row group say of top-level columns; a column without any is left out."""
+    schema, group = file.schema_arrow, file.metadata.row_group(number)
+    found = {}
+    for index in range(group.num_columns):
+        chunk = group.column(index)
+        name = chunk.path_in_schema
+        position = schema.get_field_index(name) if name in columns else -1
+        if position < 0 or pa.types.is_nested(schema.field(position).type):
+            continue
+        statistics = chunk.statistics
+        if statistics is None:
+            continue
+        low = high = None
+        if statistics.has_min_max:
+            kind = schema.field(position).type
+            kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+            try:
+                low, high = exact(statistics.min, kind), exact(statistics.max, kind)
+            except (ValueError, TypeError, OverflowError, AttributeError):
+                low = high = None
+        nulls = statistics.null_count if statistics.has_null_count else None
+        found[name] = ValueRange(low, high, nulls, group.num_rows)
+    return found

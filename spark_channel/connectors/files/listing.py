@@ -1,0 +1,229 @@
+"""Which files a path means: a file, a directory with all below it, or a glob; with their partitions.
+
+Hidden names are skipped, as Spark does, and of a directory with a manifest of ours only the listed files
+are taken. The order is that of the paths, so that every listing of the same files is the same.
+"""
+
+import fnmatch
+import logging
+import posixpath
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from pyarrow import fs as pafs
+
+from spark_channel.connectors.files.errors_at import reading
+from spark_channel.connectors.files.manifest import DataFile, Manifest
+from spark_channel.connectors.files.paths import Location, is_hidden
+from spark_channel.connectors.files.visible import standing
+from spark_channel.errors import SourceError
+
+__all__ = ["SourceFile", "list_files"]
+
+_log = logging.getLogger(__name__)
+
+_GLOB = re.compile(r"[*?\[{]")
+_NULL_PARTITION = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """One file to read, as it was when it was listed. `listed` is what a manifest says of it."""
+
+    root: str
+    path: str
+    size: int
+    mtime_ns: int
+    partition: tuple[tuple[str, str | None], ...] = ()
+    listed: DataFile | None = None
+    manifest: Manifest | None = None
+
+
+def list_files(
+    place: Location,
+    *,
+    base: str | None = None,
+    partitions: bool = True,
+    manifests: bool = True,
+    keep: Callable[[pafs.FileInfo], bool] = lambda _: True,
+) -> list[SourceFile]:
+    """The files that `place` means, in the order of their paths.
+
+    `base`: where partition folders begin (default: at `place`). `keep`: a filter of single files.
+    An empty directory gives []; so does a directory of hidden files.
+
+    Raises:
+        SourceError: missing, unreadable, a glob that matches nothing, or a listed file that is gone.
+    """
+    with reading(place.show()):
+        found = _found(place, manifests)
+        files = []
+        for info, listed, manifest in sorted(found, key=lambda item: item[0].path):
+            if keep(info):
+                start = base or _fixed_part(place.path)
+                partition = _partition(info.path, start) if partitions else ()
+                files.append(
+                    SourceFile(
+                        place.root, info.path, info.size or 0, info.mtime_ns or 0, partition, listed, manifest
+                    )
+                )
+        return files
+
+
+_Found = tuple[pafs.FileInfo, DataFile | None, Manifest | None]
+
+
+def _found(place: Location, manifests: bool) -> list[_Found]:
+    info = place.fs.get_file_info(place.path)
+    if info.type == pafs.FileType.File:
+        return [(info, None, None)]
+    if info.type == pafs.FileType.Directory:
+        return _visible(place, list(_walk(place, place.path)), place.path, manifests)
+    matches = list(_glob(place)) if _GLOB.search(place.path) else []
+    if not matches:
+        what = "matches no file" if _GLOB.search(place.path) else "does not exist"
+        raise SourceError(f"{place.show()} {what}")
+    files: dict[str, pafs.FileInfo] = {}
+    for match in matches:
+        inside = _walk(place, match.path) if match.type == pafs.FileType.Directory else [match]
+        files |= {found.path: found for found in inside}
+    return _visible(place, list(files.values()), _fixed_part(place.path), manifests)
+
+
+def _walk(place: Location, directory: str) -> Iterator[pafs.FileInfo]:
+    """Every file below `directory` that is not hidden."""
+    if not place.local:
+        # One request lists a whole tree of an object store.
+        for info in place.fs.get_file_info(pafs.FileSelector(directory, recursive=True)):
+            inside = posixpath.relpath(info.path, directory)
+            if info.type == pafs.FileType.File and not any(is_hidden(part) for part in inside.split("/")):
+                yield info
+        return
+    for info in place.fs.get_file_info(pafs.FileSelector(directory)):
+        if is_hidden(info.base_name):
+            continue
+        if info.type == pafs.FileType.Directory:
+            yield from _walk(place, info.path)
+        elif info.type == pafs.FileType.File:
+            yield info
+
+
+def _visible(place: Location, files: list[pafs.FileInfo], top: str, manifests: bool) -> list[_Found]:
+    """Without the files that the manifest of their nearest directory does not list."""
+    if not manifests:
+        return [(info, None, None) for info in files]
+    known: dict[str, Manifest | None] = {}
+    indexes: dict[str, dict[str, DataFile]] = {}
+
+    def nearest(directory: str) -> tuple[str, Manifest] | None:
+        if directory not in known:
+            known[directory] = standing(place, directory).manifest
+        manifest = known[directory]
+        if manifest is not None:
+            return directory, manifest
+        above = posixpath.dirname(directory)
+        return nearest(above) if directory != top and above != directory else None
+
+    nearest(top)
+    visible: list[_Found] = []
+    skipped: dict[str, list[str]] = {}
+    seen: dict[str, set[str]] = {}
+    for info in files:
+        owner = nearest(posixpath.dirname(info.path))
+        if owner is None:
+            visible.append((info, None, None))
+            continue
+        directory, manifest = owner
+        inside = posixpath.relpath(info.path, directory)
+        if directory not in indexes:
+            indexes[directory] = {file.path: file for file in manifest.files}
+        listed = indexes[directory].get(inside)
+        if listed is None:
+            skipped.setdefault(directory, []).append(inside)
+        else:
+            seen.setdefault(directory, set()).add(inside)
+            visible.append((info, listed, manifest))
+    for directory, names in skipped.items():
+        _log.info("%s: %d files are not in its manifest and are not read", place.show(directory), len(names))
+    manifest = known[top]
+    if manifest is not None and not _GLOB.search(place.path):
+        _check_all_there(place, top, manifest, seen.get(top, set()))
+    return visible
+
+
+def _check_all_there(place: Location, directory: str, manifest: Manifest, seen: set[str]) -> None:
+    for file in manifest.files:
+        if file.path not in seen:
+            raise SourceError(
+                f"{place.show(posixpath.join(directory, file.path))} is listed in the manifest of its directory "
+                "and is gone; read what is there with option useManifest=false"
+            )
+
+
+def _fixed_part(path: str) -> str:
+    """The directory above the first glob of `path`; `path` itself without one."""
+    parts = path.split("/")
+    for number, part in enumerate(parts):
+        if _GLOB.search(part):
+            return "/".join(parts[:number]) or "/"
+    return path
+
+
+def _glob(place: Location) -> Iterator[pafs.FileInfo]:
+    """Files and directories that match; `**` means any number of directories, `{a,b}` either."""
+    seen: set[str] = set()
+    for pattern in _braces(place.path):
+        start = _fixed_part(pattern)
+        rest = pattern[len(start) :].strip("/")
+        for info in _match(place, start, rest.split("/") if rest else []):
+            if info.path not in seen:
+                seen.add(info.path)
+                yield info
+
+
+def _match(place: Location, directory: str, parts: list[str]) -> Iterator[pafs.FileInfo]:
+    if not parts:
+        info = place.fs.get_file_info(directory)
+        if info.type != pafs.FileType.NotFound:
+            yield info
+        return
+    part, rest = parts[0], parts[1:]
+    if part == "**":
+        yield from _match(place, directory, rest or ["*"])
+    elif not _GLOB.search(part):
+        yield from _match(place, posixpath.join(directory, part), rest)
+        return
+    if place.fs.get_file_info(directory).type != pafs.FileType.Directory:
+        return
+    matches = re.compile(fnmatch.translate(part.replace("[^", "[!"))).match
+    for info in place.fs.get_file_info(pafs.FileSelector(directory)):
+        if is_hidden(info.base_name) and not part.startswith((".", "_")):
+            continue
+        if part == "**":
+            if info.type == pafs.FileType.Directory:
+                yield from _match(place, info.path, parts)
+        elif matches(info.base_name):
+            if rest:
+                yield from _match(place, info.path, rest)
+            else:
+                yield info
+
+
+def _braces(pattern: str) -> list[str]:
+    match = re.search(r"\{([^{}]*)\}", pattern)
+    if match is None:
+        return [pattern]
+    head, tail = pattern[: match.start()], pattern[match.end() :]
+    return [made for choice in match.group(1).split(",") for made in _braces(head + choice + tail)]
+
+
+def _partition(path: str, base: str) -> tuple[tuple[str, str | None], ...]:
+    inside = posixpath.relpath(posixpath.dirname(path), base)
+    found = []
+    for part in inside.split("/"):
+        name, equals, value = part.partition("=")
+        if equals and name:
+            found.append((unquote(name), None if value == _NULL_PARTITION else unquote(value)))
+    return tuple(found)

@@ -1,0 +1,503 @@
+"""The options of the file connectors, under the names and meanings of Spark's file sources.
+
+What is taken, ignored with a warning, or refused with a reason is laid out in `docs/files.md`; defaults
+differ from Spark's in two: `header` and `inferSchema` are true, since a copy wants names and types.
+"""
+
+import codecs
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, ClassVar, Literal
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+import pyarrow as pa
+from pydantic import BeforeValidator, Field, field_validator, model_validator
+
+from spark_channel.errors import OptionError
+from spark_channel.options import Amount, ByteAmount, ReadOptions, WriteOptions
+
+__all__ = [
+    "ArrowReadOptions",
+    "ArrowWriteOptions",
+    "CsvReadOptions",
+    "CsvWriteOptions",
+    "FileReadOptions",
+    "FileWriteOptions",
+    "JsonReadOptions",
+    "JsonWriteOptions",
+    "OrcReadOptions",
+    "OrcWriteOptions",
+    "ParquetReadOptions",
+    "ParquetWriteOptions",
+    "TextReadOptions",
+]
+
+
+def _paths(value: object) -> tuple[str, ...]:
+    takes = "a JSON list of paths"
+    if isinstance(value, (list, tuple)):
+        found = list(value)
+    else:
+        try:
+            found = json.loads(str(value))
+        except ValueError:
+            raise ValueError(takes) from None
+    if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+        raise ValueError(takes)
+    return tuple(found)
+
+
+def _instant(value: object) -> datetime:
+    text = str(value)
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError("a time such as 2020-06-01T13:00:00") from None
+    return found if found.tzinfo else found.replace(tzinfo=ZoneInfo("UTC"))
+
+
+_SEPARATORS = {"\\t": "\t", "\\0": "\0", "\\\\": "\\"}
+
+
+def _character(value: object) -> str:
+    text = _SEPARATORS.get(str(value), str(value))
+    if len(text) != 1 or not text.isascii() or text in "\r\n":
+        raise ValueError(r"one ASCII character, or \t")
+    return text
+
+
+def _character_or_none(value: object) -> str:
+    return "" if str(value) in ("", "\0", "\\u0000") else _character(value)
+
+
+def _encoding(value: object) -> str:
+    try:
+        return codecs.lookup(str(value)).name
+    except LookupError:
+        raise ValueError("an encoding that Python knows, such as UTF-8 or ISO-8859-1") from None
+
+
+def _zone(value: object) -> str:
+    try:
+        ZoneInfo(str(value))
+    except (ZoneInfoNotFoundError, ValueError):
+        raise ValueError("a time zone such as UTC or Europe/Berlin") from None
+    return str(value)
+
+
+Character = Annotated[str, BeforeValidator(_character)]
+OptionalCharacter = Annotated[str, BeforeValidator(_character_or_none)]
+Encoding = Annotated[str, BeforeValidator(_encoding)]
+Zone = Annotated[str, BeforeValidator(_zone)]
+Instant = Annotated[datetime, BeforeValidator(_instant)]
+
+_JAVA_PARTS = {
+    "yyyy": "%Y", "uuuu": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S",
+}  # fmt: skip
+_JAVA_TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|.", re.DOTALL)
+
+
+def strptime_pattern(pattern: str) -> str:
+    """A Java date pattern as a strptime pattern.
+
+    Raises:
+        ValueError: a part without an exact counterpart.
+    """
+    made = []
+    for match in _JAVA_TOKEN.finditer(pattern):
+        text = match.group(0)
+        if match.group(1) is not None:
+            made.append(match.group(1).replace("''", "'").replace("%", "%%") or "'")
+        elif match.group(2) is None:
+            made.append(text.replace("%", "%%"))
+        elif text in _JAVA_PARTS:
+            made.append(_JAVA_PARTS[text])
+        else:
+            raise ValueError(
+                f"a pattern of {', '.join(_JAVA_PARTS)} and quoted text; {text!r} is not among them. ISO 8601 "
+                "(2020-01-31 13:05:00.123456+01:00) needs no pattern"
+            )
+    return "".join(made)
+
+
+def _pattern(value: object) -> str:
+    strptime_pattern(str(value))
+    return str(value)
+
+
+Pattern = Annotated[str, BeforeValidator(_pattern)]
+
+_LOSES_ROWS = "a copy must not lose rows silently; name the files to read with 'path', a glob or 'paths'"
+_SPARK_SPLITS = "splits follow 'channels' and 'splitBytes'"
+
+
+class FileReadOptions(ReadOptions):
+    """What every file reader takes."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        "maxPartitionBytes": _SPARK_SPLITS,
+        "openCostInBytes": _SPARK_SPLITS,
+    }
+    refused: ClassVar[Mapping[str, str]] = {
+        "ignoreCorruptFiles": _LOSES_ROWS,
+        "ignoreMissingFiles": _LOSES_ROWS,
+        "maxFilesPerTrigger": "this is a batch read",
+        "partitionColumn": "files are split by size; row groups are pruned by 'where'",
+    }
+
+    path: str | None = Field(None, description="a file, a directory, or a glob; a path or a uri")
+    paths: Annotated[tuple[str, ...], BeforeValidator(_paths)] | None = Field(
+        None, description="a JSON list of the same"
+    )
+    base_path: str | None = Field(None, description="where partition folders (`key=value`) begin")
+    recursive_file_lookup: bool = Field(
+        False, description="true = folders named `key=value` are plain folders, as in Spark"
+    )
+    path_glob_filter: str | None = Field(None, description="keep files whose name matches this glob")
+    modified_before: Instant | None = Field(None, description="keep files modified before this time")
+    modified_after: Instant | None = Field(None, description="keep files modified after this time")
+    use_manifest: bool = Field(
+        True, description="of a directory that spark-channel wrote, read only what its manifest lists"
+    )
+    split_bytes: ByteAmount | None = Field(None, description="about how many bytes of a file one split reads")
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "FileReadOptions":
+        if self.path is None and self.paths is None:
+            raise OptionError("option 'path' is missing: a file, a directory, a glob or a uri", option="path")
+        if self.path is not None and self.paths is not None:
+            raise OptionError("options 'path' and 'paths' both say what to read; give one", option="paths")
+        return self
+
+    def all_paths(self) -> tuple[str, ...]:
+        return self.paths or (self.path or "",)
+
+
+class _Mergeable(FileReadOptions):
+    merge_schema: bool = Field(False, description="the columns of all files, not only of the first")
+
+
+class ParquetReadOptions(_Mergeable):
+    """Parquet."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        **FileReadOptions.ignored,
+        "datetimeRebaseMode": "dates are read as they are stored (CORRECTED)",
+        "int96RebaseMode": "times are read as they are stored (CORRECTED)",
+    }
+
+
+class ArrowReadOptions(_Mergeable):
+    """Arrow IPC, file and stream format."""
+
+
+class OrcReadOptions(_Mergeable):
+    """ORC."""
+
+
+_COMMON_TEXT_IGNORED = {
+    "samplingRatio": "types come from a sample of 'sampleBytes'",
+    "locale": "numbers and dates are read in the C locale",
+    "enableDateTimeParsingFallback": "only the patterns given are read",
+    "legacyTimeParserPolicy": "only the patterns given are read",
+}
+_PERMISSIVE = "it exists for mode=PERMISSIVE, which turns values that do not fit into NULL; a copy must not"
+
+
+class TextReadOptions(FileReadOptions):
+    """What CSV and JSON lines share."""
+
+    encoding: Encoding = Field("utf-8", description="of the text")
+    compression: str | None = Field(
+        None, description="none, gzip, bz2, zstd, lz4 or brotli; default: from each file's suffix"
+    )
+    mode: Literal["FAILFAST", "DROPMALFORMED"] = Field(
+        "FAILFAST", description="a row that does not fit: an error, or dropped and counted in the log"
+    )
+    date_format: Pattern | None = Field(None, description="of dates; default ISO 8601")
+    timestamp_format: Pattern | None = Field(None, description="of times; default ISO 8601")
+    time_zone: Zone = Field("UTC", description="of times without a zone, in columns that have one")
+    sample_bytes: ByteAmount = Field(4 << 20, description="how much of the source is looked at for the types")
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _mode(cls, value: object) -> object:
+        if str(value).upper() == "PERMISSIVE":
+            raise ValueError(
+                "FAILFAST or DROPMALFORMED; PERMISSIVE turns values that do not fit into NULL, which a copy must not"
+            )
+        return str(value).upper()
+
+    @field_validator("compression")
+    @classmethod
+    def _codec(cls, value: str | None) -> str | None:
+        return None if value is None else _text_codec(value)
+
+
+_CODEC_NAMES = {"gz": "gzip", "bzip2": "bz2", "zst": "zstd", "uncompressed": "none", "br": "brotli"}
+
+
+def _text_codec(value: str) -> str:
+    name = _CODEC_NAMES.get(value.lower(), value.lower())
+    if name == "none":
+        return name
+    if name not in ("gzip", "bz2", "zstd", "lz4", "brotli") or not pa.Codec.is_available(name):
+        raise ValueError("none, gzip, bz2, zstd, lz4 or brotli")
+    return name
+
+
+class CsvReadOptions(TextReadOptions):
+    """CSV."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **FileReadOptions.aliases,
+        "delimiter": "sep",
+        "charset": "encoding",
+        "timestampNTZFormat": "timestampFormat",
+        "codec": "compression",
+    }
+    ignored: ClassVar[Mapping[str, str]] = {
+        **FileReadOptions.ignored,
+        **_COMMON_TEXT_IGNORED,
+        "maxColumns": "there is no such bound",
+        "maxCharsPerColumn": "there is no such bound",
+        "inputBufferSize": "blocks follow the speed limit",
+        "preferDate": "a column of dates is read as dates",
+        "prefersDecimal": "numbers with a point are doubles, unless the schema says otherwise",
+    }
+    refused: ClassVar[Mapping[str, str]] = {
+        **FileReadOptions.refused,
+        "columnNameOfCorruptRecord": _PERMISSIVE,
+        "charToEscapeQuoteEscaping": "the escape character escapes itself",
+        "unescapedQuoteHandling": "a stray quote is part of its value, or an error inside quotes",
+        "singleVariantColumn": "there is no variant type here",
+        "escapeQuotes": "it is an option for writing",
+        "quoteAll": "it is an option for writing",
+        "nanValue": "NaN is read, in any case",
+        "positiveInf": "inf and infinity are read, in any case",
+        "negativeInf": "-inf and -infinity are read, in any case",
+        "emptyValue": "a quoted empty text is the empty text",
+    }
+
+    header: bool = Field(True, description="the first line of each file holds the names (Spark: false)")
+    infer_schema: bool = Field(True, description="find types in a sample; false = all text (Spark's default)")
+    enforce_schema: bool = Field(
+        True, description="false = a header that differs from the given schema is an error"
+    )
+    sep: Character = Field(",", description="between the values")
+    quote: OptionalCharacter = Field('"', description="around values; empty = none")
+    escape: OptionalCharacter = Field(
+        "\\", description="before a quote inside quotes; a doubled quote works too"
+    )
+    comment: OptionalCharacter = Field("", description="lines that begin with it are skipped")
+    null_value: str = Field("", description="unquoted text that means NULL, beside the empty one")
+    multi_line: bool = Field(False, description="values in quotes may hold line ends (one split per file)")
+    line_sep: str | None = Field(None, description=r"\n, \r\n or \r; default: any of them")
+    ignore_leading_white_space: bool = Field(False, description="trim values at the start")
+    ignore_trailing_white_space: bool = Field(False, description="trim values at the end")
+
+    @field_validator("line_sep")
+    @classmethod
+    def _line_sep(cls, value: str | None) -> str | None:
+        plain = None if value is None else value.replace("\\r", "\r").replace("\\n", "\n")
+        if plain not in (None, "\n", "\r\n", "\r"):
+            raise ValueError(r"\n, \r\n or \r")
+        return plain
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "CsvReadOptions":
+        _distinct_characters(self.sep, self.quote, self.escape)
+        return self
+
+
+def _distinct_characters(sep: str, quote: str, escape: str) -> None:
+    if sep in (quote, escape):
+        raise OptionError(
+            f"option 'sep' got {sep!r}, which is also the quote or the escape", option="sep", got=sep
+        )
+
+
+class JsonReadOptions(TextReadOptions):
+    """JSON lines: one object per line."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **FileReadOptions.aliases,
+        "charset": "encoding",
+        "timestampNTZFormat": "timestampFormat",
+        "codec": "compression",
+    }
+    ignored: ClassVar[Mapping[str, str]] = {
+        **FileReadOptions.ignored,
+        **_COMMON_TEXT_IGNORED,
+        "lineSep": "any of the usual line ends is read",
+        "prefersDecimal": "numbers with a point are doubles, unless the schema says otherwise",
+        "dropFieldIfAllNull": "a field that is only null is text",
+    }
+    refused: ClassVar[Mapping[str, str]] = {
+        **FileReadOptions.refused,
+        "multiLine": "one document over several lines would be held in memory whole; write one object per line",
+        "columnNameOfCorruptRecord": _PERMISSIVE,
+        "primitivesAsString": "give a schema with string columns",
+        "allowComments": "comments are not JSON",
+        "allowUnquotedFieldNames": "it is not JSON",
+        "allowSingleQuotes": "it is not JSON",
+        "allowNumericLeadingZeros": "it is not JSON",
+        "allowBackslashEscapingAnyCharacter": "it is not JSON",
+        "allowUnquotedControlChars": "it is not JSON",
+        "allowNonNumericNumbers": 'NaN is read from "NaN"',
+        "singleVariantColumn": "there is no variant type here",
+    }
+
+    infer_timestamp: bool = Field(False, description="texts that are all ISO 8601 times are times")
+
+
+class FileWriteOptions(WriteOptions):
+    """What every file writer takes."""
+
+    refused: ClassVar[Mapping[str, str]] = {
+        "partitionBy": "files are written into one directory; write each partition with its own save()",
+        "partitionOverwriteMode": "overwrite replaces the whole directory",
+        "maxRecordsPerFile": "it is called 'maxRowsPerFile' here",
+    }
+    aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}
+
+    path: str = Field(description="a directory; a path or a uri")
+    compression: str | None = Field(None, description="codec of the files")
+    max_rows_per_file: Amount | None = Field(None, description="begin a new file after so many rows")
+    max_bytes_per_file: ByteAmount | None = Field(None, description="begin a new file at about so many bytes")
+    lock_timeout: Annotated[float, Field(ge=0, le=3600)] = Field(
+        60.0, description="seconds to wait for another job that publishes into the same directory"
+    )
+    orphan_age: Annotated[float, Field(ge=60)] = Field(
+        86_400.0, description="seconds without a sign of life after which another host's job counts as dead"
+    )
+
+    codecs: ClassVar[tuple[str, ...]] = ("none",)
+
+    @field_validator("compression")
+    @classmethod
+    def _codec(cls, value: str | None) -> str | None:
+        if value is None:
+            return None
+        name = _CODEC_NAMES.get(value.lower(), value.lower())
+        if name not in cls.codecs:
+            raise ValueError(f"one of {', '.join(cls.codecs)}")
+        return name
+
+
+_LEVELS: Mapping[str, tuple[int, int]] = {"gzip": (1, 9), "bz2": (1, 9), "zstd": (1, 22), "brotli": (0, 11)}
+
+
+class _Levelled(FileWriteOptions):
+    default_codec: ClassVar[str] = "none"
+
+    compression_level: int | None = Field(None, description="of codecs that have one")
+
+    @model_validator(mode="after")
+    def _level(self) -> "_Levelled":
+        codec = self.compression or self.default_codec
+        if self.compression_level is not None:
+            low, high = _LEVELS.get(codec, (0, -1))
+            if not low <= self.compression_level <= high:
+                takes = f"{low} to {high} for {codec}" if high >= low else f"nothing for {codec}"
+                raise OptionError(
+                    f"option 'compressionLevel' got {self.compression_level}; it takes {takes}",
+                    option="compressionLevel", got=str(self.compression_level), takes=takes,
+                )  # fmt: skip
+        return self
+
+
+class ParquetWriteOptions(_Levelled):
+    """Parquet."""
+
+    codecs: ClassVar[tuple[str, ...]] = ("none", "snappy", "gzip", "zstd", "lz4", "brotli")
+    default_codec: ClassVar[str] = "snappy"
+
+    row_group_rows: Amount = Field(1 << 20, description="most rows of a row group")
+    row_group_bytes: ByteAmount = Field(64 << 20, description="about the Arrow bytes of a row group")
+
+
+class ArrowWriteOptions(_Levelled):
+    """Arrow IPC, file format."""
+
+    codecs: ClassVar[tuple[str, ...]] = ("none", "lz4", "zstd")
+
+
+class OrcWriteOptions(FileWriteOptions):
+    """ORC."""
+
+    codecs: ClassVar[tuple[str, ...]] = ("none", "snappy", "zlib", "zstd", "lz4")
+    refused: ClassVar[Mapping[str, str]] = {
+        **FileWriteOptions.refused,
+        "compressionLevel": "the ORC writer of Arrow has a strategy, no level",
+    }
+
+    stripe_bytes: ByteAmount = Field(64 << 20, description="about the bytes of a stripe")
+
+
+class _TextWriteOptions(_Levelled):
+    codecs: ClassVar[tuple[str, ...]] = ("none", "gzip", "bz2", "zstd", "lz4")
+
+    encoding: Literal["utf-8"] = Field("utf-8", description="UTF-8")
+    date_format: Pattern | None = Field(None, description="of dates; default ISO 8601")
+    timestamp_format: Pattern | None = Field(None, description="of times; default ISO 8601")
+
+    @field_validator("encoding", mode="before")
+    @classmethod
+    def _utf8(cls, value: object) -> str:
+        return _encoding(value)
+
+
+class CsvWriteOptions(_TextWriteOptions):
+    """CSV."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **FileWriteOptions.aliases,
+        "delimiter": "sep",
+        "charset": "encoding",
+        "timestampNTZFormat": "timestampFormat",
+    }
+    refused: ClassVar[Mapping[str, str]] = {
+        **FileWriteOptions.refused,
+        "charToEscapeQuoteEscaping": "the escape character escapes itself",
+        "escapeQuotes": "a value that holds a quote is always quoted",
+        "emptyValue": "the empty text is written in quotes",
+        "ignoreLeadingWhiteSpace": "a copy keeps values as they are",
+        "ignoreTrailingWhiteSpace": "a copy keeps values as they are",
+        "lineSep": r"lines end with \n",
+    }
+
+    header: bool = Field(True, description="begin each file with the names (Spark: false)")
+    sep: Character = Field(",", description="between the values")
+    quote: Character = Field('"', description="around values that need it")
+    quote_all: bool = Field(False, description="quote every value that is not NULL")
+    escape: OptionalCharacter = Field(
+        "\\", description='before a quote or itself inside quotes; `"` = quotes are doubled'
+    )
+    null_value: str = Field("", description="what stands for NULL, unquoted")
+
+    @model_validator(mode="after")
+    def _distinct(self) -> "CsvWriteOptions":
+        _distinct_characters(self.sep, self.quote, self.escape)
+        if any(character in self.null_value for character in (self.sep, self.quote, "\n", "\r")):
+            raise OptionError(
+                f"option 'nullValue' got {self.null_value!r}; it takes a text without the separator, the quote "
+                "and line ends",
+                option="nullValue", got=self.null_value,
+            )  # fmt: skip
+        return self
+
+
+class JsonWriteOptions(_TextWriteOptions):
+    """JSON lines."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **FileWriteOptions.aliases,
+        "charset": "encoding",
+        "timestampNTZFormat": "timestampFormat",
+    }
+    refused: ClassVar[Mapping[str, str]] = {**FileWriteOptions.refused, "lineSep": r"lines end with \n"}
+
+    ignore_null_fields: bool = Field(True, description="leave out fields that are NULL")

@@ -1,0 +1,112 @@
+"""Partition columns: the values in folder names such as `year=2024`, typed as Spark types them."""
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.files.listing import SourceFile
+from spark_channel.errors import SourceError
+
+__all__ = ["partition_fields", "partition_value"]
+
+_INTS = (pa.int32(), pa.int64())
+
+
+def _int(text: str, kind: pa.DataType) -> int:
+    value = int(text)
+    if "_" in text or not -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
+        raise ValueError
+    return value
+
+
+def _float(text: str, kind: pa.DataType) -> float:
+    if "_" in text:
+        raise ValueError
+    return float(text)
+
+
+def _date(text: str, kind: pa.DataType) -> date:
+    if len(text) != 10:
+        raise ValueError
+    return date.fromisoformat(text)
+
+
+def _time(text: str, kind: pa.DataType) -> datetime:
+    value = datetime.fromisoformat(text)
+    if value.tzinfo is not None:
+        raise ValueError
+    return value
+
+
+def _text(text: str, kind: pa.DataType) -> str:
+    return text
+
+
+_LADDER: tuple[tuple[pa.DataType, Callable[[str, pa.DataType], Any]], ...] = (
+    (pa.int32(), _int),
+    (pa.int64(), _int),
+    (pa.float64(), _float),
+    (pa.date32(), _date),
+    (pa.timestamp("us"), _time),
+    (pa.string(), _text),
+)
+
+
+def _fits(texts: Iterable[str], kind: pa.DataType, read: Callable[[str, pa.DataType], Any]) -> bool:
+    try:
+        for text in texts:
+            read(text, kind)
+    except ValueError:
+        return False
+    return True
+
+
+def partition_fields(files: Sequence[SourceFile]) -> list[pa.Field]:
+    """The partition columns that all files share, with the narrowest type that holds every value.
+
+    Raises:
+        SourceError: some files lie in other partition folders than the rest.
+    """
+    names: tuple[str, ...] | None = None
+    values: dict[str, set[str]] = {}
+    for file in files:
+        own = tuple(name for name, _ in file.partition)
+        if names is not None and own != names:
+            raise SourceError(
+                f"{file.path} lies under partition columns {list(own)}, and {files[0].path} under {list(names)}; "
+                "read each tree on its own, or set recursiveFileLookup=true to read without partition columns"
+            )
+        names = own
+        for name, value in file.partition:
+            found = values.setdefault(name, set())
+            if value is not None:
+                found.add(value)
+    fields = []
+    for name, texts in values.items():
+        kind = next(kind for kind, read in _LADDER if _fits(texts, kind, read)) if texts else pa.string()
+        fields.append(pa.field(name, kind))
+    return fields
+
+
+def partition_value(name: str, text: str | None, kind: pa.DataType) -> pa.Scalar:
+    """The value of a folder's name in its column's type.
+
+    Raises:
+        SourceError: it does not fit.
+    """
+    if text is None:
+        return pa.scalar(None, kind)
+    for rung, read in _LADDER:
+        if rung == kind:
+            try:
+                return pa.scalar(read(text, rung), rung)
+            except ValueError:
+                break
+    else:
+        try:
+            return pa.scalar(text, pa.string()).cast(kind)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+            pass
+    raise SourceError(f"partition {name}={text} does not fit type {kind}")

@@ -1,0 +1,257 @@
+"""The readers of files: one class, and one subclass per format.
+
+Splits name whole files with size and time of change, so that a retry reads the same rows or fails: a file
+that was changed or removed after it was split is an error.
+"""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import fs as pafs
+
+from spark_channel.connectors import Reader
+from spark_channel.connectors.files.conditions import ValueRange
+from spark_channel.connectors.files.errors_at import reading
+from spark_channel.connectors.files.formats.arrow import ArrowFormat
+from spark_channel.connectors.files.formats.base import Format, Piece, Wanted, batch_rows
+from spark_channel.connectors.files.formats.csv import CsvFormat
+from spark_channel.connectors.files.formats.json import JsonFormat
+from spark_channel.connectors.files.formats.orc import OrcFormat
+from spark_channel.connectors.files.formats.parquet import ParquetFormat
+from spark_channel.connectors.files.listing import SourceFile
+from spark_channel.connectors.files.literals import exact
+from spark_channel.connectors.files.options import (
+    ArrowReadOptions,
+    CsvReadOptions,
+    FileReadOptions,
+    JsonReadOptions,
+    OrcReadOptions,
+    ParquetReadOptions,
+)
+from spark_channel.connectors.files.partitions import partition_value
+from spark_channel.connectors.files.paths import reopen
+from spark_channel.connectors.files.source import SourcePlan, find_files, plan_source
+from spark_channel.connectors.files.splits import FilePiece, pack, target_bytes
+from spark_channel.errors import SourceError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+
+__all__ = ["ArrowReader", "CsvReader", "FilesReader", "JsonReader", "OrcReader", "ParquetReader"]
+
+_FEW_FILES = 64
+"""So many footers are read on the driver for exact row counts, even of files too small to be cut."""
+
+
+class FilesReader(Reader):
+    """Reads files of one format. Everything that it remembers is plain data."""
+
+    Options: ClassVar[type[ReadOptions]] = FileReadOptions
+    form: ClassVar[Format]
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self._given: pa.Schema | None = None
+        self._plan: SourcePlan | None = None
+        self._files: list[SourceFile] | None = None
+
+    def with_schema(self, schema: pa.Schema) -> Self:
+        """Read with these names and types, which the user gave or `schema()` said.
+
+        Columns are found by name, ignoring case. Those of CSV files are found by their order when the names are
+        not in the header and there are as many; other formats give NULL for a column that a file does
+        not have.
+        """
+        if self._plan is None or not self._plan.result.equals(schema):
+            self._given, self._plan = schema, None
+        return self
+
+    def schema(self) -> pa.Schema:
+        return self._planned().result
+
+    def _planned(self) -> SourcePlan:
+        if self._plan is None:
+            self._files = find_files(self.options)
+            self._plan = plan_source(self.form, self.options, self._files, self._given)
+        return self._plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors get what they read in their splits.
+        return {**self.__dict__, "_files": None}
+
+    def split(self, advice: int) -> list[Split]:
+        plan = self._planned()
+        # The listing that the schema came from serves once; a later read lists anew.
+        files, self._files = self._files, None
+        if files is None:
+            files = find_files(self.options)
+        files = [file for file in files if self._may_match(file, plan)]
+        target = target_bytes(files, advice, self.options.split_bytes)
+        pieces = [
+            FilePiece(file, piece)
+            for file in files
+            for piece in self._pieces(file, target, plan, few=len(files) <= _FEW_FILES)
+        ]
+        return pack(pieces, target)
+
+    def _may_match(self, file: SourceFile, plan: SourcePlan) -> bool:
+        if plan.condition is None or not file.partition:
+            return True
+        ranges = {}
+        for name, text in file.partition:
+            position = plan.partitions.get_field_index(name)
+            if position < 0:
+                continue
+            kind = plan.partitions.field(position).type
+            value = partition_value(name, text, kind).as_py()
+            with contextlib.suppress(ValueError, TypeError):
+                rank = None if value is None else exact(value, kind)
+                ranges[name] = ValueRange(rank, rank, int(value is None), 1)
+        return plan.condition.may_match(ranges)
+
+    def _pieces(self, file: SourceFile, target: int, plan: SourcePlan, *, few: bool) -> list[Piece]:
+        whole = Piece({}, file.listed.rows if file.listed else None, file.size)
+        if file.size == 0 and self.form.text:
+            return []
+        if file.size <= target and (self.form.text or not few):
+            return [whole]
+        with reading(_shown(file.root, file.path)), reopen(file.root).open_input_file(file.path) as opened:
+            return self.form.pieces(opened, file.path, file.size, target, self.options, plan.condition)
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        plan = self._planned()
+        for piece in split.params["pieces"]:
+            yield from self._read_piece(piece, plan)
+
+    def _read_piece(self, piece: Mapping[str, Any], plan: SourcePlan) -> Iterator[pa.RecordBatch]:
+        shown = _shown(piece["root"], piece["path"])
+        place = reopen(piece["root"])
+        wanted = Wanted(
+            schema=plan.needed(),
+            all=plan.files,
+            options=self.options,
+            dialect=plan.dialect,
+            fetch=self.fetch_size,
+            condition=plan.condition,
+            shown=shown,
+            strict=plan.strict,
+        )
+        partition = {
+            name: partition_value(name, text, plan.partitions.field(name).type)
+            for name, text in piece["partition"]
+            if name in plan.partitions.names
+        }
+        with reading(shown):
+            _check_unchanged(place, piece, shown)
+            opened = place.open_input_file(piece["path"])
+        batches = self.form.batches(opened, piece["path"], piece["piece"], wanted)
+        try:
+            while True:
+                with reading(shown):
+                    batch = next(batches, None)
+                    if batch is None:
+                        _check_unchanged(place, piece, shown, gone_is_fine=True)
+                        return
+                made = _result(batch, plan, partition, shown)
+                rows = batch_rows(self.fetch_size, made.num_rows, made.nbytes) if made.num_rows else 1
+                for start in range(0, made.num_rows, rows):
+                    yield made.slice(start, rows)
+        finally:
+            with contextlib.suppress(pa.ArrowException, OSError):
+                batches.close()  # type: ignore[attr-defined]
+            opened.close()
+
+
+def _shown(root: str, path: str) -> str:
+    return path if not root else f"{root.split('://', 1)[0]}://{path}"
+
+
+def _check_unchanged(
+    place: pafs.FileSystem, piece: Mapping[str, Any], shown: str, *, gone_is_fine: bool = False
+) -> None:
+    """A file that is open stays readable when it is removed, and gives the same rows."""
+    info = place.get_file_info(piece["path"])
+    if info.type == pafs.FileType.NotFound:
+        if gone_is_fine:
+            return
+        raise FileNotFoundError(piece["path"])
+    if info.size != piece["size"] or (info.mtime_ns or 0) != piece["mtime_ns"]:
+        raise SourceError(
+            f"{shown} was changed after the read was planned ({piece['size']} bytes then, {info.size} now); load() it again"
+        )
+
+
+def _result(
+    batch: pa.RecordBatch, plan: SourcePlan, partition: Mapping[str, pa.Scalar], shown: str
+) -> pa.RecordBatch:
+    """The batch with all columns that are needed, filtered, then only those of the result."""
+    names = {name.lower(): number for number, name in reversed(list(enumerate(batch.schema.names)))}
+    exactly = {name: number for number, name in enumerate(batch.schema.names)}
+
+    def column(field: pa.Field) -> pa.Array:
+        if field.name in plan.partitions.names:
+            return pa.repeat(partition.get(field.name, pa.scalar(None, field.type)), batch.num_rows)
+        number = exactly.get(field.name, names.get(field.name.lower()))
+        if number is None:
+            return pa.nulls(batch.num_rows, field.type)
+        return _cast(batch.column(number), field, shown)
+
+    condition = plan.condition
+    if condition is not None and condition.columns:
+        everything = pa.schema([*plan.files, *plan.partitions])
+        asked = [everything.field(name) for name in sorted(condition.columns)]
+        tested = pa.RecordBatch.from_arrays([column(field) for field in asked], schema=pa.schema(asked))
+        batch = batch.filter(condition.mask(tested))
+    elif condition is not None and not condition.may_match({}):
+        batch = batch.slice(0, 0)
+    return pa.RecordBatch.from_arrays([column(field) for field in plan.result], schema=plan.result)
+
+
+def _cast(values: pa.Array, field: pa.Field, shown: str) -> pa.Array:
+    if not field.nullable and values.null_count:
+        raise SourceError(f"{shown}: column {field.name!r} holds NULL, and its schema promises none")
+    if values.type == field.type:
+        return values
+    try:
+        return pc.cast(values, field.type, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SourceError(
+            f"{shown}: column {field.name!r} is {values.type} there and does not fit {field.type}: {error}"
+        ) from error
+
+
+class ParquetReader(FilesReader):
+    """Parquet files, split and pruned by row group."""
+
+    Options = ParquetReadOptions
+    form = ParquetFormat()
+
+
+class CsvReader(FilesReader):
+    """CSV files, split by byte ranges at line starts."""
+
+    Options = CsvReadOptions
+    form = CsvFormat()
+
+
+class JsonReader(FilesReader):
+    """Files of JSON lines, split by byte ranges at line starts."""
+
+    Options = JsonReadOptions
+    form = JsonFormat()
+
+
+class ArrowReader(FilesReader):
+    """Arrow IPC files, split by batch."""
+
+    Options = ArrowReadOptions
+    form = ArrowFormat()
+
+
+class OrcReader(FilesReader):
+    """ORC files, split by stripe."""
+
+    Options = OrcReadOptions
+    form = OrcFormat()

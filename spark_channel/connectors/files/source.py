@@ -1,0 +1,216 @@
+"""What a read reads: its files, the columns that they have, and the columns that it gives."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+import pyarrow as pa
+from pyarrow import fs as pafs
+
+from spark_channel.connectors.files.conditions import Condition
+from spark_channel.connectors.files.errors_at import reading
+from spark_channel.connectors.files.formats.base import Format
+from spark_channel.connectors.files.listing import SourceFile, list_files
+from spark_channel.connectors.files.manifest import Dialect
+from spark_channel.connectors.files.options import FileReadOptions
+from spark_channel.connectors.files.partitions import partition_fields
+from spark_channel.connectors.files.paths import locate, reopen
+from spark_channel.connectors.files.text_types import merge_inferred, plain_inferred
+from spark_channel.connectors.files.where import check_columns, find_column, parse_where
+from spark_channel.errors import SchemaError, SourceError
+
+__all__ = ["SourcePlan", "find_files", "plan_source"]
+
+_SAMPLED_FILES = 10
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """Plain data, made on the driver and pickled with the reader.
+
+    `files`: the columns that files hold, typed as they are read, in their order. `partitions`: those of the
+    folders. `result`: what is given. `strict`: other columns in a file are an error.
+    """
+
+    files: pa.Schema
+    partitions: pa.Schema
+    result: pa.Schema
+    condition: Condition | None
+    dialect: Dialect
+    strict: bool
+
+    def needed(self) -> pa.Schema:
+        """The columns of `files` that result and condition take; one at least, so that rows can be counted."""
+        names = set(self.result.names) | (self.condition.columns if self.condition else set())
+        fields = [field for field in self.files if field.name in names]
+        return pa.schema(fields or list(self.files)[:1])
+
+
+def find_files(options: FileReadOptions) -> list[SourceFile]:
+    """Every file of the source, in a fixed order. See `list_files` for errors."""
+
+    def keep(info: pafs.FileInfo) -> bool:
+        modified = info.mtime
+        return (
+            (options.path_glob_filter is None or fnmatchcase(info.base_name, options.path_glob_filter))
+            and (
+                options.modified_before is None
+                or (modified is not None and modified < options.modified_before)
+            )
+            and (
+                options.modified_after is None or (modified is not None and modified > options.modified_after)
+            )
+        )
+
+    found: dict[tuple[str, str], SourceFile] = {}
+    base = locate(options.base_path, "basePath").path if options.base_path else None
+    for path in options.all_paths():
+        place = locate(path, "path" if options.path else "paths")
+        for file in list_files(
+            place,
+            base=base,
+            partitions=not options.recursive_file_lookup,
+            manifests=options.use_manifest,
+            keep=keep,
+        ):
+            found.setdefault((file.root, file.path), file)
+    return list(found.values())
+
+
+def plan_source(
+    form: Format, options: FileReadOptions, files: Sequence[SourceFile], given: pa.Schema | None
+) -> SourcePlan:
+    """Find out the columns. Reads footers, or a sample of text.
+
+    Raises:
+        SourceError: unreadable, or nothing to tell the columns from. SchemaError, OptionError: see `where`.
+    """
+    if not files and given is None:
+        shown = ", ".join(options.all_paths())
+        raise SourceError(
+            f"{shown} holds no data files, so its columns are unknown; give a schema to read it as empty"
+        )
+    in_folders = pa.schema(partition_fields(files))
+    in_files, dialect, certain = _columns_of(form, options, files)
+    in_files = pa.schema([field for field in in_files if field.name not in in_folders.names])
+    if given is not None:
+        in_files, in_folders = _as_given(form, in_files, in_folders, given)
+    everything = pa.schema([*in_files, *in_folders])
+    check_columns(everything)
+    result = everything if given is None else pa.schema(_by_name(everything, given))
+    if options.columns is not None:
+        result = pa.schema([find_column(result, name, "columns") for name in options.columns])
+    if form.text:
+        _check_text(form, result)
+    condition = None if options.where is None else parse_where(options.where, everything)
+    strict = form.name == "json" and not certain and given is None and options.columns is None
+    return SourcePlan(in_files, in_folders, result, condition, dialect, strict)
+
+
+def _columns_of(
+    form: Format, options: FileReadOptions, files: Sequence[SourceFile]
+) -> tuple[pa.Schema, Dialect, bool]:
+    """(columns, dialect, whether a manifest says so)."""
+    written = _written(files)
+    if form.text and written is not None:
+        return *written, True
+    merge = getattr(options, "merge_schema", False)
+    if form.text:
+        return _sampled(form, options, files), {}, False
+    schemas = []
+    for file in files if merge else files[:1]:
+        schemas.append(_schema_of(form, options, file))
+    if not schemas:
+        return pa.schema([]), {}, False
+    try:
+        merged = pa.unify_schemas(schemas, promote_options="permissive") if merge else schemas[0]
+    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
+        raise SchemaError(f"the files' columns cannot be merged: {error}") from error
+    return pa.schema([_decoded(field) for field in merged]), {}, False
+
+
+def _written(files: Sequence[SourceFile]) -> tuple[pa.Schema, Dialect] | None:
+    """What the manifest says, when all files were written by us with one schema."""
+    found: tuple[pa.Schema, Dialect] | None = None
+    for file in files:
+        if file.manifest is None or file.listed is None or file.listed.schema is None:
+            return None
+        key = file.listed.schema
+        own = file.manifest.schemas[key], file.manifest.dialects.get(key, {})
+        if found is None:
+            found = own
+        elif not found[0].equals(own[0]) or found[1] != own[1]:
+            return None
+    return found
+
+
+def _schema_of(form: Format, options: FileReadOptions, file: SourceFile) -> pa.Schema:
+    shown = _shown(file)
+    with reading(shown), reopen(file.root).open_input_file(file.path) as opened:
+        return form.schema(opened, file.path, options, {})
+
+
+def _shown(file: SourceFile) -> str:
+    return file.path if not file.root else f"{file.root.split('://', 1)[0]}://{file.path}"
+
+
+def _sampled(form: Format, options: FileReadOptions, files: Sequence[SourceFile]) -> pa.Schema:
+    """The columns that samples of the first files agree on."""
+    kinds: dict[str, pa.DataType] = {}
+    for file in files[:_SAMPLED_FILES]:
+        found = _schema_of(form, options, file)
+        check_columns(found)
+        if form.name == "csv" and kinds and len(found):
+            # CSV files of one source have one header; the first one names the columns.
+            found = pa.schema([field for field in found if field.name in kinds])
+        for field in found:
+            kinds[field.name] = merge_inferred(kinds.get(field.name, pa.null()), field.type)
+    if not kinds:
+        shown = ", ".join(options.all_paths())
+        raise SourceError(f"{shown} is empty, so its columns are unknown; give a schema to read it as empty")
+    return pa.schema([(name, plain_inferred(kind)) for name, kind in kinds.items()])
+
+
+def _decoded(field: pa.Field) -> pa.Field:
+    kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+    return pa.field(field.name, kind, field.nullable)
+
+
+def _as_given(
+    form: Format, in_files: pa.Schema, in_folders: pa.Schema, given: pa.Schema
+) -> tuple[pa.Schema, pa.Schema]:
+    """Columns with the given names and types: found by name; those of CSV else by their order."""
+    folders = {name.lower() for name in in_folders.names}
+    wanted = [field for field in given if field.name.lower() not in folders]
+    known = {name.lower() for name in in_files.names}
+    strange = [field.name for field in wanted if field.name.lower() not in known]
+    if strange and form.name == "csv":
+        if len(in_files) and len(wanted) != len(in_files):
+            raise SourceError(
+                f"the given schema has column {strange[0]!r}, and the files have {', '.join(in_files.names)}: "
+                "name the files' columns, or give as many as they have"
+            )
+        in_files = pa.schema(wanted)
+    kinds = {field.name.lower(): field for field in given}
+
+    def typed(field: pa.Field) -> pa.Field:
+        found = kinds.get(field.name.lower())
+        return field if found is None else pa.field(found.name, found.type, found.nullable)
+
+    # Other formats give NULL for a column that a file does not have.
+    extra = [field for field in wanted if field.name.lower() not in {n.lower() for n in in_files.names}]
+    return pa.schema([*map(typed, in_files), *extra]), pa.schema(list(map(typed, in_folders)))
+
+
+def _by_name(everything: pa.Schema, given: pa.Schema) -> list[pa.Field]:
+    return [everything.field(field.name) for field in given]
+
+
+def _check_text(form: Format, schema: pa.Schema) -> None:
+    for field in schema:
+        kind = field.type
+        nested = form.name == "csv" and pa.types.is_nested(kind)
+        if nested or pa.types.is_duration(kind) or pa.types.is_interval(kind):
+            raise SchemaError(
+                f"column {field.name!r} of type {kind} cannot be read from {form.name}; read it as text"
+            )
