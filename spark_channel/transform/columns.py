@@ -41,9 +41,13 @@ class Output:
 
 @dataclass(frozen=True, slots=True)
 class Select(Transformer):
-    """Exactly `outputs`, in this order. A row with a value that cannot be cast is refused."""
+    """Exactly `outputs`, in this order. A row with a value that cannot be cast is refused.
+
+    `exhaustive`: as many columns must arrive as there are outputs, so that none is left out unseen.
+    """
 
     outputs: tuple[Output, ...]
+    exhaustive: bool = False
     step: ClassVar[str] = "column"
 
     def __post_init__(self) -> None:
@@ -54,6 +58,11 @@ class Select(Transformer):
                 constant_of(output)
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        if self.exhaustive and len(schema) != len(self.outputs):
+            raise SchemaError(
+                f"{self.step}: {len(schema)} columns arrive ({', '.join(schema.names)}) and the writer has "
+                f"{len(self.outputs)}; they go one to one, by position"
+            )
         fields = []
         for position, output in enumerate(self.outputs):
             made = output.output_field(schema, position, self.step)

@@ -1,0 +1,180 @@
+"""The frame of a job file: settings, contents, and DataX's core and common sections."""
+
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.jobs.values import (
+    Fraction,
+    NotNegative,
+    Positive,
+    Section,
+    Speed,
+    Text,
+    Texts,
+)
+
+__all__ = ["ColumnFormats", "Content", "JobFile", "Plugin", "Setting", "Step"]
+
+_ARROW = "batches of Arrow rows go through the channel, not records"
+_SERVER = "there is no DataX server; progress goes to Spark's driver"
+
+
+class SpeedSetting(Section):
+    """`job.setting.speed`: the whole job's limits, and how many channels."""
+
+    byte: Speed = None
+    record: Speed = None
+    channel: Positive | None = None
+
+
+def _speed_setting(value: Any) -> Any:
+    """DataX's older examples give the bytes alone: `"speed": 1048576`."""
+    return {"byte": value} if isinstance(value, (int, str)) and not isinstance(value, bool) else value
+
+
+class ErrorLimit(Section):
+    record: NotNegative | None = None
+    percentage: Fraction | None = None
+
+
+class Setting(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "dryRun": "use `spark-channel run --dry-run`, or `plan`",
+    }
+    refused: ClassVar[dict[str, str]] = {
+        "keyVersion": "DataX's encrypted values are not read; write ${env:NAME} or ${file:PATH} instead",
+    }
+
+    speed: Annotated[SpeedSetting, BeforeValidator(_speed_setting)] = SpeedSetting()
+    error_limit: ErrorLimit | None = None
+
+
+class Plugin(Section):
+    name: Text
+    parameter: dict[str, Any] = Field(default_factory=dict)
+
+
+class Step(Section):
+    name: Text
+    parameter: dict[str, Any] = Field(default_factory=dict)
+
+
+class Content(Section):
+    reader: Plugin
+    writer: Plugin
+    transformer: tuple[Step, ...] = ()
+
+
+def _contents(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise ValueError("an object with reader and writer, or a list of them")
+    return value
+
+
+class Job(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "preHandler": "Java handlers are not run",
+        "postHandler": "Java handlers are not run",
+        "jobInfo": "it only names the job in DataX's own reports",
+    }
+
+    setting: Setting = Setting()
+    content: Annotated[tuple[Content, ...], BeforeValidator(_contents)]
+
+
+class ChannelSpeed(Section):
+    byte: Speed = None
+    record: Speed = None
+
+
+class ChannelSection(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "class": "there is one channel, the in-memory one",
+        "flowControlInterval": "the limit is kept continuously, not by sleeps at an interval",
+    }
+
+    speed: ChannelSpeed = ChannelSpeed()
+    capacity: Positive | None = None
+    byte_capacity: Positive | None = None
+
+
+class Transport(Section):
+    ignored: ClassVar[dict[str, str]] = {"exchanger": _ARROW, "record": _ARROW}
+
+    channel: ChannelSection = ChannelSection()
+
+
+class TaskGroupSection(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "id": "Spark numbers its tasks",
+        "sleepInterval": "nothing polls",
+        "reportInterval": "progress is reported every second",
+    }
+
+    channel: Positive | None = None
+
+
+class ContainerJob(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "mode": "the job runs on Spark",
+        "reportInterval": "progress is reported every second",
+        "sleepInterval": "nothing polls",
+        "log": "see Spark's logging",
+    }
+
+    id: Text | None = None
+
+
+class Container(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "trace": "see Spark's UI",
+        "model": "the job runs on Spark",
+        "task": "Spark retries tasks: spark.task.maxFailures",
+    }
+
+    task_group: TaskGroupSection = TaskGroupSection()
+    job: ContainerJob = ContainerJob()
+
+
+class Core(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "dataXServer": _SERVER,
+        "dsc": _SERVER,
+        "statistics": "dirty rows are kept by the option dirtyRowsPath",
+    }
+
+    transport: Transport = Transport()
+    container: Container = Container()
+
+
+class ColumnFormats(Section):
+    """`common.column`: Java date patterns, tried in this order when text becomes a time."""
+
+    ignored: ClassVar[dict[str, str]] = {
+        "timeZone": "times without zone stay as they are written, in every zone",
+        "encoding": "text is UTF-8 inside; readers and writers have an encoding of their own",
+    }
+
+    datetime_format: Text | None = None
+    date_format: Text | None = None
+    time_format: Text | None = None
+    extra_formats: Texts = ()
+
+
+class Common(Section):
+    column: ColumnFormats = ColumnFormats()
+
+
+class JobFile(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "entry": "it sets the JVM of DataX; see --conf",
+        "setting": "DataX reads job.setting alone",
+        "plugin": "plugins are connectors here",
+    }
+
+    job: Job
+    core: Core = Core()
+    common: Common = Common()

@@ -1,0 +1,400 @@
+"""mysql, postgresql and sqlite3 onto our connectors; oracle, sqlserver, db2 and others onto Spark's JDBC."""
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator
+
+from spark_channel.jobs.place import End, Place
+from spark_channel.jobs.sql import expand_tables, plain_columns, select_statement, selects
+from spark_channel.jobs.values import Flag, NotNegative, Positive, Section, Text, Texts, refusal
+from spark_channel.planning import Endpoint, EndpointPart
+from spark_channel.planning.spec import SaveMode
+from spark_channel.transform import Labelled, Output, Rename, Select, Transformer
+
+__all__ = ["DATABASES", "database_reader", "database_writer"]
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """A kind of server: the connector that reaches it, or None for Spark's JDBC source and its `driver`."""
+
+    connector: str | None
+    dialect: str
+    schemes: tuple[str, ...]
+    driver: str | None = None
+
+
+MYSQL = Database("mysql", "mysql", ("mysql", "mariadb"))
+POSTGRESQL = Database("postgresql", "postgres", ("postgresql", "postgres"))
+SQLITE = Database("sqlite", "sqlite", ("sqlite",))
+ORACLE = Database(None, "oracle", ("oracle",), "oracle.jdbc.OracleDriver")
+SQLSERVER = Database(None, "tsql", ("sqlserver",), "com.microsoft.sqlserver.jdbc.SQLServerDriver")
+DB2 = Database(None, "", ("db2",), "com.ibm.db2.jcc.DB2Driver")
+DM = Database(None, "oracle", ("dm",), "dm.jdbc.driver.DmDriver")
+OTHER = Database(None, "", ())
+_BY_SCHEME = {
+    scheme: database
+    for database in (MYSQL, POSTGRESQL, SQLITE, ORACLE, SQLSERVER, DB2, DM)
+    for scheme in database.schemes
+}
+DATABASES = {
+    "mysql": MYSQL,
+    "postgresql": POSTGRESQL,
+    "sqlite3": SQLITE,
+    "sqlite": SQLITE,
+    "oracle": ORACLE,
+    "sqlserver": SQLSERVER,
+    "db2": DB2,
+    "rdbms": OTHER,
+}
+"""DataX's plugin names without `reader` or `writer`."""
+
+_SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
+_WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
+_UPDATE = re.compile(r"(?:update|replace)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
+_EMPTIES = re.compile(r"(?:truncate\s+table|delete\s+from)\s+(\S+?)\s*;?", re.IGNORECASE)
+
+
+def _objects(value: Any) -> Any:
+    if isinstance(value, dict):
+        return [value]
+    if not isinstance(value, list) or not value:
+        raise ValueError('a list of {"jdbcUrl": [...], "table": [...]}')
+    return value
+
+
+class ReaderConnection(Section):
+    jdbc_url: Texts
+    table: Texts = ()
+    query_sql: Texts = ()
+
+
+class WriterConnection(Section):
+    jdbc_url: Texts
+    table: Texts
+
+
+class DatabaseReader(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "splitMode": "splits hold about equal rows whatever the skew",
+        "samplePercentage": "splits hold about equal rows whatever the skew",
+        "mandatoryEncoding": "the driver decodes text",
+        "checkSlave": "the replica's lag is not checked",
+        "hint": "the database plans the query",
+    }
+    refused: ClassVar[dict[str, str]] = {
+        "jdbcConfig": "write the driver's settings into jdbcUrl",
+    }
+
+    username: Text | None = None
+    password: Text | None = None
+    column: Texts = ()
+    connection: Annotated[tuple[ReaderConnection, ...], BeforeValidator(_objects)]
+    where: Text = ""
+    split_pk: Text = ""
+    split_factor: Positive | None = None
+    fetch_size: NotNegative | None = None
+    session: Texts = ()
+    lower_bound: Text | None = None
+    upper_bound: Text | None = None
+
+
+class DatabaseWriter(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "batchByteSize": "batches follow the channel's bytes",
+        "dryRun": "use `spark-channel run --dry-run`, or `plan`",
+    }
+    refused: ClassVar[dict[str, str]] = {
+        "dbNamePattern": "rows are not routed by value; name the tables",
+        "dbRule": "rows are not routed by value; name the tables",
+        "tableNamePattern": "rows are not routed by value; name the tables",
+        "tableRule": "rows are not routed by value; name the tables",
+    }
+
+    username: Text | None = None
+    password: Text | None = None
+    column: Texts
+    connection: Annotated[tuple[WriterConnection, ...], BeforeValidator(_objects)]
+    write_mode: Text = "insert"
+    key_columns: Texts = ()
+    conflict_column: Texts = ()
+    pre_sql: Texts = ()
+    post_sql: Texts = ()
+    session: Texts = ()
+    batch_size: Positive | None = None
+    empty_as_null: Flag = False
+
+
+def _login(given: DatabaseReader | DatabaseWriter) -> dict[str, str]:
+    login = {"user": given.username, "password": given.password}
+    return {key: value for key, value in login.items() if value is not None}
+
+
+def _database(named: Database, urls: Sequence[str], path: str) -> Database:
+    """The server kind that the urls are of; a plugin for any database goes by them alone."""
+    if not urls:
+        raise refusal(path, [], "a jdbc url, or a list of them")
+    found = None
+    for url in urls:
+        match = _SCHEME.match(url)
+        if match is None:
+            raise refusal(path, url, "a jdbc url, such as jdbc:mysql://host:3306/database")
+        scheme = match.group(1).lower()
+        if named.schemes and scheme not in named.schemes:
+            raise refusal(path, f"a url of {scheme}", "jdbc:" + " or jdbc:".join(named.schemes))
+        this = _BY_SCHEME.get(scheme, OTHER)
+        if found not in (None, this):
+            raise refusal(path, "urls of several kinds of database", "urls of one kind")
+        found = this
+    return found or named
+
+
+def _endpoint(database: Database, options: dict[str, str], parts: list[EndpointPart]) -> Endpoint:
+    if database.connector is None:
+        if database.driver is not None:
+            options = {**options, "driver": database.driver}
+        name, spark_format = "jdbc", True
+    else:
+        name, spark_format = database.connector, False
+    if len(parts) == 1 and len(parts[0].urls) == 1:
+        return Endpoint(name, {**options, "url": parts[0].urls[0], **parts[0].options}, spark_format)
+    return Endpoint(name, options, spark_format, tuple(parts))
+
+
+def _kinds(named: Database, urls: list[tuple[str, ...]], place: Place) -> Database:
+    kinds = [
+        _database(named, group, f"{place.key('connection')}[{n}].jdbcUrl") for n, group in enumerate(urls)
+    ]
+    if any(kind != kinds[0] for kind in kinds):
+        raise refusal(place.key("connection"), "urls of several kinds of database", "urls of one kind")
+    return kinds[0]
+
+
+def database_reader(named: Database, parameter: dict[str, Any], place: Place) -> End:
+    """Every table, or every querySql, is a part of the reader; one of them alone is the reader itself."""
+    given = place.read(DatabaseReader, parameter)
+    database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
+    options = {**_login(given), **_session(given.session, database)}
+    if given.fetch_size is not None:
+        options["fetchsize"] = str(given.fetch_size)
+    by_query = [bool(connection.query_sql) for connection in given.connection]
+    for number, connection in enumerate(given.connection):
+        if bool(connection.table) == bool(connection.query_sql):
+            got = "both table and querySql" if connection.table else "neither table nor querySql"
+            raise refusal(f"{place.key('connection')}[{number}]", got, "one of them")
+    if any(by_query) and not all(by_query):
+        raise refusal(place.key("connection"), "table here and querySql there", "one of them for all")
+    if all(by_query):
+        return _queries(given, database, options, place)
+    return _tables(given, database, options, place)
+
+
+def _session(statements: tuple[str, ...], database: Database) -> dict[str, str]:
+    if not statements:
+        return {}
+    if database.connector is not None:
+        return {"sessionInitStatement": json.dumps(statements)}
+    if len(statements) == 1:
+        return {"sessionInitStatement": statements[0]}
+    bare = [text.strip().rstrip(";") for text in statements]
+    if database.dialect == "oracle":
+        block = " ".join("EXECUTE IMMEDIATE '" + text.replace("'", "''") + "';" for text in bare)
+        return {"sessionInitStatement": f"BEGIN {block} END;"}
+    return {"sessionInitStatement": "; ".join(bare)}
+
+
+def _queries(given: DatabaseReader, database: Database, options: dict[str, str], place: Place) -> End:
+    unused = {
+        "column": given.column,
+        "where": given.where.strip(),
+        "splitPk": given.split_pk.strip(),
+        "splitFactor": given.split_factor,
+    }
+    place.left.extend(f"{place.key(key)} (querySql says all)" for key, value in unused.items() if value)
+    parts = [
+        EndpointPart({"query": query.strip().rstrip(";").rstrip()}, connection.jdbc_url)
+        for connection in given.connection
+        for query in connection.query_sql
+    ]
+    return End(_endpoint(database, options, parts))
+
+
+def _tables(given: DatabaseReader, database: Database, options: dict[str, str], place: Place) -> End:
+    if not given.column:
+        raise place.missing("column", 'a list of columns and expressions, or ["*"]')
+    if "*" in given.column and len(given.column) > 1:
+        raise refusal(place.key("column"), "* beside other columns", '["*"] alone, or columns')
+    where = _WHERE_END.sub("", given.where).strip() or None
+    every = given.column == ("*",)
+    names = None if every else plain_columns(given.column, database.dialect, place.key("column"))
+    key = _split_key(given, database, place)
+    direct = database.connector is not None and (every or names is not None)
+    asked = given.column
+    if direct:
+        if names is not None:
+            options["columns"] = json.dumps(names)
+        if where is not None:
+            options["where"] = where
+    elif key is not None and not every and not selects(asked, key, database.dialect):
+        asked = (*asked, given.split_pk.strip())
+    if key is not None:
+        options |= {"partitionColumn": key, **_bounds(given, database, place)}
+    parts = []
+    for number, connection in enumerate(given.connection):
+        for table in expand_tables(connection.table, f"{place.key('connection')}[{number}].table"):
+            source = {"dbtable": table}
+            if not direct and (where is not None or not every):
+                query = select_statement(asked, table, where, database.dialect, place)
+                source = {"query": query} if key is None else {"dbtable": f"({query}) source"}
+            parts.append(EndpointPart(source, connection.jdbc_url))
+    steps: tuple[Transformer, ...] = ()
+    if len(asked) > len(given.column):
+        wanted = Select(tuple(Output(position) for position in range(len(given.column))))
+        steps = (Labelled(wanted, place.key("column")),)
+    return End(_endpoint(database, options, parts), steps, splits_per_channel=given.split_factor)
+
+
+def _split_key(given: DatabaseReader, database: Database, place: Place) -> str | None:
+    """The column that splits the tables; Spark's JDBC source can split between bounds alone."""
+    bounds = {"lowerBound": given.lower_bound, "upperBound": given.upper_bound}
+    found = {name: value for name, value in bounds.items() if value is not None}
+    if len(found) == 1:
+        absent = next(name for name in bounds if name not in found)
+        raise place.missing(absent, "both bounds or none")
+    if not given.split_pk.strip():
+        place.left.extend(f"{place.key(name)} (there is no splitPk)" for name in found)
+        return None
+    names = plain_columns((given.split_pk.strip(),), database.dialect, place.key("splitPk"))
+    if names is None:
+        raise refusal(place.key("splitPk"), given.split_pk, "one column's name")
+    if database.connector is None and not found:
+        place.warnings.append(
+            f"{place.key('splitPk')}: each table is read through one connection, since Spark's JDBC source "
+            "splits only between bounds; give lowerBound and upperBound beside splitPk to split it"
+        )
+        return None
+    return names[0]
+
+
+def _bounds(given: DatabaseReader, database: Database, place: Place) -> dict[str, str]:
+    if given.lower_bound is None or given.upper_bound is None or not given.split_pk.strip():
+        return {}
+    bounds = {"lowerBound": given.lower_bound, "upperBound": given.upper_bound}
+    if database.connector is None:
+        bounds["numPartitions"] = str(place.channels or 1)
+    return bounds
+
+
+def database_writer(named: Database, parameter: dict[str, Any], place: Place) -> End:
+    given = place.read(DatabaseWriter, parameter)
+    for number, connection in enumerate(given.connection):
+        if len(connection.jdbc_url) != 1:
+            path = f"{place.key('connection')}[{number}].jdbcUrl"
+            raise refusal(path, f"{len(connection.jdbc_url)} urls", "one url: a write goes to one server")
+    database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
+    if not given.column:
+        raise place.missing("column", 'a list of the target\'s columns, or ["*"]')
+    if given.empty_as_null:
+        raise refusal(place.key("emptyAsNull"), True, "false; NULLIF in the reader's column makes NULLs")
+    tables = [
+        (connection.jdbc_url, table)
+        for number, connection in enumerate(given.connection)
+        for table in expand_tables(connection.table, f"{place.key('connection')}[{number}].table")
+    ]
+    options = _login(given)
+    build = _own if database.connector is not None else _spark_jdbc
+    shared, each, mode = build(given, [table for _, table in tables], place)
+    parts = [
+        EndpointPart({"dbtable": table, **more}, url) for (url, table), more in zip(tables, each, strict=True)
+    ]
+    return End(_endpoint(database, {**options, **shared}, parts), _renamed(given, database, place), mode)
+
+
+def _renamed(given: DatabaseWriter, database: Database, place: Place) -> tuple[Transformer, ...]:
+    path = place.key("column")
+    if given.column == ("*",):
+        place.warnings.append(f"{path}: * matches the columns by name, where DataX goes by position")
+        return ()
+    names = plain_columns(given.column, database.dialect, path)
+    if names is None:
+        raise refusal(path, list(given.column), "the target's column names, each once")
+    return (Labelled(Rename(names), path),)
+
+
+Built = tuple[dict[str, str], list[dict[str, str]], SaveMode]
+
+
+def _statements(texts: tuple[str, ...], table: str) -> str:
+    return json.dumps([text.replace("@table", table) for text in texts])
+
+
+def _own(given: DatabaseWriter, tables: list[str], place: Place) -> Built:
+    options = {}
+    if given.batch_size is not None:
+        options["batchSize"] = str(given.batch_size)
+    if given.session:
+        options["sessionInitStatement"] = json.dumps(given.session)
+    mode, keys = _write_mode(given, place)
+    if mode != "insert":
+        options["writeMode"] = mode
+        if keys:
+            options["keyColumns"] = json.dumps(keys)
+    each = []
+    for table in tables:
+        more = {}
+        if given.pre_sql:
+            more["preSql"] = _statements(given.pre_sql, table)
+        if given.post_sql:
+            more["postSql"] = _statements(given.post_sql, table)
+        each.append(more)
+    return options, each, "append"
+
+
+def _write_mode(given: DatabaseWriter, place: Place) -> tuple[str, tuple[str, ...]]:
+    text = given.write_mode.strip()
+    if text.lower() in ("insert", "insert into", ""):
+        return "insert", ()
+    update = _UPDATE.fullmatch(text)
+    if update is None:
+        raise refusal(place.key("writeMode"), text, "insert, replace, update, or update(key, columns)")
+    inside = tuple(name.strip() for name in (update.group(1) or "").split(",") if name.strip())
+    return "upsert", inside or given.key_columns or given.conflict_column
+
+
+def _spark_jdbc(given: DatabaseWriter, tables: list[str], place: Place) -> Built:
+    """Spark's JDBC writer inserts; what else a job asks for is refused, since rows would be wrong."""
+    mode, _ = _write_mode(given, place)
+    if mode != "insert":
+        raise refusal(place.key("writeMode"), given.write_mode, "insert: Spark's JDBC writer knows no other")
+    if given.post_sql:
+        raise refusal(place.key("postSql"), list(given.post_sql), "nothing: Spark's JDBC writer runs no SQL")
+    options = {} if given.batch_size is None else {"batchsize": str(given.batch_size)}
+    if given.session:
+        place.left.append(f"{place.key('session')} (Spark's JDBC writer opens its sessions itself)")
+    save_mode: SaveMode = "append"
+    if given.pre_sql:
+        emptied = [_EMPTIES.fullmatch(text.strip()) for text in given.pre_sql]
+        names = {match.group(1) for match in emptied if match}
+        if not all(emptied) or not names <= {"@table", *tables} or len(tables) > 1:
+            raise refusal(
+                place.key("preSql"), list(given.pre_sql),
+                "`truncate table @table` or `delete from @table`; Spark's JDBC writer runs no other SQL",
+            )  # fmt: skip
+        save_mode = "overwrite"
+        options["truncate"] = "true"
+    return options, [{} for _ in tables], save_mode
+
+
+def reader_for(name: str) -> partial[End]:
+    """The reader builder of a DataX database name."""
+    return partial(database_reader, DATABASES[name])
+
+
+def writer_for(name: str) -> partial[End]:
+    """The writer builder of a DataX database name."""
+    return partial(database_writer, DATABASES[name])

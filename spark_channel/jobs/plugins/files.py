@@ -1,0 +1,279 @@
+"""txtfilereader and txtfilewriter, hdfsreader and hdfswriter, onto the file connectors."""
+
+import json
+import re
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.jobs.columns import NamedColumns, picked_columns, written_columns
+from spark_channel.jobs.place import End, Place, at
+from spark_channel.jobs.values import Flag, Section, Text, Texts, refusal
+from spark_channel.planning import Endpoint
+from spark_channel.planning.spec import SaveMode
+from spark_channel.transform import Labelled, Rename, TimesAsText, Transformer, strptime_pattern
+
+__all__ = ["hdfs_reader", "hdfs_writer", "txtfile_reader", "txtfile_writer"]
+
+_KERBEROS = "log in with kinit before the job starts; its ticket is used"
+_HADOOP: dict[str, str] = {
+    "hadoopConfig": "it is read from HADOOP_CONF_DIR",
+    "haveKerberos": _KERBEROS,
+    "kerberosKeytabFilePath": _KERBEROS,
+    "kerberosPrincipal": _KERBEROS,
+}
+_BUFFER = {
+    "bufferSize": "blocks follow the speed limit",
+    "maxTraversalLevel": "folders are read to their ends",
+}
+_NULL = "\\N"
+_CODECS = {
+    "gzip": "gzip",
+    "gz": "gzip",
+    "bzip2": "bz2",
+    "bz2": "bz2",
+    "zstd": "zstd",
+    "snappy": "snappy",
+    "none": "none",
+    "": "none",
+}
+_FORMATS = {"text": "csv", "csv": "csv", "orc": "orc", "parquet": "parquet", "par": "parquet"}
+_FORMAT_NAMES = "text, csv, orc or parquet"
+_NO_FORMAT = {
+    "rc": "RC files have no reader for Arrow; turn them into ORC or Parquet with Hive or Spark",
+    "seq": "sequence files have no reader for Arrow; turn them into ORC or Parquet with Hive or Spark",
+}
+
+
+def _word(value: object) -> object:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
+FileMode = Annotated[
+    Literal["append", "nonconflict", "truncate"],
+    BeforeValidator(_word),
+]
+_SAVE_MODES: dict[str, SaveMode] = {
+    "append": "append",
+    "nonconflict": "errorIfExists",
+    "truncate": "overwrite",
+}
+
+
+class CsvReaderConfig(Section):
+    """The settings of DataX's CSV parser that change what is read."""
+
+    ignored: ClassVar[dict[str, str]] = {
+        "safetySwitch": "a value may be of any length",
+        "skipEmptyRecords": "empty lines are skipped",
+        "captureRawRecord": "a row that does not fit is named with its place",
+        "caseSensitive": "columns go by number",
+        "delimiter": "fieldDelimiter is read",
+        "recordDelimiter": "any of the usual line ends is read",
+        "escapeMode": "a quote inside quotes is doubled",
+    }
+
+    use_text_qualifier: Flag = True
+    trim_whitespace: Flag = True
+    use_comments: Flag = False
+
+
+class TextReader(Section):
+    """What both file readers take."""
+
+    path: Texts
+    column: Any = None
+    field_delimiter: Text = ","
+    encoding: Text = "utf-8"
+    null_format: Text = _NULL
+    compress: Text = ""
+    skip_header: Flag = False
+    csv_reader_config: CsvReaderConfig = CsvReaderConfig()
+
+
+class TxtFileReader(TextReader):
+    ignored: ClassVar[dict[str, str]] = _BUFFER
+
+
+class HdfsReader(TextReader):
+    ignored: ClassVar[dict[str, str]] = {**_HADOOP, **_BUFFER}
+
+    default_fs: Text = Field("", alias="defaultFS")
+    file_type: Text
+
+
+def txtfile_reader(parameter: dict[str, Any], place: Place) -> End:
+    given = place.read(TxtFileReader, parameter)
+    return _text_end(given, _located(given.path, "", place), place)
+
+
+def hdfs_reader(parameter: dict[str, Any], place: Place) -> End:
+    given = place.read(HdfsReader, parameter)
+    connector = _connector(given.file_type, place)
+    paths = _located(given.path, given.default_fs, place)
+    if connector == "csv":
+        return _text_end(given, paths, place)
+    columns = picked_columns(given.column, place)
+    return End(Endpoint(connector, paths), (columns,) if columns else ())
+
+
+def _connector(file_type: str, place: Place) -> str:
+    name = file_type.strip().lower()
+    if name in _NO_FORMAT:
+        raise refusal(place.key("fileType"), file_type, f"{_FORMAT_NAMES}; {_NO_FORMAT[name]}")
+    if name not in _FORMATS:
+        raise refusal(place.key("fileType"), file_type, _FORMAT_NAMES)
+    return _FORMATS[name]
+
+
+def _located(paths: tuple[str, ...], default_fs: str, place: Place) -> dict[str, str]:
+    if not paths:
+        raise place.missing("path", "a path or a list of paths")
+    whole = [_join(default_fs, path) for path in paths]
+    return {"path": whole[0]} if len(whole) == 1 else {"paths": json.dumps(whole)}
+
+
+def _join(default_fs: str, path: str) -> str:
+    if not default_fs or re.match(r"[a-z][a-z0-9+.-]*://", path, re.IGNORECASE):
+        return path
+    return f"{default_fs.rstrip('/')}/{path.lstrip('/')}"
+
+
+def _text_end(given: TextReader, paths: dict[str, str], place: Place) -> End:
+    config = given.csv_reader_config
+    options = {
+        **paths,
+        "header": str(given.skip_header).lower(),
+        "inferSchema": "false",
+        "sep": given.field_delimiter,
+        "encoding": given.encoding,
+        "nullValue": given.null_format,
+        "quote": '"' if config.use_text_qualifier else "",
+        "escape": '"' if config.use_text_qualifier else "",
+    }
+    if config.trim_whitespace:
+        options |= {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
+    if config.use_comments:
+        options["comment"] = "#"
+    codec = _codec(given.compress, place)
+    if codec != "none":
+        options["compression"] = codec
+    columns = picked_columns(given.column, place)
+    return End(Endpoint("csv", options), (columns,) if columns else ())
+
+
+def _codec(compress: str, place: Place) -> str:
+    name = compress.strip().lower()
+    if name not in _CODECS:
+        raise refusal(place.key("compress"), compress, "gzip, bzip2, zstd, snappy (ORC and Parquet) or none")
+    return _CODECS[name]
+
+
+class TxtFileWriter(Section):
+    ignored: ClassVar[dict[str, str]] = {
+        "maxFileSize": "a file is as large as its task; see the option maxBytesPerFile",
+        "suffix": "file names end with the format's own suffix",
+        "markDoneFileName": "_SUCCESS is written last",
+        "markDoingFileName": "files are visible when the job is done",
+        "maxRetryTime": "Spark retries tasks",
+        "lineDelimiter": r"lines end with \n",
+    }
+
+    path: Text
+    file_name: Text
+    write_mode: FileMode
+    field_delimiter: Text = ","
+    encoding: Text = "utf-8"
+    null_format: Text = _NULL
+    compress: Text = ""
+    file_format: Annotated[Literal["text", "csv"], BeforeValidator(_word)] = "text"
+    date_format: Text | None = None
+    format: Text | None = None
+    header: Texts = ()
+    quote_char: Text = '"'
+
+
+class HdfsWriter(Section):
+    ignored: ClassVar[dict[str, str]] = _HADOOP
+
+    default_fs: Text = Field("", alias="defaultFS")
+    file_type: Text
+    path: Text
+    file_name: Text = ""
+    column: NamedColumns
+    write_mode: FileMode
+    field_delimiter: Text = ","
+    encoding: Text = "utf-8"
+    null_format: Text = _NULL
+    compress: Text = ""
+    overwrite_directory: Flag = False
+
+
+def txtfile_writer(parameter: dict[str, Any], place: Place) -> End:
+    """Files named after `fileName` become a folder of that name, so that truncate touches nothing else."""
+    given = place.read(TxtFileWriter, parameter)
+    if not given.file_name.strip() or "/" in given.file_name:
+        raise refusal(place.key("fileName"), given.file_name, "a name without /")
+    target = f"{given.path.rstrip('/')}/{given.file_name}"
+    place.warnings.append(f"{place.path}: the files go into the folder {target}")
+    options = _text_options(given, target, place)
+    options["quote"] = given.quote_char
+    options["header"] = str(bool(given.header)).lower()
+    steps: list[Transformer] = []
+    if given.header:
+        steps.append(Labelled(Rename(given.header), place.key("header")))
+    steps.append(_times(given.date_format or given.format, place))
+    return End(Endpoint("csv", options), tuple(steps), _SAVE_MODES[given.write_mode])
+
+
+def _text_options(given: TxtFileWriter | HdfsWriter, target: str, place: Place) -> dict[str, str]:
+    codec = _codec(given.compress, place)
+    return {
+        "path": target,
+        "header": "false",
+        "sep": given.field_delimiter,
+        "encoding": given.encoding,
+        "nullValue": given.null_format,
+        "escape": '"',
+        **({} if codec == "none" else {"compression": codec}),
+    }
+
+
+def _times(date_format: str | None, place: Place) -> Transformer:
+    """DataX writes times to the second, days and times of day by `common.column`, or all by `dateFormat`."""
+    formats = place.formats
+    given = {
+        "timestamps": (date_format or formats.datetime_format, "dateFormat"),
+        "dates": (date_format or formats.date_format, "dateFormat"),
+        "times": (formats.time_format, "timeFormat"),
+    }
+    patterns = {}
+    for what, (text, key) in given.items():
+        if text is not None:
+            with at(place.key(key) if date_format else f"common.column ({what})"):
+                patterns[what] = strptime_pattern(text)
+    return TimesAsText(**patterns)
+
+
+def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
+    given = place.read(HdfsWriter, parameter)
+    connector = _connector(given.file_type, place)
+    target = _join(given.default_fs, given.path)
+    if given.write_mode == "truncate" and not given.overwrite_directory:
+        raise refusal(
+            place.key("writeMode"), "truncate",
+            f"append or nonConflict, or truncate with \"overwriteDirectory\": true. DataX removes the files "
+            f"whose names begin with {given.file_name!r}; here the whole folder {target} is replaced",
+        )  # fmt: skip
+    place.left.append(f"{place.key('fileName')} (files get unique names of their own)")
+    steps: list[Transformer] = [written_columns(given.column, place)]
+    if connector == "csv":
+        options = _text_options(given, target, place)
+        steps.append(_times(None, place))
+    else:
+        codec = _codec(given.compress, place)
+        options = {
+            "path": target,
+            **({} if codec == "none" and not given.compress else {"compression": codec}),
+        }
+    return End(Endpoint(connector, options), tuple(steps), _SAVE_MODES[given.write_mode])

@@ -1,0 +1,127 @@
+"""Table names with ranges, and the SELECT that a reader's columns and condition mean."""
+
+import re
+from typing import Any
+
+import sqlglot
+from sqlglot import exp
+
+from spark_channel.jobs.place import Place
+from spark_channel.jobs.values import refusal
+
+__all__ = ["expand_tables", "plain_columns", "select_statement", "selects"]
+
+_MOST_TABLES = 10_000
+_RANGE = re.compile(r"(.*?)\[(\d{1,18})-(\d{1,18})\](.*)", re.DOTALL)
+_PLAIN = re.compile(r"[^\W\d]\w*")
+_CONSTANTS = {"null", "true", "false", "current_date", "current_timestamp"}
+
+
+def expand_tables(tables: tuple[str, ...], path: str) -> tuple[str, ...]:
+    """`t_[00-02]` is t_00, t_01, t_02; one text may hold several names with commas between them.
+
+    Raises:
+        JobFileError: no table, or more than 10 000.
+    """
+    names: list[str] = []
+    for text in tables:
+        for part in (piece.strip() for piece in text.split(",")):
+            if part:
+                names.extend(_expand(part, path))
+            if len(names) > _MOST_TABLES:
+                raise refusal(path, text, f"at most {_MOST_TABLES} tables")
+    if not names:
+        raise refusal(path, tables, "a table, or a list of tables")
+    return tuple(names)
+
+
+def _expand(name: str, path: str) -> list[str]:
+    found = _RANGE.fullmatch(name)
+    if found is None:
+        return [name]
+    before, first, last, after = found.groups()
+    low, high = sorted((int(first), int(last)))
+    if high - low >= _MOST_TABLES:
+        raise refusal(path, name, f"at most {_MOST_TABLES} tables")
+    # DataX pads with zeros to the width of the smaller end when that begins with 0.
+    smaller = first if int(first) == low else last
+    width = len(smaller) if smaller.startswith("0") else 0
+    return [f"{before}{number:0{width}d}{after}" for number in range(low, high + 1)]
+
+
+def plain_columns(columns: tuple[str, ...], dialect: str, path: str) -> tuple[str, ...] | None:
+    """The columns' bare names, without quotes; None when one is a constant or an expression, or stands twice.
+
+    Raises:
+        JobFileError: a text that is no SQL expression in this dialect.
+    """
+    names = []
+    for number, text in enumerate(columns):
+        if _PLAIN.fullmatch(text) and text.lower() not in _CONSTANTS:
+            names.append(_folded(text, dialect))
+            continue
+        parsed = _parsed(text, dialect, f"{path}[{number}]")
+        plain = isinstance(parsed, exp.Column) and len(parsed.parts) == 1 and parsed.name != "*"
+        quoted = plain and parsed.this.quoted
+        names.append("" if not plain else parsed.name if quoted else _folded(parsed.name, dialect))
+    if "" in names or len(set(names)) < len(names):
+        return None
+    return tuple(names)
+
+
+def _folded(name: str, dialect: str) -> str:
+    """As the server reads a name without quotes."""
+    return name.lower() if dialect == "postgres" else name
+
+
+def selects(columns: tuple[str, ...], name: str, dialect: str) -> bool:
+    """Whether one of the columns, already seen to be SQL, is the bare column `name`."""
+    return any(
+        isinstance(parsed, exp.Column) and len(parsed.parts) == 1 and parsed.name.lower() == name.lower()
+        for text in columns
+        for parsed in [sqlglot.parse_one(text, read=dialect)]
+    )
+
+
+def _parsed(text: str, dialect: str, path: str) -> Any:
+    try:
+        parsed = sqlglot.parse(text, read=dialect)
+    except (sqlglot.errors.SqlglotError, RecursionError) as error:
+        raise refusal(path, text, f"a column or an expression of {dialect} ({_reason(error)})") from None
+    if len(parsed) != 1 or parsed[0] is None or isinstance(parsed[0], (exp.Query, exp.Command, exp.DDL)):
+        raise refusal(path, text, f"a column or an expression of {dialect}")
+    return parsed[0]
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, sqlglot.errors.ParseError) and error.errors:
+        return str(error.errors[0].get("description", "")).rstrip(".")
+    return type(error).__name__
+
+
+def select_statement(
+    columns: tuple[str, ...], table: str, where: str | None, dialect: str, place: Place
+) -> str:
+    """A SELECT in the source's dialect; expressions are named c0, c1, ... by their place.
+
+    Raises:
+        JobFileError: a column, table or condition that is no SQL of this dialect.
+    """
+    path = place.key("column")
+    outputs: list[Any] = []
+    seen: set[str] = set()
+    for number, text in enumerate(columns):
+        parsed = _parsed(text, dialect, f"{path}[{number}]")
+        named = isinstance(parsed, (exp.Column, exp.Alias)) and parsed.alias_or_name.lower() not in seen
+        if not named and not isinstance(parsed, exp.Star):
+            parsed = exp.alias_(parsed.unalias(), f"c{number}")
+        seen.add(parsed.alias_or_name.lower())
+        outputs.append(parsed)
+    try:
+        source = exp.to_table(table, dialect=dialect)
+    except (sqlglot.errors.SqlglotError, ValueError, RecursionError):
+        raise refusal(place.key("table"), table, "a table, or schema.table") from None
+    query = sqlglot.select(*outputs).from_(source)
+    if where is not None:
+        query = query.where(_parsed(where, dialect, place.key("where")))
+    return query.sql(dialect=dialect)

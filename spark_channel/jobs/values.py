@@ -1,0 +1,200 @@
+"""The kinds of values that a job file holds, and the one voice in which they are refused.
+
+DataX reads numbers and flags from strings too; so do these.
+"""
+
+import re
+from typing import Annotated, Any, ClassVar, TypeVar
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from pydantic.alias_generators import to_camel
+
+from spark_channel.errors import JobFileError
+from spark_channel.planning.spec import shown
+
+__all__ = [
+    "Flag",
+    "Fraction",
+    "NotNegative",
+    "Positive",
+    "Section",
+    "Speed",
+    "Text",
+    "Texts",
+    "json_path",
+    "parse_section",
+    "refusal",
+]
+
+_LARGEST = 2**63 - 1
+_WHOLE = re.compile(r"[-+]?\d{1,20}")
+
+
+def _whole(value: object, takes: str) -> int:
+    if isinstance(value, bool):
+        raise ValueError(takes)
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, str) and _WHOLE.fullmatch(value.strip()):
+        value = int(value)
+    if not isinstance(value, int) or abs(value) > _LARGEST:
+        raise ValueError(takes)
+    return value
+
+
+def _positive(value: object) -> int:
+    takes = "a whole number from 1 to 2**63-1"
+    number = _whole(value, takes)
+    if number < 1:
+        raise ValueError(takes)
+    return number
+
+
+def _not_negative(value: object) -> int:
+    takes = "a whole number from 0 to 2**63-1"
+    number = _whole(value, takes)
+    if number < 0:
+        raise ValueError(takes)
+    return number
+
+
+def _speed(value: object) -> int | None:
+    takes = "a whole number from 1 to 2**63-1; 0 or -1: no limit"
+    number = _whole(value, takes)
+    if number < -1:
+        raise ValueError(takes)
+    return number if number > 0 else None
+
+
+def _fraction(value: object) -> float:
+    takes = "a number from 0 to 1; 0.02 is 2 %"
+    try:
+        number = float(value) if isinstance(value, (int, float, str)) else -1.0
+    except (ValueError, OverflowError):
+        raise ValueError(takes) from None
+    if isinstance(value, bool) or not 0 <= number <= 1:
+        raise ValueError(takes)
+    return number
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (str, int, float)):
+        return str(value)
+    raise ValueError("a text")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    takes = "a text, or a list of texts"
+    if not isinstance(value, (list, tuple)):
+        value = [value]
+    try:
+        made = [_text(one) for one in value]
+    except ValueError:
+        raise ValueError(takes) from None
+    return tuple(text for text in made if text.strip())
+
+
+def _flag(value: object) -> bool:
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+        return value.strip().lower() == "true"
+    raise ValueError("true or false")
+
+
+Positive = Annotated[int, BeforeValidator(_positive)]
+NotNegative = Annotated[int, BeforeValidator(_not_negative)]
+Speed = Annotated[int | None, BeforeValidator(_speed)]
+"""A limit per second; DataX's 0 and -1 mean none."""
+Fraction = Annotated[float, BeforeValidator(_fraction)]
+Text = Annotated[str, BeforeValidator(_text)]
+Texts = Annotated[tuple[str, ...], BeforeValidator(_texts)]
+"""One text or a list; blank ones, which job generators leave behind, are dropped."""
+Flag = Annotated[bool, BeforeValidator(_flag)]
+
+
+class Section(BaseModel):
+    """One object of a job file. Keys it does not know are kept aside, for one warning.
+
+    `ignored` maps keys that DataX knows and that have no effect here to the reason; `refused` those
+    whose meaning cannot be kept.
+    """
+
+    model_config = ConfigDict(
+        alias_generator=to_camel,
+        extra="allow",
+        frozen=True,
+        hide_input_in_errors=True,
+        arbitrary_types_allowed=True,
+    )
+
+    ignored: ClassVar[dict[str, str]] = {}
+    refused: ClassVar[dict[str, str]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _object_without_nulls(cls, data: Any) -> Any:
+        if isinstance(data, Section):
+            return data
+        if not isinstance(data, dict):
+            raise ValueError("an object")
+        return {key: value for key, value in data.items() if value is not None}
+
+
+def json_path(location: tuple[Any, ...], root: str = "") -> str:
+    """("job", "content", 0) -> job.content[0]"""
+    path = root
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        else:
+            path += f".{part}" if path else str(part)
+    return path
+
+
+_S = TypeVar("_S", bound=Section)
+
+
+def parse_section(model: type[_S], data: Any, root: str) -> _S:
+    """Validate `data` as the object at JSON path `root`.
+
+    Raises:
+        JobFileError: names the JSON path, what it got and what it takes.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        detail = error.errors(include_url=False)[0]
+    path = json_path(detail["loc"], root)
+    if detail["type"] == "missing":
+        raise JobFileError(f"{path} is missing")
+    takes = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _standard(detail)
+    raise refusal(path, detail["input"], takes)
+
+
+def _standard(detail: Any) -> str:
+    if detail["type"] in ("list_type", "tuple_type"):
+        return "a list"
+    if detail["type"] in ("dict_type", "model_type"):
+        return "an object"
+    if detail["type"] == "literal_error":
+        return f"one of {detail['ctx']['expected']}"
+    message = str(detail["msg"])
+    return message[0].lower() + message[1:]
+
+
+def refusal(path: str, got: Any, takes: str) -> JobFileError:
+    """`path` got something else than it takes. Secrets, and what is inside objects, are not shown."""
+    if isinstance(got, dict):
+        seen = "an object"
+    elif isinstance(got, (list, tuple)):
+        seen = "a list" if got else "an empty list"
+    elif got is None:
+        seen = "null"
+    else:
+        text = shown(path.rsplit(".", 1)[-1], got)
+        text = text if len(text) <= 60 else text[:57] + "..."
+        seen = repr(text) if isinstance(got, str) else text
+    return JobFileError(f"{path} got {seen}; it takes {takes}")
