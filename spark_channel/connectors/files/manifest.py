@@ -48,11 +48,15 @@ class DataFile:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """A job in the ledger. `tasks`: for `commit=task`, the tasks published so far; None = all at once."""
+    """A job in the ledger. `published_at` is None until it is done.
 
-    published_at: str
+    `tasks`: for `commit=task`, the tasks published so far; None = all at once. `txn`: its pair.
+    """
+
+    published_at: str | None
     rows: int
     tasks: tuple[int, ...] | None = None
+    txn: tuple[str, int] | None = None
 
 
 @dataclass(frozen=True)
@@ -90,6 +94,13 @@ class Manifest:
         kept = {version: known[version] for version in sorted(known)[-_VERSIONS_KEPT:]}
         return replace(self, versions={**self.versions, txn[0]: kept})
 
+    def unfinished(self, txn: tuple[str, int] | None) -> str | None:
+        """A job that published some tasks of the pair and not all."""
+        for name, job in self.jobs.items():
+            if txn is not None and job.txn == txn and job.published_at is None:
+                return name
+        return None
+
     def with_job(self, name: str, job: Job) -> "Manifest":
         jobs = {**{key: old for key, old in self.jobs.items() if key != name}, name: job}
         return replace(self, jobs=dict(list(jobs.items())[-_JOBS_KEPT:]))
@@ -111,7 +122,12 @@ class Manifest:
             },
             "ledger": {
                 "jobs": {
-                    name: {"published_at": job.published_at, "rows": job.rows, "tasks": job.tasks}
+                    name: {
+                        "published_at": job.published_at,
+                        "rows": job.rows,
+                        "tasks": job.tasks,
+                        "txn": job.txn,
+                    }
                     for name, job in self.jobs.items()
                 },
                 "versions": {
@@ -150,14 +166,7 @@ class Manifest:
                     for key, found in schemas.items()
                 },
                 dialects={key: found["dialect"] for key, found in schemas.items()},
-                jobs={
-                    name: Job(
-                        job["published_at"],
-                        job["rows"],
-                        None if job["tasks"] is None else tuple(job["tasks"]),
-                    )
-                    for name, job in ledger["jobs"].items()
-                },
+                jobs={name: _job(job) for name, job in ledger["jobs"].items()},
                 versions={
                     app: {int(version): at for version, at in known.items()}
                     for app, known in ledger["versions"].items()
@@ -174,3 +183,13 @@ class Manifest:
 def _file(file: DataFile) -> dict[str, Any]:
     found = {name: getattr(file, name) for name in DataFile.__slots__}
     return {name: value for name, value in found.items() if value is not None}
+
+
+def _job(data: Mapping[str, Any]) -> Job:
+    tasks, txn = data["tasks"], data["txn"]
+    return Job(
+        data["published_at"],
+        data["rows"],
+        None if tasks is None else tuple(tasks),
+        None if txn is None else (txn[0], txn[1]),
+    )

@@ -67,7 +67,10 @@ class JsonEncoder(Encoder):
             fields = [(kind.field(i).name, child) for i, child in enumerate(values.flatten())]
             return pc.if_else(pc.is_valid(values), self._object(fields, len(values)), pa.scalar(None, _TEXT))
         if types.is_map(kind):
-            return self._list(values, self._entries(values), "{", "}")
+            # As a list, since a map's `keys` and `items` ignore a slice's offset and null rows.
+            entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+            rows = values.cast(pa.list_(entry))
+            return self._list(rows, self._entries(rows.flatten()), "{", "}")
         if types.is_list(kind):
             return self._list(values, pc.coalesce(self._value(values.flatten()), _text("null")), "[", "]")
         if types.is_string(kind) or types.is_large_string(kind):
@@ -84,12 +87,8 @@ class JsonEncoder(Encoder):
             texts = pc.if_else(finite, texts, _joined(_text('"'), texts, _text('"')))
         return texts
 
-    def _entries(self, values: pa.MapArray) -> pa.Array:
-        # `keys` and `items` ignore a slice's offset and null rows: go through the entries of each row.
-        entries = values.cast(
-            pa.list_(pa.struct([("key", values.type.key_type), ("value", values.type.item_type)]))
-        )
-        keys, items = entries.flatten().flatten()
+    def _entries(self, entries: pa.StructArray) -> pa.Array:
+        keys, items = entries.flatten()
         return _joined(
             self._quoted(keys.cast(_TEXT)), _text(":"), pc.coalesce(self._value(items), _text("null"))
         )

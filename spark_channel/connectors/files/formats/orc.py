@@ -84,7 +84,7 @@ class _OrcEncoder(Encoder):
     def write(self, batch: pa.RecordBatch) -> None:
         for number in self._zoned:
             _check_range(self._schema.field(number).name, batch.column(number))
-        self._writer.write(batch)
+        self._writer.write(pa.Table.from_batches([batch]))
         self._empty = False
 
     def finish(self) -> None:

@@ -1,0 +1,56 @@
+"""Whose job it is: the process whose death ends a job, and whether it still lives.
+
+A Spark write is prepared in a short-lived Python worker; what lives as long as the job is the driver's JVM, the
+nearest ancestor named `java`. Without one it is this process.
+"""
+
+import os
+import socket
+from pathlib import Path
+from typing import Any
+
+__all__ = ["describe_owner", "owner_is_gone"]
+
+_PROC = Path("/proc")
+
+
+def _stat(pid: int) -> tuple[str, int, str] | None:
+    """(name, parent, start time) of a process on Linux; None when there is none, or no /proc."""
+    try:
+        text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return None
+    # The name stands in parentheses, and may hold any character.
+    name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
+    return name, int(rest[1]), rest[19]
+
+
+def _machine() -> list[str]:
+    """What tells one space of process ids from another: host, boot, and pid namespace."""
+    try:
+        boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        space = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return [socket.gethostname(), "", ""]
+    return [socket.gethostname(), boot, space]
+
+
+def describe_owner() -> dict[str, Any]:
+    """Plain data for `owner_is_gone`, on this machine or another."""
+    pid = os.getpid()
+    found, walked = pid, pid
+    while walked > 1 and (stat := _stat(walked)) is not None:
+        if stat[0] == "java":
+            found = walked
+            break
+        walked = stat[1]
+    own = _stat(found)
+    return {"machine": _machine(), "pid": found, "started": own[2] if own else None}
+
+
+def owner_is_gone(owner: dict[str, Any]) -> bool:
+    """True only when it is certain: the owner ran on this machine, and does not any more."""
+    if owner.get("machine") != _machine() or not owner.get("started"):
+        return False
+    now = _stat(int(owner["pid"]))
+    return now is None or now[2] != owner["started"]
