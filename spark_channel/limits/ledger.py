@@ -96,6 +96,7 @@ class Ledger:
         self._ends: list[tuple[int, int, Lease]] = []
         self._heirless: list[tuple[int, int, Lease]] = []
         self._newest = 0
+        self._live = 0
 
     def issue(
         self, client: Client, pace: tuple[int, int], starts: int, ends: int, *, after: Client | None = None
@@ -111,8 +112,12 @@ class Ledger:
             after.heir = lease
             self._recharge(after)
         self._recharge(client)
-        heapq.heappush(self._ends, (ends, lease.id, lease))
-        heapq.heappush(self._heirless, (ends, lease.id, lease))
+        self._live += 1
+        for heap in (self._ends, self._heirless):
+            if len(heap) > 2 * self._live + 64:
+                heap[:] = [entry for entry in heap if not entry[2].over]
+                heapq.heapify(heap)
+            heapq.heappush(heap, (ends, lease.id, lease))
         return lease
 
     def advance(self, now: int) -> None:
@@ -134,6 +139,7 @@ class Ledger:
         if lease.over:
             return
         lease.over = True
+        self._live -= 1
         for dimension, total in enumerate(self.totals):
             rest = lease.amount[dimension] - lease.spent[dimension]
             total.spent += lease.spent[dimension]

@@ -131,7 +131,8 @@ class AnyHistory(RuleBasedStateMachine):
                 last = bisect.bisect_right(times, begin + window, first)
                 rows = sums[last] - sums[first]
                 rate = self._highest(begin, begin + window)
-                assert rows <= rate * (window * (1 + DRIFT) + 0.04) + len(self.world.workers) + 1e-6, (
+                slices = 0.04 * max(rate for at, rate in self.rates if at <= begin + window)
+                assert rows <= rate * window * (1 + DRIFT) + slices + len(self.world.workers) + 1e-6, (
                     f"{rows} rows in {window} s from {begin} at {rate} rows/s"
                 )
 

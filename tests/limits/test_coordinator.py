@@ -1,0 +1,368 @@
+"""The coordinator, request by request."""
+
+import itertools
+import json
+import threading
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
+from spark_channel.limits import (
+    Ask,
+    Coordinator,
+    Denied,
+    Done,
+    Grant,
+    Heartbeat,
+    Hold,
+    Join,
+    Joined,
+    Leave,
+    LimitStatus,
+    Pause,
+    Request,
+    Resume,
+    Return,
+    Set,
+    Status,
+    decode_reply,
+    encode,
+)
+from spark_channel.limits.coordinator import HORIZON
+from tests.limits.conftest import HandClock
+
+
+def coordinator(clock: HandClock, rows: float | None = 1000, **more: Any) -> Coordinator:
+    ids = itertools.count()
+    return Coordinator("db", rows, clock=clock, new_id=lambda: f"id-{next(ids)}", **more)
+
+
+def join(limit: Coordinator, job: str = "job") -> Joined:
+    joined = limit.handle(Join("db", job, "task"))
+    assert isinstance(joined, Joined)
+    return joined
+
+
+def ask(limit: Coordinator, who: Joined, number: int, grant: int = 0, rows: float = 0.0) -> Grant | Hold:
+    answer = limit.handle(Ask("db", who.client, who.epoch, number, grant, spent_rows=rows))
+    assert isinstance(answer, (Grant, Hold))
+    return answer
+
+
+def granted(answer: object) -> Grant:
+    assert isinstance(answer, Grant)
+    return answer
+
+
+def status(limit: Coordinator) -> LimitStatus:
+    answer = limit.handle(Status("db"))
+    assert isinstance(answer, LimitStatus)
+    return answer
+
+
+def test_the_first_client_gets_the_whole_limit_as_an_amount_with_an_end(clock: HandClock) -> None:
+    grant = granted(join(coordinator(clock)).answer)
+    assert grant.rows_per_second == 1000
+    assert grant.rows == grant.lasts * 1000
+    assert (grant.nbytes, grant.bytes_per_second) == (None, None)
+    assert grant.ask_in == grant.lasts / 2
+    assert grant.use_by == clock.now() + grant.lasts
+
+
+def test_a_second_client_waits_until_the_first_was_heard_to_have_less(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    first = join(limit)
+    held = granted(first.answer)
+    second = join(limit)
+    assert isinstance(second.answer, Hold)
+    assert second.answer.reason == "turn"
+    clock.at += 0.05
+    halved = granted(ask(limit, first, 1, held.grant, rows=20.0))
+    assert halved.rows_per_second == 500
+    assert isinstance(ask(limit, second, 1), Hold), "the first may not have heard yet, and still spend 1000"
+    ask(limit, first, 2, halved.grant, rows=1.0)
+    assert granted(ask(limit, second, 2)).rows_per_second == 500
+
+
+def test_when_an_answer_is_lost_the_old_grant_counts_until_it_ends(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    first = join(limit)
+    held = granted(first.answer)
+    second = join(limit)
+    clock.at += 0.05
+    offered = granted(ask(limit, first, 1, held.grant))
+    assert offered.rows_per_second == 500
+    assert status(limit).granted_rows_per_second == 1000
+    assert isinstance(ask(limit, second, 1), Hold)
+    clock.at = held.use_by - 1e-6
+    assert isinstance(ask(limit, second, 2), Hold)
+    clock.at = held.use_by
+    assert status(limit).granted_rows_per_second == 500
+    assert granted(ask(limit, second, 3)).rows_per_second == 500
+
+
+def test_a_repeated_ask_gets_the_same_answer_and_issues_nothing(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    grant = granted(ask(limit, client, 1, granted(client.answer).grant))
+    issued = status(limit).issued_rows
+    assert ask(limit, client, 1, granted(client.answer).grant) == grant
+    assert status(limit).issued_rows == issued
+
+
+def test_an_ask_that_comes_late_is_refused(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    ask(limit, client, 2, granted(client.answer).grant)
+    with pytest.raises(ServiceDeniedError, match="request 1 came after 2"):
+        ask(limit, client, 1, granted(client.answer).grant)
+
+
+def test_what_a_client_leaves_is_free_at_once(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    first = join(limit)
+    held = granted(first.answer)
+    second = join(limit)
+    limit.handle(Leave("db", first.client, first.epoch, held.grant, spent_rows=10.0))
+    assert granted(ask(limit, second, 1)).rows_per_second == 1000
+    now = status(limit)
+    assert (now.spent_rows, now.returned_rows) == (10.0, held.rows - 10.0 if held.rows else 0)
+
+
+def test_a_returned_grant_is_free_at_once_and_its_client_stays(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    first = join(limit)
+    second = join(limit)
+    done = limit.handle(Return("db", first.client, first.epoch, 1, granted(first.answer).grant))
+    assert isinstance(done, Done)
+    assert granted(ask(limit, second, 1)).rows_per_second == 1000
+    assert status(limit).client_count == 2
+
+
+def test_a_crashed_client_is_void_at_its_end_and_forgotten_later(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    held = granted(join(limit).answer)
+    clock.at += held.lasts
+    now = status(limit)
+    assert (now.granted_rows_per_second, now.void_rows, now.client_count) == (0, held.rows, 1)
+    clock.at += 60
+    assert status(limit).client_count == 0
+    assert status(limit).jobs == 0
+
+
+def test_a_forgotten_client_is_told_to_join_again(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    clock.at += 60
+    with pytest.raises(RejoinError):
+        ask(limit, client, 1)
+
+
+def test_heartbeats_keep_a_silent_client_and_say_why_it_waits(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    for _ in range(20):
+        clock.at += client.heartbeat_in
+        limit.handle(Heartbeat("db", client.client, client.epoch, "source"))
+    (shown,) = status(limit).clients
+    assert (shown.name, shown.job, shown.waiting) == ("task", "job", "source")
+
+
+def test_pause_holds_everybody_and_drops_what_they_have(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    paused = limit.handle(Pause("db"))
+    assert isinstance(paused, LimitStatus)
+    assert (paused.paused, paused.effective_rows_per_second) == (True, 0.0)
+    answer = ask(limit, client, 1, granted(client.answer).grant)
+    assert answer == Hold("paused", HORIZON / 2, drop=True)
+    limit.handle(Resume("db"))
+    assert granted(ask(limit, client, 2, granted(client.answer).grant)).rows_per_second == 1000
+
+
+def test_a_lowered_limit_is_in_the_next_answer(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    limit.handle(Set("db", 100))
+    lower = granted(ask(limit, client, 1, granted(client.answer).grant))
+    assert lower.rows_per_second == 100
+    limit.handle(Set("db", 400, 4000))
+    higher = granted(ask(limit, client, 2, lower.grant))
+    assert (higher.rows_per_second, higher.bytes_per_second) == (400, 4000)
+    limit.handle(Set("db"))
+    free = granted(ask(limit, client, 3, higher.grant))
+    assert (free.rows, free.nbytes) == (None, None)
+
+
+def test_pressure_scales_the_limit_and_is_shown(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    limit.press(0.25, "pressed: lag 40, threshold 30")
+    lower = granted(ask(limit, client, 1, granted(client.answer).grant))
+    assert lower.rows_per_second == 250
+    assert status(limit).pressure == "pressed: lag 40, threshold 30"
+    limit.press(0.0, "unreachable: no route")
+    held = ask(limit, client, 2, lower.grant)
+    assert isinstance(held, Hold)
+    assert (held.reason, held.drop) == ("pressure", True)
+    for factor in (-0.1, 1.1, float("nan")):
+        with pytest.raises(OptionError):
+            limit.press(factor, "")
+
+
+def test_a_restarted_coordinator_grants_nothing_while_old_grants_may_live(clock: HandClock) -> None:
+    limit = coordinator(clock, predecessor_seconds=HORIZON)
+    client = join(limit)
+    assert client.answer == Hold("restart", HORIZON)
+    clock.at += HORIZON
+    assert granted(ask(limit, client, 1)).rows_per_second == 1000
+
+
+def test_two_coordinators_have_two_epochs(clock: HandClock) -> None:
+    old, new = Coordinator("db", 1, clock=clock), Coordinator("db", 1, clock=clock)
+    client = join(old)
+    with pytest.raises(RejoinError, match="restarted"):
+        ask(new, client, 1)
+
+
+def test_jobs_share_evenly_whatever_their_number_of_clients(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    clients = [join(limit, "small"), *(join(limit, "large") for _ in range(4))]
+    held: dict[str, int] = {
+        each.client: each.answer.grant for each in clients if isinstance(each.answer, Grant)
+    }
+    pace = {}
+    for number in range(1, 40):
+        for each in clients:
+            clock.at += 0.02
+            answer = ask(limit, each, number, held.get(each.client, 0))
+            if isinstance(answer, Grant):
+                held[each.client] = answer.grant
+                pace[each.client] = answer.rows_per_second
+    assert list(pace.values()) == [500, 125, 125, 125, 125]
+
+
+def test_asking_for_nonsense_is_refused_and_changes_nothing(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    mine, other = join(limit), join(limit)
+    grant = granted(mine.answer).grant
+    before = status(limit)
+    bad: list[Request] = [
+        Ask("db", mine.client, mine.epoch, 1, grant, spent_rows=float(2**63)),
+        Ask("db", mine.client, mine.epoch, 1, grant, spent_rows=-1.0),
+        Ask("db", mine.client, mine.epoch, 1, grant, spent_rows=float("nan")),
+        Ask("db", mine.client, mine.epoch, 1, grant, missed_rows=float("inf")),
+        Ask("db", mine.client, mine.epoch, 1, grant, spent_bytes=1.0),
+        Ask("db", mine.client, mine.epoch, 1, 0, spent_rows=1.0),
+        Ask("db", mine.client, mine.epoch, 0, grant),
+        Ask("db", mine.client, mine.epoch, -(2**63), grant),
+        Ask("db", mine.client, mine.epoch, 1, 2**63),
+        Ask("db", other.client, other.epoch, 1, grant),
+        Ask("db", mine.client, mine.epoch, 1, grant, waiting="x" * 10_000),
+        Return("db", other.client, other.epoch, 1, grant),
+        Return("db", mine.client, mine.epoch, 1, grant, spent_rows=float(2**63)),
+        Leave("db", other.client, other.epoch, grant),
+        Leave("db", mine.client, mine.epoch, grant, spent_rows=float("nan")),
+        Heartbeat("db", mine.client, mine.epoch, "x" * 10_000),
+        Join("db", "x" * 10_000),
+    ]
+    for request in bad:
+        with pytest.raises(ServiceDeniedError):
+            limit.handle(request)
+    for request in (
+        Ask("db", "nobody", mine.epoch, 1),
+        Ask("db", mine.client, "another", 1),
+        Heartbeat("db", "nobody", mine.epoch),
+        Leave("db", "nobody", mine.epoch),
+    ):
+        with pytest.raises(RejoinError):
+            limit.handle(request)
+    with pytest.raises(OptionError):
+        limit.handle(Set("db", -5))
+    after = status(limit)
+    assert replace(after, clients=before.clients) == before
+    assert set(after.clients) == set(before.clients)
+    assert granted(ask(limit, mine, 1, grant)).rows_per_second == 500
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"\xff\xfe\x00",
+        b"[]",
+        b"[" * 100_000,
+        b"{}",
+        b'{"type":"Grant"}',
+        b'{"type":["Ask"]}',
+        b'{"type":"Join","limit":"db"}',
+        b'{"type":"Join","limit":"db","job":7}',
+        b'{"type":"Join","limit":"db","job":"j","rows":9223372036854775808}',
+        b'{"type":"Set","limit":"db","rows_per_second":NaN}',
+        b'{"type":"Set","limit":"db","rows_per_second":1e999}',
+        b'{"type":"Set","limit":"db","rows_per_second":"fast"}',
+        b'{"type":"Set","limit":"db","rows_per_second":true}',
+        b'{"type":"Set","limit":"db","rows_per_second":{"type":"Grant"}}',
+        b'{"type":"Set","limit":"db","rows_per_second":-1}',
+        b'{"type":"Set","limit":"db","rows_per_second":9223372036854775808}',
+        b'{"type":"Join","limit":"db","job":"' + b"j" * 5_000_000 + b'"}',
+    ],
+)
+def test_garbage_is_denied_and_the_coordinator_goes_on(clock: HandClock, data: bytes) -> None:
+    limit = coordinator(clock)
+    reply = decode_reply(limit.answer(data))
+    assert isinstance(reply, Denied)
+    assert not reply.rejoin
+    assert isinstance(decode_reply(limit.answer(encode(Join("db", "job")))), Joined)
+
+
+def test_every_message_survives_the_wire(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    joined = join(limit)
+    for reply in (joined, joined.answer, status(limit), Hold("turn", 0.5), Done(10.0), Denied("no", True)):
+        assert decode_reply(encode(reply)) == reply
+    assert json.loads(encode(Pause("db"))) == {"limit": "db", "type": "Pause"}
+
+
+def test_clients_are_bounded(clock: HandClock) -> None:
+    limit = coordinator(clock, max_clients=3)
+    clients = [join(limit) for _ in range(3)]
+    with pytest.raises(ServiceDeniedError, match="takes no more"):
+        join(limit)
+    limit.handle(Leave("db", clients[0].client, clients[0].epoch))
+    join(limit)
+
+
+def test_memory_of_a_client_that_asks_forever_is_bounded(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    grant = granted(client.answer).grant
+    for number in range(1, 5000):
+        clock.at += 0.00001
+        grant = granted(ask(limit, client, number, grant)).grant
+    assert len(limit._ledger._ends) + len(limit._ledger._heirless) < 250
+
+
+def test_threads_may_ask_at_once() -> None:
+    limit = Coordinator("db", 1000)
+    errors: list[Exception] = []
+
+    def work() -> None:
+        try:
+            client = join(limit)
+            for number in range(1, 200):
+                ask(limit, client, number)
+            limit.handle(Leave("db", client.client, client.epoch))
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert errors == []
+    now = status(limit)
+    assert (now.client_count, now.granted_rows_per_second, now.outstanding_rows) == (0, 0, 0)
