@@ -16,9 +16,11 @@ class JobSpec:
 
     `source` and `target` say what is read and written ("csv /data/flights.csv"); empty where Spark is
     that end. `tasks`, `rows_expected`, `bytes_expected` are totals of one pass over the plan, None when
-    unknown. `rows_per_second` and `bytes_per_second` are the limit, and `limit_scope` what shares it
-    ("the whole job", "each task", "shared limit orders-db"). `commit` is "job", "task" or "". `where`
-    says where the rows are once the job is done, `rerun` how to run it again.
+    unknown. `rows_per_second` and `bytes_per_second` are the limit, `per_mark` whether it holds for each
+    resource mark by itself, and `limit_scope` what shares it ("the whole job", "each task", "shared limit
+    orders-db"). `max_connections` is how many tasks may hold a connection to the target at once. `commit`
+    is "job", "task" or "". `where` says where the rows are once the job is done, `rerun` how to run it
+    again.
     """
 
     kind: JobKind
@@ -33,6 +35,8 @@ class JobSpec:
     rows_per_second: int | None = None
     bytes_per_second: int | None = None
     limit_scope: str = "the whole job"
+    per_mark: bool = False
+    max_connections: int | None = None
     where: str = ""
     rerun: str = ""
 
@@ -56,13 +60,14 @@ class JobSpec:
         kind = data.get("kind")
         if kind not in get_args(JobKind):
             raise ValueError(f"kind is one of {', '.join(get_args(JobKind))}")
-        for name in ("rows_per_second", "bytes_per_second", "channels"):
+        for name in ("rows_per_second", "bytes_per_second", "channels", "max_connections"):
             if data.get(name) == 0:
                 raise ValueError(f"{name} is 1 or more, or absent")
         values: dict[str, Any] = {name: plain.text(data, name, default) for name, default in _TEXTS.items()}
         values |= {name: plain.optional_amount(data, name) for name in _AMOUNTS}
         return cls(
             kind=kind,
+            per_mark=data.get("per_mark", False) is True,
             **values,
         )
 

@@ -4,17 +4,20 @@ import logging
 import os
 import threading
 import uuid
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.channel.limiter import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.limits import AllOf, marked
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service.address import ServiceAddress
-from spark_channel.service.limit_book import job_limit
+from spark_channel.service.limit_desk import job_limit
 
 if TYPE_CHECKING:
     from spark_channel.service.lease_messenger import LeaseMessenger
+    from spark_channel.service.permit_holder import PermitHolder
     from spark_channel.service.reporter import Reporter
 
 __all__ = ["ServiceClient", "SharedLimitAddress"]
@@ -46,7 +49,7 @@ class ServiceClient:
     connections. Pickles as its arguments; in a forked child it starts anew.
 
     Counters that are lost never fail a task: a warning is logged, and the next report carries the whole
-    again. Grants that are lost do: see `limiter`. `shared_limit` is kept in place of the job's own limit.
+    again. Grants that are lost do: see `limiter`. `shared_limit` holds beside the job's own limit.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class ServiceClient:
         self._lock = threading.Lock()
         self._name = uuid.uuid4().hex
         self._reporter: Reporter | None = None
-        self._messenger: LeaseMessenger | None = None
+        self._messengers: dict[tuple[ServiceAddress, str], LeaseMessenger] = {}
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -97,30 +100,43 @@ class ServiceClient:
             self._reporting().add(counters)
         return counters
 
-    def limiter(self, name: str = "") -> Limiter | None:
-        """The limit of the job (or the shared one) for this task's channels; None when there is none.
+    def limiter(self, name: str = "", *, mark: str | None = None) -> Limiter | None:
+        """What this task's channels pay: the job's limit, the shared one, or both; None when there is none.
 
-        One per client, whoever asks; `name` is what `limits show` calls this task. A payment raises
+        One per client and mark, whoever asks; `name` is what `limits show` calls this task, `mark` the
+        resource that it loads, for a limit that holds `per_mark`. A payment raises
         `ServiceUnavailableError` when the service that keeps the limit does not answer for `patience`
         seconds: a grant is still spent, and then the work stops, rather than run unlimited. It raises
         `ServiceDeniedError` when the token is refused.
         """
         self._check_process()
-        if self.shared_limit is None and not self.spec.limited:
-            return None
+        limits: list[tuple[ServiceAddress, str]] = []
+        if self.spec.limited:
+            own = job_limit(self.job)
+            limits.append((self.address, marked(own, mark) if self.spec.per_mark else own))
+        if self.shared_limit is not None:
+            limits.append((self.shared_limit.service, self.shared_limit.name))
         with self._lock:
-            if self._messenger is None:
-                from spark_channel.service.lease_messenger import LeaseMessenger
+            found = [self._leased(service, limit, name).limiter for service, limit in limits]
+        if len(found) > 1:
+            return AllOf(found)
+        return found[0] if found else None
 
-                reporter = self._reporting()
-                if self.shared_limit is None:
-                    limit, service, before = job_limit(self.job), self.address, reporter.introduce
-                else:
-                    limit, service, before = self.shared_limit.name, self.shared_limit.service, None
-                self._messenger = LeaseMessenger(
-                    service, limit, self.job, name, before=before, patience=self.patience
-                )
-            return self._messenger.limiter
+    def permit(self) -> "AbstractContextManager[PermitHolder | None]":
+        """One of the job's `max_connections`, held for a `with` block; nothing when there is no such limit.
+
+        Entering blocks while others hold them all, and raises as `PermitHolder.acquire`.
+        """
+        if self.spec.max_connections is None:
+            return nullcontext()
+        from spark_channel.service.permit_holder import PermitHolder
+
+        self._check_process()
+        with self._lock:
+            reporter = self._reporting()
+        return PermitHolder(
+            self.address, job_limit(self.job), before=reporter.introduce, patience=self.patience
+        )
 
     def close(self) -> None:
         """Send the final counters, give back the grant, within 2 s, and end. Again: harmless."""
@@ -128,7 +144,9 @@ class ServiceClient:
             return
         with self._lock:
             self._closed = True
-            parts = [each for each in (self._messenger, self._reporter) if each is not None]
+            parts: list[LeaseMessenger | Reporter] = [*self._messengers.values()]
+            if self._reporter is not None:
+                parts.append(self._reporter)
         until = SYSTEM_CLOCK.now() + _FLUSH_SECONDS
         for part in parts:
             part.begin_close(until)
@@ -143,10 +161,22 @@ class ServiceClient:
 
     def _check_process(self) -> None:
         if os.getpid() != self._pid:
-            for part in (self._messenger, self._reporter):
-                if part is not None:
-                    part.connection.abandon()
+            for messenger in self._messengers.values():
+                messenger.connection.abandon()
+            if self._reporter is not None:
+                self._reporter.connection.abandon()
             self._begin()
+
+    def _leased(self, service: ServiceAddress, limit: str, name: str) -> "LeaseMessenger":
+        key = (service, limit)
+        if key not in self._messengers:
+            from spark_channel.service.lease_messenger import LeaseMessenger
+
+            before = self._reporting().introduce if service is self.address else None
+            self._messengers[key] = LeaseMessenger(
+                service, limit, self.job, name, before=before, patience=self.patience
+            )
+        return self._messengers[key]
 
     def _reporting(self) -> "Reporter":
         if self._closed:

@@ -165,15 +165,6 @@ class JobBook:
         with self._lock:
             return (self._live.get(job) or self._closed[job]).progress
 
-    def find_live(self, job: str) -> JobProgress:
-        """A job that runs.
-
-        Raises:
-            KeyError: no such job.
-        """
-        with self._lock:
-            return self._live[job].progress
-
     def live(self) -> list[JobProgress]:
         with self._lock:
             return [each.progress for each in self._live.values()]

@@ -5,9 +5,7 @@ import threading
 from collections.abc import Callable
 
 from spark_channel.errors import LimitError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits.client import LeaseLimiter
-from spark_channel.limits.messages import Leave, Reply, Request
-from spark_channel.limits.wire import decode_reply, encode
+from spark_channel.limits import LeaseLimiter, Leave, Reply, Request, decode_reply, encode
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.connection import Connection
 
@@ -52,8 +50,7 @@ class LeaseMessenger:
     def _run(self) -> None:
         try:
             while (request := self.limiter.next_request()) is not None:
-                self._carry(request)
-                if isinstance(request, Leave):
+                if not self._carry(request) or isinstance(request, Leave):
                     return
         except Exception as error:
             _log.exception("the messenger of a limit failed")
@@ -61,15 +58,18 @@ class LeaseMessenger:
         finally:
             self.connection.close()
 
-    def _carry(self, request: Request) -> None:
+    def _carry(self, request: Request) -> bool:
+        """False when the service wants nothing of this client, so that there is nobody to say goodbye to."""
         try:
             reply = self._ask(request)
         except ServiceUnavailableError as error:
             self.limiter.failed(request, error)
         except ServiceDeniedError as error:
             self.limiter.fail(error)
+            return False
         else:
             self.limiter.receive(request, reply)
+        return True
 
     def _ask(self, request: Request) -> Reply:
         if self._before is not None:

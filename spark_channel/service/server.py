@@ -14,7 +14,7 @@ from spark_channel.progress import JobProgress, JobSpec, JobStatus, Phase, Snaps
 from spark_channel.service import wire
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.jobs import JobBook
-from spark_channel.service.limit_book import LimitBook, job_limit
+from spark_channel.service.limit_desk import LimitDesk
 from spark_channel.service.tokens import SERVICE_SCOPE, Tokens
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class ServiceServer:
 
     `host` is bound; `port` 0 takes a free one; `advertise_host` is what clients are told when it differs
     from `host` (a container's outer name). `token` None makes a random one. `jobs` is the book of jobs,
-    `limits` that of limits; `add_endpoint` adds actions.
+    `limits` keeps limits and permits; `add_endpoint` adds actions.
     """
 
     def __init__(
@@ -61,8 +61,8 @@ class ServiceServer:
         clock: Clock | None = None,
     ) -> None:
         self.jobs = JobBook(clock=clock, idle_seconds=idle_seconds)
-        self.limits = LimitBook(self.jobs.find_live, clock=clock)
-        self.jobs.subscribe(_LimitsEnd(self.limits))
+        self.limits = LimitDesk(clock=clock)
+        self.jobs.subscribe(self.limits)
         self.tokens = Tokens()
         self._token = self.tokens.add(SERVICE_SCOPE, token)
         self._host = host
@@ -241,7 +241,7 @@ class ServiceServer:
     def _limits(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
         wire.fields(body, required=())
-        return {"limits": self.limits.names()}
+        return {"limits": list(self.limits.book.names())}
 
     def _find(self, job: Any) -> JobProgress:
         job = wire.identifier(job, "job")
@@ -249,19 +249,6 @@ class ServiceServer:
             return self.jobs.find(job)
         except KeyError:
             raise wire.RequestError(f"there is no job {job}") from None
-
-
-class _LimitsEnd:
-    """A job's limit ends with the job."""
-
-    def __init__(self, limits: LimitBook) -> None:
-        self._limits = limits
-
-    def job_opened(self, progress: JobProgress) -> None:
-        """Its limit is made when its first client joins."""
-
-    def job_closed(self, progress: JobProgress) -> None:
-        self._limits.remove(job_limit(progress.job))
 
 
 def json_endpoint(answer: "Callable[[dict[str, Any], Caller], Mapping[str, Any]]") -> "Endpoint":

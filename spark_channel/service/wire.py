@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -13,7 +12,7 @@ LARGEST_BODY = 4 << 20
 
 LARGEST_INTEGER = 2**63 - 1
 
-_IDENTIFIER = re.compile(r"[A-Za-z0-9._:@/-]{1,200}")
+_LONGEST_IDENTIFIER = 200
 
 
 class RequestError(ValueError):
@@ -65,13 +64,13 @@ def fields(data: Mapping[str, Any], *, required: tuple[str, ...], optional: tupl
 
 
 def identifier(value: Any, name: str) -> str:
-    """A text of 1 to 200 letters, digits and `._:@/-`.
+    """A text of 1 to 200 printable characters, spaces included.
 
     Raises:
         RequestError: anything else.
     """
-    if not isinstance(value, str) or not _IDENTIFIER.fullmatch(value):
-        raise RequestError(f"{name} is a text of 1 to 200 letters, digits and ._:@/-")
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_IDENTIFIER or not value.isprintable():
+        raise RequestError(f"{name} is a text of 1 to {_LONGEST_IDENTIFIER} printable characters")
     return value
 
 

@@ -16,7 +16,7 @@ from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, ServiceControl, ServiceServer, TlsFiles, wire
 from spark_channel.service.connection import Connection
-from spark_channel.service.limit_book import limit_scope
+from spark_channel.service.limit_desk import limit_scope
 from tests.service.helpers import Listener, hello, refusal
 
 SPEC = JobSpec("write", target="sqlite x.db#t").to_json()
@@ -88,7 +88,7 @@ def test_without_a_token_nothing_answers(server: ServiceServer) -> None:
         ("open_job", {}),
         ("open_job", {"spec": {}}),
         ("open_job", {"spec": {"kind": "read", "rows_per_second": -1}}),
-        ("open_job", {"spec": SPEC, "job": "a b"}),
+        ("open_job", {"spec": SPEC, "job": "a\nb"}),
         ("report", {"job": "j", "client": "c", "snapshots": "all"}),
         ("report", {"job": "j", "client": "c", "snapshots": [{"task": -1, "attempt": 0, "phase": "done"}]}),
         ("report", {"job": "j", "client": "c", "snapshots": [], "leaving": "yes"}),

@@ -46,7 +46,7 @@ def test_fields_are_known_and_there() -> None:
         wire.fields({"a": 1, "c": 1}, required=("a",))
 
 
-@pytest.mark.parametrize("value", [None, 1, "", "a b", "x" * 201, "a\n", "ü"])
+@pytest.mark.parametrize("value", [None, 1, "", "x" * 201, "a\n", "a\0"])
 def test_what_is_no_identifier(value: Any) -> None:
     with pytest.raises(wire.RequestError):
         wire.identifier(value, "job")
