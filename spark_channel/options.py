@@ -12,7 +12,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-import sqlglot
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
 
@@ -90,27 +89,37 @@ def _secret(value: object) -> SecretStr:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
 
 
+_NAME = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^,"`]*[^,"`\s]))\s*(?:,|\Z)""")
+
+
 def _columns(value: object) -> tuple[str, ...]:
-    takes = "column names separated by commas, or a JSON list of them"
+    takes = "column names separated by commas, or a JSON list of them; a name with a comma stands in quotes"
     if isinstance(value, (list, tuple)):
         names = [str(name) for name in value]
+    elif str(value).lstrip().startswith("["):
+        names = _json_names(str(value), takes)
     else:
-        try:
-            parsed = sqlglot.tokenize(str(value)) if '"' in str(value) or "`" in str(value) else None
-        except sqlglot.errors.SqlglotError:
-            raise ValueError(takes) from None
-        if str(value).lstrip().startswith("["):
-            names = _json_names(str(value), takes)
-        elif parsed is not None:
-            names = [token.text for token in parsed if token.text != ","]
-        else:
-            names = [name.strip() for name in str(value).split(",")]
+        names = _split_names(str(value), takes)
     if not names or any(not name for name in names):
         raise ValueError(takes)
     twice = {name for name in names if names.count(name) > 1}
     if twice:
         raise ValueError(f"each column once; {', '.join(sorted(twice))} stands there more than once")
     return tuple(names)
+
+
+def _split_names(text: str, takes: str) -> list[str]:
+    names, place = [], 0
+    while place < len(text):
+        match = _NAME.match(text, place)
+        if match is None:
+            raise ValueError(takes)
+        quoted, ticked, plain = match.groups()
+        names.append(plain or (quoted or "").replace('""', '"') or (ticked or "").replace("``", "`"))
+        place = match.end()
+    if text.rstrip().endswith(","):
+        raise ValueError(takes)
+    return names
 
 
 def _json_names(text: str, takes: str) -> list[str]:
@@ -120,9 +129,9 @@ def _json_names(text: str, takes: str) -> list[str]:
         names = json.loads(text)
     except ValueError:
         raise ValueError(takes) from None
-    if not all(isinstance(name, str) for name in names):
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(takes)
-    return list(names)
+    return names
 
 
 Amount = Annotated[int, BeforeValidator(_rows)]
@@ -132,6 +141,7 @@ ByteAmount = Annotated[int, BeforeValidator(_bytes)]
 Secret = Annotated[SecretStr, BeforeValidator(_secret)]
 """A value that no message, `repr` or log shows; `${env:NAME}` and `${file:PATH}` are resolved."""
 ColumnList = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+
 
 def _job_id(value: object) -> str:
     if not re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", str(value)):
@@ -282,7 +292,8 @@ class CommonOptions(Options):
         if per_job and per_task:
             raise OptionError(
                 "options 'rowsPerSecondPerTask' and 'bytesPerSecondPerTask' are the fallback where "
-                "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond' and 'sharedLimit': give one kind",
+                "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond' and 'sharedLimit': "
+                "give one kind",
                 option="rowsPerSecondPerTask",
             )
         if self.shared_limit is not None and self.shared_limit.strip().replace("_", "").isdigit():

@@ -103,6 +103,8 @@ def source_query(dbtable: str, dialect: str, option: str) -> Source:
     ):
         raise _refused(option, dbtable, "it is more than a subquery in parentheses", takes)
     inner = source.this
+    if not isinstance(inner.this, exp.Select | exp.SetOperation):
+        raise _refused(option, dbtable, "it is no subquery", takes)
     if any(inner.args.get(name) for name in ("joins", "pivots", "laterals", "sample")):
         raise _refused(option, dbtable, "it is more than a subquery in parentheses", takes)
     return subquery(inner.this, inner.alias or "source")

@@ -1,8 +1,8 @@
 """JDBC's stride: equal steps of a column's value between two bounds, that filter nothing. Pure.
 
 The steps are those of Spark's JDBC source: a fractional stride is cut to a whole one, and the bounds are
-moved so that what the cut loses is shared between both ends. Values below the first and above the last step belong
-to the outermost splits.
+moved so that what the cut loses is shared between both ends. Values below the first and above the last step
+are in the outermost splits.
 """
 
 from datetime import UTC, date, datetime, timedelta

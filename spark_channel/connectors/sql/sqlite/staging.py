@@ -46,24 +46,38 @@ class Staging:
         Raises:
             TargetError: no directory, no permission, no room; says what to do.
         """
+        try:
+            with target_errors(self.directory):
+                return self._make()
+        except TargetError:
+            if not self._has_token():
+                self.remove()
+            raise
+
+    def _has_token(self) -> bool:
+        try:
+            return (self.directory / _TOKEN).stat().st_size > 0
+        except OSError:
+            return False
+
+    def _make(self) -> str:
         token = self.directory / _TOKEN
-        with target_errors(self.directory):
-            for _ in range(_TRIES):
-                try:
-                    # A job that ends removes the common parent when it is empty, also between these two.
-                    self.directory.parent.mkdir(mode=0o700, exist_ok=True)
-                    self.directory.mkdir(mode=0o700, exist_ok=True)
-                    with token.open("x", encoding="ascii") as file:
-                        text = secrets.token_hex(16)
-                        file.write(text)
+        for _ in range(_TRIES):
+            try:
+                # A job that ends removes the common parent when it is empty, also between these two.
+                self.directory.parent.mkdir(mode=0o700, exist_ok=True)
+                self.directory.mkdir(mode=0o700, exist_ok=True)
+                with token.open("x", encoding="ascii") as file:
+                    text = secrets.token_hex(16)
+                    file.write(text)
+                return text
+            except FileExistsError:
+                if text := token.read_text("ascii"):
+                    token.touch()
                     return text
-                except FileExistsError:
-                    if text := token.read_text("ascii"):
-                        token.touch()
-                        return text
-                except FileNotFoundError:
-                    if not self.directory.parent.parent.is_dir():
-                        raise
+            except FileNotFoundError:
+                if not self.directory.parent.parent.is_dir():
+                    raise
         raise TargetError(f"cannot make {self.directory}: another process keeps removing it")
 
     def check(self, token: str) -> None:
@@ -79,11 +93,9 @@ class Staging:
         if not secrets.compare_digest(found, token):
             raise TargetError(
                 f"this Spark task (on {os.uname().nodename}) does not see {self.directory}, which the "
-                "driver made "
-                "beside the database: either the job has been aborted, or the task runs on another "
-                "disk. A SQLite "
-                "file is written where it lies: use one machine (master local[*]) or a directory "
-                "that all mount"
+                "driver made beside the database: either the job has been aborted, or the task runs on another "
+                "disk. A SQLite file is written where it lies: use one machine (master local[*]), or a "
+                "directory that all machines mount"
             )
 
     def new_file(self, task: int, attempt: int) -> Path:

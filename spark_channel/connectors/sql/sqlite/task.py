@@ -84,7 +84,8 @@ class SqliteTaskWriter(TaskWriter):
         staged = self._ipc is not None
         if staged:
             with target_errors(self._path):
-                self._ipc.close()
+                ipc, self._ipc = self._ipc, None
+                ipc.close()
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
@@ -106,8 +107,8 @@ class SqliteTaskWriter(TaskWriter):
             if each is not None:
                 try:
                     each.close()
-                except OSError:
-                    pass  # a full disk: what was written is removed next
+                except (OSError, ValueError):
+                    pass  # a full disk, or closed already: what was written is removed next
         self._path.unlink(missing_ok=True)
 
     def _ingest(self, files: list[Path]) -> Receipt:

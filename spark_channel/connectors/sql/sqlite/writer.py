@@ -122,7 +122,7 @@ class SqliteWriter(Writer):
                 f"there is no directory {directory}; make it, or name the database in another one"
             )
         for path in (directory, *([self._path] if self._path.exists() else [])):
-            if not os.access(path, os.W_OK):
+            if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
                 raise TargetError(
                     f"this user may not write {path}; SQLite needs the file and its directory, where "
                     "it keeps its "

@@ -1,8 +1,9 @@
 """A database file, and hands to read and write it: `Db.sql` is Python's own sqlite3, the witness."""
 
+import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -82,17 +83,47 @@ class Db:
 
     def staged(self) -> list[Path]:
         return [
-            path for path in self.path.parent.rglob("*") if ".spark-channel" in str(path.relative_to(self.path.parent))
+            path
+            for path in self.path.parent.rglob("*")
+            if ".spark-channel" in str(path.relative_to(self.path.parent))
         ]
 
 
 def run_task(
     writer: Writer, plan: WritePlan, task: int, table: pa.Table | pa.RecordBatch, attempt: int | None = None
 ) -> Receipt:
+    """One attempt, as a Spark task runs it."""
     task_writer = writer.open(plan, task, task if attempt is None else attempt)
-    for batch in table.to_batches() if isinstance(table, pa.Table) else [table]:
-        task_writer.write(batch)
-    return task_writer.close()
+    try:
+        for batch in table.to_batches() if isinstance(table, pa.Table) else [table]:
+            task_writer.write(batch)
+        return task_writer.close()
+    except BaseException:
+        task_writer.rollback()
+        raise
+
+
+AsNobody = Callable[[], AbstractContextManager[None]]
+
+
+@pytest.fixture
+def as_nobody(tmp_path: Path) -> AsNobody:
+    """Run as a user without rights: root may do everything, so it becomes nobody for a while."""
+
+    @contextmanager
+    def become() -> Iterator[None]:
+        if os.geteuid() != 0:
+            yield
+            return
+        for directory in (tmp_path, *tmp_path.parents[:-2]):
+            directory.chmod(directory.stat().st_mode | 0o011)
+        os.seteuid(65534)
+        try:
+            yield
+        finally:
+            os.seteuid(0)
+
+    return become
 
 
 def _lowered(options: dict[str, Any]) -> dict[str, Any]:

@@ -1,5 +1,7 @@
 """Every row of the type table in docs/sqlite.md: written, looked at with sqlite3, and read back."""
 
+# ruff: noqa: E501 - a case is one line of its table
+
 import datetime as dt
 from decimal import Decimal
 from typing import Any
@@ -53,7 +55,9 @@ ROUND_TRIPS: list[tuple[pa.DataType, list[Any], str, list[Any]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("kind", "values", "declared", "stored"), ROUND_TRIPS, ids=lambda value: str(value)[:24])
+@pytest.mark.parametrize(
+    ("kind", "values", "declared", "stored"), ROUND_TRIPS, ids=lambda value: str(value)[:24]
+)
 def test_a_type_comes_back_as_it_went(
     db: Db, kind: pa.DataType, values: list[Any], declared: str, stored: list[Any]
 ) -> None:
@@ -82,8 +86,12 @@ WIDER: list[tuple[pa.Array, str, pa.Array]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("given", "declared", "back"), WIDER, ids=lambda value: str(getattr(value, "type", value)))
-def test_a_type_without_a_sqlite_name_comes_back_wider(db: Db, given: pa.Array, declared: str, back: pa.Array) -> None:
+@pytest.mark.parametrize(
+    ("given", "declared", "back"), WIDER, ids=lambda value: str(getattr(value, "type", value))
+)
+def test_a_type_without_a_sqlite_name_comes_back_wider(
+    db: Db, given: pa.Array, declared: str, back: pa.Array
+) -> None:
     db.write(pa.table({"v": given}))
     assert db.sql("SELECT type FROM pragma_table_info('t')") == [(declared,)]
     assert db.read().column("v").combine_chunks() == back
@@ -121,7 +129,9 @@ BAD_VALUES: list[tuple[pa.Array, str]] = [
 
 
 @pytest.mark.parametrize(("values", "message"), BAD_VALUES, ids=str)
-def test_a_value_that_would_come_back_changed_is_refused_by_row(db: Db, values: pa.Array, message: str) -> None:
+def test_a_value_that_would_come_back_changed_is_refused_by_row(
+    db: Db, values: pa.Array, message: str
+) -> None:
     with pytest.raises(TargetError, match=message):
         db.write(pa.table({"v": values}))
     assert not db.path.exists()
@@ -205,7 +215,9 @@ def test_declared_types(declared: str, kind: pa.DataType | None) -> None:
     assert arrow_type(declared) == kind
 
 
-@pytest.mark.parametrize("declared", [case[2] for case in ROUND_TRIPS] + ["STRING", "POINT", "", "VARBLOB", "x"])
+@pytest.mark.parametrize(
+    "declared", [case[2] for case in ROUND_TRIPS] + ["STRING", "POINT", "", "VARBLOB", "x"]
+)
 def test_affinity_is_sqlites(db: Db, declared: str) -> None:
     """SQLite tells a column's affinity by what it does to the text of a number."""
     db.sql(f"CREATE TABLE a (v {declared})")

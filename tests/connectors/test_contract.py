@@ -1,0 +1,284 @@
+"""The kit itself: a connector that breaks a promise fails it, with a message that names the promise."""
+
+import pickle
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+import pytest
+
+import spark_channel.testing
+from spark_channel.connectors import (
+    FetchSize,
+    Reader,
+    Receipt,
+    TaskWriter,
+    WriteContext,
+    WritePlan,
+    Writer,
+    contracts,
+)
+from spark_channel.errors import TargetError, UnsupportedError
+from spark_channel.options import ReadOptions, WriteOptions
+from spark_channel.planning import Split
+from spark_channel.testing import reader_conformance, writer_conformance
+
+SCHEMA = pa.schema([("id", pa.int64())])
+TABLE = pa.table({"id": range(12)}, schema=SCHEMA)
+
+
+class Numbers(Reader):
+    """Keeps the contract; its subclasses break one promise each."""
+
+    rows: ClassVar[int] = 12
+
+    def __init__(self) -> None:
+        super().__init__(ReadOptions.parse({})[0])
+
+    def schema(self) -> pa.Schema:
+        return SCHEMA
+
+    def split(self, advice: int) -> list[Split]:
+        edges = [self.rows * part // advice for part in range(advice + 1)]
+        return [Split({"from": a, "to": b}, b - a) for a, b in pairwise(edges) if b > a]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        for number in range(split.params["from"], split.params["to"]):
+            yield pa.record_batch({"id": [number]}, schema=SCHEMA)
+
+
+class LosesARow(Numbers):
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        yield from list(super().read(split))[: -1 if split.params["from"] else None]
+
+
+class GivesARowTwice(Numbers):
+    def split(self, advice: int) -> list[Split]:
+        splits = super().split(advice)
+        return [*splits, splits[0]] if advice > 1 else splits
+
+
+class ForgetsItsRows(Numbers):
+    done: ClassVar[set[int]] = set()
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        if split.params["from"] not in self.done:
+            yield from super().read(split)
+        self.done.add(split.params["from"])
+
+
+class ChangesItsSchema(Numbers):
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(split):
+            yield batch.cast(pa.schema([("id", pa.int32())]))
+
+
+class CannotTravel(Numbers):
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = lambda: None
+
+
+class LeaksAFile(Numbers):
+    held: ClassVar[list[Any]] = []
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        self.held.append(Path(__file__).open())  # noqa: SIM115 - the leak that the kit must see
+        yield from super().read(split)
+
+
+class ReturnsAList(Numbers):
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        return iter(list(super().read(split)))
+
+
+class HasEmptySplits(Numbers):
+    rows = 0
+
+    def split(self, advice: int) -> list[Split]:
+        return [Split({"from": 0, "to": 0})]
+
+
+class MindsFetchSize(Numbers):
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        if self.fetch_size == FetchSize():
+            yield from super().read(split)
+
+
+def test_a_reader_that_keeps_its_promises_passes() -> None:
+    reader_conformance(Numbers, expected=TABLE)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (LosesARow, r"rows missing \(such as \['\("),
+        (GivesARowTwice, "rows too many"),
+        (ForgetsItsRows, "split.*rows missing|read again"),
+        (ChangesItsSchema, "a batch does not have schema"),
+        (LeaksAFile, "still open: .*test_contract.py"),
+        (ReturnsAList, "is not a generator"),
+        (HasEmptySplits, "an empty source has 1 splits"),
+        (MindsFetchSize, r"with FetchSize\(rows=3"),
+    ],
+)
+def test_a_reader_that_breaks_a_promise_is_told_which(broken: type[Reader], message: str) -> None:
+    expected = SCHEMA.empty_table() if broken is HasEmptySplits else TABLE
+    try:
+        with pytest.raises(AssertionError, match=message):
+            reader_conformance(broken, expected=expected)
+    finally:
+        for file in LeaksAFile.held:
+            file.close()
+        LeaksAFile.held.clear()
+        ForgetsItsRows.done.clear()
+
+
+def test_a_reader_that_cannot_travel_is_found() -> None:
+    with pytest.raises((AttributeError, pickle.PicklingError)):
+        reader_conformance(CannotTravel, expected=TABLE)
+
+
+def test_the_incremental_half_is_optional() -> None:
+    with pytest.raises(UnsupportedError, match="Numbers has no change feed"):
+        Numbers().latest()
+    with pytest.raises(UnsupportedError, match="batch only"):
+        Numbers().changes({}, {})
+    assert Numbers().resource_mark(Split()) is None
+
+
+class Folder(Writer):
+    """One file per task, published by renaming: the shortest writer that keeps the contract."""
+
+    def __init__(self, home: Path) -> None:
+        super().__init__(WriteOptions.parse({})[0])
+        self.home = home
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        return WritePlan(context.job, schema, "job", context.overwrite, context.batch, context.txn)
+
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        return FolderTask(self.home / f"{plan.job}.{task}.{attempt}.staged", task, attempt)
+
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        for receipt in receipts:
+            staged = self.home / f"{plan.job}.{receipt.task}.{receipt.attempt}.staged"
+            if staged.exists():
+                staged.rename(staged.with_suffix(".arrow"))
+        self._clear(plan)
+
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        self._clear(plan)
+
+    def _clear(self, plan: WritePlan) -> None:
+        for path in self.home.glob(f"{plan.job}.*.staged"):
+            path.unlink(missing_ok=True)
+
+
+class FolderTask(TaskWriter):
+    def __init__(self, path: Path, task: int, attempt: int) -> None:
+        self.path, self.task, self.attempt = path, task, attempt
+        self.batches: list[pa.RecordBatch] = []
+        self.ended = False
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        if self.ended:
+            raise TargetError("ended")
+        self.batches.append(batch)
+
+    def close(self) -> Receipt:
+        if self.ended:
+            raise TargetError("ended")
+        self.ended = True
+        if self.batches:
+            with (
+                pa.OSFile(str(self.path), "wb") as file,
+                pa.ipc.new_file(file, self.batches[0].schema) as ipc,
+            ):
+                for batch in self.batches:
+                    ipc.write_batch(batch)
+        rows = sum(batch.num_rows for batch in self.batches)
+        return Receipt(self.task, self.attempt, rows, sum(batch.nbytes for batch in self.batches))
+
+    def rollback(self) -> None:
+        self.ended = True
+        self.path.unlink(missing_ok=True)
+
+
+class PublishesAllAttempts(Folder):
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        for path in self.home.glob(f"{plan.job}.*.staged"):
+            path.rename(path.with_suffix(".arrow"))
+
+
+class PublishesTooEarly(Folder):
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        return FolderTask(self.home / f"{plan.job}.{task}.{attempt}.arrow", task, attempt)
+
+
+class LeavesStaging(Folder):
+    def _clear(self, plan: WritePlan) -> None:
+        pass
+
+
+class AbortTakesBack(Folder):
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        for path in self.home.glob(f"{plan.job}.*"):
+            path.unlink()
+
+
+class ClaimsALedger(Folder):
+    pass
+
+
+def run(folder: type[Folder], home: Path, *, ledger: bool = False) -> None:
+    def read_back() -> pa.Table | None:
+        found = [pa.ipc.open_file(path.read_bytes()).read_all() for path in sorted(home.glob("*.arrow"))]
+        return pa.concat_tables(found) if found else None
+
+    writer_conformance(
+        lambda: folder(home), read_back=read_back, commits=["job"], ledger=ledger, overwrite=False,
+        leftovers=lambda: list(home.glob("*.staged")),
+    )  # fmt: skip
+
+
+def test_a_writer_that_keeps_its_promises_passes(tmp_path: Path) -> None:
+    run(Folder, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        (PublishesAllAttempts, "after two attempts of one task.*too many"),
+        (PublishesTooEarly, "before the commit.*too many"),
+        (LeavesStaging, "staging still holds"),
+        (AbortTakesBack, "after abort\\(\\) of what was published.*missing"),
+    ],
+)
+def test_a_writer_that_breaks_a_promise_is_told_which(
+    broken: type[Folder], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(AssertionError, match=message):
+        run(broken, tmp_path)
+
+
+def test_a_writer_without_a_ledger_is_found(tmp_path: Path) -> None:
+    with pytest.raises(AssertionError, match="a published transaction pair is not known again"):
+        run(ClaimsALedger, tmp_path, ledger=True)
+
+
+def test_plain_data_travels() -> None:
+    for thing in (
+        WriteContext("j", 1, "task", True, ("a", 2)),
+        WritePlan("j", SCHEMA, "job", published_at="now"),
+        Receipt(1, 2, 3, 4, {"file": "x"}, 1, (contracts.DirtyRow("{}", "why"),)),
+    ):
+        assert pickle.loads(pickle.dumps(thing)) == thing
+
+
+def test_what_is_exported_is_there() -> None:
+    for module in (contracts, spark_channel.testing):
+        assert sorted(module.__all__) == list(module.__all__)
+        assert all(hasattr(module, name) for name in module.__all__)

@@ -1,0 +1,108 @@
+"""Which connector a name, a url or a path means."""
+
+from importlib.metadata import EntryPoint
+from typing import Any
+
+import pytest
+
+from spark_channel.connectors import registry
+from spark_channel.connectors.contracts import Reader, Writer
+from spark_channel.connectors.registry import (
+    Connector,
+    all_connectors,
+    connector_names,
+    find_connector,
+    load_reader,
+    load_writer,
+)
+from spark_channel.errors import OptionError
+
+MINE = Connector(
+    "mine",
+    "spark_channel.connectors.generator:GeneratorReader",
+    None,
+    schemes=("mine",),
+    suffixes=(".mine",),
+)
+
+
+@pytest.mark.parametrize(
+    ("options", "half", "name"),
+    [
+        ({"reader": "SQLite"}, "reader", "sqlite"),
+        ({"Reader": "csv", "path": "a.db"}, "reader", "csv"),
+        ({"url": "jdbc:sqlite:/a.db"}, "reader", "sqlite"),
+        ({"URL": "JDBC:SQLITE:/a.db"}, "writer", "sqlite"),
+        ({"url": "sqlite:///a", "path": "a.csv"}, "reader", "sqlite"),
+        ({"path": "/a/b.DB"}, "writer", "sqlite"),
+        ({"path": "/a/b.sqlite3"}, "reader", "sqlite"),
+        ({"path": "/a/b.csv.gz"}, "reader", "csv"),
+        ({"path": "/a/b.parquet/"}, "writer", "parquet"),
+        ({"paths": '["/a/b.jsonl"]'}, "reader", "json"),
+        ({"writer": "discard"}, "writer", "discard"),
+    ],
+)
+def test_what_options_mean(options: dict[str, Any], half: str, name: str) -> None:
+    assert find_connector(options, half).name == name
+
+
+@pytest.mark.parametrize(
+    ("options", "half", "message"),
+    [
+        ({"reader": "sqlit"}, "reader", "did you mean 'sqlite'"),
+        ({"reader": "discard"}, "reader", "'reader' got 'discard'; .*it takes one of: "),
+        ({"writer": "generator"}, "writer", "'writer' got 'generator'"),
+        ({"url": "jdbc:oracle:thin:@x"}, "reader", "scheme 'oracle'; known reader schemes: .*sqlite"),
+        ({"path": "/a/b.xyz"}, "reader", "cannot tell the connector from path '/a/b.xyz'"),
+        ({}, "reader", "nothing says what to read"),
+        ({}, "writer", "nothing says what to write"),
+    ],
+)
+def test_what_means_nothing_is_told(options: dict[str, Any], half: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        find_connector(options, half)
+
+
+def test_a_password_in_an_url_stays_out_of_the_message() -> None:
+    with pytest.raises(OptionError) as caught:
+        find_connector({"url": "oracle://scott:tiger@host/db"}, "reader")
+    assert "tiger" not in str(caught.value)
+
+
+@pytest.mark.parametrize("connector", all_connectors(), ids=lambda connector: connector.name)
+def test_every_built_in_loads_and_keeps_to_the_classes(connector: Connector) -> None:
+    if connector.reader:
+        assert issubclass(connector.reader_class(), Reader)
+    if connector.writer:
+        assert issubclass(connector.writer_class(), Writer)
+    assert connector.reader or connector.writer
+    assert connector.about
+
+
+def test_a_missing_half_is_told() -> None:
+    with pytest.raises(OptionError, match="connector 'mine' has no writer"):
+        MINE.writer_class()
+
+
+def test_third_parties_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    entry = EntryPoint("Mine", f"{__name__}:MINE", "spark_channel.connectors")
+    monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == entry.group else [])
+    assert "mine" in connector_names("reader")
+    assert "mine" not in connector_names("writer")
+    reader, _ = load_reader({"reader": "mine", "rows": "5"})
+    assert [split.rows for split in reader.split(1)] == [5]
+    assert find_connector({"path": "x.mine"}, "reader") is MINE
+
+
+def test_names_are_sorted_and_halves_are_told_apart() -> None:
+    assert connector_names() == sorted(connector_names())
+    assert {"generator", "sqlite"} <= set(connector_names("reader"))
+    assert "generator" not in connector_names("writer")
+    assert "discard" not in connector_names("reader")
+
+
+def test_warnings_of_ignored_options_come_with_the_connector() -> None:
+    _, warnings = load_reader({"url": "jdbc:sqlite:/a.db", "dbtable": "t", "driver": "org.sqlite.JDBC"})
+    assert warnings == ["option 'driver' is ignored: no JDBC driver takes part"]
+    _, warnings = load_writer({"url": "jdbc:sqlite:/a.db", "dbtable": "t", "fetchsize": "10"})
+    assert warnings == ["option 'fetchsize' is ignored: it applies to reading"]
