@@ -56,7 +56,7 @@ class TransferReport:
     @property
     def moving_seconds(self) -> float:
         """From the start to the last row: what the achieved speed is measured over."""
-        return self.samples[-1].seconds if self.samples else self.seconds
+        return (self.samples[-1].seconds if self.samples else 0.0) or self.seconds
 
     @property
     def rows_per_second(self) -> float:
