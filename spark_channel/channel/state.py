@@ -167,7 +167,7 @@ class State:
     # ---- waiting; inside a section
 
     def _wait_for_room(self, claim: Claim, timeout: float | None = None) -> bool:
-        """Until the claim is granted, or the first slice of a free push is published without a wait.
+        """Until the claim is granted, or some slices of a push were published without a wait.
 
         False when `timeout` seconds passed; raises when the channel ends.
         """
@@ -175,6 +175,8 @@ class State:
         claim.granted = False
         self._raise_if_over(claim)
         if (not claims or not claim.produces) and self._admit(claim):
+            while not claim.granted and self._admit(claim):
+                pass
             return True
         if timeout is not None and timeout <= 0:
             return False

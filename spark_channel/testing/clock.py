@@ -40,6 +40,7 @@ class VirtualClock:
         self._turns = 0
         self._blocked: dict[int, _Sleeper] = {}
         self._running: set[int] = set()
+        self._watched: set[threading.Thread] = set()
         self._maker = threading.get_ident()
         self._local = threading.local()
 
@@ -106,7 +107,6 @@ class VirtualClock:
         `timeout`: real seconds; then `TimeoutError` names the threads that still run.
         """
         threads = [threads] if isinstance(threads, threading.Thread) else list(threads)
-        watched = False
         deadline = time.monotonic() + timeout
         while True:
             with self._lock:
@@ -115,14 +115,14 @@ class VirtualClock:
                 if busy and left <= 0:
                     names = ", ".join(thread.name for thread in busy)
                     raise TimeoutError(f"not blocked on the clock after {timeout:g} s: {names}")
-                if busy and watched:
+                if not busy:
+                    return
+                unwatched = [thread for thread in busy if thread not in self._watched]
+                self._watched.update(unwatched)
+                if not unwatched:
                     self._changed.wait(left)
-                    continue
-            if not busy:
-                return
-            for thread in busy:
+            for thread in unwatched:
                 threading.Thread(target=self._tell_of_end, args=(thread,), daemon=True).start()
-            watched = True
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
@@ -139,6 +139,7 @@ class VirtualClock:
     def _tell_of_end(self, thread: threading.Thread) -> None:
         thread.join()
         with self._lock:
+            self._watched.discard(thread)
             self._changed.notify_all()
 
     def _block(self, sleeper: "_Sleeper", seconds: float | None) -> None:
