@@ -11,15 +11,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spark_channel.spark.session import register
+    from spark_channel.spark.session import last_report, register
     from spark_channel.spark.source import ChannelDataSource
 
 __version__ = "0.1.0"
 
-__all__ = ["ChannelDataSource", "register"]
+__all__ = ["ChannelDataSource", "last_report", "register"]
 
 _HOMES = {
     "ChannelDataSource": "spark_channel.spark.source",
+    "last_report": "spark_channel.spark.session",
     "register": "spark_channel.spark.session",
 }
 

@@ -33,7 +33,7 @@ __all__ = [
 _LARGEST = 2**63 - 1
 _DECIMAL_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY_UNITS = {"ki": 2**10, "mi": 2**20, "gi": 2**30, "ti": 2**40}
-_AMOUNT = re.compile(r"\s*(\d+(?:[._]\d+)*)\s*([kmgt]?i?)(b?)\s*", re.IGNORECASE)
+_AMOUNT = re.compile(r"\s*([0-9]+(?:[._][0-9]+)*)\s*([kmgt]?i?)(b?)\s*", re.IGNORECASE)
 _ROWS_TAKES = "a whole number of 1 or more, such as 50000 or 50k"
 _BYTES_TAKES = "a size of 1 byte or more, such as 64MB, 64MiB or 67108864"
 
@@ -58,6 +58,14 @@ def parse_amount(value: object, *, bytes_: bool = False) -> int:
     if amount != int(amount) or not 1 <= amount <= _LARGEST:
         raise ValueError(takes)
     return int(amount)
+
+
+def _is_amount(value: object) -> bool:
+    try:
+        parse_amount(value, bytes_=True)
+    except ValueError:
+        return False
+    return True
 
 
 def _rows(value: object) -> int:
@@ -87,6 +95,8 @@ def _secret(value: object) -> SecretStr:
         return SecretStr(Path(name).read_text(encoding="utf-8").rstrip("\r\n"))
     except OSError as error:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise ValueError(f"a text file in UTF-8; {name} is none") from None
 
 
 _NAME = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^,"`]*[^,"`\s]))\s*(?:,|\Z)""")
@@ -194,6 +204,8 @@ class Options(BaseModel):
         spelled: dict[str, str] = {}
         warnings = []
         for key, value in raw.items():
+            if value is None:  # as Spark drops it
+                continue
             name = key.lower()
             target = aliases.get(name, name).lower()
             if target in known:
@@ -251,6 +263,14 @@ class Options(BaseModel):
         )
 
 
+_BOUNDS = (
+    ("greater_than_equal", "ge", "a number of {} or more"),
+    ("greater_than", "gt", "a number above {}"),
+    ("less_than_equal", "le", "a number of {} or less"),
+    ("less_than", "lt", "a number below {}"),
+)
+
+
 def _takes(detail: Any) -> str:
     context = detail.get("ctx", {})
     if detail["type"] == "value_error":
@@ -261,8 +281,11 @@ def _takes(detail: Any) -> str:
         return "true or false"
     if detail["type"].startswith("int"):
         return "a whole number"
-    if detail["type"] == "greater_than_equal":
-        return f"a number of {context['ge']} or more"
+    if detail["type"].startswith("float"):
+        return "a number"
+    for kind, bound, words in _BOUNDS:
+        if detail["type"] == kind:
+            return words.format(context[bound])
     message = str(detail["msg"])
     return message[0].lower() + message[1:]
 
@@ -296,7 +319,11 @@ class CommonOptions(Options):
                 "give one kind",
                 option="rowsPerSecondPerTask",
             )
-        if self.shared_limit is not None and self.shared_limit.strip().replace("_", "").isdigit():
+        if self.shared_limit_token is not None and self.shared_limit is None:
+            raise OptionError(
+                "option 'sharedLimitToken' needs 'sharedLimit': the token of which limit?", option="sharedLimit"
+            )
+        if self.shared_limit is not None and (not self.shared_limit.strip() or _is_amount(self.shared_limit)):
             raise OptionError(
                 f"option 'sharedLimit' got {self.shared_limit!r}; it takes a name or host:port/name. "
                 "A bare number is a speed: that is 'rowsPerSecond'",

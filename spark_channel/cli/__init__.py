@@ -1,5 +1,6 @@
 """The command line. `main` is what the `spark-channel` script runs."""
 
+import os
 import sys
 
 __all__ = ["main"]
@@ -10,6 +11,9 @@ def main() -> None:
     from spark_channel.cli.app import app
     from spark_channel.errors import ChannelError, JobFileError, OptionError
 
+    # Spark starts its Python workers with `python3` from PATH unless it is told otherwise.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     try:
         app()
     except (OptionError, JobFileError) as error:

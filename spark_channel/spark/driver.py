@@ -1,4 +1,4 @@
-"""What a planner worker can learn of its driver: a process of its own on the same host, a descendant of the JVM."""
+"""What a planner worker, a descendant of the driver's JVM on its host, can learn of its driver."""
 
 import contextlib
 import logging
@@ -11,14 +11,19 @@ from pathlib import Path
 from spark_channel.errors import LimitError
 from spark_channel.options import CommonOptions
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.service import ServiceAddress, ServiceControl
-from spark_channel.service.launch import ServiceSettings, ensure_service, find_service
-from spark_channel.service.processes import driver_pid
+from spark_channel.service import (
+    ServiceAddress,
+    ServiceControl,
+    ServiceSettings,
+    driver_pid,
+    ensure_service,
+    find_service,
+)
 
 __all__ = [
     "JobReporter",
-    "default_parallelism",
     "command_of",
+    "default_parallelism",
     "is_limited",
     "reach_service",
     "service_settings",
@@ -31,7 +36,7 @@ _DRIVER_HOST = re.compile(r"spark\.driver\.host=(\S+)")
 
 
 def command_of(jvm: int | None = None) -> str:
-    """The command line of the driver's JVM, by default this process's ancestor; empty where there is no /proc."""
+    """The command line of the driver's JVM, by default an ancestor; empty where there is no /proc."""
     try:
         raw = Path(f"/proc/{driver_pid() if jvm is None else jvm}/cmdline").read_bytes()
     except OSError:
@@ -63,17 +68,17 @@ def service_settings(command: str) -> ServiceSettings:
 
 
 def is_limited(options: CommonOptions) -> bool:
-    """Whether something must hold over the whole job."""
+    """Whether a speed must hold over the whole job."""
     return bool(options.rows_per_second or options.bytes_per_second or options.shared_limit)
 
 
 def reach_service(options: CommonOptions) -> ServiceAddress | None:
-    """The driver's service: started if a limit asks for it, else only found; None when there is none.
+    """The driver's service: started if the job needs one, else only found; None when there is none.
 
     Raises:
         ServiceUnavailableError: a limit asks for it and it cannot be started.
     """
-    if is_limited(options):
+    if is_limited(options) or getattr(options, "max_connections", None):
         return ensure_service(service_settings(command_of()))
     try:
         return find_service()

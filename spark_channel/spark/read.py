@@ -80,7 +80,9 @@ class ChannelReader(DataSourceReader):
         assert task is not None
         job = run_id(partition.plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
         with contextlib.ExitStack() as stack:
-            link = stack.enter_context(TaskLink(partition.service, job, partition.spec, self._options))
+            link = stack.enter_context(
+                TaskLink(partition.service, job, partition.spec, self._options, f"group {partition.group.id}")
+            )
             group = GroupRead(
                 self._reader,
                 partition.group,

@@ -2,24 +2,28 @@
 
 import atexit
 import logging
+from collections import deque
 from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError
-from spark_channel.service import ServiceServer
+from spark_channel.progress import JobProgress, TransferReport
+from spark_channel.service import ProgressDisplay, ServiceServer
 from spark_channel.service.processes import started
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
 from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.source import ChannelDataSource
 
-__all__ = ["register"]
+__all__ = ["last_report", "register"]
 
 _log = logging.getLogger(__name__)
 
 _services: dict[int, ServiceServer] = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""
+
+_reports: deque[TransferReport] = deque(maxlen=100)
 
 
 def register(spark: SparkSession, *, progress: bool = True) -> None:
@@ -47,6 +51,25 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
             _log.warning("progress is not shown: %s", error)
 
 
+def last_report() -> TransferReport | None:
+    """What the last finished job of this process counted; None before one has finished.
+
+    Jobs are known after `register`. A write has finished when `save()` returns; a read, up to half a second
+    after the action that ran it.
+    """
+    return _reports[-1] if _reports else None
+
+
+class _Keeper:
+    """Keeps the reports of finished jobs."""
+
+    def job_opened(self, progress: JobProgress) -> None:
+        """Nothing to keep yet."""
+
+    def job_closed(self, progress: JobProgress) -> None:
+        _reports.append(progress.report())
+
+
 def _context_of(spark: SparkSession) -> Any:
     """The SparkContext, or None under Spark Connect, where there is none on this side."""
     try:
@@ -61,6 +84,9 @@ def _serve(jvm: int) -> None:
         return
     settings = service_settings(command_of(jvm))
     server = ServiceServer(settings.host, settings.port)
+    display = ProgressDisplay()
+    server.jobs.subscribe(_Keeper())
+    server.jobs.subscribe(display)
     server.start()
     try:
         name, rendezvous = advert_name(jvm), Rendezvous()
@@ -72,4 +98,10 @@ def _serve(jvm: int) -> None:
         server.stop()
         raise
     _services[jvm] = server
-    atexit.register(rendezvous.withdraw, name, advert.nonce)
+
+    def end() -> None:
+        rendezvous.withdraw(name, advert.nonce)
+        server.stop()
+        display.close()
+
+    atexit.register(end)

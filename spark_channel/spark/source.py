@@ -48,10 +48,10 @@ class ChannelDataSource(DataSource):
 
         return ChannelWriter(self.options, schema, overwrite)
 
-    def streamReader(self, schema: StructType):  # type: ignore[no-untyped-def]  # noqa: ANN201, ARG002, N802
+    def streamReader(self, schema: StructType):  # type: ignore[no-untyped-def]  # noqa: N802
         raise UnsupportedError("format 'channel' reads in batch only: use spark.read, not spark.readStream")
 
-    def streamWriter(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]  # noqa: ANN201, ARG002, N802
+    def streamWriter(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]  # noqa: N802
         raise UnsupportedError(
             "format 'channel' writes in batch only: use df.write, or foreachBatch in a stream"
         )

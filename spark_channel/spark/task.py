@@ -1,5 +1,6 @@
 """What a Spark task holds of its job: counters that are reported, and the limit that it pays."""
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Self
 
 from spark_channel.channel import Limiter
@@ -21,13 +22,12 @@ class TaskLink:
     """
 
     def __init__(
-        self, address: ServiceAddress | None, job: str, spec: JobSpec, options: CommonOptions
+        self, address: ServiceAddress | None, job: str, spec: JobSpec, options: CommonOptions, task_name: str
     ) -> None:
         self._client = ServiceClient(address, job, spec) if address is not None else None
         self.limiter: Limiter | None = None
-        if is_limited(options):
-            assert self._client is not None, "a limited job has a service"
-            self.limiter = self._client.limiter()
+        if self._client is not None and is_limited(options):
+            self.limiter = self._client.limiter(task_name)
         elif options.rows_per_second_per_task or options.bytes_per_second_per_task:
             self.limiter = Meter(options.rows_per_second_per_task, options.bytes_per_second_per_task)
 
@@ -43,6 +43,10 @@ class TaskLink:
         """Counters of this attempt, reported twice a second when there is a service."""
         make = Counters if self._client is None else self._client.counters
         return make(task, attempt, scan=scan, rows_expected=rows_expected, bytes_expected=bytes_expected)
+
+    def permit(self) -> AbstractContextManager[object]:
+        """One of the job's `maxConnections`, for a `with` block; waits while others hold them all."""
+        return nullcontext() if self._client is None else self._client.permit()
 
     def __enter__(self) -> Self:
         return self

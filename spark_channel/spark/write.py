@@ -59,6 +59,7 @@ class ChannelWriter(DataSourceArrowWriter):
             commit=self._plan.commit,
             rows_per_second=self._options.rows_per_second,
             bytes_per_second=self._options.bytes_per_second,
+            max_connections=self._options.max_connections,
             where=target,
         )
         self._reporter.open(self._spec)
@@ -73,7 +74,8 @@ class ChannelWriter(DataSourceArrowWriter):
         task = TaskContext.get()
         assert task is not None
         partition, attempt = task.partitionId(), task.taskAttemptId()
-        with TaskLink(self._service, self._plan.job, self._spec, self._options) as link:
+        name = f"task {partition}"
+        with TaskLink(self._service, self._plan.job, self._spec, self._options, name) as link, link.permit():
             write = TaskWrite(
                 self._writer,
                 self._plan,
