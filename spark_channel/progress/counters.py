@@ -135,17 +135,22 @@ class Counters:
         self._changed = True
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._start = self._clock.now()
-        self._follows: tuple[Callable[[], ChannelStatistics], int, float] | None = None
+        self._follows: tuple[Callable[[], ChannelStatistics], int, float, bool] | None = None
 
-    def follow(self, statistics: Callable[[], ChannelStatistics], *, producers: int = 1) -> None:
+    def follow(
+        self, statistics: Callable[[], ChannelStatistics], *, producers: int = 1, writes: bool = False
+    ) -> None:
         """Take rows and bytes read and pushed, and all waits, from a channel's `statistics`, whenever asked.
+
+        With `writes`, what left the channel was written: its consumer takes in transactions that end when
+        the target has the rows.
 
         `producers` threads push into that channel from now on; what they neither waited for the limit nor
         for room is put down to the source. Call this when they start, in place of `read`, `pushed` and
         `waited`. The last figures are taken by `enter` with a final phase.
         """
         with self._lock:
-            self._follows = (statistics, producers, self._clock.now())
+            self._follows = (statistics, producers, self._clock.now(), writes)
 
     def read(self, rows: int, nbytes: int) -> None:
         """The source gave a batch."""
@@ -214,7 +219,7 @@ class Counters:
     def _look(self) -> None:
         if self._follows is None:
             return
-        statistics, producers, since = self._follows
+        statistics, producers, since, writes = self._follows
         seen = statistics()
         waits = {f"limit:{reason}": spent for reason, spent in seen.throttled_seconds.items() if spent}
         waits["target"] = seen.wait_writer_seconds
@@ -222,6 +227,8 @@ class Counters:
         counts = self._counts
         counts["rows_read"] = counts["rows_pushed"] = seen.rows_pushed
         counts["bytes_read"] = counts["bytes_pushed"] = seen.bytes_pushed
+        if writes:
+            counts["rows_written"], counts["bytes_written"] = seen.rows_pulled, seen.bytes_pulled
         self._waits.update(waits)
         self._changed = True
 

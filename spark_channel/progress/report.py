@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.progress import plain
 from spark_channel.progress.speed import Sample
@@ -133,6 +133,10 @@ class TransferReport:
         from spark_channel.progress.render import summary_lines
 
         return "\n".join(summary_lines(self))
+
+    def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
+        """What IPython shows as plain text."""
+        printer.text(str(self))
 
     def _repr_html_(self) -> str:
         from html import escape

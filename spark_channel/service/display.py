@@ -207,10 +207,8 @@ class _Notebook:
 
         self._display: Any = display
         self._handle: Any = None
-        self._before: list[str] = []
 
     def say(self, lines: list[str]) -> None:
-        self._before = lines
         self._display(_Lines(lines))
 
     def show(self, lines: list[str]) -> None:

@@ -60,6 +60,13 @@ def test_the_plot_shows_speed_against_the_limit() -> None:
     plt.close("all")
 
 
+def test_ipython_shows_the_summary() -> None:
+    from IPython.lib.pretty import pretty
+
+    assert pretty(REPORT) == str(REPORT)  # type: ignore[no-untyped-call] # IPython is untyped here
+    assert str(REPORT).startswith("copied 300 rows")
+
+
 def test_html_is_escaped() -> None:
     html = replace(REPORT, where="<b>&")._repr_html_()
     assert "&lt;b&gt;&amp;" in html
