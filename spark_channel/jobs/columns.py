@@ -8,7 +8,7 @@ from pydantic import BeforeValidator
 
 from spark_channel.jobs.document import ColumnFormats
 from spark_channel.jobs.place import Place, at
-from spark_channel.jobs.values import NotNegative, Section, Text, parse_section, refusal
+from spark_channel.jobs.values import NotNegative, Section, Text, parse_section, refusal, refused
 from spark_channel.transform import Labelled, Output, Select, strptime_pattern
 
 __all__ = ["NamedColumn", "column_type", "is_every_column", "picked_columns", "time_patterns"]
@@ -121,7 +121,8 @@ def picked_columns(columns: Any, place: Place) -> Labelled | None:
         column = parse_section(PickedColumn, given, here)
         place.left.extend(f"{here}.{key} (unknown)" for key in column.model_extra or {})
         if (column.index is None) == (column.value is None):
-            raise refusal(here, given, "either index or value")
+            got = "neither index nor value" if column.index is None else "both index and value"
+            raise refused(here, got, "one of them")
         kind = column_type(column.type, f"{here}.type")
         patterns: tuple[str, ...] = ()
         if pa.types.is_timestamp(kind):
@@ -158,5 +159,5 @@ def written_columns(columns: tuple[NamedColumn, ...], place: Place) -> Labelled:
     names = [column.name for column in columns]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise refusal(path, f"{twice} twice", "each name once")
+        raise refused(path, f"{twice!r} twice", "each name once")
     return Labelled(Select(tuple(outputs), exhaustive=True), path)

@@ -1,6 +1,7 @@
 """Table names with ranges, and the SELECT that a reader's columns and condition mean."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import sqlglot
@@ -9,10 +10,15 @@ from sqlglot import exp
 from spark_channel.jobs.place import Place
 from spark_channel.jobs.values import refusal
 
-__all__ = ["expand_tables", "plain_columns", "select_statement", "selects"]
+__all__ = ["expand_tables", "plain_columns", "select_statements", "selects"]
 
+_ANY: Any = getattr(exp, "Expr", exp.Expression)  # the root's name changed in sqlglot 30
 _MOST_TABLES = 10_000
 _RANGE = re.compile(r"(.*?)\[(\d{1,18})-(\d{1,18})\](.*)", re.DOTALL)
+_NAME = r"""(?:[\w$#]+|"[^"]+"|`[^`]+`|\[[^\]]+\])"""
+_TABLE = re.compile(rf"{_NAME}(?:\.{_NAME}){{0,2}}")
+    r"""(?:[\w$#]+|"[^"]+"|`[^`]+`|\[[^\]]+\])(?:\.(?:[\w$#]+|"[^"]+"|`[^`]+`|\[[^\]]+\])){0,2}"""
+)
 _PLAIN = re.compile(r"[^\W\d]\w*")
 _CONSTANTS = {"null", "true", "false", "current_date", "current_timestamp"}
 
@@ -32,6 +38,9 @@ def expand_tables(tables: tuple[str, ...], path: str) -> tuple[str, ...]:
                 raise refusal(path, text, f"at most {_MOST_TABLES} tables")
     if not names:
         raise refusal(path, tables, "a table, or a list of tables")
+    wrong = next((name for name in names if _TABLE.fullmatch(name) is None), None)
+    if wrong is not None:
+        raise refusal(path, wrong, "a table, or schema.table; names with other signs stand in quotes")
     return tuple(names)
 
 
@@ -61,7 +70,7 @@ def plain_columns(columns: tuple[str, ...], dialect: str, path: str) -> tuple[st
             names.append(_folded(text, dialect))
             continue
         parsed = _parsed(text, dialect, f"{path}[{number}]")
-        plain = isinstance(parsed, exp.Column) and len(parsed.parts) == 1 and parsed.name != "*"
+        plain = _is_bare(parsed)
         quoted = plain and parsed.this.quoted
         names.append("" if not plain else parsed.name if quoted else _folded(parsed.name, dialect))
     if "" in names or len(set(names)) < len(names):
@@ -76,21 +85,30 @@ def _folded(name: str, dialect: str) -> str:
 
 def selects(columns: tuple[str, ...], name: str, dialect: str) -> bool:
     """Whether one of the columns, already seen to be SQL, is the bare column `name`."""
-    return any(
-        isinstance(parsed, exp.Column) and len(parsed.parts) == 1 and parsed.name.lower() == name.lower()
-        for text in columns
-        for parsed in [sqlglot.parse_one(text, read=dialect)]
-    )
+    parsed = (_expression(text, dialect) for text in columns)
+    return any(_is_bare(one) and one.name.lower() == name.lower() for one in parsed)
+
+
+def _is_bare(parsed: Any) -> bool:
+    return isinstance(parsed, exp.Column) and len(parsed.parts) == 1 and not parsed.is_star
+
+
+def _expression(text: str, dialect: str) -> Any:
+    if _PLAIN.fullmatch(text) and text.lower() not in _CONSTANTS:
+        return exp.column(text)
+    # `into` a bare expression: as a statement, a column named `comment` or `show` would be one.
+    return sqlglot.parse_one(text, read=dialect, into=_ANY)
 
 
 def _parsed(text: str, dialect: str, path: str) -> Any:
+    takes = f"a column or an expression of {dialect or 'SQL'}"
     try:
-        parsed = sqlglot.parse(text, read=dialect)
+        parsed = _expression(text, dialect)
     except (sqlglot.errors.SqlglotError, RecursionError) as error:
-        raise refusal(path, text, f"a column or an expression of {dialect} ({_reason(error)})") from None
-    if len(parsed) != 1 or parsed[0] is None or isinstance(parsed[0], (exp.Query, exp.Command, exp.DDL)):
-        raise refusal(path, text, f"a column or an expression of {dialect}")
-    return parsed[0]
+        raise refusal(path, text, f"{takes} ({_reason(error)})") from None
+    if parsed is None or isinstance(parsed, (exp.Query, exp.Command, exp.DDL)):
+        raise refusal(path, text, takes)
+    return parsed
 
 
 def _reason(error: Exception) -> str:
@@ -99,10 +117,10 @@ def _reason(error: Exception) -> str:
     return type(error).__name__
 
 
-def select_statement(
-    columns: tuple[str, ...], table: str, where: str | None, dialect: str, place: Place
-) -> str:
-    """A SELECT in the source's dialect; expressions are named c0, c1, ... by their place.
+def select_statements(
+    columns: tuple[str, ...], where: str | None, dialect: str, place: Place
+) -> Callable[[str], str]:
+    """A SELECT in the source's dialect for each table; expressions are named c0, c1, ... by their place.
 
     Raises:
         JobFileError: a column, table or condition that is no SQL of this dialect.
@@ -111,17 +129,21 @@ def select_statement(
     outputs: list[Any] = []
     seen: set[str] = set()
     for number, text in enumerate(columns):
-        parsed = _parsed(text, dialect, f"{path}[{number}]")
+        parsed = exp.Star() if text == "*" else _parsed(text, dialect, f"{path}[{number}]")
         named = isinstance(parsed, (exp.Column, exp.Alias)) and parsed.alias_or_name.lower() not in seen
         if not named and not isinstance(parsed, exp.Star):
             parsed = exp.alias_(parsed.unalias(), f"c{number}")
         seen.add(parsed.alias_or_name.lower())
         outputs.append(parsed)
-    try:
-        source = exp.to_table(table, dialect=dialect)
-    except (sqlglot.errors.SqlglotError, ValueError, RecursionError):
-        raise refusal(place.key("table"), table, "a table, or schema.table") from None
-    query = sqlglot.select(*outputs).from_(source)
+    query = sqlglot.select(*outputs)
     if where is not None:
         query = query.where(_parsed(where, dialect, place.key("where")))
-    return query.sql(dialect=dialect)
+
+    def of_table(table: str) -> str:
+        try:
+            source = exp.to_table(table, dialect=dialect)
+        except (sqlglot.errors.SqlglotError, ValueError, RecursionError):
+            raise refusal(place.key("table"), table, "a table, or schema.table") from None
+        return query.from_(source).sql(dialect=dialect)
+
+    return of_table

@@ -6,7 +6,7 @@ from typing import Any
 from spark_channel.errors import JobFileError
 from spark_channel.jobs.document import Step
 from spark_channel.jobs.place import at
-from spark_channel.jobs.values import NotNegative, Section, Text, parse_section, refusal
+from spark_channel.jobs.values import NotNegative, Section, Text, parse_section, refusal, refused
 from spark_channel.transform import Digest, DropRows, Labelled, Pad, Replace, Substr, Transformer
 
 __all__ = ["job_transformers"]
@@ -80,7 +80,7 @@ def job_transformers(steps: tuple[Step, ...], root: str, left: list[str]) -> tup
         build, takes = _STEPS[step.name]
         paras = f"{path}.parameter.paras"
         if len(parameter.paras) != len(takes):
-            raise refusal(paras, f"{len(parameter.paras)} values", f"{len(takes)}: {', '.join(takes)}")
+            raise refused(paras, f"{len(parameter.paras)} values", f"{len(takes)}: {', '.join(takes)}")
         with at(path):
             try:
                 inner = build(parameter.column_index, *parameter.paras)

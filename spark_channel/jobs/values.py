@@ -24,6 +24,7 @@ __all__ = [
     "json_path",
     "parse_section",
     "refusal",
+    "refused",
 ]
 
 _LARGEST = 2**63 - 1
@@ -167,7 +168,7 @@ def parse_section(model: type[_S], data: Any, root: str) -> _S:
         return model.model_validate(data)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-    path = json_path(detail["loc"], root)
+    path = json_path(detail["loc"], root) or "job"
     if detail["type"] == "missing":
         raise JobFileError(f"{path} is missing")
     takes = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _standard(detail)
@@ -197,4 +198,9 @@ def refusal(path: str, got: Any, takes: str) -> JobFileError:
         text = shown(path.rsplit(".", 1)[-1], got)
         text = text if len(text) <= 60 else text[:57] + "..."
         seen = repr(text) if isinstance(got, str) else text
+    return refused(path, seen, takes)
+
+
+def refused(path: str, seen: str, takes: str) -> JobFileError:
+    """`path` got what `seen` describes."""
     return JobFileError(f"{path} got {seen}; it takes {takes}")

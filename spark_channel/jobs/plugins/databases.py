@@ -10,8 +10,8 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator
 
 from spark_channel.jobs.place import End, Place
-from spark_channel.jobs.sql import expand_tables, plain_columns, select_statement, selects
-from spark_channel.jobs.values import Flag, NotNegative, Positive, Section, Text, Texts, refusal
+from spark_channel.jobs.sql import expand_tables, plain_columns, select_statements, selects
+from spark_channel.jobs.values import Flag, NotNegative, Positive, Section, Text, Texts, refusal, refused
 from spark_channel.planning import Endpoint, EndpointPart
 from spark_channel.planning.spec import SaveMode
 from spark_channel.transform import Labelled, Output, Rename, Select, Transformer
@@ -146,10 +146,10 @@ def _database(named: Database, urls: Sequence[str], path: str) -> Database:
             raise refusal(path, url, "a jdbc url, such as jdbc:mysql://host:3306/database")
         scheme = match.group(1).lower()
         if named.schemes and scheme not in named.schemes:
-            raise refusal(path, f"a url of {scheme}", "jdbc:" + " or jdbc:".join(named.schemes))
+            raise refused(path, f"a url of {scheme}", "jdbc:" + " or jdbc:".join(named.schemes))
         this = _BY_SCHEME.get(scheme, OTHER)
         if found not in (None, this):
-            raise refusal(path, "urls of several kinds of database", "urls of one kind")
+            raise refused(path, "urls of several kinds of database", "urls of one kind")
         found = this
     return found or named
 
@@ -171,7 +171,7 @@ def _kinds(named: Database, urls: list[tuple[str, ...]], place: Place) -> Databa
         _database(named, group, f"{place.key('connection')}[{n}].jdbcUrl") for n, group in enumerate(urls)
     ]
     if any(kind != kinds[0] for kind in kinds):
-        raise refusal(place.key("connection"), "urls of several kinds of database", "urls of one kind")
+        raise refused(place.key("connection"), "urls of several kinds of database", "urls of one kind")
     return kinds[0]
 
 
@@ -186,9 +186,9 @@ def database_reader(named: Database, parameter: dict[str, Any], place: Place) ->
     for number, connection in enumerate(given.connection):
         if bool(connection.table) == bool(connection.query_sql):
             got = "both table and querySql" if connection.table else "neither table nor querySql"
-            raise refusal(f"{place.key('connection')}[{number}]", got, "one of them")
+            raise refused(f"{place.key('connection')}[{number}]", got, "one of them")
     if any(by_query) and not all(by_query):
-        raise refusal(place.key("connection"), "table here and querySql there", "one of them for all")
+        raise refused(place.key("connection"), "table here and querySql there", "one of them for all")
     if all(by_query):
         return _queries(given, database, options, place)
     return _tables(given, database, options, place)
@@ -228,7 +228,7 @@ def _tables(given: DatabaseReader, database: Database, options: dict[str, str], 
     if not given.column:
         raise place.missing("column", 'a list of columns and expressions, or ["*"]')
     if "*" in given.column and len(given.column) > 1:
-        raise refusal(place.key("column"), "* beside other columns", '["*"] alone, or columns')
+        raise refused(place.key("column"), "* beside other columns", '["*"] alone, or columns')
     where = _WHERE_END.sub("", given.where).strip() or None
     every = given.column == ("*",)
     names = None if every else plain_columns(given.column, database.dialect, place.key("column"))
@@ -244,12 +244,14 @@ def _tables(given: DatabaseReader, database: Database, options: dict[str, str], 
         asked = (*asked, given.split_pk.strip())
     if key is not None:
         options |= {"partitionColumn": key, **_bounds(given, database, place)}
+    by_query = not direct and (where is not None or not every)
+    select = select_statements(asked, where, database.dialect, place) if by_query else None
     parts = []
     for number, connection in enumerate(given.connection):
         for table in expand_tables(connection.table, f"{place.key('connection')}[{number}].table"):
             source = {"dbtable": table}
-            if not direct and (where is not None or not every):
-                query = select_statement(asked, table, where, database.dialect, place)
+            if select is not None:
+                query = select(table)
                 source = {"query": query} if key is None else {"dbtable": f"({query}) source"}
             parts.append(EndpointPart(source, connection.jdbc_url))
     steps: tuple[Transformer, ...] = ()
@@ -295,7 +297,7 @@ def database_writer(named: Database, parameter: dict[str, Any], place: Place) ->
     for number, connection in enumerate(given.connection):
         if len(connection.jdbc_url) != 1:
             path = f"{place.key('connection')}[{number}].jdbcUrl"
-            raise refusal(path, f"{len(connection.jdbc_url)} urls", "one url: a write goes to one server")
+            raise refused(path, f"{len(connection.jdbc_url)} urls", "one url: a write goes to one server")
     database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
     if not given.column:
         raise place.missing("column", 'a list of the target\'s columns, or ["*"]')

@@ -49,15 +49,21 @@ def _word(value: object) -> object:
     return value.strip().lower() if isinstance(value, str) else value
 
 
-FileMode = Annotated[
-    Literal["append", "nonconflict", "truncate"],
-    BeforeValidator(_word),
-]
-_SAVE_MODES: dict[str, SaveMode] = {
+_SAVE_MODES: dict[object, SaveMode] = {
     "append": "append",
     "nonconflict": "errorIfExists",
     "truncate": "overwrite",
 }
+
+
+def _save_mode(value: object) -> SaveMode:
+    mode = _SAVE_MODES.get(_word(value)) if isinstance(value, str) else None
+    if mode is None:
+        raise ValueError("append, nonConflict or truncate")
+    return mode
+
+
+FileMode = Annotated[SaveMode, BeforeValidator(_save_mode)]
 
 
 class CsvReaderConfig(Section):
@@ -223,7 +229,7 @@ def txtfile_writer(parameter: dict[str, Any], place: Place) -> End:
     if given.header:
         steps.append(Labelled(Rename(given.header), place.key("header")))
     steps.append(_times(given.date_format or given.format, place))
-    return End(Endpoint("csv", options), tuple(steps), _SAVE_MODES[given.write_mode])
+    return End(Endpoint("csv", options), tuple(steps), given.write_mode)
 
 
 def _text_options(given: TxtFileWriter | HdfsWriter, target: str, place: Place) -> dict[str, str]:
@@ -259,7 +265,7 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
     given = place.read(HdfsWriter, parameter)
     connector = _connector(given.file_type, place)
     target = _join(given.default_fs, given.path)
-    if given.write_mode == "truncate" and not given.overwrite_directory:
+    if given.write_mode == "overwrite" and not given.overwrite_directory:
         raise refusal(
             place.key("writeMode"), "truncate",
             f"append or nonConflict, or truncate with \"overwriteDirectory\": true. DataX removes the files "
@@ -276,4 +282,4 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
             "path": target,
             **({} if codec == "none" and not given.compress else {"compression": codec}),
         }
-    return End(Endpoint(connector, options), tuple(steps), _SAVE_MODES[given.write_mode])
+    return End(Endpoint(connector, options), tuple(steps), given.write_mode)

@@ -9,7 +9,7 @@ from pydantic import BeforeValidator
 
 from spark_channel.jobs.columns import column_type, time_patterns
 from spark_channel.jobs.place import End, Place, at
-from spark_channel.jobs.values import Positive, Section, Text, refusal
+from spark_channel.jobs.values import Positive, Section, Text, refusal, refused
 from spark_channel.planning import Endpoint
 from spark_channel.transform import Labelled, Output, RandomValues, Select, strptime_pattern
 
@@ -87,7 +87,7 @@ def _output(column: MadeUpColumn, number: int, place: Place) -> Output:
             Select((made,))
             return made
     if column.random is None:
-        raise refusal(path, "neither value nor random", "one of them")
+        raise refused(path, "neither value nor random", "one of them")
     return Output(None, f"c{number}", kind, random=_random(column.random, kind, patterns, f"{path}.random"))
 
 
