@@ -56,7 +56,7 @@ class TaskWrite:
             ChannelError: what the writer met; or whatever `batches` raised.
         """
         thread = threading.Thread(target=self._consume, name="spark-channel-write", daemon=True)
-        self._counters.follow(self._channel.statistics)
+        self._counters.follow(self._channel.statistics, writes=True)
         thread.start()
         try:
             for batch in batches:
@@ -98,8 +98,6 @@ class TaskWrite:
                     batch = transaction.take()
                     if batch is not None:
                         task_writer.write(batch)
-                        written = batch.num_rows
-                        self._counters.wrote(written, 0)
             except EndOfChannel:
                 return
 

@@ -9,6 +9,7 @@ import pytest
 
 from spark_channel.errors import SchemaError, TargetError
 from spark_channel.pipeline import TaskWrite
+from spark_channel.progress import Counters, Phase
 from tests.pipeline.fakes import MemoryWriter, batch, plan
 
 
@@ -33,6 +34,21 @@ def test_everything_is_written_in_order_and_receipted() -> None:
     assert (receipt.task, receipt.attempt, receipt.rows) == (3, 8, 500)
     assert [n for b in writer.batches for n in b.column(0).to_pylist()] == list(range(500))
     assert writer.events == ["open", "close"]
+
+
+def test_what_left_the_channel_counts_as_written() -> None:
+    counters = Counters(3, 8)
+    receipt = write(MemoryWriter(), counters=counters).run([batch(0, 10), batch(10, 10)])
+    seen = counters.snapshot()
+    assert (seen.rows_read, seen.rows_written, seen.bytes_written) == (20, 20, receipt.nbytes)
+    assert seen.phase is Phase.DONE
+
+
+def test_a_failed_attempt_counts_as_failed() -> None:
+    counters = Counters(3, 8)
+    with pytest.raises(SchemaError):
+        write(MemoryWriter(), counters=counters).run([pa.record_batch({"m": [1]})])
+    assert counters.snapshot().phase is Phase.FAILED
 
 
 def test_a_task_without_rows_still_has_a_receipt() -> None:
