@@ -17,8 +17,6 @@ _MOST_TABLES = 10_000
 _RANGE = re.compile(r"(.*?)\[(\d{1,18})-(\d{1,18})\](.*)", re.DOTALL)
 _NAME = r"""(?:[\w$#]+|"[^"]+"|`[^`]+`|\[[^\]]+\])"""
 _TABLE = re.compile(rf"{_NAME}(?:\.{_NAME}){{0,2}}")
-    r"""(?:[\w$#]+|"[^"]+"|`[^`]+`|\[[^\]]+\])(?:\.(?:[\w$#]+|"[^"]+"|`[^`]+`|\[[^\]]+\])){0,2}"""
-)
 _PLAIN = re.compile(r"[^\W\d]\w*")
 _CONSTANTS = {"null", "true", "false", "current_date", "current_timestamp"}
 
