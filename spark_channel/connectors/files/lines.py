@@ -7,6 +7,7 @@ once. Memory is one block, or one record when that is larger.
 import codecs
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -73,6 +74,7 @@ class TextFile:
 
     def _stream(self) -> Callable[[int], bytes]:
         self._opened.seek(0)
+        read: Callable[[int], bytes]
         if self._codec is None:
             read = self._opened.read
         else:
@@ -139,7 +141,8 @@ class TextFile:
                     return
                 if not cut and len(pending) > _LARGEST_RECORD:
                     raise SourceError(
-                        f"{self._shown} holds a line of more than {_LARGEST_RECORD >> 20} MiB after byte {position}; "
+                        f"{self._shown} holds a line of more than {_LARGEST_RECORD >> 20} MiB after byte "
+                        f"{position}; "
                         "is it a text file, and are the quotes closed?"
                     )
             if end is not None and position + cut > end:
@@ -181,4 +184,4 @@ def text_pieces(size: int, target: int) -> list[tuple[int, int]]:
     """[start, end) ranges of about `target` bytes that cover `size` bytes."""
     count = max(1, -(-size // max(1, target)))
     edges = [size * number // count for number in range(count + 1)]
-    return [(a, b) for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [(a, b) for a, b in pairwise(edges) if a < b]

@@ -147,9 +147,9 @@ def _visible(place: Location, files: list[pafs.FileInfo], top: str, manifests: b
             visible.append((info, listed, manifest))
     for directory, names in skipped.items():
         _log.info("%s: %d files are not in its manifest and are not read", place.show(directory), len(names))
-    manifest = known[top]
-    if manifest is not None and not _GLOB.search(place.path):
-        _check_all_there(place, top, manifest, seen.get(top, set()))
+    of_top = known[top]
+    if of_top is not None and not _GLOB.search(place.path):
+        _check_all_there(place, top, of_top, seen.get(top, set()))
     return visible
 
 
@@ -157,7 +157,8 @@ def _check_all_there(place: Location, directory: str, manifest: Manifest, seen: 
     for file in manifest.files:
         if file.path not in seen:
             raise SourceError(
-                f"{place.show(posixpath.join(directory, file.path))} is listed in the manifest of its directory "
+                f"{place.show(posixpath.join(directory, file.path))} is listed in the manifest of its "
+                "directory "
                 "and is gone; read what is there with option useManifest=false"
             )
 

@@ -75,7 +75,7 @@ def exact(value: Any, kind: pa.DataType) -> Any:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view()
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
 
 
 def _number(value: Any) -> Decimal | int | float:
@@ -95,11 +95,12 @@ def _number(value: Any) -> Decimal | int | float:
     return number
 
 
-def _instant(value: Any, *, aware: bool) -> datetime:
+def _instant(given: Any, *, aware: bool) -> datetime:
     takes = "a date or time in single quotes, such as '2020-01-31' or '2020-01-31 13:05:00'"
-    if isinstance(value, str):
+    value: object = given
+    if isinstance(given, str):
         try:
-            value = datetime.fromisoformat(value.strip())
+            value = datetime.fromisoformat(given.strip())
         except ValueError:
             raise ValueError(takes) from None
     if isinstance(value, datetime):

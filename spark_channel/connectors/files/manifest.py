@@ -36,6 +36,7 @@ class DataFile:
     """One visible file; `path` is relative to the directory.
 
     `nbytes` is its size on disk. Files that others wrote have neither `rows` nor `schema`.
+    `multi_line`: a text file with line ends inside values.
     """
 
     path: str
@@ -44,6 +45,7 @@ class DataFile:
     schema: str | None = None
     job: str | None = None
     mtime_ns: int | None = None
+    multi_line: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +155,8 @@ class Manifest:
             data = json.loads(raw)
             if data["manifest"] != _FORMAT:
                 raise TargetError(
-                    f"{shown} holds a manifest of version {data['manifest']!r}; this spark-channel knows {_FORMAT!r}: "
+                    f"{shown} holds a manifest of version {data['manifest']!r}; this spark-channel knows "
+                    f"{_FORMAT!r}: "
                     "use the version that wrote it, or a newer one"
                 )
             schemas = data["schemas"]
@@ -176,7 +179,8 @@ class Manifest:
             )
         except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise TargetError(
-                f"{shown} is a damaged manifest of spark-channel: {error!r}. Remove it to read every file there"
+                f"{shown} is a damaged manifest of spark-channel: {error!r}. Remove it to read every file "
+                "there"
             ) from error
 
 

@@ -116,7 +116,8 @@ def strptime_pattern(pattern: str) -> str:
             made.append(_JAVA_PARTS[text])
         else:
             raise ValueError(
-                f"a pattern of {', '.join(_JAVA_PARTS)} and quoted text; {text!r} is not among them. ISO 8601 "
+                f"a pattern of {', '.join(_JAVA_PARTS)} and quoted text; {text!r} is not among them. ISO "
+                "8601 "
                 "(2020-01-31 13:05:00.123456+01:00) needs no pattern"
             )
     return "".join(made)
@@ -226,7 +227,8 @@ class TextReadOptions(FileReadOptions):
     def _mode(cls, value: object) -> object:
         if str(value).upper() == "PERMISSIVE":
             raise ValueError(
-                "FAILFAST or DROPMALFORMED; PERMISSIVE turns values that do not fit into NULL, which a copy must not"
+                "FAILFAST or DROPMALFORMED; PERMISSIVE turns values that do not fit into NULL, which a "
+                "copy must not"
             )
         return str(value).upper()
 
@@ -337,7 +339,8 @@ class JsonReadOptions(TextReadOptions):
     }
     refused: ClassVar[Mapping[str, str]] = {
         **FileReadOptions.refused,
-        "multiLine": "one document over several lines would be held in memory whole; write one object per line",
+        "multiLine": "one document over several lines would be held in memory whole; write one object "
+        "per line",
         "columnNameOfCorruptRecord": _PERMISSIVE,
         "primitivesAsString": "give a schema with string columns",
         "allowComments": "comments are not JSON",
@@ -483,7 +486,8 @@ class CsvWriteOptions(_TextWriteOptions):
         _distinct_characters(self.sep, self.quote, self.escape)
         if any(character in self.null_value for character in (self.sep, self.quote, "\n", "\r")):
             raise OptionError(
-                f"option 'nullValue' got {self.null_value!r}; it takes a text without the separator, the quote "
+                f"option 'nullValue' got {self.null_value!r}; it takes a text without the separator, the "
+                "quote "
                 "and line ends",
                 option="nullValue", got=self.null_value,
             )  # fmt: skip

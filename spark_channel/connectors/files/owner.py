@@ -1,7 +1,7 @@
 """Whose job it is: the process whose death ends a job, and whether it still lives.
 
-A Spark write is prepared in a short-lived Python worker; what lives as long as the job is the driver's JVM, the
-nearest ancestor named `java`. Without one it is this process.
+A Spark write is prepared in a short-lived Python worker; what lives as long as the job is the
+driver's JVM, the nearest ancestor named `java`. Without one it is this process.
 """
 
 import os
@@ -29,7 +29,7 @@ def _machine() -> list[str]:
     """What tells one space of process ids from another: host, boot, and pid namespace."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        space = os.readlink("/proc/self/ns/pid")
+        space = str((_PROC / "self/ns/pid").readlink())
     except OSError:
         return [socket.gethostname(), "", ""]
     return [socket.gethostname(), boot, space]

@@ -75,7 +75,8 @@ def partition_fields(files: Sequence[SourceFile]) -> list[pa.Field]:
         own = tuple(name for name, _ in file.partition)
         if names is not None and own != names:
             raise SourceError(
-                f"{file.path} lies under partition columns {list(own)}, and {files[0].path} under {list(names)}; "
+                f"{file.path} lies under partition columns {list(own)}, and {files[0].path} under "
+                f"{list(names)}; "
                 "read each tree on its own, or set recursiveFileLookup=true to read without partition columns"
             )
         names = own

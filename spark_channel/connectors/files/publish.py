@@ -1,8 +1,8 @@
 """Publishing: staged files become visible all at once, by one replacement of the manifest.
 
 Every change is made under the target's lock, in this order: the state before (if there was no manifest),
-renames, the manifest, then what is no longer needed. Killed at any point, readers of ours see the state before
-or the state after; the next job finds the rest and removes it.
+renames, the manifest, then what is no longer needed. Killed at any point, readers of ours see
+the state before or the state after; the next job finds the rest and removes it.
 """
 
 import hashlib
@@ -35,6 +35,7 @@ class StagedFile:
     name: str
     rows: int
     nbytes: int
+    multi_line: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,8 @@ class Target:
                 return
             self._undo(moved)
             raise CommitError(
-                f"publishing into {self.store.place.show(self.path)} failed: {error}. The target is as it was before"
+                f"publishing into {self.store.place.show(self.path)} failed: {error}. The target is as it "
+                "was before"
             ) from error
 
     def _check_staged(self, files: Iterable[StagedFile]) -> None:
@@ -133,7 +135,10 @@ class Target:
 
     def _after(self, old: Manifest, what: Publication) -> Manifest:
         key = _key(what.schema, what.dialect)
-        new = [DataFile(file.name, file.nbytes, file.rows, key, what.job) for file in what.files]
+        new = [
+            DataFile(file.name, file.nbytes, file.rows, key, what.job, multi_line=file.multi_line or None)
+            for file in what.files
+        ]
         kept, removed = list(old.files), list(old.removed)
         if what.overwrite:
             kept, removed = [], [*removed, *self._replaced(old, {file.path for file in new})]

@@ -60,8 +60,8 @@ class FilesReader(Reader):
     def with_schema(self, schema: pa.Schema) -> Self:
         """Read with these names and types, which the user gave or `schema()` said.
 
-        Columns are found by name, ignoring case. Those of CSV files are found by their order when the names are
-        not in the header and there are as many; other formats give NULL for a column that a file does
+        Columns are found by name, ignoring case. Those of CSV files are found by their order when the names
+        are not in the header and there are as many; other formats give NULL for a column that a file does
         not have.
         """
         if self._plan is None or not self._plan.result.equals(schema):
@@ -115,10 +115,14 @@ class FilesReader(Reader):
         whole = Piece({}, file.listed.rows if file.listed else None, file.size)
         if file.size == 0 and self.form.text:
             return []
+        if file.listed and file.listed.multi_line and self.form.text:
+            return [Piece({"multi_line": True}, file.listed.rows, file.size)]
         if file.size <= target and (self.form.text or not few):
             return [whole]
         with reading(_shown(file.root, file.path)), reopen(file.root).open_input_file(file.path) as opened:
-            return self.form.pieces(opened, file.path, file.size, target, self.options, plan.condition)
+            return self.form.pieces(
+                opened, file.path, file.size, target, plan.as_written(self.options), plan.condition
+            )
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         plan = self._planned()
@@ -131,8 +135,7 @@ class FilesReader(Reader):
         wanted = Wanted(
             schema=plan.needed(),
             all=plan.files,
-            options=self.options,
-            dialect=plan.dialect,
+            options=plan.as_written(self.options),
             fetch=self.fetch_size,
             condition=plan.condition,
             shown=shown,
@@ -179,7 +182,8 @@ def _check_unchanged(
         raise FileNotFoundError(piece["path"])
     if info.size != piece["size"] or (info.mtime_ns or 0) != piece["mtime_ns"]:
         raise SourceError(
-            f"{shown} was changed after the read was planned ({piece['size']} bytes then, {info.size} now); load() it again"
+            f"{shown} was changed after the read was planned ({piece['size']} bytes then, {info.size} "
+            "now); load() it again"
         )
 
 

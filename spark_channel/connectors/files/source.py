@@ -29,7 +29,8 @@ class SourcePlan:
     """Plain data, made on the driver and pickled with the reader.
 
     `files`: the columns that files hold, typed as they are read, in their order. `partitions`: those of the
-    folders. `result`: what is given. `strict`: other columns in a file are an error.
+    folders. `result`: what is given. `dialect`: how the files were written, if a manifest
+    says so. `strict`: other columns in a file are an error.
     """
 
     files: pa.Schema
@@ -39,8 +40,13 @@ class SourcePlan:
     dialect: Dialect
     strict: bool
 
+    def as_written(self, options: FileReadOptions) -> FileReadOptions:
+        """The options, and where the user said nothing, what a manifest says of the files."""
+        unsaid = {name: value for name, value in self.dialect.items() if name not in options.model_fields_set}
+        return options.model_copy(update=unsaid)
+
     def needed(self) -> pa.Schema:
-        """The columns of `files` that result and condition take; one at least, so that rows can be counted."""
+        """The columns of `files` that result and condition take: at least one, to count rows by."""
         names = set(self.result.names) | (self.condition.columns if self.condition else set())
         fields = [field for field in self.files if field.name in names]
         return pa.schema(fields or list(self.files)[:1])
@@ -117,9 +123,7 @@ def _columns_of(
     merge = getattr(options, "merge_schema", False)
     if form.text:
         return _sampled(form, options, files), {}, False
-    schemas = []
-    for file in files if merge else files[:1]:
-        schemas.append(_schema_of(form, options, file))
+    schemas = [_schema_of(form, options, file) for file in (files if merge else files[:1])]
     if not schemas:
         return pa.schema([]), {}, False
     try:
@@ -147,7 +151,8 @@ def _written(files: Sequence[SourceFile]) -> tuple[pa.Schema, Dialect] | None:
 def _schema_of(form: Format, options: FileReadOptions, file: SourceFile) -> pa.Schema:
     shown = _shown(file)
     with reading(shown), reopen(file.root).open_input_file(file.path) as opened:
-        return form.schema(opened, file.path, options, {})
+        multi_line = bool(file.listed and file.listed.multi_line)
+        return form.schema(opened, file.path, options, multi_line)
 
 
 def _shown(file: SourceFile) -> str:
@@ -187,7 +192,8 @@ def _as_given(
     if strange and form.name == "csv":
         if len(in_files) and len(wanted) != len(in_files):
             raise SourceError(
-                f"the given schema has column {strange[0]!r}, and the files have {', '.join(in_files.names)}: "
+                f"the given schema has column {strange[0]!r}, and the files have "
+                f"{', '.join(in_files.names)}: "
                 "name the files' columns, or give as many as they have"
             )
         in_files = pa.schema(wanted)

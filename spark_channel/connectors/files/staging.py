@@ -63,7 +63,8 @@ class JobFolder:
     def begin(self) -> None:
         if not _JOB.fullmatch(self.job):
             raise OptionError(
-                f"job {self.job!r} cannot name a folder; option 'jobId' takes letters, digits, '.', '_' and '-'",
+                f"job {self.job!r} cannot name a folder; option 'jobId' takes letters, digits, '.', '_' "
+                "and '-'",
                 option="jobId", got=self.job,
             )  # fmt: skip
         self.store.make(self.path)
@@ -102,11 +103,11 @@ def lock_path(target: str) -> str:
 
 def jobs_in(store: Store, target: str) -> list[str]:
     """The jobs that have a folder in the target."""
-    found = []
-    for info in store.entries(posixpath.join(target, HIDDEN)):
-        if info.type == pafs.FileType.Directory and info.base_name != _LOCK:
-            found.append(info.base_name)
-    return found
+    return [
+        info.base_name
+        for info in store.entries(posixpath.join(target, HIDDEN))
+        if info.type == pafs.FileType.Directory and info.base_name != _LOCK
+    ]
 
 
 def data_files(store: Store, target: str) -> dict[str, pafs.FileInfo]:

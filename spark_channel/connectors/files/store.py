@@ -174,7 +174,8 @@ class LocalStore(Store):
         while (descriptor := self._try_lock(path)) is None:
             if self.clock.now() >= deadline:
                 raise TargetError(
-                    f"another job has been publishing into {self.place.show()} for {timeout:g} s; run again, or raise "
+                    f"another job has been publishing into {self.place.show()} for {timeout:g} s; run "
+                    "again, or raise "
                     "option lockTimeout"
                 )
             self.clock.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the tries of several jobs
@@ -260,7 +261,7 @@ class ObjectStore(Store):
 
     @contextmanager
     def lock(self, path: str, timeout: float) -> Iterator[None]:
-        """Lamport's bakery: numbered tickets, which only asks that a listing shows every object written before.
+        """Lamport's bakery: numbered tickets, which need listings that show every object there is.
 
         A ticket that is older than ten minutes, by the store's clock, is a killed process's.
         """
@@ -309,7 +310,8 @@ class ObjectStore(Store):
                 return
             if self.clock.now() >= deadline:
                 raise TargetError(
-                    f"another job has been publishing into {self.place.show()} for {timeout:g} s; run again, or raise "
+                    f"another job has been publishing into {self.place.show()} for {timeout:g} s; run "
+                    "again, or raise "
                     "option lockTimeout"
                 )
             self.clock.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the tries of several jobs

@@ -8,7 +8,7 @@ a zone are UTC where the column has one.
 
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import sqlglot
@@ -78,7 +78,7 @@ def parse_where(text: str, schema: pa.Schema) -> Condition:
             f"option 'where' got {text!r}; it takes one SQL condition", option="where", got=text
         )
     try:
-        return _Compiler(schema).condition(parsed[0])
+        return _Compiler(schema).condition(cast(exp.Expression, parsed[0]))
     except RecursionError:
         raise OptionError("option 'where' is nested too deep; use IN for long lists of values") from None
 

@@ -119,13 +119,16 @@ class FilesWriter(Writer):
             return
         if not plan.overwrite and manifest.format != self.form.name and manifest.files:
             raise TargetError(
-                f"{self.options.path} holds {manifest.format} files; {self.form.name} files cannot be appended to it"
+                f"{self.options.path} holds {manifest.format} files; {self.form.name} files cannot be "
+                "appended to it"
             )
         half = manifest.unfinished(plan.txn)
         if half is not None and plan.txn is not None:
             raise TargetError(
-                f"job {half} published some tasks of txnAppId {plan.txn[0]!r}, txnVersion {plan.txn[1]}, and did not end. A "
-                "new run may cut its rows differently, so it could not tell which of them are there: overwrite, or "
+                f"job {half} published some tasks of txnAppId {plan.txn[0]!r}, txnVersion {plan.txn[1]}, "
+                "and did not end. A "
+                "new run may cut its rows differently, so it could not tell which of them are there: "
+                "overwrite, or "
                 "remove that job's files, and use a new txnVersion; commit=job has no such state"
             )
 
@@ -213,7 +216,7 @@ class FilesWriter(Writer):
             self._leave(store, plan.path, plan.made)
 
     def _leave(self, store: Store, path: str, made: Sequence[str]) -> None:
-        """Remove the hidden folder, and the directories that `prepare` made, where nothing else is in them."""
+        """Remove the hidden folder and the directories `prepare` made, if they are empty."""
         try:
             if store.exists(posixpath.join(path, HIDDEN)):
                 self._target(store, path).close()
@@ -302,12 +305,12 @@ class FilesTaskWriter(TaskWriter):
         if self._encoder is None:
             return
         self._encoder.finish()
-        self._encoder = None
+        multi_line, self._encoder = self._encoder.multi_line, None
         self._store.seal(self._stream)
         path = self._begun[-1]
         folder = posixpath.relpath(self._directory, self._plan.path)
         size = self._store.info(path).size or 0
-        self._files.append(StagedFile(folder, posixpath.basename(path), self._rows_in_file, size))
+        self._files.append(StagedFile(folder, posixpath.basename(path), self._rows_in_file, size, multi_line))
 
     def stage(self) -> Receipt:
         """Finish the files, durably. They are not visible yet."""
@@ -323,7 +326,7 @@ class FilesTaskWriter(TaskWriter):
                 )
         details = {
             "folder": posixpath.relpath(self._directory, self._plan.path),
-            "files": [[file.name, file.rows, file.nbytes] for file in self._files],
+            "files": [[file.name, file.rows, file.nbytes, file.multi_line] for file in self._files],
         }
         return Receipt(self._task, self._attempt, self._rows, self._nbytes, details)
 
@@ -378,7 +381,7 @@ def _published(plan: FilesPlan, at: str) -> FilesPlan:
 
 def _files(plan: FilesPlan, receipt: Receipt) -> list[StagedFile]:
     folder = receipt.details["folder"]
-    return [StagedFile(folder, name, rows, nbytes) for name, rows, nbytes in receipt.details["files"]]
+    return [StagedFile(folder, *file) for file in receipt.details["files"]]
 
 
 class ParquetWriter(FilesWriter):

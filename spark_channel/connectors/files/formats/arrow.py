@@ -15,7 +15,6 @@ from spark_channel.connectors.files.formats.base import (
     spans,
     walk_types,
 )
-from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import ArrowWriteOptions
 
 __all__ = ["ArrowFormat"]
@@ -39,7 +38,7 @@ def _open(opened: pa.NativeFile, columns: list[int] | None = None) -> Any:
 class ArrowFormat(Format):
     name = "arrow"
 
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, dialect: Dialect) -> pa.Schema:
+    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         with _open(opened) as reader:
             return reader.schema
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import pyarrow as pa
@@ -43,14 +44,13 @@ class Wanted:
     """What a read asks of a file.
 
     `schema`: the columns to bring, typed as they should be (columnar formats bring their own types).
-    `all`: every column of the source, in its order (text formats need it). `dialect`: of a text file.
+    `all`: every column of the source, in its order (text formats need it).
     `strict`: a field that `all` does not have is an error.
     """
 
     schema: pa.Schema
     all: pa.Schema
     options: Any
-    dialect: Dialect
     fetch: FetchSize
     condition: Condition | None
     shown: str
@@ -58,7 +58,12 @@ class Wanted:
 
 
 class Encoder(ABC):
-    """Writes one file. Ends with `finish`; the sink is closed by its owner."""
+    """Writes one file. Ends with `finish`; the sink is closed by its owner.
+
+    `multi_line`: a value that was written holds a line end, so the file cannot be cut at line ends.
+    """
+
+    multi_line = False
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None: ...
@@ -75,8 +80,8 @@ class Format(ABC):
     text: bool = False
 
     @abstractmethod
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, dialect: Dialect) -> pa.Schema:
-        """The columns of one file."""
+    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
+        """The columns of one file. `multi_line`: it is known to hold line ends in values."""
 
     @abstractmethod
     def pieces(
@@ -149,7 +154,7 @@ def spans(count: int, size: int, target: int) -> list[tuple[int, int]]:
         return []
     runs = max(1, min(count, -(-size // max(1, target))))
     edges = [count * number // runs for number in range(runs + 1)]
-    return list(zip(edges, edges[1:], strict=False))
+    return list(pairwise(edges))
 
 
 def walk_types(schema: pa.Schema) -> Iterator[tuple[str, str, pa.DataType]]:

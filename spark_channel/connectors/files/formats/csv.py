@@ -19,7 +19,7 @@ from spark_channel.errors import SchemaError
 
 __all__ = ["CsvFormat"]
 
-_DIALECT = ("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format", "multi_line")
+_DIALECT = ("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format")
 
 
 class CsvFormat(Format):
@@ -27,10 +27,10 @@ class CsvFormat(Format):
     text = True
 
     def schema(
-        self, opened: pa.NativeFile, path: str, options: CsvReadOptions, dialect: Dialect
+        self, opened: pa.NativeFile, path: str, options: CsvReadOptions, multi_line: bool
     ) -> pa.Schema:
         """Names from the header or `_c0`, ...; types from the first `sampleBytes` (null: not known)."""
-        syntax = CsvSyntax.of(options, dialect)
+        syntax = CsvSyntax.of(options, multi_line)
         file = TextFile(opened, path, path, options.compression, options.encoding)
         file.head()
         taken = 0
@@ -86,7 +86,8 @@ class CsvFormat(Format):
         for column, path, kind in walk_types(schema):
             if not _carried(kind):
                 raise SchemaError(
-                    f"column {column!r} ({path}: {kind}) cannot be carried by CSV; cast it to text, or write another format"
+                    f"column {column!r} ({path}: {kind}) cannot be carried by CSV; cast it to text, or "
+                    "write another format"
                 )
         if not schema.names:
             raise SchemaError("a CSV file needs at least one column")
@@ -98,9 +99,7 @@ class CsvFormat(Format):
         return CsvEncoder(sink, schema, options)
 
     def dialect(self, options: CsvWriteOptions) -> Dialect:
-        return {name: getattr(options, name) for name in _DIALECT if hasattr(options, name)} | {
-            "multi_line": True
-        }
+        return {name: getattr(options, name) for name in _DIALECT}
 
 
 _SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
@@ -108,7 +107,7 @@ _SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz
 
 def _carried(kind: pa.DataType) -> bool:
     types = pa.types
-    return (
+    return bool(
         types.is_boolean(kind)
         or types.is_integer(kind)
         or types.is_float32(kind)

@@ -29,7 +29,7 @@ class CsvBlocks:
         options: CsvReadOptions = wanted.options
         self._options = options
         self._wanted = wanted
-        self._syntax = CsvSyntax.of(options, wanted.dialect)
+        self._syntax = CsvSyntax.of(options, bool(params.get("multi_line")))
         self._file = TextFile(opened, path, wanted.shown, options.compression, options.encoding)
         if "newline" in params:
             self._file.newline = params["newline"].encode()
@@ -80,7 +80,8 @@ class CsvBlocks:
         if header is None:
             if count is not None and count != len(all_names):
                 raise SourceError(
-                    f"{self._wanted.shown} has {count} columns, and the schema has {len(all_names)}: {', '.join(all_names)}"
+                    f"{self._wanted.shown} has {count} columns, and the schema has {len(all_names)}: "
+                    f"{', '.join(all_names)}"
                 )
             return list(all_names)
         by_case = {name.lower(): name for name in all_names}
@@ -91,7 +92,8 @@ class CsvBlocks:
         if self._options.enforce_schema and len(header) == len(all_names) and not set(bound) & set(all_names):
             return list(all_names)
         raise SourceError(
-            f"{self._wanted.shown} has no column {missing[0]!r}; its header has {', '.join(header) or 'nothing'}"
+            f"{self._wanted.shown} has no column {missing[0]!r}; its header has "
+            f"{', '.join(header) or 'nothing'}"
         )
 
     def _convert(self, data: bytes, block: Block) -> Iterator[pa.RecordBatch]:
@@ -203,7 +205,8 @@ class CsvBlocks:
             except pa.ArrowInvalid:
                 value = values[self._names.index(field.name)]
                 return (
-                    f"column {field.name!r} ({field.type}) cannot hold {value!r}; give another type in a schema, "
+                    f"column {field.name!r} ({field.type}) cannot hold {value!r}; give another type in a "
+                    "schema, "
                     f"or set nullValue or mode=DROPMALFORMED. The row: {shown}"
                 )
         return f"{error}: {shown}"

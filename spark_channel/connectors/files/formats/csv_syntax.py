@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.csv as pacsv
 
 from spark_channel.connectors.files.lines import Boundary, TextFile
-from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions
 
 __all__ = ["CsvSyntax"]
@@ -26,21 +25,16 @@ class CsvSyntax:
     multi_line: bool
 
     @classmethod
-    def of(cls, options: CsvReadOptions, dialect: Dialect) -> "CsvSyntax":
-        """As the user said, else as the manifest says that the file was written, else the defaults."""
-
-        def value(name: str) -> Any:
-            given = name in options.model_fields_set or name not in dialect
-            return getattr(options, name) if given else dialect[name]
-
+    def of(cls, options: CsvReadOptions, multi_line: bool) -> "CsvSyntax":
+        """`multi_line`: the file is known to hold line ends in values, whatever the options say."""
         return cls(
-            header=value("header"),
-            sep=value("sep"),
-            quote=value("quote"),
-            escape=value("escape"),
-            null_value=value("null_value"),
+            header=options.header,
+            sep=options.sep,
+            quote=options.quote,
+            escape=options.escape,
+            null_value=options.null_value,
             comment=options.comment,
-            multi_line=options.multi_line,
+            multi_line=options.multi_line or multi_line,
         )
 
     def parse_options(self, invalid_row_handler: Callable[[Any], str] | None = None) -> pacsv.ParseOptions:

@@ -35,11 +35,15 @@ class CsvEncoder(Encoder):
             texts = [self._text(part.column(i), part.schema.field(i)) for i in range(part.num_columns)]
             if len(texts) == 1 and self._options.null_value == "" and texts[0].null_count:
                 raise TargetError(
-                    f"column {batch.schema.names[0]!r} holds NULL, which is an empty line in a CSV file of one column, and "
+                    f"column {batch.schema.names[0]!r} holds NULL, which is an empty line in a CSV file "
+                    "of one column, and "
                     r"empty lines are skipped by readers; set option nullValue, for example to \N"
                 )
             lines = pc.binary_join_element_wise(
-                *texts, self._options.sep, null_handling="replace", null_replacement=self._options.null_value
+                *texts,
+                pa.scalar(self._options.sep, pa.large_string()),
+                null_handling="replace",
+                null_replacement=self._options.null_value,
             )
             self._sink.write(join_lines(lines))
 
@@ -62,6 +66,8 @@ class CsvEncoder(Encoder):
         inner = pc.replace_substring(inner, quote, escape + quote)
         marks = pa.scalar(quote, values.type), pa.scalar("", values.type)
         quoted = pc.binary_join_element_wise(marks[0], inner, marks[0], marks[1])
+        if not self.multi_line and pc.any(pc.match_substring_regex(values, "[\\r\\n]")).as_py():
+            self.multi_line = True
         if options.quote_all:
             return quoted
         needed = pc.match_substring_regex(values, self._special)

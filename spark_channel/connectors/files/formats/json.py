@@ -25,7 +25,7 @@ class JsonFormat(Format):
     text = True
 
     def schema(
-        self, opened: pa.NativeFile, path: str, options: JsonReadOptions, dialect: Dialect
+        self, opened: pa.NativeFile, path: str, options: JsonReadOptions, multi_line: bool
     ) -> pa.Schema:
         """Fields in the order in which they appear, typed from the first `sampleBytes`."""
         file = TextFile(opened, path, path, options.compression, options.encoding)
@@ -44,7 +44,8 @@ class JsonFormat(Format):
             )
         except pa.ArrowInvalid as error:
             raise SourceError(
-                f"{path} does not hold JSON lines of one shape: {str(error).splitlines()[0]}. Each line is one object; "
+                f"{path} does not hold JSON lines of one shape: {str(error).splitlines()[0]}. Each line "
+                "is one object; "
                 "give a schema if a field changes its type"
             ) from error
         fields = [pa.field(f.name, _as_written(f.type, options)) for f in table.schema]
@@ -79,7 +80,8 @@ class JsonFormat(Format):
         for column, path, kind in walk_types(schema):
             if not _carried(kind):
                 raise SchemaError(
-                    f"column {column!r} ({path}: {kind}) cannot be carried by JSON; cast it to text, or write Parquet"
+                    f"column {column!r} ({path}: {kind}) cannot be carried by JSON; cast it to text, or "
+                    "write Parquet"
                 )
 
     def extension(self, options: JsonWriteOptions) -> str:
@@ -109,8 +111,8 @@ def _carried(kind: pa.DataType) -> bool:
     types = pa.types
     if types.is_nested(kind):
         string_keys = not types.is_map(kind) or types.is_string(kind.key_type)
-        return string_keys and (types.is_struct(kind) or types.is_map(kind) or types.is_list(kind))
-    return (
+        return bool(string_keys and (types.is_struct(kind) or types.is_map(kind) or types.is_list(kind)))
+    return bool(
         types.is_boolean(kind)
         or types.is_integer(kind)
         or types.is_float32(kind)

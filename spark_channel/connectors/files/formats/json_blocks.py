@@ -128,7 +128,7 @@ def _is_exact(kind: pa.DataType) -> bool:
         return all(_is_exact(kind.field(i).type) for i in range(kind.num_fields))
     if types.is_list(kind):
         return _is_exact(kind.value_type)
-    return (
+    return bool(
         types.is_boolean(kind)
         or types.is_integer(kind)
         or types.is_float32(kind)

@@ -17,7 +17,6 @@ from spark_channel.connectors.files.formats.base import (
     spans,
     walk_types,
 )
-from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import OrcWriteOptions
 from spark_channel.errors import SchemaError, TargetError
 
@@ -27,7 +26,7 @@ __all__ = ["OrcFormat"]
 class OrcFormat(Format):
     name = "orc"
 
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, dialect: Dialect) -> pa.Schema:
+    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         return _in_micros(orc.ORCFile(opened).schema)
 
     def pieces(
@@ -102,7 +101,8 @@ def _check_range(name: str, values: pa.Array) -> None:
     for edge in (edges["min"].as_py(), edges["max"].as_py()):
         if edge is not None and abs(edge) >= _LIMIT_SECONDS - 1:
             raise TargetError(
-                f"column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, which ORC files cannot give "
+                f"column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, which ORC files "
+                "cannot give "
                 "back; write Parquet, or cast the column to text"
             )
 
@@ -110,10 +110,10 @@ def _check_range(name: str, values: pa.Array) -> None:
 def _carried(kind: pa.DataType) -> bool:
     types = pa.types
     if types.is_timestamp(kind):
-        return kind.tz in (None, "UTC")
+        return bool(kind.tz in (None, "UTC"))
     if types.is_nested(kind):
-        return types.is_struct(kind) or types.is_map(kind) or types.is_list(kind)
-    return (
+        return bool(types.is_struct(kind) or types.is_map(kind) or types.is_list(kind))
+    return bool(
         types.is_boolean(kind)
         or types.is_signed_integer(kind)
         or types.is_float32(kind)

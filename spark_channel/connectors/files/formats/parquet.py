@@ -18,7 +18,6 @@ from spark_channel.connectors.files.formats.base import (
     walk_types,
 )
 from spark_channel.connectors.files.literals import exact
-from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import ParquetWriteOptions
 from spark_channel.errors import SchemaError
 
@@ -35,7 +34,7 @@ def _open(opened: pa.NativeFile) -> pq.ParquetFile:
 class ParquetFormat(Format):
     name = "parquet"
 
-    def schema(self, opened: pa.NativeFile, path: str, options: Any, dialect: Dialect) -> pa.Schema:
+    def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         with closing(_open(opened)) as file:
             return file.schema_arrow
 
