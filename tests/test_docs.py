@@ -1,0 +1,59 @@
+"""Every ```python block in README and docs runs as it stands, a page from top to bottom."""
+
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+
+
+def blocks(page: Path) -> list[tuple[int, str]]:
+    """(line, code) of each block."""
+    text = page.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, match.start()) + 2, match.group(1)) for match in BLOCK.finditer(text)]
+
+
+def needs_spark(page: Path) -> bool:
+    return any("spark" in code.replace("spark_channel", "") for _, code in blocks(page))
+
+
+def run(page: Path) -> None:
+    namespace: dict[str, object] = {"__name__": "__main__"}
+    for line, code in blocks(page):
+        # blank lines ahead make tracebacks name the page's own lines
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+
+
+@pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as the current one, with the flights of the demo in it."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "tests" / "data" / "flights.csv", tmp_path / "flights.csv")
+    return tmp_path
+
+
+PLAIN = [page for page in PAGES if blocks(page) and not needs_spark(page)]
+WITH_SPARK = [page for page in PAGES if blocks(page) and needs_spark(page)]
+
+
+@pytest.mark.parametrize("page", PLAIN, ids=lambda page: page.name)
+def test_the_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
+    run(page)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("page", WITH_SPARK, ids=lambda page: page.name)
+@pytest.mark.usefixtures("spark")
+def test_the_spark_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
+    run(page)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_to_other_pages_lead_somewhere(page: Path) -> None:
+    for target in LINK.findall(page.read_text(encoding="utf-8")):
+        assert (page.parent / target).exists(), f"{page.name} links to {target}"
