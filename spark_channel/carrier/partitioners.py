@@ -19,7 +19,7 @@ class Partitioner(Protocol):
     batch once to each other channel.
     """
 
-    def __call__(self, batch: pa.RecordBatch, channels: int) -> int:
+    def __call__(self, batch: pa.RecordBatch, channels: int, /) -> int:
         """An index from 0 to `channels - 1`."""
         ...
 

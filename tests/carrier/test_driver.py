@@ -1,5 +1,8 @@
 """Threads and channels: the three layouts, and a driver's beginning and end."""
 
+import gc
+import threading
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +24,7 @@ from tests.carrier.helpers import (
 )
 
 
-def collectors(carrier: DataCarrier, threads: int, feed: Callable[[], None]) -> list[Collector]:
+def collectors(carrier: DataCarrier, threads: int, feed: Callable[[], object]) -> list[Collector]:
     """One collector per thread, after `feed` and the end."""
     made: list[Collector] = []
 
@@ -43,13 +46,13 @@ def by_value(each: Any, channels: int) -> int:
 
 def test_equal_numbers_are_one_to_one_and_each_channel_stays_in_order() -> None:
     carrier = DataCarrier(3, partitioner=by_value)
-    seen = collectors(carrier, 3, lambda: [carrier.produce(batch(n)) for n in range(300)])  # type: ignore[func-returns-value]
+    seen = collectors(carrier, 3, lambda: [carrier.produce(batch(n)) for n in range(300)])
     assert sorted(consumer.values() for consumer in seen) == [list(range(i, 300, 3)) for i in range(3)]
 
 
 def test_fewer_threads_share_the_channels_out_evenly() -> None:
     carrier = DataCarrier(5, partitioner=by_value)
-    seen = collectors(carrier, 2, lambda: [carrier.produce(batch(n)) for n in range(100)])  # type: ignore[func-returns-value]
+    seen = collectors(carrier, 2, lambda: [carrier.produce(batch(n)) for n in range(100)])
     by_channels = [sorted({n % 5 for n in consumer.values()}) for consumer in seen]
     assert sorted(by_channels) == [[0, 2, 4], [1, 3]]
     for consumer in seen:
@@ -82,8 +85,6 @@ def test_more_threads_split_one_channels_backlog_in_whole_batches() -> None:
 
 
 def test_threads_of_one_channel_consume_at_the_same_time() -> None:
-    import threading
-
     together = threading.Barrier(4)
 
     class Meeting(Collector):
@@ -102,7 +103,7 @@ def test_threads_of_one_channel_consume_at_the_same_time() -> None:
 
 def test_uneven_threads_are_dealt_to_channels_in_turn() -> None:
     carrier = DataCarrier(2, partitioner=by_value)
-    seen = collectors(carrier, 5, lambda: [carrier.produce(batch(n)) for n in range(200)])  # type: ignore[func-returns-value]
+    seen = collectors(carrier, 5, lambda: [carrier.produce(batch(n)) for n in range(200)])
     assert len(seen) == 5
     for consumer in seen:
         assert len({n % 2 for n in consumer.values()}) <= 1, "each thread has one channel"
@@ -194,6 +195,30 @@ def test_close_consumes_what_is_there_and_leaves_the_carrier_open() -> None:
     assert second.values() == [10]
 
 
+def test_close_consumes_all_of_a_split_channel_too() -> None:
+    carrier, consumer = DataCarrier(), Gate()
+    driver = carrier.consume(consumer, threads=2)
+    carrier.produce(batch(0))
+    assert consumer.entered.wait(JOIN_SECONDS)
+    carrier.channels[0].push_all(batch(n) for n in range(1, 40))
+    assert driver.close(timeout=0) is False
+    consumer.opened.set()
+    assert driver.close() is True
+    assert sorted(consumer.values()) == list(range(40))
+
+
+def test_a_consumer_that_has_gone_is_forgotten() -> None:
+    carrier = DataCarrier(2)
+    gone = Collector()
+    carrier.consume(gone, threads=2, linger=1.0).close()
+    for threads in (1, 4):
+        carrier.consume(Collector(), threads=threads).close()
+    forgotten = weakref.ref(gone)
+    del gone
+    gc.collect()
+    assert forgotten() is None, "its channels still know it"
+
+
 def test_close_before_begin_means_never() -> None:
     channel, consumer = MemoryChannel(), Collector()
     driver = ConsumerDriver([channel], consumer)
@@ -261,8 +286,6 @@ def test_wait_gives_up_in_time() -> None:
 
 
 def test_a_machine_without_threads_to_give_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
-    import threading
-
     before = set(consumer_threads())
     real = threading.Thread.start
 

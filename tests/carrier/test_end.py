@@ -1,11 +1,25 @@
 """How a carrier ends: close, fail, shutdown, the `with` block - and iteration up to that end."""
 
+import gc
+from functools import partial
+
 import pytest
 
 from spark_channel.carrier import DataCarrier
+from spark_channel.carrier.doorbell import Doorbell
 from spark_channel.errors import ChannelClosedError
 from spark_channel.testing import VirtualClock
-from tests.carrier.helpers import JOIN_SECONDS, Collector, CountingClock, Gate, at_once, batch, start, values
+from tests.carrier.helpers import (
+    JOIN_SECONDS,
+    Collector,
+    CountingClock,
+    Gate,
+    at_once,
+    batch,
+    consumer_threads,
+    start,
+    values,
+)
 
 # ---- close and shutdown
 
@@ -16,11 +30,10 @@ def test_close_leaves_what_is_there_to_be_drained() -> None:
         carrier.produce(batch(n))
     carrier.close()
     carrier.close()
-    assert carrier.closed
-    assert not carrier.ended
+    assert (carrier.closed, carrier.ended) == (True, False)
     assert values(carrier.drain()) == [0, 2, 1, 3]
     assert carrier.drain() == []
-    assert carrier.ended
+    assert (carrier.closed, carrier.ended) == (True, True)
     with pytest.raises(ChannelClosedError):
         carrier.produce(batch(5))
 
@@ -110,12 +123,21 @@ def test_fail_reaches_everybody_at_once_and_the_first_error_counts() -> None:
 def test_two_failures_at_once_leave_one_error_in_every_channel() -> None:
     for _ in range(50):
         carrier = DataCarrier(4)
-        with at_once(*[lambda n=n: carrier.fail(OSError(n)) for n in range(3)]):  # type: ignore[misc]
+        with at_once(*[partial(carrier.fail, OSError(n)) for n in range(3)]):
             pass
         for channel in carrier.channels:
             with pytest.raises(OSError) as told:
                 channel.push(batch(1))
             assert told.value is carrier.error
+
+
+def test_a_failure_that_comes_while_another_spreads_changes_nothing() -> None:
+    carrier = DataCarrier(3)
+    carrier.channels[0].add_listener(lambda: carrier.fail(OSError("second")))
+    carrier.fail(OSError("first"))
+    for channel in carrier.channels:
+        with pytest.raises(OSError, match="first"):
+            channel.push(batch(1))
 
 
 def test_fail_takes_an_exception() -> None:
@@ -161,9 +183,15 @@ def test_a_with_block_tells_what_its_consumer_could_not_do() -> None:
 
 def test_an_exception_in_the_block_fails_the_carrier_and_passes_through() -> None:
     consumer = Collector()
-    with pytest.raises(KeyError, match="mine"), DataCarrier() as carrier:
-        carrier.consume(consumer)
-        raise KeyError("mine")
+    carrier = DataCarrier()
+
+    def block() -> None:
+        with carrier:
+            carrier.consume(consumer)
+            raise KeyError("mine")
+
+    with pytest.raises(KeyError, match="mine"):
+        block()
     with pytest.raises(KeyError, match="mine"):
         carrier.produce(batch(1))
     assert consumer.events[-1] == "on_exit"
@@ -247,6 +275,19 @@ def test_a_loop_that_is_left_early_takes_no_batch_with_it() -> None:
     assert sorted(seen + values(carrier)) == [0, 1, 2, 3, 4, 5]
 
 
+def test_an_iterator_that_has_gone_is_forgotten() -> None:
+    carrier = DataCarrier()
+    carrier.produce(batch(1))
+    rings: list[int] = []
+    for _ in carrier:
+        break
+    gc.collect()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Doorbell, "ring", lambda *_: rings.append(1))
+        carrier.produce(batch(2))
+    assert rings == []
+
+
 def test_several_threads_may_iterate_beside_a_consumer() -> None:
     carrier, consumer = DataCarrier(2, capacity_rows=4), Collector()
     carrier.consume(consumer)
@@ -317,8 +358,6 @@ def test_statistics_are_the_channels_sums_with_the_consumers_wait() -> None:
     driver = carrier.consume(consumer)
     with consumer.changed:
         assert consumer.changed.wait_for(lambda: consumer.events, JOIN_SECONDS)
-    from tests.carrier.helpers import consumer_threads
-
     clock.wait_until_blocked(consumer_threads())
     clock.advance(3.0)
     carrier.produce(batch(1, 2))

@@ -115,6 +115,19 @@ def test_a_carrier_that_fails_leaves_the_others_running(where: str) -> None:
         assert second.shutdown() is True
 
 
+def test_a_ring_that_comes_after_its_carrier_has_left_is_harmless() -> None:
+    with BulkConsumePool() as pool:
+        carriers, consumers = [DataCarrier(), DataCarrier()], [Collector(), Collector()]
+        for carrier, consumer in zip(carriers, consumers, strict=True):
+            carrier.consume(consumer, pool=pool)
+        bell = pool._workers[0]._bell
+        bell.ring("one that has left")
+        for carrier, consumer in zip(carriers, consumers, strict=True):
+            carrier.produce(batch(1))
+            consumer.wait_for(1)
+            assert carrier.shutdown() is True
+
+
 def test_closing_the_driver_leaves_the_carrier_open_for_another(pool: BulkConsumePool) -> None:
     carrier, first, second = DataCarrier(), Collector(), Collector()
     driver = carrier.consume(first, pool=pool)
@@ -172,12 +185,13 @@ def test_close_gives_up_in_time() -> None:
 
 
 def test_a_pool_may_be_closed_from_within_a_consumer() -> None:
+    pool = BulkConsumePool()
+
     class Closing(Collector):
         def consume(self, batches: list[Any]) -> None:
             super().consume(batches)
             assert pool.close() is False
 
-    pool = BulkConsumePool()
     carrier, consumer = DataCarrier(), Closing()
     driver = carrier.consume(consumer, pool=pool)
     carrier.produce(batch(1))

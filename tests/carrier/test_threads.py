@@ -5,9 +5,11 @@ Every row is one number, unique over all producers; what came out is compared wi
 
 import faulthandler
 import random
+import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +28,12 @@ Numbers = npt.NDArray[np.int64]
 
 @pytest.fixture(autouse=True)
 def _watchdog() -> Iterator[None]:
-    """A hang prints every thread's stack and ends the run."""
+    """Threads change places often, and a hang prints every thread's stack and ends the run."""
     faulthandler.dump_traceback_later(240, exit=True)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-4)
     yield
+    sys.setswitchinterval(interval)
     faulthandler.cancel_dump_traceback_later()
 
 
@@ -137,7 +142,7 @@ def run(
                 accepted[producer].append(each.column("n").to_numpy())
 
     meddler = Meddler(carrier, strategies)
-    with at_once(*[lambda p=p: produce(p) for p in range(producers)]):  # type: ignore[misc]
+    with at_once(*[partial(produce, p) for p in range(producers)]):
         pass
     meddler.end()
     assert carrier.shutdown(JOIN_SECONDS) is True
@@ -220,7 +225,7 @@ def test_a_producer_threads_batches_stay_in_order(channels: int, threads: int) -
         for turn in range(200):
             carrier.produce(numbered(producer, turn))
 
-    with at_once(*[lambda p=p: produce(p) for p in range(8)]):  # type: ignore[misc]
+    with at_once(*[partial(produce, p) for p in range(8)]):
         pass
     assert carrier.shutdown(JOIN_SECONDS) is True
     placed: dict[int, int] = {}
@@ -246,7 +251,7 @@ def test_fan_in_by_iteration_brings_everything() -> None:
             if not left[0]:
                 carrier.close()
 
-    threads = [start(lambda p=p: produce(p)) for p in range(6)]  # type: ignore[misc]
+    threads = [start(partial(produce, p)) for p in range(6)]
     got = np.sort(numbers(list(carrier)))
     for thread in threads:
         thread.get()
@@ -260,14 +265,14 @@ def test_a_pool_serves_carriers_that_come_and_go() -> None:
             for turn in range(4):
                 carrier = DataCarrier(1 + (seed + turn) % 3, capacity_rows=64)
                 sinks: list[Sink] = []
-                carrier.consume(lambda sinks=sinks: Sink(sinks, 0.2), pool=pool)
+                carrier.consume(partial(Sink, sinks, 0.2), pool=pool)
                 for n in range(30):
                     carrier.produce(numbered(seed, n))
                 assert carrier.shutdown(JOIN_SECONDS) is True
                 assert np.array_equal(everything(sinks), np.arange(30 * ROWS) + (seed << 32))
                 assert sinks[0].exits == 1
 
-        with at_once(*[lambda s=s: life(s) for s in range(8)]):  # type: ignore[misc]
+        with at_once(*[partial(life, s) for s in range(8)]):
             pass
         assert pool.carriers() == [0, 0, 0]
         assert pool.backlogs() == [0, 0, 0]
@@ -296,7 +301,7 @@ def test_consumers_come_and_go_while_producers_run() -> None:
             carrier.produce(numbered(producer, turn))
 
     swapper = start(swap)
-    with at_once(*[lambda p=p: produce(p) for p in range(4)]):  # type: ignore[misc]
+    with at_once(*[partial(produce, p) for p in range(4)]):
         pass
     done.set()
     swapper.get()
@@ -312,7 +317,7 @@ def test_an_end_in_the_middle_leaves_nobody_behind(how: str) -> None:
     for seed in range(20):
         carrier = DataCarrier(2, capacity_rows=32)
         sinks: list[Sink] = []
-        carrier.consume(lambda sinks=sinks: Sink(sinks, 0.2), threads=1 + seed % 3)
+        carrier.consume(partial(Sink, sinks, 0.2), threads=1 + seed % 3)
         accepted = [0] * 4
 
         def produce(
@@ -335,7 +340,7 @@ def test_an_end_in_the_middle_leaves_nobody_behind(how: str) -> None:
                 pass
             return rows
 
-        producers = [start(lambda p=p, produce=produce: produce(p)) for p in range(4)]  # type: ignore[misc]
+        producers = [start(partial(produce, p)) for p in range(4)]
         reader = start(read)
         time.sleep(0.002)
         if how == "close":
