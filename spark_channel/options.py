@@ -76,6 +76,7 @@ def _bytes(value: object) -> int:
     return parse_amount(value, bytes_=True)
 
 
+_LOGIN = re.compile(r"//[^/@\s]*@")
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
@@ -257,7 +258,7 @@ class Options(BaseModel):
         takes = _takes(detail)
         if field is not None and "Secret" in str(field.annotation):
             return OptionError(f"option {option!r} takes {takes}{where}", option=option, takes=takes)
-        got = str(values.get(field_name))
+        got = _LOGIN.sub("//***@", str(values.get(field_name)))
         return OptionError(
             f"option {option!r} got {got!r}; it takes {takes}{where}", option=option, got=got, takes=takes
         )
@@ -321,7 +322,8 @@ class CommonOptions(Options):
             )
         if self.shared_limit_token is not None and self.shared_limit is None:
             raise OptionError(
-                "option 'sharedLimitToken' needs 'sharedLimit': the token of which limit?", option="sharedLimit"
+                "option 'sharedLimitToken' needs 'sharedLimit': the token of which limit?",
+                option="sharedLimit",
             )
         if self.shared_limit is not None and (not self.shared_limit.strip() or _is_amount(self.shared_limit)):
             raise OptionError(

@@ -1,6 +1,9 @@
 """The kit itself: a connector that breaks a promise fails it, with a message that names the promise."""
 
+import importlib
 import pickle
+import re
+import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -282,3 +285,23 @@ def test_what_is_exported_is_there() -> None:
     for module in (contracts, spark_channel.testing):
         assert sorted(module.__all__) == list(module.__all__)
         assert all(hasattr(module, name) for name in module.__all__)
+
+
+def test_the_connector_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
+    blocks = dict(re.findall(r'```python title="(\w+)\.py"\n(.*?)```', text, re.DOTALL))
+    assert list(blocks) == ["lines_connector", "test_lines_connector"]
+    for name, code in blocks.items():
+        (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    tests = importlib.import_module("test_lines_connector")
+    try:
+        for name in ("test_the_reader", "test_the_writer"):
+            place = tmp_path / name
+            place.mkdir()
+            getattr(tests, name)(place)
+        connector = importlib.import_module("lines_connector").CONNECTOR
+        assert connector.reader_class().__name__ == "LinesReader"
+    finally:
+        for name in blocks:
+            sys.modules.pop(name, None)

@@ -93,26 +93,30 @@ def _path_of_url(url: str) -> str:
         if text.lower().startswith(prefix):
             text = text[len(prefix) :]
         elif prefix == "sqlite:":
+            scheme = text.partition(":")[0]  # the rest may hold a login
             raise OptionError(
-                f"option 'url' got {url!r}; it takes {_TAKES}", option="url", got=url, takes=_TAKES
+                f"option 'url' has scheme {scheme!r}; it takes {_TAKES}",
+                option="url",
+                got=scheme,
+                takes=_TAKES,
             )
     text = text.removeprefix("file:")
     text, mark, parameters = text.partition("?")
     if mark:
+        names = [part.partition("=")[0] for part in parameters.split("&")]  # a value may be a secret
         raise OptionError(
-            f"option 'url' carries parameters ({parameters}), which are JDBC's or SQLite's own; "
+            f"option 'url' carries parameters ({', '.join(names)}), which are JDBC's or SQLite's own; "
             "give 'lockTimeout' for busy_timeout, and 'sessionInitStatement' for a PRAGMA",
             option="url",
-            got=url,
             takes=_TAKES,
         )
     if text.startswith("//"):
         host, slash, rest = text[2:].partition("/")
         if host not in ("", "localhost") or not slash:
+            shown = host.rpartition("@")[2]  # before it stands a login
             raise OptionError(
-                f"option 'url' got {url!r}, whose host is {host!r}; a SQLite file is local: {_TAKES}",
+                f"option 'url' names host {shown!r}; a SQLite file is local: {_TAKES}",
                 option="url",
-                got=url,
                 takes=_TAKES,
             )
         text = "/" + rest

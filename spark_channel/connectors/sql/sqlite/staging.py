@@ -93,9 +93,9 @@ class Staging:
         if not secrets.compare_digest(found, token):
             raise TargetError(
                 f"this Spark task (on {os.uname().nodename}) does not see {self.directory}, which the "
-                "driver made beside the database: either the job has been aborted, or the task runs on another "
-                "disk. A SQLite file is written where it lies: use one machine (master local[*]), or a "
-                "directory that all machines mount"
+                "driver made beside the database: either the job has been aborted, or the task runs on "
+                "another disk. A SQLite file is written where it lies: use one machine (master local[*]), "
+                "or a directory that all machines mount"
             )
 
     def new_file(self, task: int, attempt: int) -> Path:

@@ -1,0 +1,107 @@
+"""Statements are built from parsed parts; what a user gives cannot become more than it may be."""
+
+# ruff: noqa: E501 - a case is one line of its table
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+import sqlglot
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlglot import exp
+
+from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
+from spark_channel.connectors.sql.sqlite.script import statements_of
+from spark_channel.errors import OptionError
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
+
+
+@given(table=NAMES, column=NAMES)
+def test_any_name_is_only_a_name(table: str, column: str) -> None:
+    """Whatever the name holds, SQLite makes that table and that column, and nothing else."""
+    if table.lower().startswith("sqlite_"):
+        table = "x" + table
+    source = statements.named_table(("main", table))
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.execute("CREATE TABLE witness (w)")
+        connection.execute(statements.create_table(source, [(column, "TEXT", True)], (), "sqlite"))
+        connection.execute(statements.insert(source, [column], "sqlite"), ("value",))
+        chosen = statements.select([source.column(column)], source).sql("sqlite")
+        assert connection.execute(chosen).fetchall() == [("value",)]
+        connection.execute(statements.on_table("DELETE FROM t", "sqlite", source))
+        assert connection.execute(chosen).fetchall() == []
+        connection.execute(statements.on_table("DROP TABLE t", "sqlite", source))
+        assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("witness",)]
+
+
+def test_a_table_named_t_is_replaced_too() -> None:
+    source = statements.named_table(("main", "t"))
+    assert statements.on_table("DELETE FROM t", "sqlite", source) == 'DELETE FROM "main"."t"'
+
+
+def test_conditions_are_joined_without_being_merged() -> None:
+    source = statements.named_table(("t",))
+    either = statements.bind_columns(
+        statements.condition("a = 1 OR b = 2", "sqlite", "where"), lambda column: source.column(column.name)
+    )
+    text = statements.select([exp.Star()], source, [either, either]).sql("sqlite")
+    assert text.count("OR") == 2
+    parsed = sqlglot.parse_one(text, read="sqlite").args["where"].this
+    assert isinstance(parsed, exp.And)
+
+
+def test_columns_inside_subqueries_are_left_alone() -> None:
+    tree = statements.condition("a IN (SELECT b FROM u) AND c > 0", "sqlite", "where")
+    assert sorted(column.name for column in statements.top_columns(tree)) == ["a", "c"]
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("id BIGINT, `odd name` DECIMAL(10, 2)", {"id": "int64", "odd name": "decimal128(10, 2)"}),
+        (
+            "a STRING,b TIMESTAMP,c TIMESTAMP_NTZ",
+            {"a": "string", "b": "timestamp[us, tz=UTC]", "c": "timestamp[us]"},
+        ),
+        ("a DECIMAL", {"a": "decimal128(10, 0)"}),
+        ("a BYTE, b SHORT, c LONG, d FLOAT", {"a": "int8", "b": "int16", "c": "int64", "d": "float"}),
+    ],
+)
+def test_column_lists_in_sparks_words(text: str, found: dict[str, str]) -> None:
+    assert {name: str(kind) for name, kind in arrow_columns(text, "customSchema").items()} == found
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "id", "id BIGINT)", "id BIGINT); DROP TABLE x; --", "id BIGINT, id INT", "id NOSUCHTYPE", "a MAP<INT, INT>",
+     "id BIGINT NOT NULL", "a DECIMAL(39, 2)", "a DECIMAL(5, 6)", "PRIMARY KEY (a)"],
+)  # fmt: skip
+def test_what_is_no_column_list(text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        arrow_columns(text, "customSchema")
+    assert caught.value.option == "customSchema"
+
+
+def test_types_of_sql_keep_their_lengths() -> None:
+    assert sql_columns("name VARCHAR(64), c CHAR(3)", "createTableColumnTypes") == {
+        "name": "VARCHAR(64)",
+        "c": "CHAR(3)",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("DELETE FROM a", ["DELETE FROM a"]),
+        ("A; B;; -- end", ["A;", "B;"]),
+        ("INSERT INTO a VALUES (';'); /* ; */ B", ["INSERT INTO a VALUES (';');", "/* ; */ B"]),
+        ("CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END; D",
+         ["CREATE TRIGGER t AFTER INSERT ON a BEGIN DELETE FROM b; DELETE FROM c; END;", "D"]),
+        (" ; ", []),
+    ],
+)  # fmt: skip
+def test_scripts_are_taken_apart(text: str, found: list[str]) -> None:
+    assert statements_of([text], "preSql") == found
