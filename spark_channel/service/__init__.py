@@ -6,6 +6,7 @@ The driver's side, in its own Python::
     address = server.start()                       # ServiceAddress(host, port, token): plain data, picklable
     server.jobs.subscribe(listener)                # JobListener.job_opened / .job_closed, with a JobProgress
     server.jobs.subscribe(ProgressDisplay())       # live line, cell or log lines; mode="off": none
+    withdraw = advertise(address, jvm_pid)         # planner workers now find this one
     job = server.jobs.open(spec)                   # owned: server.jobs.enter(job, Phase.DONE) closes it
 
 From another process on the driver's host (a planner worker)::
@@ -37,7 +38,7 @@ from spark_channel.service.client import ServiceClient, SharedLimitAddress
 from spark_channel.service.control import ServiceControl
 from spark_channel.service.display import ProgressDisplay
 from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
-from spark_channel.service.launch import ServiceSettings, ensure_service, find_service
+from spark_channel.service.launch import ServiceSettings, advertise, ensure_service, find_service
 from spark_channel.service.processes import driver_pid
 from spark_channel.service.server import ServiceServer, TlsFiles
 
@@ -52,6 +53,7 @@ __all__ = [
     "ServiceSettings",
     "SharedLimitAddress",
     "TlsFiles",
+    "advertise",
     "driver_pid",
     "ensure_service",
     "find_service",

@@ -16,8 +16,8 @@ __all__ = ["JobBook", "JobListener", "new_job_id", "run_id"]
 _log = logging.getLogger(__name__)
 
 _REPORT_EVERY = 0.5
-_REPORTS_PER_SECOND = 400
-_SILENT_REPORTS = 10
+_REPORTS_PER_SECOND = 150
+_SILENT_REPORTS = 4
 _SILENT_SECONDS = 10.0
 _OWNED_IDLE_SECONDS = 3600.0
 _MOST_JOBS = 10_000
@@ -62,7 +62,7 @@ class JobBook:
 
     A job that the driver opened (`owned`) is closed by the driver; one that its first client opened
     is closed when all its tasks are done and all clients have left, or after `idle_seconds` without a client.
-    A client that is silent for 10 s (or 10 of its report intervals) is gone. The last `keep` closed jobs
+    A client that is silent for 10 s (or 4 of its report intervals) is gone. The last `keep` closed jobs
     are kept for questions.
     """
 
@@ -108,7 +108,7 @@ class JobBook:
     ) -> float | None:
         """Take a client's counters.
 
-        Returns seconds until its next report, which grow with the number of clients (400 reports a
+        Returns seconds until its next report, which grow with the number of clients (150 reports a
         second in all); None when the job is unknown and `spec` is needed to open it.
 
         Raises:

@@ -5,6 +5,7 @@ import os
 import select
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,13 @@ from typing import Any
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ChannelError, ServiceUnavailableError
 from spark_channel.service.address import ServiceAddress
+from spark_channel.service.cleaner import keep_clean
 from spark_channel.service.control import ServiceControl
 from spark_channel.service.processes import driver_pid, started
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
 from spark_channel.service.server import TlsFiles
 
-__all__ = ["ServiceSettings", "ensure_service", "find_service"]
+__all__ = ["ServiceSettings", "advertise", "ensure_service", "find_service"]
 
 _HELLO_SECONDS = 2.0
 _LARGEST_ANSWER = 4096
@@ -81,6 +83,26 @@ def ensure_service(
     if standing is None or not _answers(standing):
         raise ServiceUnavailableError("the service was started, and is gone again; the driver's log says why")
     return standing.address
+
+
+def advertise(address: ServiceAddress, watch_pid: int) -> Callable[[], None]:
+    """Let planner workers find a service of this process under the driver's pid; returns how to take it back.
+
+    It takes the place of any other: the last to advertise is found. A small process of its own
+    removes the file when the driver or this process was killed.
+
+    Raises:
+        ServiceUnavailableError: there is no such process, or no private directory.
+    """
+    since = started(watch_pid)
+    if since is None:
+        raise ServiceUnavailableError(f"there is no process {watch_pid} that a service could be found under")
+    name, rendezvous = advert_name(watch_pid), Rendezvous()
+    advert = Advert.of_this_process(address, watch_pid, since)
+    standing = rendezvous.read(name)
+    rendezvous.publish(name, advert, replace=standing.nonce if standing else None)
+    keep_clean(rendezvous.directory, name, advert)
+    return lambda: rendezvous.withdraw(name, advert.nonce)
 
 
 def _answers(advert: Advert) -> bool:

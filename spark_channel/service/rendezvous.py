@@ -126,7 +126,7 @@ class Rendezvous:
     """The adverts in one private directory. Each call opens what it needs and leaves nothing open."""
 
     def __init__(self, directory: Path | None = None) -> None:
-        self._directory = directory or private_directory()
+        self.directory = directory or private_directory()
 
     def read(self, name: str) -> Advert | None:
         """The advert in file `name`; None when there is none, or nothing that can be trusted."""
@@ -168,7 +168,7 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        descriptor = os.open(self._directory, _READ | os.O_DIRECTORY)
+        descriptor = os.open(self.directory, _READ | os.O_DIRECTORY)
         try:
             yield descriptor
         finally:
@@ -176,10 +176,10 @@ class Rendezvous:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[int]:
-        descriptor = os.open(self._directory, _READ | os.O_DIRECTORY)
+        descriptor = os.open(self.directory, _READ | os.O_DIRECTORY)
         if not _lock(descriptor):
             raise ServiceUnavailableError(
-                f"another process holds the lock on {self._directory} for more than {_LOCK_SECONDS:g} s"
+                f"another process holds the lock on {self.directory} for more than {_LOCK_SECONDS:g} s"
             )
         try:
             yield descriptor

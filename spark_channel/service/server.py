@@ -127,7 +127,7 @@ class ServiceServer:
             self._keeper = threading.Thread(target=self._keep, name="spark-channel-service", daemon=True)
             self._keeper.start()
             atexit.register(self.stop)
-            _log.info("service listens on %s", self._address)
+            _log.debug("service listens on %s", self._address)
             return self._address
 
     def stop(self) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -18,13 +19,14 @@ from spark_channel.service import (
     ServiceControl,
     ServiceServer,
     ServiceSettings,
+    advertise,
     driver_pid,
     ensure_service,
     find_service,
 )
 from spark_channel.service.processes import alive, started, wait_until_gone
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
-from tests.service.helpers import hello, wait_gone
+from tests.service.helpers import hello, wait_for, wait_gone
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
@@ -197,6 +199,67 @@ def test_a_stale_file_of_a_reused_pid_is_not_trusted(driver: Driver, server: Ser
     other = Advert(server.address, os.getpid(), started(os.getpid()) or "", driver.pid, "1", "n", "")
     Rendezvous().publish(advert_name(driver.pid), other)
     assert ensure_service(watch_pid=driver.pid) != server.address
+
+
+ADVERTISER = """
+import os, sys
+from spark_channel.service import ServiceServer, advertise
+server = ServiceServer()
+withdraw = advertise(server.start(), int(sys.argv[1]))
+print("ready", flush=True)
+if input() == "withdraw":
+    withdraw()
+    server.stop()
+    print("withdrawn", flush=True)
+    input()
+"""
+
+
+@pytest.fixture
+def advertiser(driver: Driver) -> Iterator[Driver]:
+    """A driver's Python that runs the service in itself."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", ADVERTISER, str(driver.pid)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with process.stdin, process.stdout:
+        assert process.stdout.readline() == b"ready\n"
+        yield process
+        process.kill()
+        process.wait()
+
+
+def test_a_service_in_the_drivers_python_is_found_and_can_be_withdrawn(
+    driver: Driver, advertiser: Driver
+) -> None:
+    assert hello(ensure_service(watch_pid=driver.pid))
+    assert standing(driver).service_pid == advertiser.pid
+    assert advertiser.stdin is not None
+    assert advertiser.stdout is not None
+    advertiser.stdin.write(b"withdraw\n")
+    advertiser.stdin.flush()
+    assert advertiser.stdout.readline() == b"withdrawn\n"
+    assert Rendezvous().names() == []
+    assert find_service(driver.pid) is None
+
+
+@pytest.mark.parametrize("victim", ["python", "jvm"])
+def test_when_either_is_killed_the_file_goes_too(driver: Driver, advertiser: Driver, victim: str) -> None:
+    assert find_service(driver.pid) is not None
+    (advertiser if victim == "python" else driver).kill()
+    wait_for(lambda: Rendezvous().names() == [], "the file to be removed")
+
+
+def test_the_last_to_advertise_is_found(driver: Driver, server: ServiceServer) -> None:
+    first = ensure_service(watch_pid=driver.pid)
+    withdraw = advertise(server.address, driver.pid)
+    assert find_service(driver.pid) == server.address
+    assert hello(first)
+    withdraw()
+    assert find_service(driver.pid) is None
+    with pytest.raises(ServiceUnavailableError, match="no process"):
+        advertise(server.address, 2**22 + 1)
 
 
 def test_without_a_jvm_above_the_driver_is_the_parent() -> None:
