@@ -14,7 +14,8 @@ T = TypeVar("T")
 class Doorbell(Generic[T]):
     """A queue of callers, each in it at most once, to be answered when due.
 
-    Ringing costs one short lock and wakes one sleeper; a bell that nobody rings costs nothing.
+    It serves one sleeper with many callers, or many sleepers with one caller. Ringing costs one short
+    lock and wakes one sleeper; a bell that nobody rings costs nothing.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -62,8 +63,6 @@ class Doorbell(Generic[T]):
                 else:
                     _, _, caller = heapq.heappop(self._order)
                     del self._due[caller]
-                    if self._order:
-                        self._rung.notify()
                     return caller
             return None
 

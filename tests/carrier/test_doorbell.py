@@ -63,49 +63,16 @@ def test_a_forgotten_caller_is_not_answered() -> None:
     assert bell.answer() == "b"
 
 
-def test_two_sleepers_answer_two_callers() -> None:
+def test_each_ring_of_one_caller_wakes_one_of_many_sleepers() -> None:
     clock = VirtualClock()
     bell: Doorbell[str] = Doorbell(clock)
-    sleepers = [start(bell.answer), start(bell.answer)]
-    clock.wait_until_blocked(sleepers)
-    bell.ring("a")
-    bell.ring("b")
-    assert {sleeper.get() for sleeper in sleepers} == {"a", "b"}
-
-
-def test_who_takes_another_caller_hands_the_lingering_one_on() -> None:
-    clock = VirtualClock()
-    bell: Doorbell[str] = Doorbell(clock)
-    bell.ring("patient", 5.0)
-    first = start(bell.answer)
-    clock.wait_until_blocked(first)
-    second = start(bell.answer)
-    clock.wait_until_blocked(second)
-    bell.ring("eager")
-    while first.is_alive() and second.is_alive():
-        first.join(0.001)
-    waiting, answered = (second, first) if second.is_alive() else (first, second)
-    assert answered.get() == "eager"
-    clock.wait_until_blocked(waiting)
-    clock.advance(5.0)
-    assert waiting.get() == "patient"
-
-
-def test_a_sleeper_without_a_time_takes_over_the_lingering_caller() -> None:
-    clock = VirtualClock()
-    bell: Doorbell[str] = Doorbell(clock)
-    sleepers = [start(bell.answer), start(bell.answer)]
-    clock.wait_until_blocked(sleepers)
-    bell.ring("patient", 5.0)
-    clock.wait_until_blocked(sleepers)
-    # one sleeper lingers, the other knows of nothing: whoever wakes for the next ring, both are answered
-    bell.ring("eager")
-    while all(sleeper.is_alive() for sleeper in sleepers):
-        sleepers[0].join(0.001)
-    left = [sleeper for sleeper in sleepers if sleeper.is_alive()]
-    clock.wait_until_blocked(left)
-    clock.advance(5.0)
-    assert {sleeper.get() for sleeper in sleepers} == {"patient", "eager"}
+    sleepers = [start(bell.answer) for _ in range(3)]
+    for awake in (1, 2, 3):
+        clock.wait_until_blocked(sleepers)
+        bell.ring("a")
+        clock.wait_until_blocked(sleepers)
+        assert sum(not sleeper.is_alive() for sleeper in sleepers) == awake
+    assert [sleeper.get() for sleeper in sleepers] == ["a"] * 3
 
 
 def test_stop_wakes_every_sleeper() -> None:
