@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spark_channel.spark.session import last_report, register
     from spark_channel.spark.source import ChannelDataSource
+    from spark_channel.spark.throttle import throttle
 
 __version__ = "0.1.0"
 
-__all__ = ["ChannelDataSource", "last_report", "register"]
+__all__ = ["ChannelDataSource", "last_report", "register", "throttle"]
 
 _HOMES = {
     "ChannelDataSource": "spark_channel.spark.source",
     "last_report": "spark_channel.spark.session",
     "register": "spark_channel.spark.session",
+    "throttle": "spark_channel.spark.throttle",
 }
 
 

@@ -10,13 +10,14 @@ from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError
 from spark_channel.progress import JobProgress, TransferReport
-from spark_channel.service import ProgressDisplay, ServiceServer
+from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, ensure_service
 from spark_channel.service.processes import started
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
 from spark_channel.spark.driver import command_of, service_settings
+from spark_channel.spark.planner_call import ask_planner
 from spark_channel.spark.source import ChannelDataSource
 
-__all__ = ["last_report", "register"]
+__all__ = ["last_report", "register", "service_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -46,9 +47,24 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
             raise
     if context is not None and progress:
         try:
-            _serve(int(context._jvm.java.lang.ProcessHandle.current().pid()))  # noqa: SLF001 - no public road
+            _serve(_jvm_of(context))
         except ChannelError as error:
             _log.warning("progress is not shown: %s", error)
+
+
+def service_of(spark: SparkSession) -> ServiceAddress:
+    """The service of `spark`'s driver, started if there is none; any session, Spark Connect's too.
+
+    Raises:
+        ServiceUnavailableError: it cannot be started.
+    """
+    context = _context_of(spark)
+    if context is None:
+        return ask_planner(spark)
+    jvm = _jvm_of(context)
+    if jvm in _services:
+        return _services[jvm].address
+    return ensure_service(service_settings(command_of(jvm)), watch_pid=jvm)
 
 
 def last_report() -> TransferReport | None:
@@ -76,6 +92,11 @@ def _context_of(spark: SparkSession) -> Any:
         return spark.sparkContext
     except (PySparkException, AttributeError):
         return None
+
+
+def _jvm_of(context: Any) -> int:
+    """The pid of the driver's JVM."""
+    return int(context._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001 - no public road
 
 
 def _serve(jvm: int) -> None:

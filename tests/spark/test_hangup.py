@@ -18,7 +18,7 @@ pytestmark = [
 
 def test_it_hears_that_the_other_side_closed() -> None:
     ours, theirs = socket.socketpair()
-    other = subprocess.Popen(["cat"], stdin=theirs)
+    other = subprocess.Popen(["cat"], stdin=theirs.fileno())
     theirs.close()
     heard = threading.Event()
     with ours, HangupWatch().calling(heard.set):

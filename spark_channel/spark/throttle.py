@@ -1,0 +1,113 @@
+"""`throttle`: the limit for any DataFrame, whatever source it comes from and sink it goes to."""
+
+import logging
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame
+
+from spark_channel.errors import OptionError
+from spark_channel.options import CommonOptions
+from spark_channel.pipeline.pace import Pacer
+from spark_channel.progress import JobSpec, Phase
+from spark_channel.service import ServiceAddress, new_job_id, run_id
+from spark_channel.spark.driver import is_limited
+from spark_channel.spark.hangup import HangupWatch
+from spark_channel.spark.session import service_of
+from spark_channel.spark.task import TaskLink
+
+__all__ = ["throttle"]
+
+_log = logging.getLogger(__name__)
+
+_BARRIERS = {
+    r"\bExchange\b|\bBroadcastExchange\b|\bShuffle": "an exchange (a shuffle, sort or join)",
+    r"\bInMemoryTableScan\b|\bInMemoryRelation\b": "a cache",
+}
+
+
+def throttle(
+    df: DataFrame,
+    rows_per_second: int | str | None = None,
+    bytes_per_second: int | str | None = None,
+    shared_limit: str | None = None,
+    shared_limit_token: str | None = None,
+) -> DataFrame:
+    """`df`, whose rows pass no faster than the limit over all its tasks: `df.transform(throttle, "50k")`.
+
+    Bytes are Arrow bytes. `50k`, `64MB`, `64MiB` are understood. The rows, their order within a partition and
+    the schema stay. Each action on the result is a job with the whole limit. Spark's `mapInArrow` does it,
+    so pandas must be installed on the driver.
+
+    What lies below an exchange or a cache runs at full speed before the first row passes here; a warning
+    says so: put the throttle next to the source instead, or use `option("rowsPerSecond")` of this format.
+
+    Raises:
+        OptionError: no limit was given, or one that makes no sense.
+        ServiceUnavailableError: the driver's service cannot be started.
+    """
+    given = {
+        "rowsPerSecond": rows_per_second,
+        "bytesPerSecond": bytes_per_second,
+        "sharedLimit": shared_limit,
+        "sharedLimitToken": shared_limit_token,
+    }
+    options, _ = CommonOptions.parse({name: value for name, value in given.items() if value is not None})
+    if not is_limited(options):
+        raise OptionError(
+            "throttle takes rows_per_second, bytes_per_second or shared_limit", option="rowsPerSecond"
+        )
+    _warn_of_barriers(df)
+    spec = JobSpec(
+        "throttle", rows_per_second=options.rows_per_second, bytes_per_second=options.bytes_per_second
+    )
+    return df.mapInArrow(_Throttle(service_of(df.sparkSession), new_job_id(), spec, options), df.schema)
+
+
+class _Throttle:
+    """What runs in each Spark task; pickled by reference to this class."""
+
+    def __init__(self, service: ServiceAddress, plan: str, spec: JobSpec, options: CommonOptions) -> None:
+        self._service = service
+        self._plan = plan
+        self._spec = spec
+        self._options = options
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        watch = HangupWatch()
+        task = TaskContext.get()
+        assert task is not None
+        partition = task.partitionId()
+        job = run_id(self._plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
+        with ExitStack() as stack:
+            link = stack.enter_context(
+                TaskLink(self._service, job, self._spec, self._options, f"partition {partition}")
+            )
+            assert link.limiter is not None
+            counters = link.counters(partition, task.taskAttemptId(), scan=task.stageId())
+            pacer = Pacer(link.limiter, counters=counters)
+            stack.enter_context(watch.calling(pacer.cancel))
+            yield from pacer.pace(batches)
+            counters.enter(Phase.DONE)
+
+
+def _warn_of_barriers(df: Any) -> None:
+    plan = _plan_of(df)
+    for pattern, name in _BARRIERS.items():
+        if re.search(pattern, plan):
+            _log.warning(
+                "throttle: there is %s below it, which runs at full speed before the first row comes here; "
+                "throttle nearer to the source",
+                name,
+            )
+
+
+def _plan_of(df: Any) -> str:
+    """The physical plan as text; explain() prints it, and nothing public returns it."""
+    if hasattr(df, "_jdf"):
+        return str(df._jdf.queryExecution().executedPlan().toString())  # noqa: SLF001 - see above
+    return str(df._explain_string()) if hasattr(df, "_explain_string") else ""  # noqa: SLF001
