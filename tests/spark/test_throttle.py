@@ -51,7 +51,8 @@ def test_a_limit_that_makes_no_sense_is_refused(
 def test_a_barrier_below_is_warned_of(
     spark: SparkSession, barrier: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    df = spark.range(10).groupBy(f.expr("id % 3")).count() if barrier == "exchange" else spark.range(10).cache()
+    counted = spark.range(10).groupBy(f.expr("id % 3")).count()
+    df = counted if barrier == "exchange" else spark.range(10).cache()
     with caplog.at_level(logging.WARNING, "spark_channel"):
         spark_channel.throttle(df, 1_000)
     assert barrier in caplog.text
