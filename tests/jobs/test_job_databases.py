@@ -196,6 +196,15 @@ def test_several_session_statements_on_oracle_become_one_block(make_job: Any) ->
     )
 
 
+def test_settings_of_a_jdbc_driver_reach_the_driver_where_there_is_one(make_job: Any) -> None:
+    settings = {"oracle.net.CONNECT_TIMEOUT": 5000}
+    spark = read(make_job, "oraclereader", connection=at("jdbc:oracle:thin:@h:1521:x"), jdbcConfig=settings)
+    assert spark.spec.reader.options["oracle.net.CONNECT_TIMEOUT"] == "5000"
+    ours = read(make_job, jdbcConfig=settings)
+    assert "oracle.net.CONNECT_TIMEOUT" not in ours.spec.reader.options
+    assert any("jdbcConfig (no JDBC driver takes part)" in text for text in ours.warnings)
+
+
 def test_a_writer_becomes_our_connectors_options(make_job: Any) -> None:
     loaded = write(
         make_job,
@@ -300,7 +309,11 @@ def test_sparks_jdbc_writer_empties_the_table_itself(make_job: Any, statement: s
         ("r", {"column": ["1"], "connection": at(MYSQL, "t; drop")}, r"table got 't; drop'"),
         ("r", {"splitPk": "id + 1"}, "splitPk got 'id \\+ 1'; it takes one column's name"),
         ("r", {"splitPk": "id", "lowerBound": 1}, "upperBound is missing"),
-        ("r", {"jdbcConfig": {}}, "jdbcConfig is not supported: write the driver's settings into jdbcUrl"),
+        (
+            "r",
+            {"jdbcConfig": {"a": []}},
+            "jdbcConfig got an object; it takes an object of the driver's settings",
+        ),
         ("w", {"writeMode": "merge"}, "writeMode got 'merge'; it takes insert, replace, update"),
         ("w", {"column": ["a", "a"]}, "column got a list; it takes the target's column names, each once"),
         (

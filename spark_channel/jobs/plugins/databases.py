@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator
+from pydantic import BeforeValidator, Field
 
 from spark_channel.jobs.place import End, Place
 from spark_channel.jobs.sql import expand_tables, plain_columns, select_statements, selects
@@ -68,6 +68,12 @@ def _objects(value: Any) -> Any:
     return value
 
 
+def _properties(value: Any) -> Any:
+    if not isinstance(value, dict) or any(isinstance(one, (dict, list)) for one in value.values()):
+        raise ValueError("an object of the driver's settings")
+    return {key: str(one) for key, one in value.items()}
+
+
 class ReaderConnection(Section):
     jdbc_url: Texts
     table: Texts = ()
@@ -87,12 +93,10 @@ class DatabaseReader(Section):
         "checkSlave": "the replica's lag is not checked",
         "hint": "the database plans the query",
     }
-    refused: ClassVar[dict[str, str]] = {
-        "jdbcConfig": "write the driver's settings into jdbcUrl",
-    }
 
     username: Text | None = None
     password: Text | None = None
+    jdbc_config: Annotated[dict[str, str], BeforeValidator(_properties)] = Field(default_factory=dict)
     column: Texts = ()
     connection: Annotated[tuple[ReaderConnection, ...], BeforeValidator(_objects)]
     where: Text = ""
@@ -180,6 +184,10 @@ def database_reader(named: Database, parameter: dict[str, Any], place: Place) ->
     given = place.read(DatabaseReader, parameter)
     database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
     options = {**_login(given), **_session(given.session, database)}
+    if given.jdbc_config and database.connector is None:
+        options = {**given.jdbc_config, **options}
+    elif given.jdbc_config:
+        place.left.append(f"{place.key('jdbcConfig')} (no JDBC driver takes part)")
     if given.fetch_size is not None:
         options["fetchsize"] = str(given.fetch_size)
     by_query = [bool(connection.query_sql) for connection in given.connection]

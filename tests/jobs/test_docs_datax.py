@@ -1,0 +1,64 @@
+"""The migration page names every plugin and every key that the code knows."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_channel.jobs import document
+from spark_channel.jobs.columns import NamedColumn, PickedColumn
+from spark_channel.jobs.plugins import READERS, WRITERS, databases, files, hive, stream
+from spark_channel.jobs.transformers import _STEPS
+from spark_channel.jobs.values import Section
+
+PAGE = Path(__file__).resolve().parents[2].joinpath("docs", "datax.md").read_text()
+SECTIONS = dict(re.findall(r"^##+ (.*?)\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE))
+TEXT_READER = "txtfilereader, and hdfsreader with text or csv"
+WHERE: list[tuple[type[Section], str]] = [
+    (stream.StreamReader, "streamreader"),
+    (stream.MadeUpColumn, "streamreader"),
+    (stream.StreamWriter, "streamwriter"),
+    (files.TxtFileReader, TEXT_READER),
+    (files.HdfsReader, TEXT_READER),
+    (files.CsvReaderConfig, TEXT_READER),
+    (PickedColumn, TEXT_READER),
+    (files.TxtFileWriter, "txtfilewriter"),
+    (files.HdfsWriter, "hdfswriter"),
+    (databases.DatabaseReader, "Database readers"),
+    (databases.ReaderConnection, "Database readers"),
+    (databases.DatabaseWriter, "Database writers"),
+    (databases.WriterConnection, "Database writers"),
+    (hive.HiveReader, "hivereader, hivewriter"),
+    (hive.HiveWriter, "hivereader, hivewriter"),
+    (document.SpeedSetting, "Settings"),
+    (document.ErrorLimit, "Settings"),
+    (document.ColumnFormats, "Settings"),
+    (document.ChannelSection, "Settings"),
+    (document.Core, "Settings"),
+    (document.JobFile, "Settings"),
+]
+
+
+@pytest.mark.parametrize("plugin", sorted({*READERS, *WRITERS}))
+def test_every_plugin_is_named(plugin: str) -> None:
+    assert f"`{plugin}`" in SECTIONS["Readers and writers"]
+
+
+@pytest.mark.parametrize("name", sorted({*_STEPS, "dx_groovy"}))
+def test_every_transformer_is_named(name: str) -> None:
+    assert f"`{name}`" in SECTIONS["Transformers"]
+
+
+@pytest.mark.parametrize(("section", "title"), WHERE, ids=lambda value: getattr(value, "__name__", ""))
+def test_every_key_is_named_in_its_table(section: type[Section], title: str) -> None:
+    fields = {field.alias or name for name, field in section.model_fields.items()}
+    body = SECTIONS[title]
+    missing = [
+        key for key in {*fields, *section.ignored, *section.refused} if not re.search(rf"\b{key}\b", body)
+    ]
+    assert missing == []
+
+
+def test_the_named_columns_of_hive_are_described() -> None:
+    assert set(NamedColumn.model_fields) == {"name", "type"}
+    assert "names and Hive types" in SECTIONS["hdfswriter"]

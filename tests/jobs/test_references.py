@@ -1,0 +1,39 @@
+from pathlib import Path
+
+import pytest
+
+from spark_channel.errors import OptionError
+from spark_channel.jobs import resolve_references
+
+
+def test_references_become_values_also_inside_a_url(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("hunter2\n")
+    monkeypatch.setenv("DB_HOST", "replica")
+    options = {
+        "password": f"${{file:{secret}}}",
+        "url": "jdbc:mysql://${env:DB_HOST}/shop",
+        "rows": 5,
+        "q": "$x ${x}",
+    }
+    assert resolve_references(options) == {
+        "password": "hunter2",
+        "url": "jdbc:mysql://replica/shop",
+        "rows": 5,
+        "q": "$x ${x}",
+    }
+
+
+@pytest.mark.parametrize(
+    ("reference", "message"),
+    [
+        (
+            "${env:NOT_SET_ANYWHERE}",
+            "option 'password': the environment variable NOT_SET_ANYWHERE is not set",
+        ),
+        ("${file:/no/such/file}", "option 'password': /no/such/file cannot be read: No such file"),
+    ],
+)
+def test_a_reference_that_leads_nowhere_is_named(reference: str, message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        resolve_references({"password": reference})
