@@ -22,7 +22,9 @@ from tests.channel.helpers import rows as batch_of
 from tests.channel.model import Model, Row, Txn
 
 ACTORS = 4
-actors = st.integers(0, ACTORS - 1)
+weights = st.sampled_from([0, 1, 1, 2, 3, 12])
+fed = st.sampled_from([True, True, True, False])
+choices = st.integers(0, ACTORS - 1)
 WORDS: dict[type[BaseException], str] = {
     ChannelClosedError: "closed",
     ChannelFullError: "no room",
@@ -74,9 +76,9 @@ class Actor:
 
 class ChannelMachine(RuleBasedStateMachine):
     @initialize(
-        capacity_rows=st.integers(1, 12),
-        capacity_bytes=st.integers(1, 40),
-        transaction_rows=st.none() | st.integers(1, 12),
+        capacity_rows=st.integers(1, 20),
+        capacity_bytes=st.integers(1, 50),
+        transaction_rows=st.none() | st.integers(1, 20),
         overflow=st.sampled_from(["block", "reject", "overwrite"]),
     )
     def start(
@@ -120,42 +122,58 @@ class ChannelMachine(RuleBasedStateMachine):
         self.clock.wait_until_blocked([a.thread for a in self.actors])
         return self.actors[actor].answers.pop() if self.actors[actor].answers else "waits"
 
+    def answer(self, actor: int) -> Any:
+        """What an actor that waited has got."""
+        del self.waiting[actor]
+        (answer,) = self.actors[actor].answers
+        self.actors[actor].answers.clear()
+        return answer
+
+    def feed(self, wanted: bool) -> None:
+        """See to it that there is something to take, where that needs no wait."""
+        model = self.model
+        free = not (model.pushing or model.closed or model.broken)
+        if wanted and free and not model.ready:
+            rows = self.rows(3, 1)
+            if model.fits(rows, model.held()):
+                assert self.channel.push(batch_of(3, rows[0][0]), nbytes=3) is model.push(-1, rows)
+                self.settle()
+
     def settle(self) -> None:
         """Let the model go as far as the channel went; then both must have the same waiters."""
         self.clock.wait_until_blocked([a.thread for a in self.actors])
         model = self.model
         model.grant()
-        while model.pulling and (model.broken or model.ready or model.over(model.pulling[0])):
+        while model.pulling and model.ready and not model.broken:
             actor = model.pulling.pop(0)
-            del self.waiting[actor]
-            (answer,) = self.actors[actor].answers
-            self.actors[actor].answers.clear()
-            if model.broken:
-                assert answer == "failed"
-            elif not model.ready:
-                assert answer == "end"
-            else:
-                model.consume(self.weighed(answer))
-                model.grant()
+            model.consume(self.weighed(self.answer(actor)))
+            model.grant()
+        for actor in [a for a in model.pulling if model.broken or model.over(a)]:
+            model.pulling.remove(actor)
+            assert self.answer(actor) == ("failed" if model.broken else "end")
         still = {actor for actor, _ in model.pushing}
         for actor in [a for a, what in self.waiting.items() if what == "push" and a not in still]:
-            del self.waiting[actor]
-            (answer,) = self.actors[actor].answers
-            self.actors[actor].answers.clear()
-            assert answer == ("failed" if model.broken else "closed" if model.closed else True)
+            assert self.answer(actor) == ("failed" if model.broken else "closed" if model.closed else True)
         assert not any(actor.answers for actor in self.actors)
         assert set(self.waiting) == still | set(model.pulling)
 
-    def idle(self, actor: int, *, in_transaction: bool | None = None) -> bool:
-        if actor in self.waiting:
-            return False
-        return in_transaction is None or (actor in self.model.transactions) == in_transaction
+    def choose(self, choice: int, *, in_transaction: bool = False) -> int | None:
+        """One of the actors that can do it."""
+        able = self.model.transactions if in_transaction else range(ACTORS)
+        idle = [actor for actor in able if actor not in self.waiting]
+        return idle[choice % len(idle)] if idle else None
+
+    def ensure_transaction(self, actor: int) -> None:
+        if actor not in self.model.transactions:
+            assert self.call(actor, lambda: self.channel.transaction().begin()) is None
+            self.model.transactions[actor] = Txn()
 
     # ---- rules
 
-    @rule(actor=actors, count=st.integers(1, 15), weight=st.integers(0, 12))
-    def push(self, actor: int, count: int, weight: int) -> None:
-        if self.idle(actor):
+    @rule(choice=choices, count=st.integers(1, 15), weight=weights)
+    def push(self, choice: int, count: int, weight: int) -> None:
+        actor = self.choose(choice)
+        if actor is not None:
             rows = self.rows(count, weight)
             answer = self.call(
                 actor, lambda: self.channel.push(batch_of(count, rows[0][0]), nbytes=count * weight)
@@ -169,9 +187,11 @@ class ChannelMachine(RuleBasedStateMachine):
                 assert answer == expected
             self.settle()
 
-    @rule(actor=actors)
-    def pull(self, actor: int) -> None:
-        if self.idle(actor):
+    @rule(choice=choices, fed=fed)
+    def pull(self, choice: int, fed: bool) -> None:
+        self.feed(fed)
+        actor = self.choose(choice)
+        if actor is not None:
             answer = self.call(actor, self.channel.pull)
             if self.model.broken:
                 assert answer == "failed"
@@ -197,25 +217,24 @@ class ChannelMachine(RuleBasedStateMachine):
             self.model.consume(answer)
         self.settle()
 
-    @rule(actor=actors)
-    def begin(self, actor: int) -> None:
-        if self.idle(actor, in_transaction=False):
-            assert self.call(actor, lambda: self.channel.transaction().begin()) is None
-            self.model.transactions[actor] = Txn()
-
-    @rule(actor=actors, count=st.integers(1, 6), weight=st.integers(0, 12))
-    def put(self, actor: int, count: int, weight: int) -> None:
-        if self.idle(actor, in_transaction=True):
+    @rule(choice=choices, count=st.integers(1, 6), weight=weights)
+    def put(self, choice: int, count: int, weight: int) -> None:
+        actor = self.choose(choice)
+        if actor is not None:
+            self.ensure_transaction(actor)
             rows = self.rows(count, weight)
             answer = self.call(
                 actor, lambda: self.channel.put(batch_of(count, rows[0][0]), nbytes=count * weight)
             )
             assert answer == self.model.put(actor, rows)
 
-    @rule(actor=actors)
-    def take(self, actor: int) -> None:
+    @rule(choice=choices, fed=fed)
+    def take(self, choice: int, fed: bool) -> None:
+        self.feed(fed)
         model = self.model
-        if self.idle(actor, in_transaction=True):
+        actor = self.choose(choice)
+        if actor is not None:
+            self.ensure_transaction(actor)
             answer = self.call(actor, self.channel.take)
             txn = model.transactions[actor]
             if len(txn.takes) >= model.transaction_rows:
@@ -232,9 +251,10 @@ class ChannelMachine(RuleBasedStateMachine):
                 txn.takes += taken
             self.settle()
 
-    @rule(actor=actors)
-    def commit(self, actor: int) -> None:
-        if self.idle(actor, in_transaction=True):
+    @rule(choice=choices)
+    def commit(self, choice: int) -> None:
+        actor = self.choose(choice, in_transaction=True)
+        if actor is not None:
 
             def commit() -> None:
                 transaction = self.channel.transaction()
@@ -244,9 +264,10 @@ class ChannelMachine(RuleBasedStateMachine):
             assert self.call(actor, commit) == self.model.commit(actor)
             self.settle()
 
-    @rule(actor=actors)
-    def roll_back(self, actor: int) -> None:
-        if self.idle(actor, in_transaction=True):
+    @rule(choice=choices)
+    def roll_back(self, choice: int) -> None:
+        actor = self.choose(choice, in_transaction=True)
+        if actor is not None:
 
             def roll_back() -> None:
                 transaction = self.channel.transaction()
@@ -257,17 +278,18 @@ class ChannelMachine(RuleBasedStateMachine):
             self.model.roll_back(actor)
             self.settle()
 
-    @rule(actor=actors)
-    def die(self, actor: int) -> None:
+    @rule(choice=choices)
+    def die(self, choice: int) -> None:
         """The thread ends; what its transaction took comes back, and another thread takes its place."""
-        if self.idle(actor):
+        actor = self.choose(choice)
+        if actor is not None:
             self.actors[actor].end()
             self.actors[actor] = Actor(self.clock)
             if actor in self.model.transactions:
                 self.model.roll_back(actor)
             self.settle()
 
-    @rule(capacity_rows=st.integers(1, 12), capacity_bytes=st.integers(1, 40))
+    @rule(capacity_rows=st.integers(1, 20), capacity_bytes=st.integers(1, 50))
     def resize(self, capacity_rows: int, capacity_bytes: int) -> None:
         try:
             answer: Any = self.channel.resize(capacity_rows=capacity_rows, capacity_bytes=capacity_bytes)  # type: ignore[func-returns-value]
@@ -324,8 +346,8 @@ class ChannelMachine(RuleBasedStateMachine):
 
 
 ChannelMachine.TestCase.settings = settings(
-    max_examples=60,
-    stateful_step_count=40,
+    max_examples=150,
+    stateful_step_count=60,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
