@@ -277,7 +277,7 @@ class DataCarrier:
         if through or (driver is not None and driver.is_here()):
             with self._lock:
                 self._raise_if_failed()
-        return through and self.backlog == 0
+        return through and self.ended
 
     def __enter__(self) -> Self:
         return self

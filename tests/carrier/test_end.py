@@ -98,6 +98,15 @@ def test_shutdown_without_a_consumer_says_that_rows_are_left() -> None:
     assert carrier.shutdown() is True
 
 
+def test_shutdown_says_that_rows_are_left_which_a_transaction_holds() -> None:
+    carrier = DataCarrier()
+    carrier.produce(batch(1))
+    with carrier.channels[0].transaction() as transaction:
+        assert transaction.take() is not None
+        assert carrier.shutdown() is False
+    assert carrier.shutdown() is True
+
+
 # ---- fail
 
 
