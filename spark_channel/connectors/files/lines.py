@@ -70,6 +70,7 @@ class TextFile:
         self._encoding = encoding
         self._raw = _is_utf8(encoding) or _is_ascii_superset(encoding)
         self._shown = shown
+        self._streams: list[pa.CompressedInputStream] = []
         self.newline = b"\n"
 
     def _stream(self) -> Callable[[int], bytes]:
@@ -78,8 +79,10 @@ class TextFile:
         if self._codec is None:
             read = self._opened.read
         else:
-            # Closing this would close `opened`, which is its owner's.
-            read = pa.CompressedInputStream(self._opened, self._codec).read
+            stream = pa.CompressedInputStream(self._opened, self._codec)
+            # Kept, since a stream that is collected closes `opened`, which is its owner's.
+            self._streams.append(stream)
+            read = stream.read
         if self._raw:
             return read
         decoder = codecs.getincrementaldecoder(self._encoding)()
@@ -129,8 +132,10 @@ class TextFile:
             wanted = max(1, size())
             cut = 0
             while not cut:
-                if not at_end and (len(pending) < wanted or cut == 0):
-                    chunk = bytes(read(max(wanted - len(pending), _HEAD if not pending else len(pending), 1)))
+                if not at_end:
+                    # More of a record that is larger than a block: twice as much each time.
+                    missing = wanted - len(pending)
+                    chunk = bytes(read(missing if missing > 0 else len(pending)))
                     at_end = not chunk
                     pending += chunk
                 if first and self._raw:

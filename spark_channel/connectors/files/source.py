@@ -97,7 +97,7 @@ def plan_source(
             f"{shown} holds no data files, so its columns are unknown; give a schema to read it as empty"
         )
     in_folders = pa.schema(partition_fields(files))
-    in_files, dialect, certain = _columns_of(form, options, files)
+    in_files, dialect, certain = _columns_of(form, options, files, given)
     in_files = pa.schema([field for field in in_files if field.name not in in_folders.names])
     if given is not None:
         in_files, in_folders = _as_given(form, in_files, in_folders, given)
@@ -114,7 +114,7 @@ def plan_source(
 
 
 def _columns_of(
-    form: Format, options: FileReadOptions, files: Sequence[SourceFile]
+    form: Format, options: FileReadOptions, files: Sequence[SourceFile], given: pa.Schema | None
 ) -> tuple[pa.Schema, Dialect, bool]:
     """(columns, dialect, whether a manifest says so)."""
     written = _written(files)
@@ -122,7 +122,7 @@ def _columns_of(
         return *written, True
     merge = getattr(options, "merge_schema", False)
     if form.text:
-        return _sampled(form, options, files), {}, False
+        return _sampled(form, options, files, given), {}, False
     schemas = [_schema_of(form, options, file) for file in (files if merge else files[:1])]
     if not schemas:
         return pa.schema([]), {}, False
@@ -159,7 +159,9 @@ def _shown(file: SourceFile) -> str:
     return file.path if not file.root else f"{file.root.split('://', 1)[0]}://{file.path}"
 
 
-def _sampled(form: Format, options: FileReadOptions, files: Sequence[SourceFile]) -> pa.Schema:
+def _sampled(
+    form: Format, options: FileReadOptions, files: Sequence[SourceFile], given: pa.Schema | None
+) -> pa.Schema:
     """The columns that samples of the first files agree on."""
     kinds: dict[str, pa.DataType] = {}
     for file in files[:_SAMPLED_FILES]:
@@ -170,7 +172,7 @@ def _sampled(form: Format, options: FileReadOptions, files: Sequence[SourceFile]
             found = pa.schema([field for field in found if field.name in kinds])
         for field in found:
             kinds[field.name] = merge_inferred(kinds.get(field.name, pa.null()), field.type)
-    if not kinds:
+    if not kinds and given is None:
         shown = ", ".join(options.all_paths())
         raise SourceError(f"{shown} is empty, so its columns are unknown; give a schema to read it as empty")
     return pa.schema([(name, plain_inferred(kind)) for name, kind in kinds.items()])

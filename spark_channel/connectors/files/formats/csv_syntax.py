@@ -162,6 +162,7 @@ class CsvSyntax:
 
     def values(self, record: bytes) -> list[str | None]:
         """The values of one record, as text."""
+        count = record.count(self.sep.encode()) + 1
         table = pacsv.read_csv(
             pa.BufferReader(record.rstrip(b"\r\n") + b"\n"),
             read_options=pacsv.ReadOptions(
@@ -169,11 +170,11 @@ class CsvSyntax:
             ),
             parse_options=self.parse_options(),
             convert_options=pacsv.ConvertOptions(
-                column_types={
-                    f"f{number}": pa.string() for number in range(record.count(self.sep.encode()) + 1)
-                },
+                # Bytes, since this also shows what is no UTF-8.
+                column_types={f"f{number}": pa.binary() for number in range(count)},
                 strings_can_be_null=False,
                 null_values=[],
             ),
         )
-        return [column[0].as_py() if len(column) else None for column in table.columns]
+        found = [column[0].as_py() if len(column) else None for column in table.columns]
+        return [None if value is None else value.decode("utf-8", "replace") for value in found]

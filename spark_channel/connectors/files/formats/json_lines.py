@@ -50,7 +50,7 @@ def parse_lines(
             continue
         if wanted.strict and (unknown := row.keys() - known):
             names = ", ".join(sorted(unknown))
-            reason = f"field {names} is not in the sample that the schema comes from; raise sampleBytes, or give a schema"
+            reason = f"field {names} was not in the sample; raise sampleBytes, or give a schema"
             yield number, LineError(f"{reason}: {shown}", None)
             continue
         values: list[Any] = []

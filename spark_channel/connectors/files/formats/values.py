@@ -1,5 +1,6 @@
 """Arrow values as the text that CSV and JSON carry."""
 
+import bz2
 from collections.abc import Callable
 from typing import Any
 
@@ -80,9 +81,9 @@ def join_lines(lines: pa.Array) -> bytes:
 class _Members:
     """Compresses runs of `_MEMBER` bytes, each a whole gzip, bz2, zstd or lz4 member; readers join them."""
 
-    def __init__(self, sink: Any, codec: pa.Codec) -> None:
+    def __init__(self, sink: Any, compress: Callable[[bytes], bytes]) -> None:
         self._sink = sink
-        self._codec = codec
+        self._compress = compress
         self._held = bytearray()
 
     def write(self, data: bytes) -> None:
@@ -92,7 +93,7 @@ class _Members:
 
     def end(self) -> None:
         if self._held:
-            self._sink.write(self._codec.compress(bytes(self._held), asbytes=True))
+            self._sink.write(self._compress(bytes(self._held)))
             self._held.clear()
 
 
@@ -100,5 +101,9 @@ def compressed(sink: Any, codec: str, level: int | None) -> tuple[Any, Callable[
     """A stream that compresses into `sink`, and what ends it without closing `sink`."""
     if codec == "none":
         return sink, lambda: None
-    members = _Members(sink, pa.Codec(codec, compression_level=level))
+    if codec == "bz2":
+        members = _Members(sink, lambda data: bz2.compress(data, level or 9))
+    else:
+        found = pa.Codec(codec, compression_level=level)
+        members = _Members(sink, lambda data: bytes(found.compress(data, asbytes=True)))
     return members, members.end

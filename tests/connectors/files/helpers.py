@@ -1,0 +1,89 @@
+"""What the tests of the file connectors share."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors import Receipt, WriteContext, load_reader, load_writer
+from spark_channel.connectors.files.reader import FilesReader
+from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
+
+FORMATS = ("parquet", "csv", "json", "arrow", "orc")
+
+
+def reader_of(form: str, path: object, **options: Any) -> FilesReader:
+    found, _ = load_reader({"reader": form, "path": str(path), **options})
+    assert isinstance(found, FilesReader)
+    return found
+
+
+def writer_of(form: str, path: object, **options: Any) -> FilesWriter:
+    found, _ = load_writer({"writer": form, "path": str(path), **options})
+    assert isinstance(found, FilesWriter)
+    return found
+
+
+def read_all(reader: FilesReader, advice: int = 4) -> pa.Table:
+    """Everything, in the order of the splits."""
+    schema = reader.schema()
+    batches = [batch for split in reader.split(advice) for batch in reader.read(split)]
+    return pa.Table.from_batches(batches, schema)
+
+
+def read(form: str, path: object, advice: int = 4, **options: Any) -> pa.Table:
+    return read_all(reader_of(form, path, **options), advice)
+
+
+def stage(
+    writer: FilesWriter, plan: FilesPlan, tables: Sequence[pa.Table], attempt: int = 0
+) -> list[Receipt]:
+    """One task per table, each with its attempt closed."""
+    receipts = []
+    for task, table in enumerate(tables):
+        opened = writer.open(plan, task, attempt + task)
+        try:
+            for batch in table.to_batches():
+                opened.write(batch)
+            receipts.append(opened.close())
+        except BaseException:
+            opened.rollback()
+            raise
+    return receipts
+
+
+def prepare(writer: FilesWriter, schema: pa.Schema, job: str = "job", **context: Any) -> FilesPlan:
+    plan = writer.prepare(WriteContext(job, **context), schema)
+    assert isinstance(plan, FilesPlan)
+    return plan
+
+
+def write(
+    form: str,
+    path: object,
+    *tables: pa.Table,
+    job: str = "job",
+    context: dict[str, Any] | None = None,
+    **options: Any,
+) -> FilesPlan:
+    """A whole write, one task per table."""
+    writer = writer_of(form, path, **options)
+    plan = prepare(writer, tables[0].schema, job, **(context or {}))
+    if plan.published_at is None:
+        writer.commit(plan, stage(writer, plan, tables))
+    return plan
+
+
+def numbers(*values: int) -> pa.Table:
+    return pa.table({"n": pa.array(values, pa.int64())})
+
+
+def visible(form: str, path: Path) -> list[int]:
+    """The numbers that a reader of ours sees."""
+    return sorted(read(form, path).column("n").to_pylist())
+
+
+def leftovers(path: Path) -> list[str]:
+    """Hidden things in a directory, at any depth."""
+    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.name.startswith("."))
