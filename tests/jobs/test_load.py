@@ -1,4 +1,5 @@
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,12 @@ def test_a_valid_job_loads_from_path_text_and_data_alike(path: Path) -> None:
     assert from_path.name == path.stem
     if "//" not in text.replace("://", ""):
         assert load_job(json.loads(text)).specs == from_path.specs
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)
+def test_what_a_job_asks_for_travels_to_executors(path: Path) -> None:
+    loaded = load_job(path, all_content=True)
+    assert pickle.loads(pickle.dumps(loaded)) == loaded
 
 
 def _ends(spec: TransferSpec) -> list[tuple[str, Endpoint]]:
