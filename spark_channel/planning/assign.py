@@ -1,13 +1,14 @@
 """Which task runs in which Spark task, so that no host is hit by one group alone."""
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, zip_longest
 
 from spark_channel.planning.channels import positive
-from spark_channel.planning.types import Split, Task, TaskGroup
+from spark_channel.planning.types import Task, TaskGroup
 
-__all__ = ["assign_fairly", "largest_first"]
+__all__ = ["assign_fairly"]
 
 
 def assign_fairly(tasks: Sequence[Task], channels: int, channels_per_group: int = 5) -> list[TaskGroup]:
@@ -25,34 +26,26 @@ def assign_fairly(tasks: Sequence[Task], channels: int, channels_per_group: int 
     per_group = positive("channelsPerTask", channels_per_group)
     if not tasks:
         return []
-    mark = _mark_of_richer_side(tasks)
-    groups = _deal(tasks, -(-channels // per_group), mark)
+    mark, order = _mark_of_richer_side(tasks), _size_order(tasks)
+    groups = _deal(sorted(tasks, key=order), -(-channels // per_group), mark)
     fewest, more = divmod(channels, len(groups))
     return [
-        TaskGroup(number, tuple(largest_first(dealt)), fewest + (number < more))
+        TaskGroup(number, tuple(sorted(dealt, key=order)), fewest + (number < more))
         for number, dealt in enumerate(groups)
     ]
 
 
-def largest_first(tasks: Sequence[Task]) -> list[Task]:
-    """Sorted by estimated size, ties in the order given.
+def _size_order(tasks: Sequence[Task]) -> Callable[[Task], float]:
+    """A sort key that puts the largest first and keeps the order of equals.
 
     Bytes and rows do not compare: the estimate that more tasks have counts for all (bytes on ties). A task
     without it comes first, since it may be the largest.
     """
     by_bytes = sum(task.split.nbytes is not None for task in tasks)
     by_rows = sum(task.split.rows is not None for task in tasks)
-    if not by_bytes and not by_rows:
-        return list(tasks)
-    estimate: Callable[[Split], int | None] = (
-        (lambda split: split.nbytes) if by_bytes >= by_rows else (lambda split: split.rows)
-    )
-
-    def order(task: Task) -> tuple[bool, int]:
-        size = estimate(task.split)
-        return (size is not None, -(size or 0))
-
-    return sorted(tasks, key=order)
+    if by_bytes >= by_rows:
+        return lambda task: -math.inf if (size := task.split.nbytes) is None else -size
+    return lambda task: -math.inf if (size := task.split.rows) is None else -size
 
 
 def _mark_of_richer_side(tasks: Sequence[Task]) -> Callable[[Task], str | None]:
@@ -65,10 +58,10 @@ def _mark_of_richer_side(tasks: Sequence[Task]) -> Callable[[Task], str | None]:
 
 def _deal(tasks: Sequence[Task], groups: int, mark: Callable[[Task], str | None]) -> list[list[Task]]:
     by_mark: dict[str | None, list[Task]] = {}
-    for task in largest_first(tasks):
+    for task in tasks:
         by_mark.setdefault(mark(task), []).append(task)
-    # Sizes must not change which mark is dealt first: marks go in the order of the tasks as given.
-    hands = [by_mark[name] for name in dict.fromkeys(map(mark, tasks))]
+    # Sizes must not change which mark is dealt first: marks go in the order of their first task.
+    hands = sorted(by_mark.values(), key=lambda hand: min(task.id for task in hand))
     rounds = (task for turn in zip_longest(*hands) for task in turn if task is not None)
     dealt = _in_turn(rounds, groups)
     if _is_even(dealt, mark):

@@ -9,13 +9,13 @@ LIMIT_SECONDS = 2.0
 
 
 def plan_many() -> tuple[float, TransferPlan]:
-    """Seconds for one plan of `TASKS` tasks of unequal size into 1 000 Spark tasks of 5 channels."""
+    """Seconds of one core for one plan of `TASKS` tasks of unequal size into 1 000 groups of 5 channels."""
     spec = TransferSpec(Endpoint("generator"), Endpoint("discard"), channels=5_000, channels_per_task=5)
     splits = [Split({"n": number}, rows=number * 7919 % 10_007) for number in range(TASKS)]
     marks = [f"host-{number % 100}" for number in range(TASKS)]
-    start = time.perf_counter()
+    start = time.process_time()
     made = plan(spec, splits, parallelism=2, reader_marks=marks)
-    return time.perf_counter() - start, made
+    return time.process_time() - start, made
 
 
 def test_100_000_tasks_plan_in_under_two_seconds() -> None:
