@@ -7,7 +7,7 @@ from spark_channel.channel.limiter import Payment
 from spark_channel.channel.producing import Producing
 from spark_channel.channel.staged import Staged
 from spark_channel.channel.state import Payer
-from spark_channel.errors import ChannelFullError, TransactionFullError
+from spark_channel.errors import ChannelFullError, EndOfChannel, TransactionFullError
 
 __all__ = ["Committing"]
 
@@ -40,8 +40,13 @@ class Committing(Producing):
                     f"{staged.taken_rows} rows taken, transaction_rows is {most_rows}: "
                     "commit smaller transactions"
                 )
-            if not self._wait_for_data(self.keep_alive, staged.taken_rows):
-                return None
+            try:
+                if not self._wait_for_data(self.keep_alive, staged.taken_rows):
+                    return None
+            except EndOfChannel:
+                if staged.takes:
+                    return None  # to be committed: raising would roll back the last rows, again and again
+                raise
             parcel = self._stock.pop(most_rows - staged.taken_rows)
             self._room.held_rows += parcel.rows
             self._room.held_bytes += parcel.nbytes

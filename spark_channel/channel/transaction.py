@@ -73,8 +73,9 @@ class Transaction:
     def take(self) -> pa.RecordBatch | None:
         """The oldest batch, cut to what the transaction may still take; None after `keep_alive` without one.
 
-        Its room stays held until `commit`. Raises `EndOfChannel` when the channel is closed and
-        nothing is left that could still come (other transactions may roll back), and
+        Its room stays held until `commit`. When the channel is closed and nothing can come any more:
+        None at once if the transaction has taken something (commit it), else `EndOfChannel`. While
+        other transactions hold rows, they may roll back, and that is waited for. Raises
         `TransactionFullError` when `transaction_rows` were taken.
         """
         self._require("take", TransactionState.OPEN)

@@ -242,7 +242,7 @@ class ChannelMachine(RuleBasedStateMachine):
             elif model.broken:
                 assert answer == "failed"
             elif not model.ready:
-                assert answer == ("end" if model.over(actor) else None)
+                assert answer == ("end" if model.over(actor) and not txn.takes else None)
             else:
                 taken = self.weighed(answer)
                 assert 0 < len(taken) <= model.transaction_rows - len(txn.takes)
@@ -341,6 +341,7 @@ class ChannelMachine(RuleBasedStateMachine):
             assert getattr(s, f"rows_{name}") == len(rows), name
             assert getattr(s, f"bytes_{name}") == sum(w for _, w in rows), name
         assert (s.capacity_rows, s.capacity_bytes) == (model.capacity_rows, model.capacity_bytes)
+        assert self.channel.backlog == len(model.ready)
         assert self.channel.ended == (model.broken or model.over())
         conserved(self.channel)
 

@@ -3,7 +3,7 @@
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.channel.parcel import Parcel, bytes_between, measure, rows_within
@@ -13,6 +13,7 @@ from tests.channel.helpers import numbers, rows
 sizes = st.tuples(st.integers(0, 500), st.integers(1, 60))
 
 
+@settings(deadline=None)
 @given(sizes, st.data())
 def test_shares_of_adjoining_slices_sum_exactly(size: tuple[int, int], data: st.DataObject) -> None:
     nbytes, count = size
@@ -23,6 +24,7 @@ def test_shares_of_adjoining_slices_sum_exactly(size: tuple[int, int], data: st.
     assert min(shares) >= 0
 
 
+@settings(deadline=None)
 @given(sizes, st.data())
 def test_rows_within_is_the_most_that_fits(size: tuple[int, int], data: st.DataObject) -> None:
     nbytes, count = size
@@ -59,6 +61,7 @@ def test_measure_takes_a_size_that_is_known() -> None:
         measure(rows(3), -1)
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
 def test_parcels_return_to_their_places_in_any_order(lengths: list[int], data: st.DataObject) -> None:
     stock = Stock()
@@ -76,6 +79,7 @@ def test_parcels_return_to_their_places_in_any_order(lengths: list[int], data: s
     assert numbers(stock.pop().batch for _ in iter(lambda: bool(stock), False)) == list(range(position))
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 9), st.integers(0, 40)), min_size=1, max_size=6),
     st.integers(-5, 30),

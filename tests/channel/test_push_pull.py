@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.channel import MemoryChannel, Overflow
@@ -160,6 +160,7 @@ def test_a_batch_larger_than_the_channel_is_sliced(
     assert channel.statistics().bytes_pulled == 10 * ROW
 
 
+@settings(deadline=None)
 @given(st.integers(1, 40), st.integers(0, 300), st.integers(1, 12), st.integers(1, 60))
 def test_slicing_loses_doubles_and_reorders_nothing(
     count: int, nbytes: int, capacity_rows: int, capacity_bytes: int
