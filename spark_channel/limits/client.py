@@ -13,6 +13,7 @@ from spark_channel.errors import LimitError, OptionError, ServiceDeniedError, Se
 from spark_channel.limits.flow import Flow, Share
 from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
 from spark_channel.limits.messages import (
+    OLD_GRANT_SECONDS,
     Ask,
     Denied,
     Done,
@@ -250,6 +251,9 @@ class LeaseLimiter:
             self._silent_since = now
         if isinstance(request, (Ask, Return)):
             self._number = request.number
+            self._ends = min(self._ends, now + nanoseconds(OLD_GRANT_SECONDS))
+            for flow in self._flows:
+                flow.shorten(self._ends)
         return request, now
 
     def _last_request(self, now: int) -> tuple[Request | None, int | None]:

@@ -19,6 +19,7 @@ from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
 from spark_channel.limits.ledger import DIMENSIONS, Client, Job, Lease, Ledger
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds, rate_in_micros
 from spark_channel.limits.messages import (
+    OLD_GRANT_SECONDS,
     Ask,
     ClientStatus,
     Denied,
@@ -58,7 +59,6 @@ they take turns."""
 MEASURABLE = 0.05
 HUNGRY_FROM = 0.95
 HEADROOM = 1.1
-MOST_AT_ONCE = 64
 CLIENTS_LISTED = 200
 LONGEST_TEXT = 256
 
@@ -96,7 +96,6 @@ class Coordinator:
         self._jobs: dict[str, Job] = {}
         self._ledger = Ledger(self._idle)
         self._blocked_until = self._now() + nanoseconds(predecessor_seconds)
-        self._tickets = 0
         self._in_line = 0
         self._wanting = 0
         self._paused = False
@@ -252,6 +251,7 @@ class Coordinator:
         self._settle(client, named, spent)
         if named is not None:
             self._measure(client, named, spent, missed)
+            self._ledger.shorten(named, now + nanoseconds(OLD_GRANT_SECONDS))
         client.answer = self._answer(client, now)
         return client.answer
 
@@ -411,13 +411,7 @@ class Coordinator:
         pace = (self._rates[0] // slots, self._rates[1] // slots)
         turn = self._turn(pace)
         if client.leases():
-            others = self._in_line - (client in client.job.line)
-            if others == 0 and client.turn_ends - now <= turn // 2:
-                client.turn_ends = now + turn
-            if client.turn_ends - now > turn // 8:
-                self._leave_line(client)
-                return self._grant(client, self._affordable(client, pace), now, client.turn_ends)
-            return self._in_turn(client, now)
+            return self._go_on(client, pace, turn, now) or self._in_turn(client, now)
         if self._is_next(client, pace, now):
             self._leave_line(client)
             client.turn_ends = now + turn
@@ -425,21 +419,30 @@ class Coordinator:
         self._enter_line(client)
         return self._inherit(client, pace, turn, now) or self._in_turn(client, now)
 
-    def _affordable(self, client: Client, pace: tuple[int, int]) -> tuple[int, int]:
-        """As much of `pace` as the client has, or is free."""
-        rows, nbytes = (
-            min(pace[each], client.charge[each] + max(0, self._rates[each] - self._ledger.charge[each]))
-            for each in DIMENSIONS
-        )
-        return rows, nbytes
+    def _go_on(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
+        """The rest of the client's turn; or another one, when nobody is in line and the limit allows it."""
+        free = [self._rates[each] - self._ledger.charge[each] for each in DIMENSIONS]
+        alone = self._in_line == (client in client.job.line)
+        again = alone and client.turn_ends - now <= turn // 2 and min(free) >= 0
+        if again:
+            client.turn_ends = now + turn
+        if client.turn_ends - now <= turn // 8:
+            return None
+        rows, nbytes = (min(pace[each], client.charge[each] + max(0, free[each])) for each in DIMENSIONS)
+        if rows < pace[0] // 8 or nbytes < pace[1] // 8:
+            return None
+        self._leave_line(client)
+        return self._grant(client, (rows, nbytes), now, client.turn_ends)
 
     def _inherit(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
         """The next place to come free, kept for the head of the line, so that it is never empty."""
         lease = self._ledger.next_end()
         if lease is None or lease.ends > now + turn // 2 or not self._is_near(client):
             return None
-        if any(mine > theirs for mine, theirs in zip(pace, lease.pace, strict=True)):
-            return None
+        for each, mine in enumerate(pace):
+            place = lease.client.charge[each]
+            if mine > place or self._ledger.charge[each] - place + mine > self._rates[each]:
+                return None
         self._leave_line(client)
         client.turn_ends = lease.ends + turn
         return self._grant(client, pace, now, client.turn_ends, starts=lease.ends, after=lease.client)
@@ -447,7 +450,7 @@ class Coordinator:
     def _in_turn(self, client: Client, now: int) -> Hold:
         """Stand in line, and come back when the turn is near."""
         self._enter_line(client)
-        ahead = client.job.line[client] - next(iter(client.job.line.values()))
+        ahead = self._ahead(client)
         slots = self._slots()
         turn = self._turn((self._rates[0] // slots, self._rates[1] // slots)) / NANOS
         first = self._ledger.next_end()
@@ -471,7 +474,7 @@ class Coordinator:
 
     def _is_next(self, client: Client, least: tuple[int, int] | list[int], now: int) -> bool:
         """There is room for `least` for this client and all who are before it in line."""
-        room = MOST_AT_ONCE
+        room = self._max_clients
         for dimension in DIMENSIONS:
             if self._limits[dimension] is not None:
                 free = self._rates[dimension] - self._ledger.charge[dimension]
@@ -479,17 +482,27 @@ class Coordinator:
         if room <= 0:
             return False
         self._drop_absent(now)
-        picks = {job: 0 for job in self._jobs.values() if job.line or job is client.job}
-        for _ in range(room):
-            open_jobs = [job for job, picked in picks.items() if picked < len(job.line) + (job is client.job)]
-            if not open_jobs:
-                break
-            job = min(open_jobs, key=lambda each: self._weight(each, picks[each], least))
-            picks[job] += 1
+        lined = [job for job in self._jobs.values() if job.line or job is client.job]
+        picks = room if len(lined) == 1 else self._picks(client.job, lined, room, least)
+        return self._ahead(client) < picks
+
+    def _picks(self, mine: Job, lined: list[Job], room: int, least: tuple[int, int] | list[int]) -> int:
+        """How many of `mine` are among the next `room`, when the job with the least goes first."""
+        picks = dict.fromkeys(lined, 0)
+        step = 1 + room // 64
+        for _ in range(0, room, step):
+            job = min(picks, key=lambda each: self._weight(each, picks[each], least))
+            picks[job] += step
+            if job is not mine and picks[job] >= len(job.line):
+                del picks[job]
+        return picks[mine]
+
+    def _ahead(self, client: Client) -> int:
+        """How many of its job are before `client` in line; at most, since some may have left it."""
         line = client.job.line
         if client not in line:
-            return picks[client.job] > len(line)
-        return client in islice(line, picks[client.job])
+            return len(line)
+        return line[client] - next(iter(line.values()))
 
     def _drop_absent(self, now: int) -> None:
         """Heads of lines that did not come when it was their turn lose their place."""
@@ -513,7 +526,7 @@ class Coordinator:
         lined = [job for job in self._jobs.values() if job.line]
         if lined and client.job is not min(lined, key=lambda job: self._weight(job, 0, (0, 0))):
             return False
-        return client in islice(client.job.line, min(MOST_AT_ONCE, max(1, self._slots() // 2)))
+        return self._ahead(client) < max(1, self._slots() // 2)
 
     # --- small parts
 
@@ -566,9 +579,9 @@ class Coordinator:
 
     def _enter_line(self, client: Client) -> None:
         if client not in client.job.line:
-            self._tickets += 1
             self._in_line += 1
-            client.job.line[client] = self._tickets
+            client.job.tickets += 1
+            client.job.line[client] = client.job.tickets
 
     def _leave_line(self, client: Client) -> None:
         if client.job.line.pop(client, None) is not None:

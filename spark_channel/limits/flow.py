@@ -45,6 +45,10 @@ class Flow:
         if ends <= now:
             self._void()
 
+    def shorten(self, ends: int) -> None:
+        """Nothing arrives after `ends`, which is still to come."""
+        self._ends = min(self._ends, ends)
+
     def stop(self, now: int) -> None:
         """Nothing arrives any more; what was saved up is void."""
         self.advance(now)

@@ -46,6 +46,7 @@ class Job:
     demand: list[int] = field(default_factory=lambda: [0, 0])
     charge: list[int] = field(default_factory=lambda: [0, 0])
     line: dict["Client", int] = field(default_factory=dict)
+    tickets: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +120,12 @@ class Ledger:
                 heapq.heapify(heap)
             heapq.heappush(heap, (ends, lease.id, lease))
         return lease
+
+    def shorten(self, lease: Lease, ends: int) -> None:
+        """`lease` ends at `ends`, if that is sooner."""
+        if ends < lease.ends and not lease.over:
+            lease.ends = ends
+            heapq.heappush(self._ends, (ends, lease.id, lease))
 
     def advance(self, now: int) -> None:
         """End what ends until `now`."""

@@ -8,6 +8,7 @@ stops no later than the coordinator believes.
 from dataclasses import dataclass
 
 __all__ = [
+    "OLD_GRANT_SECONDS",
     "Ask",
     "AskPermit",
     "ClientStatus",
@@ -31,6 +32,9 @@ __all__ = [
     "Status",
 ]
 
+OLD_GRANT_SECONDS = 1.0
+"""How long after it sent an `Ask` a client spends the grant that it named there, at most."""
+
 
 @dataclass(frozen=True, slots=True)
 class Join:
@@ -46,9 +50,9 @@ class Ask:
     """A client wants to go on. Answer: `Grant` or `Hold`.
 
     `number` counts this client's asks and returns from 1 up: a repeated number gets the same answer
-    again, a lower one is refused. `grant`: the grant that it spends from now (0 = none), which ends with
-    the answer; of it `spent_*` were used and `missed_*` fell due with nothing to spend them on.
-    `waiting` says what it waits for, for people to read.
+    again, a lower one is refused. `grant`: the grant that it spends (0 = none), until it has the answer,
+    and for `OLD_GRANT_SECONDS` at most; of it `spent_*` were used, and `missed_*` fell due with nothing to
+    spend them on. `waiting` says what the client waits for, for people to read.
     """
 
     limit: str
