@@ -300,7 +300,11 @@ class DataCarrier:
 
     @property
     def channels(self) -> tuple[MemoryChannel, ...]:
-        """The channels themselves, by the partitioner's index."""
+        """The channels themselves, by the partitioner's index.
+
+        To end them all, use the carrier's `close` and `fail`. One that is closed alone leaves the others
+        running; one that failed alone fails the carrier as soon as a consumer or iterator meets it.
+        """
         return self._channels
 
     @property
