@@ -1,4 +1,4 @@
-"""Reads one task group: reader threads push into the channel, the caller's thread pulls from it."""
+"""Reads one task group: reader threads push into a carrier, the caller's thread takes from it."""
 
 import contextlib
 import logging
@@ -9,7 +9,8 @@ from typing import cast
 
 import pyarrow as pa
 
-from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel
+from spark_channel.carrier import DataCarrier
+from spark_channel.channel import ChannelStatistics, Limiter
 from spark_channel.connectors import Reader
 from spark_channel.errors import FlowError
 from spark_channel.pipeline.conform import conform
@@ -53,7 +54,9 @@ class GroupRead:
         self._threads = min(group.channels, len(group.tasks))
         self._running = self._threads
         self._lock = threading.Lock()
-        self._channel = MemoryChannel(capacity_rows, capacity_bytes, limiter=limiter)
+        self._carrier = DataCarrier(
+            max(1, self._threads), capacity_rows, capacity_bytes, partitioner="thread", limiter=limiter
+        )
         self._counters = counters
 
     def batches(self) -> Iterator[pa.RecordBatch]:
@@ -70,11 +73,11 @@ class GroupRead:
             self._enter(Phase.DONE)
             return
         if self._counters is not None:
-            self._counters.follow(self._channel.statistics, producers=len(threads))
+            self._counters.follow(self._carrier.statistics, producers=len(threads))
         try:
             for thread in threads:
                 thread.start()
-            yield from self._channel
+            yield from self._carrier
         except Exception:
             self._enter(Phase.FAILED)
             raise
@@ -89,11 +92,11 @@ class GroupRead:
 
     def cancel(self) -> None:
         """End the read from any thread: a blocked reader thread, payer or caller wakes at once."""
-        self._channel.fail(ReadCancelledError("the read was cancelled: nobody takes its rows any more"))
+        self._carrier.fail(ReadCancelledError("the read was cancelled: nobody takes its rows any more"))
 
     def statistics(self) -> ChannelStatistics:
         """What passed so far, and who waited for whom."""
-        return self._channel.statistics()
+        return self._carrier.statistics()
 
     def _enter(self, phase: Phase) -> None:
         if self._counters is not None:
@@ -105,15 +108,15 @@ class GroupRead:
                 batches = self._reader.read(task.split)
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                     for batch in batches:
-                        self._channel.push(conform(batch, self._schema))
+                        self._carrier.produce(conform(batch, self._schema))
         except BaseException as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
-            self._channel.fail(error)
+            self._carrier.fail(error)
         else:
             with self._lock:
                 self._running -= 1
                 last = self._running == 0
             if last:
-                self._channel.close()
+                self._carrier.close()
 
     def _next_task(self) -> Task | None:
         with self._lock:
