@@ -1,8 +1,6 @@
 """`python -m spark_channel.service`: started by `ensure_service`, never by a user."""
 
-import sys
-
 from spark_channel.service.detached import main
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

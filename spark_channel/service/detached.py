@@ -5,7 +5,7 @@ import logging
 import os
 import signal
 import sys
-from typing import Any
+from typing import Any, NoReturn
 
 from spark_channel.errors import ChannelError
 from spark_channel.progress import JobProgress, summary_lines
@@ -32,7 +32,7 @@ class _Summaries:
             _log.info("%s: %s", progress.job, line)
 
 
-def main() -> int:
+def main() -> NoReturn:
     """Read settings from stdin, say `{"ready": true}` or `{"error": ...}` on stdout, serve until the end."""
     request = json.loads(sys.stdin.buffer.read(_LARGEST_REQUEST))
     os.umask(0o077)
@@ -41,13 +41,17 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        return _serve(request)
+        _serve(request)
     except ChannelError as error:
         _answer({"error": str(error)})
-        return 1
+    except SystemExit:
+        pass  # a signal, after which everything is closed
+    logging.shutdown()
+    # Not through the interpreter's end, where a call that gRPC still waits for could hold the process.
+    os._exit(0)
 
 
-def _serve(request: dict[str, Any]) -> int:
+def _serve(request: dict[str, Any]) -> None:
     watch_pid, since = int(request.pop("watch_pid")), str(request.pop("watch_started"))
     replace = request.pop("replace")
     settings = ServiceSettings(**request)
@@ -61,14 +65,13 @@ def _serve(request: dict[str, Any]) -> int:
         advert = Advert.of_this_process(server.address, watch_pid, since)
         if rendezvous.publish(name, advert, replace=replace) is not advert:
             _answer({"ready": True})
-            return 0
+            return
         try:
             _answer({"ready": True})
             if alive(watch_pid, since):
                 wait_until_gone(watch_pid, since)
         finally:
             rendezvous.withdraw(name, advert.nonce)
-    return 0
 
 
 def _answer(outcome: dict[str, Any]) -> None:

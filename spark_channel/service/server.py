@@ -28,6 +28,10 @@ PROTOCOL = 1
 """The version of the actions and their bodies; `hello` tells it."""
 
 _MOST_SNAPSHOTS_PER_REPORT = 10_000
+_SHUTDOWN_SECONDS = 3.0
+
+_stuck: list[object] = []
+"""Servers that could not be shut down: taking them apart would wait for ever."""
 
 
 class TlsFiles(NamedTuple):
@@ -142,8 +146,7 @@ class ServiceServer:
             self._stopping = True
             self._wake.notify_all()
         keeper.join()
-        shell.shutdown()
-        shell.wait()
+        _shut(shell)
         self.jobs.close_all()
 
     def __enter__(self) -> Self:
@@ -249,6 +252,18 @@ class ServiceServer:
             return self.jobs.find(job)
         except KeyError:
             raise wire.RequestError(f"there is no job {job}") from None
+
+
+def _shut(shell: "FlightShell") -> None:
+    """Stop listening. gRPC itself waits without a bound for calls under way, also when their client is gone."""
+    thread = threading.Thread(target=shell.shutdown, name="spark-channel-shutdown", daemon=True)
+    thread.start()
+    thread.join(_SHUTDOWN_SECONDS)
+    if thread.is_alive():
+        _stuck.append(shell)
+        _log.warning(
+            "a call did not end within %g s of the service's end; it is left behind", _SHUTDOWN_SECONDS
+        )
 
 
 def json_endpoint(answer: "Callable[[dict[str, Any], Caller], Mapping[str, Any]]") -> "Endpoint":
