@@ -1,0 +1,67 @@
+"""What every benchmark needs: rows to tell, and two things measured in turns.
+
+A benchmark module has `main()`, which returns its rows; `python -m tests.benchmarks.bench_channel` prints
+those of one module.
+"""
+
+import gc
+import statistics
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+__all__ = ["Row", "alternate", "print_table", "ratio"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure. `target` says what was asked, as text (`"<= 1.5"`); empty where nothing was."""
+
+    name: str
+    value: float
+    target: str = ""
+    unit: str = ""
+    note: str = ""
+
+
+def alternate(
+    a: Callable[[], object],
+    b: Callable[[], object],
+    rounds: int = 11,
+    timer: Callable[[], float] = time.perf_counter,
+) -> tuple[list[float], list[float]]:
+    """Seconds of `a` and of `b`, round by round.
+
+    They run in turns, the first one changing from round to round, after a round that is not counted:
+    what the machine does meanwhile hits both. Compare them pair by pair: see `ratio`.
+    """
+    a()
+    b()
+    times_a: list[float] = []
+    times_b: list[float] = []
+    for number in range(rounds):
+        order = [(a, times_a), (b, times_b)]
+        for work, times in order if number % 2 else reversed(order):
+            times.append(_timed(work, timer))
+    return times_a, times_b
+
+
+def ratio(times_a: list[float], times_b: list[float]) -> float:
+    """The median of a / b over the rounds."""
+    return statistics.median(one / other for one, other in zip(times_a, times_b, strict=True))
+
+
+def _timed(work: Callable[[], object], timer: Callable[[], float]) -> float:
+    gc.collect()
+    start = timer()
+    work()
+    return timer() - start
+
+
+def print_table(rows: Iterable[Row]) -> None:
+    """Name, figure and unit, what was asked, and the note, in columns."""
+    lines = [("what", "measured", "asked", "note")]
+    lines += [(row.name, f"{row.value:.4g} {row.unit}".strip(), row.target, row.note) for row in rows]
+    widths = [max(len(line[column]) for line in lines) for column in range(4)]
+    for line in lines:
+        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
