@@ -8,12 +8,13 @@ export PYSPARK_DRIVER_PYTHON = $(PYTHON_BIN)/python
 # One machine, one address: no look-up of the host's name, nothing bound to the network.
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test lint unit test-oldest bench soak notebooks clean ready
+.PHONY: help demo test lint unit test-oldest bench simulate soak clean ready
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 100 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
 	@echo 'make test-oldest  the Spark-facing tests on the oldest supported pyspark and pyarrow'
-	@echo 'make bench        the benchmark table: ratios measured in one run'
+	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it'
+	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
 	@echo 'make soak         the long form of each proof'
 	@echo 'make clean        remove what these commands made'
 
@@ -42,7 +43,10 @@ test-oldest:
 	  $(OLDEST)/bin/python -m pytest -m 'spark and not soak'
 
 bench: ready
-	$(PYTHON_BIN)/python -m tests.benchmarks
+	$(PYTHON_BIN)/python -m tests.benchmarks $(BENCH)
+
+simulate: ready
+	$(PYTHON_BIN)/python -m tests.benchmarks.simulate
 
 soak: ready
 	$(PYTHON_BIN)/python -m pytest -m soak --timeout 7200

@@ -1,0 +1,29 @@
+"""`make bench`: the table of all benchmarks, each figure a ratio measured in this run.
+
+`python -m tests.benchmarks channel carrier` runs the modules named, `bench_channel` and `bench_carrier`.
+"""
+
+import importlib
+import os
+import platform
+import sys
+from pathlib import Path
+
+from tests.benchmarks.harness import print_table
+
+
+def main() -> None:
+    modules = sorted(path.stem for path in Path(__file__).parent.glob("bench_*.py"))
+    wanted = [f"bench_{name.removeprefix('bench_')}" for name in sys.argv[1:]] or modules
+    unknown = sorted(set(wanted) - set(modules))
+    if unknown:
+        sys.exit(f"no benchmark {', '.join(unknown)}; there are {', '.join(modules)}")
+    load = os.getloadavg()[0]
+    print(f"Python {platform.python_version()}, {os.cpu_count()} cores, load {load:.1f} at the start")
+    for name in wanted:
+        print(f"\n{name.removeprefix('bench_')}", flush=True)
+        print_table(importlib.import_module(f"tests.benchmarks.{name}").main())
+
+
+if __name__ == "__main__":
+    main()
