@@ -59,6 +59,7 @@ they take turns."""
 MEASURABLE = 0.05
 HUNGRY_FROM = 0.95
 HEADROOM = 1.1
+LINE_COUNTED = 256
 CLIENTS_LISTED = 200
 LONGEST_TEXT = 256
 
@@ -484,7 +485,7 @@ class Coordinator:
         self._drop_absent(now)
         lined = [job for job in self._jobs.values() if job.line or job is client.job]
         picks = room if len(lined) == 1 else self._picks(client.job, lined, room, least)
-        return self._ahead(client) < picks
+        return self._is_among(client, picks)
 
     def _picks(self, mine: Job, lined: list[Job], room: int, least: tuple[int, int] | list[int]) -> int:
         """How many of `mine` are among the next `room`, when the job with the least goes first."""
@@ -496,6 +497,13 @@ class Coordinator:
             if job is not mine and picks[job] >= len(job.line):
                 del picks[job]
         return picks[mine]
+
+    def _is_among(self, client: Client, first: int) -> bool:
+        """`client` is one of the `first` in the line of its job, or would be."""
+        line = client.job.line
+        if client in line and first < min(len(line), LINE_COUNTED):
+            return client in islice(line, first)
+        return self._ahead(client) < first
 
     def _ahead(self, client: Client) -> int:
         """How many of its job are before `client` in line; at most, since some may have left it."""
@@ -526,7 +534,7 @@ class Coordinator:
         lined = [job for job in self._jobs.values() if job.line]
         if lined and client.job is not min(lined, key=lambda job: self._weight(job, 0, (0, 0))):
             return False
-        return self._ahead(client) < max(1, self._slots() // 2)
+        return self._is_among(client, max(1, self._slots() // 2))
 
     # --- small parts
 

@@ -205,6 +205,8 @@ class Grants:
 
         def arrive() -> None:
             self.messages.append(self.at)
+            if task.life != life:
+                return
             begin = time.process_time()
             reply = self.coordinator.handle(request)
             self.cpu += time.process_time() - begin
@@ -265,6 +267,7 @@ class Grants:
         if task.left <= 1e-6 * task.rows:
             task.done = True
             task.life += 1
+            task.turn += 1
             leave = Leave("db", task.client, task.epoch, task.grant, math.floor(task.spent * 1e6) / 1e6)
             self._send(task, leave)
 
