@@ -255,7 +255,7 @@ class ServiceServer:
 
 
 def _shut(shell: "FlightShell") -> None:
-    """Stop listening. gRPC itself waits without a bound for calls under way, even of clients that are gone."""
+    """Stop listening. gRPC itself waits without a bound for calls under way, even of lost clients."""
     thread = threading.Thread(target=shell.shutdown, name="spark-channel-shutdown", daemon=True)
     thread.start()
     thread.join(_SHUTDOWN_SECONDS)
