@@ -15,9 +15,10 @@ def clock() -> VirtualClock:
 
 
 @pytest.fixture(autouse=True)
-def watchdog() -> Iterator[None]:
+def watchdog(request: pytest.FixtureRequest) -> Iterator[None]:
     before = set(threading.enumerate())
-    faulthandler.dump_traceback_later(120, exit=True)
+    long = request.node.get_closest_marker("soak") is not None
+    faulthandler.dump_traceback_later(1_800 if long else 120, exit=True)
     yield
     for thread in set(threading.enumerate()) - before:
         thread.join(10)

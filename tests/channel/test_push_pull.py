@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.channel import MemoryChannel, Overflow
+from spark_channel.channel.parcel import measure
 from spark_channel.errors import ChannelClosedError, EndOfChannel
 from spark_channel.testing import VirtualClock
 from tests.channel.helpers import ROW, Thread, conserved, numbers, rows
@@ -264,14 +265,14 @@ def test_every_type_is_sliced_and_measured(name: str) -> None:
         batch.slice(n, 1).column(0).to_pylist() for n in range(4)
     ]
     assert all(piece.schema == batch.schema for piece in pieces)
-    assert channel.statistics().bytes_pulled == batch.nbytes
+    assert channel.statistics().bytes_pulled == measure(batch)[1]
 
 
 def test_all_types_in_one_batch() -> None:
     batch = pa.record_batch(_nested())
     channel = MemoryChannel()
     channel.push(batch)
-    assert channel.statistics().bytes_stored == batch.nbytes
+    assert channel.statistics().bytes_stored == measure(batch)[1]
     assert [piece.num_rows for piece in (*channel.drain(1), *channel.drain(3))] == [1, 3]
 
 
