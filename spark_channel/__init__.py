@@ -11,15 +11,17 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from spark_channel.service import SharedLimit
     from spark_channel.spark.session import last_report, register
     from spark_channel.spark.source import ChannelDataSource
     from spark_channel.spark.throttle import throttle
 
 __version__ = "0.1.0"
 
-__all__ = ["ChannelDataSource", "last_report", "register", "throttle"]
+__all__ = ["ChannelDataSource", "SharedLimit", "last_report", "register", "throttle"]
 
 _HOMES = {
+    "SharedLimit": "spark_channel.service",
     "ChannelDataSource": "spark_channel.spark.source",
     "last_report": "spark_channel.spark.session",
     "register": "spark_channel.spark.session",

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from spark_channel.cli.limits import limits
+
 app = typer.Typer(
     name="spark-channel",
     help="Move data between systems with Spark without hurting either end.",
@@ -12,6 +14,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
+app.add_typer(limits, name="limits")
 
 
 def _version(wanted: bool) -> None:

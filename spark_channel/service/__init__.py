@@ -39,24 +39,33 @@ from spark_channel.service.control import ServiceControl
 from spark_channel.service.display import ProgressDisplay
 from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
 from spark_channel.service.launch import ServiceSettings, advertise, ensure_service, find_service
+from spark_channel.service.limit_control import KeptLimit, LimitControl
+from spark_channel.service.probe import Probe, sql_value
 from spark_channel.service.processes import driver_pid
 from spark_channel.service.server import ServiceServer, TlsFiles
+from spark_channel.service.shared_limit import SharedLimit, find_shared_limit
 
 __all__ = [
     "JobBook",
     "JobListener",
+    "KeptLimit",
+    "LimitControl",
+    "Probe",
     "ProgressDisplay",
     "ServiceAddress",
     "ServiceClient",
     "ServiceControl",
     "ServiceServer",
     "ServiceSettings",
+    "SharedLimit",
     "SharedLimitAddress",
     "TlsFiles",
     "advertise",
     "driver_pid",
     "ensure_service",
     "find_service",
+    "find_shared_limit",
     "new_job_id",
     "run_id",
+    "sql_value",
 ]

@@ -15,9 +15,11 @@ from spark_channel.service import (
     ServiceAddress,
     ServiceControl,
     ServiceSettings,
+    SharedLimitAddress,
     driver_pid,
     ensure_service,
     find_service,
+    find_shared_limit,
 )
 
 __all__ = [
@@ -25,8 +27,10 @@ __all__ = [
     "command_of",
     "default_parallelism",
     "is_limited",
+    "limit_scope_of",
     "reach_service",
     "service_settings",
+    "shared_limit_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -85,6 +89,26 @@ def reach_service(options: CommonOptions) -> ServiceAddress | None:
     except LimitError as error:
         _log.warning("progress is not shown: %s", error)
         return None
+
+
+def shared_limit_of(options: CommonOptions) -> SharedLimitAddress | None:
+    """Where the limit of option `sharedLimit` is kept; found on the driver's host, before any task runs.
+
+    Raises:
+        OptionError: it is not served, or its token is missing.
+    """
+    if options.shared_limit is None:
+        return None
+    token = options.shared_limit_token
+    return find_shared_limit(options.shared_limit, None if token is None else token.get_secret_value())
+
+
+def limit_scope_of(options: CommonOptions) -> str:
+    """What the limit holds for, as people read it."""
+    if options.shared_limit is not None:
+        return f"shared limit {options.shared_limit}"
+    per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
+    return "each Spark task" if per_task else "the whole job"
 
 
 class JobReporter:

@@ -15,8 +15,14 @@ from spark_channel.options import CommonOptions, ReadOptions
 from spark_channel.pipeline import GroupRead
 from spark_channel.planning import TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
-from spark_channel.service import ServiceAddress, new_job_id, run_id
-from spark_channel.spark.driver import command_of, default_parallelism, reach_service
+from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
+from spark_channel.spark.driver import (
+    command_of,
+    default_parallelism,
+    limit_scope_of,
+    reach_service,
+    shared_limit_of,
+)
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.task import TaskLink
@@ -29,8 +35,16 @@ _log = logging.getLogger(__name__)
 class ChannelPartition(InputPartition):
     """One task group, what Spark retries; and what all groups of one `load()` share."""
 
-    def __init__(self, group: TaskGroup, plan: str, spec: JobSpec, service: ServiceAddress | None) -> None:
+    def __init__(
+        self,
+        group: TaskGroup,
+        plan: str,
+        spec: JobSpec,
+        service: ServiceAddress | None,
+        shared_limit: SharedLimitAddress | None,
+    ) -> None:
         super().__init__(group.id)
+        self.shared_limit = shared_limit
         self.group = group
         self.plan = plan
         self.spec = spec
@@ -67,10 +81,12 @@ class ChannelReader(DataSourceReader):
             bytes_expected=_total([split.nbytes for split in splits]),
             rows_per_second=self._options.rows_per_second,
             bytes_per_second=self._options.bytes_per_second,
+            limit_scope=limit_scope_of(self._options),
         )
+        shared_limit = shared_limit_of(self._options)
         service = reach_service(self._options)
         plan = new_job_id()
-        return [ChannelPartition(group, plan, spec, service) for group in groups]
+        return [ChannelPartition(group, plan, spec, service, shared_limit) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ChannelPartition):

@@ -7,7 +7,7 @@ from spark_channel.channel import Limiter
 from spark_channel.limits import Meter
 from spark_channel.options import CommonOptions
 from spark_channel.progress import Counters, JobSpec
-from spark_channel.service import ServiceAddress, ServiceClient
+from spark_channel.service import ServiceAddress, ServiceClient, SharedLimitAddress
 from spark_channel.spark.driver import is_limited
 
 __all__ = ["TaskLink"]
@@ -22,9 +22,17 @@ class TaskLink:
     """
 
     def __init__(
-        self, address: ServiceAddress | None, job: str, spec: JobSpec, options: CommonOptions, task_name: str
+        self,
+        address: ServiceAddress | None,
+        job: str,
+        spec: JobSpec,
+        options: CommonOptions,
+        task_name: str,
+        shared_limit: SharedLimitAddress | None = None,
     ) -> None:
-        self._client = ServiceClient(address, job, spec) if address is not None else None
+        self._client = (
+            None if address is None else ServiceClient(address, job, spec, shared_limit=shared_limit)
+        )
         self.limiter: Limiter | None = None
         if self._client is not None and is_limited(options):
             self.limiter = self._client.limiter(task_name)

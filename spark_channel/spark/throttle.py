@@ -14,8 +14,8 @@ from spark_channel.errors import OptionError
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.pace import Pacer
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.service import ServiceAddress, new_job_id, run_id
-from spark_channel.spark.driver import is_limited
+from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
+from spark_channel.spark.driver import is_limited, limit_scope_of, shared_limit_of
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.session import service_of
 from spark_channel.spark.task import TaskLink
@@ -63,15 +63,29 @@ def throttle(
         )
     _warn_of_barriers(df)
     spec = JobSpec(
-        "throttle", rows_per_second=options.rows_per_second, bytes_per_second=options.bytes_per_second
+        "throttle",
+        rows_per_second=options.rows_per_second,
+        bytes_per_second=options.bytes_per_second,
+        limit_scope=limit_scope_of(options),
     )
-    return df.mapInArrow(_Throttle(service_of(df.sparkSession), new_job_id(), spec, options), df.schema)
+    shared = shared_limit_of(options)
+    return df.mapInArrow(
+        _Throttle(service_of(df.sparkSession), new_job_id(), spec, options, shared), df.schema
+    )
 
 
 class _Throttle:
     """What runs in each Spark task; pickled by reference to this class."""
 
-    def __init__(self, service: ServiceAddress, plan: str, spec: JobSpec, options: CommonOptions) -> None:
+    def __init__(
+        self,
+        service: ServiceAddress,
+        plan: str,
+        spec: JobSpec,
+        options: CommonOptions,
+        shared_limit: SharedLimitAddress | None,
+    ) -> None:
+        self._shared_limit = shared_limit
         self._service = service
         self._plan = plan
         self._spec = spec
@@ -85,7 +99,14 @@ class _Throttle:
         job = run_id(self._plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
         with ExitStack() as stack:
             link = stack.enter_context(
-                TaskLink(self._service, job, self._spec, self._options, f"partition {partition}")
+                TaskLink(
+                    self._service,
+                    job,
+                    self._spec,
+                    self._options,
+                    f"partition {partition}",
+                    self._shared_limit,
+                )
             )
             assert link.limiter is not None
             counters = link.counters(partition, task.taskAttemptId(), scan=task.stageId())

@@ -16,7 +16,7 @@ from spark_channel.connectors.describe import describe
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TaskWrite
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.spark.driver import JobReporter, reach_service
+from spark_channel.spark.driver import JobReporter, limit_scope_of, reach_service, shared_limit_of
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.task import TaskLink
 
@@ -49,6 +49,7 @@ class ChannelWriter(DataSourceArrowWriter):
             overwrite=overwrite,
             txn=_transaction(self._options),
         )
+        self._shared_limit = shared_limit_of(self._options)
         self._plan = self._writer.prepare(context, as_arrow(schema))
         self._service = reach_service(self._options)
         target = describe(self._options)
@@ -59,6 +60,7 @@ class ChannelWriter(DataSourceArrowWriter):
             commit=self._plan.commit,
             rows_per_second=self._options.rows_per_second,
             bytes_per_second=self._options.bytes_per_second,
+            limit_scope=limit_scope_of(self._options),
             max_connections=self._options.max_connections,
             where=target,
         )
@@ -75,7 +77,12 @@ class ChannelWriter(DataSourceArrowWriter):
         assert task is not None
         partition, attempt = task.partitionId(), task.taskAttemptId()
         name = f"task {partition}"
-        with TaskLink(self._service, self._plan.job, self._spec, self._options, name) as link, link.permit():
+        with (
+            TaskLink(
+                self._service, self._plan.job, self._spec, self._options, name, self._shared_limit
+            ) as link,
+            link.permit(),
+        ):
             write = TaskWrite(
                 self._writer,
                 self._plan,

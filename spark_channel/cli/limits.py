@@ -1,0 +1,154 @@
+"""`spark-channel limits`: serve a shared limit; look at all limits of this host and change them."""
+
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from spark_channel.limits import LimitStatus
+from spark_channel.options import parse_amount
+from spark_channel.progress.render import short
+from spark_channel.service import LimitControl, Probe, SharedLimit, sql_value
+
+__all__ = ["limits"]
+
+limits = typer.Typer(help="Serve a shared limit; list, show, change, pause and resume those of this host.")
+
+_Name = Annotated[str, typer.Argument(help="The limit's name; of a job, its id.")]
+_Rows = Annotated[str | None, typer.Option(help="Rows per second, such as 50k.")]
+_Bytes = Annotated[str | None, typer.Option(help="Arrow bytes per second, such as 64MB.")]
+
+
+@limits.command()
+def serve(
+    name: Annotated[str, typer.Argument(help="What jobs give as option sharedLimit.")],
+    rows_per_second: _Rows = None,
+    bytes_per_second: _Bytes = None,
+    host: Annotated[str, typer.Option(help="The address to bind; executors must reach it.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="0 = a free one.")] = 0,
+    token_file: Annotated[
+        Path | None, typer.Option(help="Where the token for other hosts is written, mode 0600.")
+    ] = None,
+    probe_url: Annotated[str | None, typer.Option(help="A database to watch.")] = None,
+    probe_query: Annotated[str | None, typer.Option(help="A query whose first value is compared.")] = None,
+    probe_threshold: Annotated[float, typer.Option(help="Above it the limit is lowered.")] = 0.0,
+    probe_seconds: Annotated[float, typer.Option(min=0.1, help="How often it is asked.")] = 5.0,
+) -> None:
+    """Serve a limit until interrupted."""
+    probe = None
+    if probe_url is not None or probe_query is not None:
+        if probe_url is None or probe_query is None:
+            raise typer.BadParameter("--probe-url and --probe-query go together")
+        measure = sql_value({"url": probe_url, "query": probe_query})
+        probe = Probe(measure, probe_threshold, seconds=probe_seconds, what="probe query")
+    ended = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda _number, _frame: ended.set())
+    with SharedLimit(name, rows_per_second, bytes_per_second, host=host, port=port, probe=probe) as served:
+        typer.echo(
+            f"limit {name} at {served.address}: on this host jobs take it as option sharedLimit={name}"
+        )
+        if token_file is not None:
+            _write_private(token_file, served.token)
+            typer.echo(f"elsewhere as sharedLimit={served.address}, sharedLimitToken=${{file:{token_file}}}")
+        ended.wait()
+    typer.echo(f"limit {name} is served no more")
+
+
+@limits.command("list")
+def list_() -> None:
+    """List the limits of this host: shared ones, and those of running jobs."""
+    table = Table("limit", "rows/s", "bytes/s", "used rows/s", "jobs", "clients", "waiting", "state")
+    for kept in LimitControl().all():
+        status = kept.status
+        table.add_row(
+            kept.name,
+            _speed(status.rows_per_second),
+            _speed(status.bytes_per_second),
+            _speed(status.granted_rows_per_second),
+            str(status.jobs),
+            str(status.client_count),
+            str(status.waiting_count),
+            _state(status),
+        )
+    Console().print(table)
+
+
+@limits.command()
+def show(name: _Name) -> None:
+    """Show one limit: its speeds, its clients, and why each waits."""
+    _print(LimitControl().show(name))
+
+
+@limits.command("set")
+def set_(name: _Name, rows_per_second: _Rows = None, bytes_per_second: _Bytes = None) -> None:
+    """Set new speeds, in force within a second; what is left out stays as it is."""
+    control = LimitControl()
+    before = control.show(name)
+    if rows_per_second is None and bytes_per_second is None:
+        raise typer.BadParameter("give --rows-per-second, --bytes-per-second, or both")
+    rows = _whole(before.rows_per_second) if rows_per_second is None else _parsed(rows_per_second, False)
+    nbytes = _whole(before.bytes_per_second) if bytes_per_second is None else _parsed(bytes_per_second, True)
+    _print(control.set(name, rows, nbytes))
+
+
+@limits.command()
+def pause(name: _Name) -> None:
+    """Let nothing pass until `resume`."""
+    _print(LimitControl().pause(name))
+
+
+@limits.command()
+def resume(name: _Name) -> None:
+    """End a pause."""
+    _print(LimitControl().resume(name))
+
+
+def _print(status: LimitStatus) -> None:
+    console = Console(highlight=False)
+    console.print(
+        f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s, "
+        f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; {status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
+    )
+    if status.clients:
+        table = Table("client", "job", "rows/s", "bytes/s", "waits for")
+        for client in status.clients:
+            table.add_row(
+                client.name,
+                client.job,
+                _speed(client.rows_per_second),
+                _speed(client.bytes_per_second),
+                client.waiting or "-",
+            )
+        console.print(table)
+
+
+def _state(status: LimitStatus) -> str:
+    return "paused" if status.paused else status.pressure or "open"
+
+
+def _speed(rate: float | None) -> str:
+    return "unlimited" if rate is None else short(rate)
+
+
+def _whole(rate: float | None) -> int | None:
+    return None if rate is None else round(rate)
+
+
+def _parsed(text: str, bytes_: bool) -> int:
+    try:
+        return parse_amount(text, bytes_=bytes_)
+    except ValueError as error:
+        raise typer.BadParameter(f"{text!r}: it takes {error}") from None
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.unlink(missing_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="ascii") as file:
+        file.write(text)

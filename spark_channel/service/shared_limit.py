@@ -1,0 +1,244 @@
+"""`SharedLimit`: one limit that several jobs, applications and hosts share."""
+
+import hashlib
+import hmac
+import os
+import re
+from typing import Self
+
+from spark_channel.errors import OptionError, ServiceUnavailableError
+from spark_channel.limits import LimitStatus, Pause, Request, Resume, Set, Status
+from spark_channel.options import parse_amount
+from spark_channel.service.address import ServiceAddress
+from spark_channel.service.client import SharedLimitAddress
+from spark_channel.service.limit_control import LimitControl
+from spark_channel.service.limit_desk import limit_scope
+from spark_channel.service.probe import Probe
+from spark_channel.service.processes import started
+from spark_channel.service.rendezvous import Advert, Rendezvous
+from spark_channel.service.server import ServiceServer, TlsFiles
+
+__all__ = ["SharedLimit", "find_shared_limit", "limit_advert", "spending_token"]
+
+_NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_REMOTE = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d+)/(?P<name>[^/]+)")
+_PREDECESSOR_SECONDS = 1.0
+"""What a killed predecessor may have granted and nobody has spent yet: one horizon."""
+
+
+class SharedLimit:
+    """Serves a limit while a `with` block (or `start` to `stop`) runs; jobs name it in option `sharedLimit`.
+
+    Jobs of this user on this host find it by `name`; others by `address` (`host:port/name`) and `token`,
+    which can be spent and looked at, not changed. Every job that waits gets an equal part of the speed
+    (max-min), and what one does not use flows to the others. `host` is what executors on other hosts must
+    reach. `probe` lowers the limit while the protected system hurts.
+
+    One that is killed and started again under its name comes back at its port with its token, and begins
+    in debt for what its predecessor may have granted: the limit holds across the gap.
+
+    Raises:
+        OptionError: no speed, one that makes no sense, or a name that is served already.
+        ServiceUnavailableError: the address cannot be bound.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        rows_per_second: int | str | None = None,
+        bytes_per_second: int | str | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        tls: TlsFiles | None = None,
+        probe: Probe | None = None,
+        per_mark: bool = False,
+    ) -> None:
+        self.name = _checked(name)
+        self._rates = _rates(rows_per_second, bytes_per_second)
+        self._host = host
+        self._port = port
+        self._tls = tls
+        self._probe = probe
+        self._per_mark = per_mark
+        self._server: ServiceServer | None = None
+        self._advert: Advert | None = None
+
+    def start(self) -> Self:
+        """Serve; see the class for what it raises."""
+        rendezvous, file = Rendezvous(), limit_advert(self.name)
+        predecessor = rendezvous.read(file)
+        if predecessor is not None and predecessor.live:
+            raise OptionError(
+                f"a limit {self.name!r} is served on this host already, at {predecessor.address}",
+                option="name",
+                got=self.name,
+            )
+        port = self._port or (predecessor.address.port if predecessor else 0)
+        token = predecessor.address.token if predecessor else None
+        server = self._listen(port, token)
+        seconds = _PREDECESSOR_SECONDS if predecessor else 0.0
+        server.limits.book.add_limit(
+            self.name, *self._rates, per_mark=self._per_mark, predecessor_seconds=seconds
+        )
+        server.tokens.add(limit_scope(self.name), spending_token(server.address.token, self.name))
+        pid = os.getpid()
+        advert = Advert.of_this_process(server.address, pid, started(pid) or "")
+        standing = rendezvous.publish(file, advert, replace=predecessor.nonce if predecessor else None)
+        if standing.nonce != advert.nonce:
+            server.stop()
+            raise OptionError(
+                f"a limit {self.name!r} is served on this host already", option="name", got=self.name
+            )
+        self._server, self._advert = server, advert
+        if self._probe is not None:
+            book, name = server.limits.book, self.name
+            self._probe.start(lambda factor, text: book.press(name, factor, text))
+        return self
+
+    def stop(self) -> None:
+        """Serve no more; jobs that still spend it fail within 10 s. Again: harmless."""
+        server, advert = self._server, self._advert
+        self._server = self._advert = None
+        if server is None or advert is None:
+            return
+        if self._probe is not None:
+            self._probe.stop()
+        Rendezvous().withdraw(limit_advert(self.name), advert.nonce)
+        server.stop()
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_error: object) -> None:
+        self.stop()
+
+    def __repr__(self) -> str:
+        return f"SharedLimit({self.name!r}, {self.address if self._server else 'stopped'})"
+
+    @property
+    def address(self) -> str:
+        """What option `sharedLimit` takes on other hosts: `host:port/name`."""
+        return f"{self._serving().address}/{self.name}"
+
+    @property
+    def token(self) -> str:
+        """What option `sharedLimitToken` takes on other hosts. Keep it out of code and logs."""
+        return spending_token(self._serving().address.token, self.name)
+
+    def set(
+        self, rows_per_second: int | str | None = None, bytes_per_second: int | str | None = None
+    ) -> LimitStatus:
+        """New speeds, in force within a second; a dimension that is left out is unlimited."""
+        rows, nbytes = _rates(rows_per_second, bytes_per_second)
+        return self._handle(Set(self.name, rows, nbytes))
+
+    def pause(self) -> LimitStatus:
+        """Let nothing pass until `resume`."""
+        return self._handle(Pause(self.name))
+
+    def resume(self) -> LimitStatus:
+        """End `pause`."""
+        return self._handle(Resume(self.name))
+
+    def status(self) -> LimitStatus:
+        """Speeds, clients, and why they wait."""
+        return self._handle(Status(self.name))
+
+    def _handle(self, request: Request) -> LimitStatus:
+        reply = self._serving().limits.handle(request)
+        assert isinstance(reply, LimitStatus)
+        return reply
+
+    def _serving(self) -> ServiceServer:
+        if self._server is None:
+            raise ServiceUnavailableError(
+                f"the shared limit {self.name!r} is not served: use `with`, or start()"
+            )
+        return self._server
+
+    def _listen(self, port: int, token: str | None) -> ServiceServer:
+        server = ServiceServer(self._host, port, token=token, tls=self._tls)
+        try:
+            server.start()
+        except ServiceUnavailableError:
+            if self._port or not port:
+                raise
+            # another program took the predecessor's port: its clients are lost, new ones find this one
+            server = ServiceServer(self._host, 0, token=token, tls=self._tls)
+            server.start()
+        return server
+
+
+def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress:
+    """The limit that option `sharedLimit` names: `name` on this host, or `host:port/name` with its token.
+
+    Raises:
+        OptionError: there is none of this name here, or the token is missing.
+    """
+    remote = _REMOTE.fullmatch(text.strip())
+    if remote is not None:
+        if token is None:
+            raise OptionError(
+                f"option 'sharedLimit' got {text!r}, an address; it needs option 'sharedLimitToken'",
+                option="sharedLimitToken",
+            )
+        service = ServiceAddress(remote["host"], int(remote["port"]), token)
+        return SharedLimitAddress(service, _checked(remote["name"]))
+    name = _checked(text.strip())
+    advert = Rendezvous().read(limit_advert(name))
+    if advert is None or not advert.live:
+        served = LimitControl().shared_names()
+        listed = f"served here: {', '.join(served)}" if served else "none is served here"
+        raise OptionError(
+            f"option 'sharedLimit' got {name!r}; no limit of this name is served on this host ({listed}). "
+            f"Start it with SharedLimit({name!r}, ...) or `spark-channel limits serve {name}`",
+            option="sharedLimit",
+            got=name,
+            takes=", ".join(served),
+        )
+    address = advert.address
+    spending = ServiceAddress(
+        address.host, address.port, spending_token(address.token, name), address.tls_root
+    )
+    return SharedLimitAddress(spending, name)
+
+
+def spending_token(service_token: str, name: str) -> str:
+    """The token that spends limit `name` and does nothing else; the same after a restart."""
+    return hmac.new(service_token.encode(), name.encode(), hashlib.sha256).hexdigest()
+
+
+def limit_advert(name: str) -> str:
+    """The file in which the process that serves limit `name` is found."""
+    return f"limit-{name}.json"
+
+
+def _checked(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise OptionError(
+            f"a limit's name is 1 to 100 letters, digits, '.', '_' or '-', not {name!r}",
+            option="sharedLimit",
+            got=name,
+            takes="a name, or host:port/name",
+        )
+    return name
+
+
+def _rates(rows: int | str | None, nbytes: int | str | None) -> tuple[int | None, int | None]:
+    if rows is None and nbytes is None:
+        raise OptionError(
+            "a limit has a speed: give rows_per_second, bytes_per_second, or both", option="rowsPerSecond"
+        )
+    found = []
+    for option, value in (("rowsPerSecond", rows), ("bytesPerSecond", nbytes)):
+        try:
+            found.append(None if value is None else parse_amount(value, bytes_=option == "bytesPerSecond"))
+        except ValueError as error:
+            raise OptionError(
+                f"option {option!r} got {value!r}; it takes {error}",
+                option=option,
+                got=str(value),
+                takes=str(error),
+            ) from None
+    return found[0], found[1]
