@@ -1,7 +1,5 @@
 """Spark's JDBC options, each taken, warned of, or refused; and which file an url means."""
 
-# ruff: noqa: E501 - a case is one line of its table
-
 import re
 from pathlib import Path
 from typing import Any

@@ -54,8 +54,8 @@ def raw_type(kind: pa.DataType) -> pa.DataType:
 
 def sentinel(kind: pa.DataType) -> Node:
     """A value of the raw type, which stands in the first row so that the driver takes that type."""
-    texts = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "x''", pa.string(): "''"}
-    return _parsed(texts[raw_type(kind)]).copy()
+    texts = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "empty_blob", pa.string(): "''"}
+    return _fill(texts[raw_type(kind)], exp.column("c"))
 
 
 def value_expression(column: exp.Column, about: ReadColumn) -> Node:
@@ -88,20 +88,20 @@ def _value_template(about: ReadColumn) -> str:
             return "c"
         return f"CASE WHEN typeof(c) IN ('real', 'null') OR c {_WHOLE} THEN c ELSE {_STOP} END"
     if pa.types.is_binary(kind):
-        return f"CASE WHEN c IS NULL OR c >= x'' THEN c ELSE {_STOP} END"
+        return f"CASE WHEN c IS NULL OR c >= empty_blob THEN c ELSE {_STOP} END"
     if pa.types.is_decimal(kind):
         return (
             "CASE typeof(c) WHEN 'text' THEN c WHEN 'integer' THEN CAST(c AS TEXT) "
             f"WHEN 'real' THEN printf('%!.15g', c) WHEN 'null' THEN NULL ELSE {_STOP} END"
         )
     if stored == "TEXT":
-        return f"CASE WHEN c >= x'' THEN {_STOP} ELSE c END"
+        return f"CASE WHEN c >= empty_blob THEN {_STOP} ELSE c END"
     if pa.types.is_string(kind):
         return (
             "CASE typeof(c) WHEN 'text' THEN c WHEN 'integer' THEN CAST(c AS TEXT) "
             f"WHEN 'real' THEN printf('%!.17g', c) WHEN 'null' THEN NULL ELSE {_STOP} END"
         )
-    return f"CASE WHEN c IS NULL OR (c >= '' AND c < x'') THEN c ELSE {_STOP} END"
+    return f"CASE WHEN c IS NULL OR (c >= '' AND c < empty_blob) THEN c ELSE {_STOP} END"
 
 
 @cache
@@ -112,7 +112,8 @@ def _parsed(text: str) -> Node:
 def _fill(text: str, column: exp.Column) -> Node:
     holder = exp.Paren(this=_parsed(text).copy())
     for place in list(holder.find_all(exp.Column)):
-        place.replace(column.copy())
+        # Releases of sqlglot before 27 cannot read x'', and all can write it.
+        place.replace(exp.HexString(this="") if place.name == "empty_blob" else column.copy())
     return cast(Node, holder.this)
 
 
