@@ -223,6 +223,7 @@ class LeaseLimiter:
                 return self._or_later(ask, wanted, now)
             if now < self._ends and self._grant is not None:
                 self._stop(now)
+                (rows, lost_rows), (nbytes, lost_bytes) = self._use(now)
                 back = Return(
                     limit=self._limit,
                     client=self._client,

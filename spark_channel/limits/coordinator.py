@@ -48,8 +48,8 @@ HORIZON = 0.5
 """Seconds that a grant lasts. A client asks again at half of it, so a change reaches it in 0.25 s; a
 crashed client's share is free again after it, so 95 % of the rate is back within a second."""
 
-ASKS_PER_SECOND = 800
-"""What a coordinator is asked at most, about: above 200 clients the horizon grows with their number."""
+ASKS_PER_SECOND = 600
+"""What a coordinator is asked at most, about: above 150 clients the horizon grows with their number."""
 
 SLOWEST_PACE = 20
 """Rows per second (bytes: mean rows) below which a grant is not worth its unevenness: a client's rows
@@ -373,9 +373,12 @@ class Coordinator:
             self._leave_line(client)
         if starved:
             return Hold("turn", self._retry())
-        horizon = self._horizon()
-        lasts = horizon if client.measured else horizon / 4
-        return self._grant(client, (paces[0], paces[1]), now, now + nanoseconds(lasts), soon=short or lowered)
+        lasts = horizon = self._horizon()
+        brief = horizon < 2 * HORIZON
+        if not client.measured:
+            lasts = horizon / 4 if brief else horizon / 2
+        ends = now + nanoseconds(lasts)
+        return self._grant(client, (paces[0], paces[1]), now, ends, soon=short or (lowered and brief))
 
     def _wish(self, client: Client, dimension: int, share: int, free: int, alone: bool) -> int:
         """The share; with a long horizon, also what others left, which they would take only much later."""

@@ -1,7 +1,6 @@
 """Messages as bytes: JSON, checked field by field, so that no bytes from outside can harm the coordinator."""
 
 import json
-import math
 from dataclasses import fields
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
@@ -21,7 +20,7 @@ _LARGEST_NUMBER = float(1 << 62)
 
 def encode(message: Request | Reply) -> bytes:
     """`message` as UTF-8 JSON: its fields, and its class's name under "type"."""
-    return json.dumps(_plain(message), separators=(",", ":"), allow_nan=False).encode()
+    return _to_json(_plain(message)).encode()
 
 
 def decode_request(data: bytes) -> Request:
@@ -36,13 +35,13 @@ def decode_reply(data: bytes) -> Reply:
     return message
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_plain(item) for item in value]
-    if value is None or isinstance(value, (str, int, float)):
-        return value
-    record = {name: _plain(getattr(value, name)) for name in _SHAPES[type(value)]}
-    record["type"] = type(value).__name__
+def _plain(message: Any) -> dict[str, Any]:
+    kind = type(message)
+    record = {name: getattr(message, name) for name in _SHAPES[kind]}
+    for name in _DEEP.get(kind, ()):
+        value = record[name]
+        record[name] = [_plain(each) for each in value] if isinstance(value, tuple) else _plain(value)
+    record["type"] = kind.__name__
     return record
 
 
@@ -76,17 +75,24 @@ def _build(record: Any, kinds: dict[str, type[Any]], longest_text: int) -> Any:
 
 
 def _value(kind: type[Any], field: str, allowed: frozenset[Any], value: Any, longest_text: int) -> Any:
-    if isinstance(value, dict) and allowed & _NESTED:
-        return _build(value, {nested.__name__: nested for nested in allowed & _NESTED}, longest_text)
-    if isinstance(value, list) and tuple in allowed:
-        return tuple(_build(item, {"ClientStatus": ClientStatus}, longest_text) for item in value)
-    if type(value) is int and int not in allowed and float in allowed and abs(value) <= _LARGEST_NUMBER:
-        value = float(value)
-    if type(value) not in allowed:
+    given = type(value)
+    if (
+        given is int
+        and int not in allowed
+        and float in allowed
+        and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER
+    ):
+        return float(value)
+    if given not in allowed:
+        if given is dict and allowed & _NESTED:
+            return _build(value, {nested.__name__: nested for nested in allowed & _NESTED}, longest_text)
+        if given is list and tuple in allowed:
+            return tuple(_build(item, {"ClientStatus": ClientStatus}, longest_text) for item in value)
         raise ServiceDeniedError(f"{kind.__name__}.{field} is of a wrong type or size")
-    if isinstance(value, str) and len(value) > longest_text:
-        raise ServiceDeniedError(f"{kind.__name__}.{field} is longer than {longest_text} characters")
-    if isinstance(value, (int, float)) and not (math.isfinite(value) and abs(value) <= _LARGEST_NUMBER):
+    if given is str:
+        if len(value) > longest_text:
+            raise ServiceDeniedError(f"{kind.__name__}.{field} is longer than {longest_text} characters")
+    elif value is not None and not -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:
         raise ServiceDeniedError(f"{kind.__name__}.{field} is not a number below 2**62")
     return value
 
@@ -104,6 +110,9 @@ def _shape(kind: type[Any]) -> dict[str, frozenset[Any]]:
     return {field.name: frozenset(_alternatives(hints[field.name])) for field in fields(kind)}
 
 
+_to_json = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 _NESTED = frozenset({messages.Grant, messages.Hold})
+_DEEP = {messages.Joined: ("answer",), messages.LimitStatus: ("clients",)}
+"""Fields that hold messages themselves."""
 _SHAPES = {kind: _shape(kind) for kind in (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)}
 """Of each message, its fields and the types that each takes."""

@@ -6,7 +6,7 @@ The model
     Work     Task sizes are log-normal (sigma 1.0): the largest of 10 000 has about 25 times the mean. All
              rows together are worth 600 s of the limit, 1 000 000 rows/s.
     Hosts    400, with 25 tasks at once each. What a task could read without a limit is log-normal
-             (sigma 0.5, by host), four times its even share on average.
+             (sigma 0.5, by host), 20 000 rows/s on average: 50 tasks could use the whole limit.
     Start    Spark launches 500 tasks a second.
     Network  1 to 10 ms each way.
     Tasks    are fluid: they spend at the pace of their grant, or at what their source gives if that is
@@ -41,6 +41,7 @@ LIMIT_ROWS = 1_000_000
 SECONDS_OF_WORK = 600
 HOSTS = 400
 CHANNELS_PER_GROUP = 5
+SOURCE_ROWS_PER_SECOND = 20_000
 LAUNCHES_PER_SECOND = 500
 CRASH_AT = 200.0
 CRASHED_HOSTS = 10
@@ -152,8 +153,7 @@ def make_tasks(count: int, seed: int) -> list[SimTask]:
     rng = random.Random(seed)
     sizes = [rng.lognormvariate(0.0, 1.0) for _ in range(count)]
     scale = LIMIT_ROWS * SECONDS_OF_WORK / sum(sizes)
-    even = LIMIT_ROWS / count
-    hosts = [4 * even * rng.lognormvariate(-0.125, 0.5) for _ in range(HOSTS)]
+    hosts = [SOURCE_ROWS_PER_SECOND * rng.lognormvariate(-0.125, 0.5) for _ in range(HOSTS)]
     return [
         SimTask(index % HOSTS, size * scale, hosts[index % HOSTS], index / LAUNCHES_PER_SECOND)
         for index, size in enumerate(sizes)

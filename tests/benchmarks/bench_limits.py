@@ -1,0 +1,216 @@
+"""The limit against DataX's rule, on the same virtual load, and what a coordinator costs.
+
+Everything but the CPU figure runs on virtual time, so it says the same on every machine.
+"""
+
+import bisect
+import itertools
+import time
+from collections.abc import Callable
+
+from spark_channel.limits import Ask, Coordinator, Grant, Hold, Join, Joined, Meter, Set, encode
+from tests.benchmarks.datax import DataxChannel
+from tests.benchmarks.harness import Row, print_table
+from tests.benchmarks.simulate import run_grants
+from tests.limits.conftest import HandClock
+from tests.limits.world import LIMIT, World
+
+Paid = list[tuple[float, int]]
+"""(when, how much) of every payment that went through, by virtual time."""
+
+BATCH = 32
+PRODUCER_ROWS_PER_SECOND = 1_000_000
+
+
+def worst(paid: Paid, window: float) -> int:
+    """The fullest window."""
+    times = [at for at, _ in paid]
+    sums = [0, *itertools.accumulate(amount for _, amount in paid)]
+    return max(
+        sums[bisect.bisect_left(times, begin + window - 1e-9)] - sums[index]
+        for index, begin in enumerate(times)
+    )
+
+
+def with_meter(amounts: Callable[[Meter], int], gap: float, seconds: float, **rates: float) -> Paid:
+    """A producer that needs `gap` seconds from batch to batch, under our `Meter`."""
+    clock = HandClock()
+    meter = Meter(**rates, clock=clock)
+    paid: Paid = []
+    while clock.now() < seconds:
+        amount = amounts(meter)
+        clock.sleep(gap)
+        payment = meter.pay(amount, amount, lambda: None)
+        while wait := payment.remaining().seconds:
+            clock.sleep(wait)
+        paid.append((clock.now(), amount))
+    return paid
+
+
+def with_datax(amount: int, gap: float, seconds: float, channel: DataxChannel) -> Paid:
+    """The same under DataX's rule: it pushes first, and then sleeps."""
+    now, paid = 0.0, []
+    while now < seconds:
+        now += gap
+        paid.append((now, amount))
+        now += channel.push(amount, amount, now)
+    return paid
+
+
+def fast_producer() -> list[Row]:
+    """1 000 rows/s, and a source that gives a million."""
+    datax = with_datax(BATCH, BATCH / PRODUCER_ROWS_PER_SECOND, 60, DataxChannel(rows_per_second=1000))
+
+    def slice_rows(meter: Meter) -> int:
+        return min(BATCH, meter.slice_size()[0] or BATCH)
+
+    ours = with_meter(slice_rows, BATCH / PRODUCER_ROWS_PER_SECOND, 60, rows_per_second=1000)
+    gaps = [max(b - a for (a, _), (b, _) in itertools.pairwise(paid)) for paid in (ours, datax)]
+    note = f"DataX {worst(datax, 1) / 1000:.1f} x, then {gaps[1]:.1f} s of silence"
+    return [
+        Row("fast producer at 1 000 rows/s: worst second", worst(ours, 1) / 1000, "<= 1.05", "x", note),
+        Row("fast producer at 1 000 rows/s: longest gap", gaps[0], "<= 0.3", "s", f"DataX {gaps[1]:.1f} s"),
+    ]
+
+
+def small_batches() -> list[Row]:
+    """One row of 40 bytes each 25 ms, under 40 bytes/s."""
+    seconds = 3600.0
+    datax = with_datax(40, 0.025, seconds, DataxChannel(bytes_per_second=40))
+    ours = with_meter(lambda _: 40, 0.025, seconds, bytes_per_second=40)
+    rate = [(sum(amount for _, amount in paid) - 40) / paid[-1][0] / 40 for paid in (ours, datax)]
+    return [
+        Row("one-row batches, 40 B/s: long-run rate", rate[0], "0.995 to 1.005", "x", f"DataX {rate[1]:.2f} x")
+    ]
+
+
+def skewed_tasks() -> list[Row]:
+    """Eight tasks, one with ten times the rows."""
+    rate, rows = 8_000, [200_000, *[20_000] * 7]
+    world = World(rate)
+    for index, count in enumerate(rows):
+        world.worker(rows=count, start=0.02 * index)
+    world.run(120)
+    ends = [worker.done_at for worker in world.workers]
+    ours = sum(rows) / (rate * max(end for end in ends if end is not None))
+
+    done = []
+    for count in rows:
+        channel, now, left = DataxChannel(rows_per_second=rate // 8), 0.0, count
+        while left > 0:
+            now += BATCH / 20_000
+            now += channel.push(min(BATCH, left), 0, now)
+            left -= BATCH
+        done.append(now)
+    datax = sum(rows) / (rate * max(done))
+    note = f"DataX {datax:.0%}"
+    return [Row("8 tasks, one with 10x the rows: budget used until the end", 100 * ours, ">= 98", "%", note)]
+
+
+def changes() -> list[Row]:
+    """A live change, and a crash of a quarter."""
+    rows = []
+    for factor, name in ((0.5, "halved"), (2.0, "doubled")):
+        world = _running(32)
+        world.coordinator.handle(Set(LIMIT, 10_000 * factor))
+        world.run(16)
+        good = [abs(_tenth(world, step) / 1000 - factor) <= 0.05 * factor for step in range(50)]
+        settled = next(step for step in range(50) if all(good[step : step + 5])) * 0.1
+        rows.append(Row(f"limit {name}: until all follow", settled, "<= 1", "s", "DataX never"))
+    world = _running(32)
+    for worker in world.workers[::4]:
+        worker.crash()
+    world.run(16)
+    back = next(step for step in range(50) if _tenth(world, step) >= 950) * 0.1 + 0.1
+    rows.append(Row("a quarter of the tasks crashes: to 95 % of the rate", back, "<= 1", "s", "DataX never"))
+    return rows
+
+
+def _running(tasks: int) -> World:
+    world = World(10_000)
+    for index in range(tasks):
+        world.worker(start=0.02 * index)
+    world.run(10.13)
+    return world
+
+
+def _tenth(world: World, step: int) -> int:
+    return world.rows(10.13 + step * 0.1, 10.13 + step * 0.1 + 0.1)
+
+
+def many_tasks() -> list[Row]:
+    """`tests.benchmarks.simulate`, our side."""
+    run = run_grants(10_000, 1)
+    return [
+        Row("10 000 tasks on 400 hosts: requests per second", run.messages, "<= 2500", "", "mean of the run"),
+        Row("10 000 tasks: requests per second, fullest 10 s", run.worst_messages, "<= 2500"),
+        Row("10 000 tasks: worst 10 s window", run.worst_10, "<= 1.05", "x"),
+        Row("10 000 tasks: budget used until 95 % is done", 100 * run.utilisation_95, "", "%"),
+    ]
+
+
+def coordinator_cpu() -> list[Row]:
+    """1 000 clients for 60 virtual seconds: CPU of the coordinator, codec included, Flight not."""
+    clock = HandClock()
+    coordinator = Coordinator(LIMIT, 1_000_000, clock=clock)
+    clients: list[tuple[float, int, str, str, int, float, float]] = []
+    for index in range(1000):
+        joined = coordinator.handle(Join(LIMIT, "job"))
+        assert isinstance(joined, Joined)
+        answer = joined.answer
+        grant = answer.grant if isinstance(answer, Grant) else 0
+        due = answer.ask_in if isinstance(answer, Grant) else answer.retry_in
+        pace = answer.rows_per_second or 0.0 if isinstance(answer, Grant) else 0.0
+        clients.append((due, index, joined.client, joined.epoch, grant, pace, 0.0))
+        clock.at += 0.002
+    clients = [(clock.at + due, *rest) for due, *rest in clients]  # type: ignore[misc]
+    numbers = [0] * 1000
+    start, requests, cpu = clock.at, 0, 0.0
+    import heapq
+
+    heapq.heapify(clients)
+    while clock.at < start + 60:
+        at, index, client, epoch, grant, pace, begun = heapq.heappop(clients)
+        clock.at = max(clock.at, at)
+        numbers[index] += 1
+        spent = pace * (clock.at - begun) if begun else 0.0
+        data = encode(Ask(LIMIT, client, epoch, numbers[index], grant, spent_rows=max(0.0, spent - 1e-3)))
+        begin = time.process_time()
+        answer_bytes = coordinator.answer(data)
+        cpu += time.process_time() - begin
+        requests += 1
+        reply = _decoded(answer_bytes)
+        if isinstance(reply, Grant):
+            state = (reply.grant, reply.rows_per_second or 0.0, clock.at)
+            due = reply.ask_in
+        else:
+            state = (grant, pace, begun)
+            due = reply.retry_in
+        heapq.heappush(clients, (clock.at + due, index, client, epoch, *state))
+    seconds = clock.at - start
+    note = f"{requests / seconds:.0f} requests/s of {1e6 * cpu / requests:.0f} us; Flight not included"
+    return [Row("coordinator at 1 000 clients: CPU", 100 * cpu / seconds, "< 25", "% of a core", note)]
+
+
+def _decoded(data: bytes) -> Grant | Hold:
+    from spark_channel.limits import decode_reply
+
+    reply = decode_reply(data)
+    assert isinstance(reply, (Grant, Hold)), reply
+    return reply
+
+
+def main() -> list[Row]:
+    """Every figure that is asked of the limits and needs no network."""
+    return [
+        *fast_producer(),
+        *small_batches(),
+        *skewed_tasks(),
+        *changes(),
+        *coordinator_cpu(),
+        *many_tasks(),
+    ]
+
+
+if __name__ == "__main__":
+    print_table(main())
