@@ -10,7 +10,7 @@ from typing import Any, NoReturn
 from spark_channel.errors import ChannelError
 from spark_channel.progress import JobProgress, summary_lines
 from spark_channel.service.launch import ServiceSettings
-from spark_channel.service.processes import alive, wait_until_gone
+from spark_channel.service.processes import wait_until_gone
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
 from spark_channel.service.server import ServiceServer
 
@@ -38,20 +38,17 @@ def main() -> NoReturn:
     os.umask(0o077)
     os.chdir("/")
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
-    signal.signal(signal.SIGTERM, _end)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        _serve(request)
+        _serve(request, _end_of_process())
     except ChannelError as error:
         _answer({"error": str(error)})
-    except SystemExit:
-        pass  # a signal, after which everything is closed
     logging.shutdown()
     # Not through the interpreter's end, where a call that gRPC still waits for could hold the process.
     os._exit(0)
 
 
-def _serve(request: dict[str, Any]) -> None:
+def _serve(request: dict[str, Any], end: int) -> None:
     watch_pid, since = int(request.pop("watch_pid")), str(request.pop("watch_started"))
     replace = request.pop("replace")
     settings = ServiceSettings(**request)
@@ -68,8 +65,7 @@ def _serve(request: dict[str, Any]) -> None:
             return
         try:
             _answer({"ready": True})
-            if alive(watch_pid, since):
-                wait_until_gone(watch_pid, since)
+            wait_until_gone(watch_pid, since, end)
         finally:
             rendezvous.withdraw(name, advert.nonce)
 
@@ -86,5 +82,10 @@ def _answer(outcome: dict[str, Any]) -> None:
     os.close(nothing)
 
 
-def _end(_signal: int, _frame: object) -> None:
-    raise SystemExit(0)
+def _end_of_process() -> int:
+    """A descriptor that can be read once SIGTERM came, whichever thread the system gave it to."""
+    readable, writable = os.pipe()
+    os.set_blocking(writable, False)
+    signal.set_wakeup_fd(writable, warn_on_full_buffer=False)
+    signal.signal(signal.SIGTERM, lambda _signal, _frame: None)
+    return readable

@@ -4,12 +4,10 @@ import os
 import select
 from pathlib import Path
 
-from spark_channel.clock import SYSTEM_CLOCK
-
 __all__ = ["alive", "driver_pid", "pid_namespace", "started", "wait_until_gone"]
 
 _PROC = Path("/proc")
-_CHECK_SECONDS = 1.0
+_CHECK_MILLISECONDS = 1000
 _MOST_ANCESTORS = 64
 
 
@@ -59,23 +57,31 @@ def driver_pid() -> int:
     return os.getppid()
 
 
-def wait_until_gone(pid: int, since: str) -> None:
-    """Block until the process ends: on a pidfd where there is one, else by a look each second."""
+def wait_until_gone(pid: int, since: str, wake: int | None = None) -> None:
+    """Block until the process ends, or descriptor `wake` can be read.
+
+    Waits on a pidfd where there is one; else it looks each second.
+    """
+    poll = select.poll()
+    if wake is not None:
+        poll.register(wake, select.POLLIN)
+    descriptor = _pidfd(pid)
     try:
-        descriptor = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    except (AttributeError, OSError):
-        while alive(pid, since):
-            SYSTEM_CLOCK.sleep(_CHECK_SECONDS)
-        return
-    try:
-        if alive(pid, since):
-            poll = select.poll()
+        if descriptor is not None:
             poll.register(descriptor, select.POLLIN)
-            poll.poll()
+        while alive(pid, since):
+            if poll.poll(None if descriptor is not None else _CHECK_MILLISECONDS):
+                return
     finally:
-        os.close(descriptor)
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _pidfd(pid: int) -> int | None:
+    try:
+        return os.pidfd_open(pid)
+    except (AttributeError, OSError):
+        return None
 
 
 def _stat(pid: int) -> list[str] | None:

@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -85,6 +86,27 @@ def test_a_driver_that_is_a_zombie_is_gone(driver: Driver) -> None:
     assert started(driver.pid) is None
     with pytest.raises(ServiceUnavailableError, match="no process"):
         ensure_service(watch_pid=driver.pid)
+
+
+def test_without_pidfds_it_looks_each_second(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "pidfd_open")
+    since = started(driver.pid)
+    assert since is not None
+    timer = threading.Timer(0.2, driver.kill)
+    timer.start()
+    start = time.monotonic()
+    wait_until_gone(driver.pid, since)
+    assert 0.2 <= time.monotonic() - start < 5
+    timer.join()
+
+
+def test_a_wait_can_be_ended_by_a_descriptor(driver: Driver) -> None:
+    readable, writable = os.pipe()
+    os.write(writable, b"x")
+    wait_until_gone(driver.pid, started(driver.pid) or "", readable)
+    assert driver.poll() is None
+    os.close(readable)
+    os.close(writable)
 
 
 def test_two_starters_at_once_get_one_service(driver: Driver) -> None:

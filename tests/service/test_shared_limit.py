@@ -1,0 +1,312 @@
+"""A limit that several jobs share: found, spent, changed, killed and served again."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_channel.channel import Limiter
+from spark_channel.errors import OptionError, ServiceDeniedError, ServiceUnavailableError
+from spark_channel.limits import Pressure
+from spark_channel.progress import JobSpec
+from spark_channel.service import (
+    LimitControl,
+    Probe,
+    ServiceClient,
+    ServiceServer,
+    SharedLimit,
+    SharedLimitAddress,
+    find_shared_limit,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Spender:
+    """Pays single rows as fast as the limit lets it, in a thread, like a job with one task."""
+
+    def __init__(self, server: ServiceServer, limit: SharedLimitAddress, job: str) -> None:
+        self.times: list[float] = []
+        self.error: Exception | None = None
+        self._client = ServiceClient(server.address, job, JobSpec("read"), shared_limit=limit)
+        self._changed = threading.Condition()
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run)
+
+    def __enter__(self) -> "Spender":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        with self._changed:
+            self._stopped = True
+            self._changed.notify_all()
+        self._thread.join(10)
+        self._client.close()
+
+    def wait_for(self, rows: int, seconds: float = 10.0) -> bool:
+        with self._changed:
+            return self._changed.wait_for(lambda: len(self.times) >= rows or self.error is not None, seconds)
+
+    def _run(self) -> None:
+        limiter = self._client.limiter("task 0")
+        assert limiter is not None
+        try:
+            while self._pay(limiter):
+                with self._changed:
+                    self.times.append(time.monotonic())
+                    self._changed.notify_all()
+        except Exception as error:
+            with self._changed:
+                self.error = error
+                self._changed.notify_all()
+
+    def _pay(self, limiter: Limiter) -> bool:
+        payment = limiter.pay(1, 0, self._wake)
+        try:
+            with self._changed:
+                while not self._stopped:
+                    wait = payment.remaining()
+                    if wait.seconds == 0.0:
+                        return True
+                    self._changed.wait(wait.seconds)
+                return False
+        finally:
+            payment.cancel()
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def test_jobs_of_this_host_find_it_by_name(server: ServiceServer) -> None:
+    with SharedLimit("orders-db", rows_per_second="2k") as limit:
+        found = find_shared_limit("orders-db")
+        assert found.service.token == limit.token
+        assert f"{found.service}/{found.name}" == limit.address
+        with Spender(server, found, "job-a") as spender:
+            assert spender.wait_for(200)
+        assert limit.status().spent_rows >= 200
+
+
+def test_others_take_its_address_and_token(server: ServiceServer) -> None:
+    with SharedLimit("orders-db", rows_per_second=2_000) as limit:
+        with Spender(server, find_shared_limit(limit.address, limit.token), "job-a") as spender:
+            assert spender.wait_for(100)
+        with pytest.raises(OptionError, match="sharedLimitToken"):
+            find_shared_limit(limit.address)
+
+
+def test_two_jobs_share_it_evenly(server: ServiceServer) -> None:
+    with SharedLimit("orders-db", rows_per_second=1_000):
+        limit = find_shared_limit("orders-db")
+        with Spender(server, limit, "job-a") as a, Spender(server, limit, "job-b") as b:
+            assert a.wait_for(800)
+            assert b.wait_for(800)
+            first, second = len(a.times), len(b.times)
+    assert 0.6 <= first / second <= 1.7
+    together = sorted([*a.times, *b.times])
+    seconds = together[-1] - together[0]
+    assert len(together) <= 1_000 * seconds * 1.05 + 100
+
+
+def test_a_job_that_ends_gives_its_share_back(server: ServiceServer) -> None:
+    with SharedLimit("orders-db", rows_per_second=1_000):
+        limit = find_shared_limit("orders-db")
+        with Spender(server, limit, "job-a") as a:
+            with Spender(server, limit, "job-b") as b:
+                assert b.wait_for(300)
+            alone = len(a.times)
+            since = time.monotonic()
+            assert a.wait_for(alone + 1_500)
+            # at half the speed these rows would take 3 s
+            assert time.monotonic() - since < 2.6
+
+
+@pytest.mark.parametrize("change", ["pause", "set"])
+def test_a_change_acts_while_jobs_run(server: ServiceServer, change: str) -> None:
+    with (
+        SharedLimit("orders-db", rows_per_second=1_000) as limit,
+        Spender(server, find_shared_limit("orders-db"), "job-a") as spender,
+    ):
+        assert spender.wait_for(100)
+        control = LimitControl()
+        if change == "pause":
+            assert control.pause("orders-db").paused
+        else:
+            assert control.set("orders-db", 1, None).rows_per_second == 1
+        changed = time.monotonic()
+        spender.wait_for(10_000, 2.0)
+        late = [at for at in spender.times if at > changed + 1.0]
+        assert len(late) <= 3
+        limit.resume()
+        limit.set(rows_per_second=5_000)
+        assert spender.wait_for(len(spender.times) + 500)
+
+
+def test_a_spending_token_changes_nothing_and_opens_no_other_limit(server: ServiceServer) -> None:
+    with SharedLimit("orders-db", rows_per_second=1_000), SharedLimit("other", rows_per_second=1_000):
+        orders, other = find_shared_limit("orders-db"), find_shared_limit("other")
+        stolen = SharedLimitAddress(orders.service, "other")
+        assert orders.service.token != other.service.token
+        with Spender(server, stolen, "thief") as spender:
+            assert spender.wait_for(1)
+        assert isinstance(spender.error, ServiceDeniedError)
+        assert orders.service.token not in str(spender.error)
+
+
+def test_what_is_not_served_is_an_error_that_says_what_is(server: ServiceServer) -> None:
+    with pytest.raises(OptionError, match="none is served here"):
+        find_shared_limit("orders-db")
+    with (
+        SharedLimit("orders-db", rows_per_second=1),
+        pytest.raises(OptionError, match="served here: orders-db"),
+    ):
+        find_shared_limit("ordersdb")
+    with pytest.raises(OptionError, match="none is served here"):
+        find_shared_limit("orders-db")
+    with pytest.raises(OptionError, match="letters, digits"):
+        find_shared_limit("../orders")
+
+
+def test_a_name_is_served_once() -> None:
+    with (
+        SharedLimit("orders-db", rows_per_second=1),
+        pytest.raises(OptionError, match="served on this host already"),
+    ):
+        SharedLimit("orders-db", rows_per_second=1).start()
+
+
+@pytest.mark.parametrize("speed", [None, 0, -1, "fast", 2**63])
+def test_a_speed_that_makes_no_sense_is_refused(speed: int | str | None) -> None:
+    with pytest.raises(OptionError):
+        SharedLimit("orders-db", rows_per_second=speed)
+
+
+def test_a_stopped_limit_has_no_address() -> None:
+    with pytest.raises(ServiceUnavailableError, match="not served"):
+        _ = SharedLimit("orders-db", rows_per_second=1).address
+
+
+def test_control_lists_limits_and_names_those_there_are(server: ServiceServer) -> None:
+    with SharedLimit("a", rows_per_second=1), SharedLimit("b", bytes_per_second="1MB"):
+        assert [kept.name for kept in LimitControl().all()] == ["a", "b"]
+        with pytest.raises(OptionError, match="there are: a, b"):
+            LimitControl().show("c")
+
+
+def test_a_probe_lowers_the_limit_and_lets_it_recover() -> None:
+    lag = [10.0]
+    pressed = threading.Event()
+    recovered = threading.Event()
+    broken = threading.Event()
+
+    def measure() -> float:
+        if lag[0] < 0:
+            raise ConnectionError("postgresql://user:secret@db")
+        return lag[0]
+
+    probe = Probe(
+        measure, threshold=5.0, seconds=0.01, what="replication lag", pressure=Pressure(increase=0.4)
+    )
+    with SharedLimit("orders-db", rows_per_second=1_000, probe=probe) as limit:
+
+        def until(event: threading.Event, word: str) -> str:
+            for _ in range(500):
+                status = limit.status()
+                if word in (status.pressure or "open"):
+                    event.set()
+                    return status.pressure
+                time.sleep(0.01)
+            raise AssertionError(f"never {word}: {limit.status().pressure}")
+
+        assert "replication lag 10" in until(pressed, "pressed")
+        assert (limit.status().effective_rows_per_second or 0) < 1_000
+        lag[0] = 0.0
+        until(recovered, "open")
+        lag[0] = -1.0
+        text = until(broken, "unreachable")
+        assert "ConnectionError" in text
+        assert "secret" not in text
+        assert limit.status().effective_rows_per_second == 1_000, "an unreachable probe holds the speed"
+
+
+@pytest.fixture
+def serve() -> Iterator[list[subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()
+
+
+def serve_limit(started: list[subprocess.Popen[str]], *arguments: str) -> str:
+    """`spark-channel limits serve` as a process; returns the address it printed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spark_channel.cli", "limits", "serve", "orders-db", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    started.append(process)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    match = re.search(r"at (\S+/orders-db)", line)
+    assert match, line
+    return match.group(1)
+
+
+def test_a_killed_server_comes_back_and_its_jobs_go_on(
+    server: ServiceServer, serve: list[subprocess.Popen[str]]
+) -> None:
+    address = serve_limit(serve, "--rows-per-second", "500")
+    with Spender(server, find_shared_limit("orders-db"), "job-a") as spender:
+        assert spender.wait_for(100)
+        serve[0].send_signal(signal.SIGKILL)
+        serve[0].wait()
+        assert serve_limit(serve, "--rows-per-second", "500") == address
+        assert spender.wait_for(len(spender.times) + 500, 15)
+        assert spender.error is None
+    seconds = spender.times[-1] - spender.times[0]
+    assert len(spender.times) <= 500 * seconds * 1.02 + 60, "the limit holds across the gap"
+
+
+def test_a_server_that_stays_away_stops_the_work(
+    server: ServiceServer, serve: list[subprocess.Popen[str]]
+) -> None:
+    serve_limit(serve, "--rows-per-second", "100")
+    limit = find_shared_limit("orders-db")
+    with Spender(server, limit, "job-a") as spender:
+        assert spender.wait_for(20)
+        serve[0].send_signal(signal.SIGKILL)
+        serve[0].wait()
+        assert spender.wait_for(10**9, 20)
+        assert isinstance(spender.error, ServiceUnavailableError)
+        assert limit.service.token not in str(spender.error)
+
+
+def test_a_served_limit_ends_cleanly(serve: list[subprocess.Popen[str]], tmp_path: Path) -> None:
+    token_file = tmp_path / "token"
+    serve_limit(serve, "--rows-per-second", "100", "--token-file", str(token_file))
+    limit = find_shared_limit("orders-db")
+    assert serve[0].stdout is not None
+    assert "sharedLimitToken=${file:" in serve[0].stdout.readline()
+    assert token_file.read_text() == limit.service.token
+    assert token_file.stat().st_mode & 0o777 == 0o600
+    command_line = Path(f"/proc/{serve[0].pid}/cmdline").read_text()
+    assert limit.service.token not in command_line
+    serve[0].send_signal(signal.SIGTERM)
+    assert serve[0].wait(10) == 0
+    assert "served no more" in serve[0].stdout.read()
+    with pytest.raises(OptionError, match="none is served here"):
+        find_shared_limit("orders-db")
