@@ -113,7 +113,8 @@ def _print(status: LimitStatus) -> None:
     console = Console(highlight=False)
     console.print(
         f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s, "
-        f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; {status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
+        f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; "
+        f"{status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
     )
     if status.clients:
         table = Table("client", "job", "rows/s", "bytes/s", "waits for")

@@ -10,9 +10,7 @@ from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError
 from spark_channel.progress import JobProgress, TransferReport
-from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, ensure_service
-from spark_channel.service.processes import started
-from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
+from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, advertise, ensure_service
 from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.planner_call import ask_planner
 from spark_channel.spark.source import ChannelDataSource
@@ -100,28 +98,23 @@ def _jvm_of(context: Any) -> int:
 
 
 def _serve(jvm: int) -> None:
-    since = started(jvm)
-    if jvm in _services or since is None:
+    if jvm in _services:
         return
     settings = service_settings(command_of(jvm))
-    server = ServiceServer(settings.host, settings.port)
-    display = ProgressDisplay()
+    server, display = ServiceServer(settings.host, settings.port), ProgressDisplay()
     server.jobs.subscribe(_Keeper())
     server.jobs.subscribe(display)
-    server.start()
+    address = server.start()
     try:
-        name, rendezvous = advert_name(jvm), Rendezvous()
-        advert = Advert.of_this_process(server.address, jvm, since)
-        standing = rendezvous.read(name)
         # The last to register shows the progress: in a shared driver that is the notebook in use.
-        rendezvous.publish(name, advert, replace=standing.nonce if standing else None)
+        take_back = advertise(address, jvm)
     except ChannelError:
         server.stop()
         raise
     _services[jvm] = server
 
     def end() -> None:
-        rendezvous.withdraw(name, advert.nonce)
+        take_back()
         server.stop()
         display.close()
 
