@@ -131,11 +131,11 @@ class PushClaim(Reservation):
 
     def fill(self, room: Room, counters: Counters) -> Sequence[Sized]:
         rows, nbytes, start = self.rows, self.nbytes, self.start
+        piece = self.batch if rows == self.batch_rows else self.batch.slice(start, rows)
         self.release(room)
         self.start += rows
         if self.start == self.batch_rows:
             counters.put_successes += 1
-        piece = self.batch if rows == self.batch_rows else self.batch.slice(start, rows)
         return ((piece, rows, nbytes),)
 
 

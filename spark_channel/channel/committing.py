@@ -32,79 +32,82 @@ class Committing(Producing):
             staged.add_put(batch, rows, nbytes)
 
     def take(self, staged: Staged) -> pa.RecordBatch | None:
-        with self:
-            self._counters.take_attempts += 1
-            most_rows = self._most_transaction_rows()
-            if staged.taken_rows >= most_rows:
-                raise TransactionFullError(
-                    f"{staged.taken_rows} rows taken, transaction_rows is {most_rows}: "
-                    "commit smaller transactions"
-                )
-            try:
-                if not self._wait_for_data(self.keep_alive, staged.taken_rows):
-                    return None
-            except EndOfChannel:
-                if staged.takes:
-                    return None  # to be committed: raising would roll back the last rows, again and again
-                raise
-            parcel = self._stock.pop(most_rows - staged.taken_rows)
-            self._room.held_rows += parcel.rows
-            self._room.held_bytes += parcel.nbytes
-            staged.add_take(parcel)
-            return parcel.batch
+        return self._atomic(self._take, staged)
+
+    def _take(self, staged: Staged) -> pa.RecordBatch | None:
+        self._counters.take_attempts += 1
+        most_rows = self._most_transaction_rows()
+        if staged.taken_rows >= most_rows:
+            raise TransactionFullError(
+                f"{staged.taken_rows} rows taken, transaction_rows is {most_rows}: "
+                "commit smaller transactions"
+            )
+        try:
+            if not self._wait_for_data(self.keep_alive, staged.taken_rows):
+                return None
+        except EndOfChannel:
+            if staged.takes:
+                return None  # to be committed: raising would roll back the last rows, again and again
+            raise
+        parcel = self._stock.pop(most_rows - staged.taken_rows)
+        self._room.held_rows += parcel.rows
+        self._room.held_bytes += parcel.nbytes
+        staged.add_take(parcel)
+        return parcel.batch
 
     def commit(self, staged: Staged) -> None:
         """Publish the puts and free the takes, together or not at all."""
-        with self:
-            if not staged.puts:
-                self._raise_if_failed()
-                self._publish_staged(staged)
-                if self._closed and self._has_ended():
-                    self._news = True
-                return
-            if self.limiter is None and not self._claims and not self._closed and self._error is None:
-                room = self._room
-                if room.fits(staged.put_rows, staged.put_bytes, staged.taken_rows, staged.taken_bytes):
-                    self._publish_staged(staged)
-                    return
+        if self._atomic(self._commit_at_once, staged):
+            return
+        claim = CommitClaim(staged)
+        payment: Payment | None = None
         try:
-            self._commit_puts(staged)
+            self._atomic(self._reserve_commit, claim)
+            if not staged.committed:
+                assert self.limiter is not None
+                payer = Payer(self._lock)
+                payment = self.limiter.pay(*staged.owed(), payer.wake)
+                self._atomic(self._pay_and_publish, claim, payment, payer)
         except BaseException:
             if not staged.committed:
-                with self:
-                    self._counters.failed(staged.put_rows, staged.put_bytes)
+                self._give_back(claim, payment)
+                self._count_failed(staged.put_rows, staged.put_bytes)
             raise
+
+    def _commit_at_once(self, staged: Staged) -> bool:
+        if not staged.puts:
+            self._raise_if_failed()
+            self._publish_staged(staged)
+            if self._closed and self._has_ended():
+                self._news = True
+            return True
+        if self.limiter is not None or self._claims or self._closed or self._error is not None:
+            return False
+        room = self._room
+        if not room.fits(staged.put_rows, staged.put_bytes, staged.taken_rows, staged.taken_bytes):
+            return False
+        self._publish_staged(staged)
+        return True
 
     def _publish_staged(self, staged: Staged) -> None:
         for batch, rows, nbytes in staged.commit(self._room, self._counters):
             self._publish(batch, rows, nbytes)
 
-    def _commit_puts(self, staged: Staged) -> None:
-        limiter = self.limiter
-        if limiter is None:
-            staged.mark_paid()
-        claim = CommitClaim(staged)
-        payer = Payer(self._lock)
-        payment: Payment | None = None
-        try:
-            with self:
-                self._raise_if_ended()
-                if claim.is_paid() or not self._room.evicting:
-                    self._wait_for_commit_room(claim)
-            if staged.committed:
-                return
-            assert limiter is not None
-            payment = limiter.pay(*staged.owed(), payer.wake)
-            with self:
-                self._wait_for_limit(payment, payer)
-                payment = None
-                staged.mark_paid()
-                if claim.granted:
-                    self._publish_claim(claim)
-                else:
-                    self._wait_for_commit_room(claim)
-        finally:
-            self._give_back(claim, payment)
+    def _reserve_commit(self, claim: CommitClaim) -> None:
+        """Room for it, and all of it where nothing is to be paid. A channel that overwrites pays first."""
+        self._raise_if_ended()
+        if self.limiter is None:
+            claim.staged.mark_paid()
+        if claim.is_paid() or not self._room.evicting:
+            self._wait_for_commit_room(claim)
+
+    def _pay_and_publish(self, claim: CommitClaim, payment: Payment, payer: Payer) -> None:
+        self._wait_for_limit(payment, payer)
+        claim.staged.mark_paid()
+        if claim.granted:
+            self._publish_claim(claim)
+        else:
+            self._wait_for_commit_room(claim)
 
     def _wait_for_commit_room(self, claim: CommitClaim) -> None:
         if not self._wait_for_room(claim, self.keep_alive):
@@ -117,16 +120,15 @@ class Committing(Producing):
 
     def rollback(self, staged: Staged) -> None:
         """Return the takes to the head; the puts were never in the channel."""
-        with self:
-            self._roll_back(staged)
+        self._atomic(self._roll_back, staged)
 
     def abandon(self, staged: Staged) -> None:
         """Roll back for a thread that has ended; it is counted, for logging here would bring the thread
         back as a dummy that never ends.
         """
-        with self:
+        with self._lock:
             self._counters.transactions_abandoned += 1
-            self._roll_back(staged)
+        self._atomic(self._roll_back, staged)
 
     def _roll_back(self, staged: Staged) -> None:
         if staged.takes:

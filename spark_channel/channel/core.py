@@ -17,37 +17,44 @@ class Core(Consuming, Committing):
     # ---- changes
 
     def close(self) -> None:
-        with self:
-            if not self._closed:
-                self._closed = True
-                self._wake_all()
+        self._atomic(self._close)
+
+    def _close(self) -> None:
+        if not self._closed:
+            self._closed = True
+            self._wake_all()
 
     def fail(self, error: BaseException) -> None:
-        with self:
-            if self._error is None:
-                self._error = error
-                self._error_traceback = error.__traceback__
-                self._wake_all()
+        self._atomic(self._fail, error)
+
+    def _fail(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            self._error_traceback = error.__traceback__
+            self._wake_all()
 
     def resize(self, capacity_rows: int | None, capacity_bytes: int | None) -> None:
-        with self:
-            self._raise_if_failed()
-            least = self._transaction_rows
-            if least is not None and capacity_rows is not None and capacity_rows < least:
-                raise ValueError(f"capacity_rows={capacity_rows} is below transaction_rows={least}")
+        self._atomic(self._resize, ResizeClaim(capacity_rows, capacity_bytes))
+
+    def _resize(self, claim: ResizeClaim) -> None:
+        self._raise_if_failed()
+        least = self._transaction_rows
+        if least is not None and claim.capacity_rows is not None and claim.capacity_rows < least:
+            raise ValueError(f"capacity_rows={claim.capacity_rows} is below transaction_rows={least}")
+        if not self._wait_for_room(claim, self.keep_alive):
             room = self._room
-            claim = ResizeClaim(capacity_rows, capacity_bytes)
-            if not self._wait_for_room(claim, self.keep_alive):
-                rows, nbytes = claim.target(room)
-                raise ChannelFullError(
-                    f"cannot shrink to {rows} rows, {nbytes} bytes: after {self.keep_alive:g} s, "
-                    f"{room.used_rows} rows, {room.used_bytes} bytes are in use"
-                )
+            rows, nbytes = claim.target(room)
+            raise ChannelFullError(
+                f"cannot shrink to {rows} rows, {nbytes} bytes: after {self.keep_alive:g} s, "
+                f"{room.used_rows} rows, {room.used_bytes} bytes are in use"
+            )
 
     def set_overflow(self, overflow: Overflow) -> None:
-        with self:
-            self._overflow = overflow
-            self._room.evicting = overflow is Overflow.OVERWRITE
+        self._atomic(self._set_overflow, overflow)
+
+    def _set_overflow(self, overflow: Overflow) -> None:
+        self._overflow = overflow
+        self._room.evicting = overflow is Overflow.OVERWRITE
 
     def add_listener(self, callback: Callback) -> None:
         with self._lock:

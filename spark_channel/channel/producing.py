@@ -18,17 +18,10 @@ class Producing(State):
 
     def push(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> bool:
         """False when it was rejected."""
-        with self:
-            self._begin_push(1, rows, nbytes)
-            if rows == 0:
-                self._counters.put_successes += 1
-                return True
-            if self.limiter is None and not self._claims and self._room.fits(rows, nbytes):
-                self._publish(batch, rows, nbytes)
-                self._counters.put_successes += 1
-                return True
-            rejects = self._overflow is Overflow.REJECT
-        if rejects:
+        overflow = self._atomic(self._push_at_once, batch, rows, nbytes)
+        if overflow is None:
+            return True
+        if overflow is Overflow.REJECT:
             return self._push_or_reject([(batch, rows, nbytes)], rows, nbytes)
         self._push_and_wait(batch, rows, nbytes)
         return True
@@ -38,7 +31,7 @@ class Producing(State):
         batches = [sized for sized in batches if sized[1]]
         rows = sum(sized[1] for sized in batches)
         nbytes = sum(sized[2] for sized in batches)
-        with self:
+        with self._lock:
             self._begin_push(len(batches), rows, nbytes)
         return self._push_or_reject(batches, rows, nbytes) if batches else True
 
@@ -48,34 +41,47 @@ class Producing(State):
             self._counters.failed(rows, nbytes)
             self._raise_if_ended()
 
+    def _push_at_once(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> Overflow | None:
+        """None = published; else what to do without."""
+        self._begin_push(1, rows, nbytes)
+        if rows:
+            if self.limiter is not None or self._claims or not self._room.fits(rows, nbytes):
+                return self._overflow
+            self._publish(batch, rows, nbytes)
+        self._counters.put_successes += 1
+        return None
+
+    # ---- without waiting
+
     def _push_or_reject(self, batches: Sequence[Sized], rows: int, nbytes: int) -> bool:
-        limiter = self.limiter
-        claim = WholeClaim(batches, rows, nbytes, free=limiter is None)
+        claim = WholeClaim(batches, rows, nbytes, free=self.limiter is None)
         payment: Payment | None = None
         try:
-            with self:
-                self._raise_if_ended()
-                if self._claims or not self._admit(claim):
-                    self._counters.rejected(rows, nbytes)
-                    return False
-            if limiter is None:
-                return True
-            payment = limiter.pay(rows, nbytes, _nobody_waits)
-            with self:
-                self._raise_if_ended()
-                if not is_paid(payment.remaining()):
-                    self._counters.rejected(rows, nbytes)
-                    return False
-                payment = None
-                self._publish_claim(claim)
-                return True
+            admitted = self._atomic(self._claim_now, claim)
+            if admitted and self.limiter is not None:
+                payment = self.limiter.pay(rows, nbytes, _nobody_waits)
+                self._atomic(self._publish_if_paid, claim, payment)
         except BaseException:
-            if not claim.published:
-                with self:
-                    self._counters.failed(rows, nbytes)
+            self._count_failed(*((0, 0) if claim.published else (rows, nbytes)))
             raise
         finally:
-            self._give_back(claim, payment)
+            if not claim.published:
+                self._give_back(claim, payment)
+        if not claim.published:
+            with self._lock:
+                self._counters.rejected(rows, nbytes)
+        return claim.published
+
+    def _claim_now(self, claim: WholeClaim) -> bool:
+        self._raise_if_ended()
+        return not self._claims and self._admit(claim)
+
+    def _publish_if_paid(self, claim: WholeClaim, payment: Payment) -> None:
+        self._raise_if_ended()
+        if is_paid(payment.remaining()):
+            self._publish_claim(claim)
+
+    # ---- waiting
 
     def _push_and_wait(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
         limiter = self.limiter
@@ -83,13 +89,11 @@ class Producing(State):
         try:
             while claim.start < rows:
                 if limiter is None:
-                    with self:
-                        self._wait_for_room(claim)
+                    self._atomic(self._wait_for_room, claim)
                 else:
                     self._push_slice(claim, limiter)
         except BaseException:
-            with self:
-                self._counters.failed(*claim.left())
+            self._count_failed(*claim.left())
             raise
 
     def _push_slice(self, claim: PushClaim, limiter: Limiter) -> None:
@@ -102,35 +106,44 @@ class Producing(State):
         payer = Payer(self._lock)
         payment: Payment | None = None
         try:
-            with self:
-                self._raise_if_ended()
-                pay_first = self._room.evicting
-                if pay_first:
-                    claim.max_rows, _ = claim.slice_size(self._room)
-                    owed = claim.owe(claim.max_rows)
-                else:
-                    self._wait_for_room(claim)
-                    owed = claim.owe(claim.rows)
+            pay_first, owed = self._atomic(self._reserve_slice, claim)
             if owed[0]:
                 payment = limiter.pay(*owed, payer.wake)
-            with self:
-                if payment is not None:
-                    self._wait_for_limit(payment, payer)
-                    payment = None
-                if pay_first:
-                    self._wait_for_room(claim)
-                elif claim.rows:
-                    self._publish_claim(claim)
-        finally:
+            if owed[0] or pay_first:
+                self._atomic(self._publish_slice, claim, payment, payer)
+        except BaseException:
             self._give_back(claim, payment)
+            raise
+
+    def _reserve_slice(self, claim: PushClaim) -> tuple[bool, tuple[int, int]]:
+        """Whether the room comes after the payment, and the rows and bytes to pay."""
+        self._raise_if_ended()
+        if self._room.evicting:
+            claim.max_rows, _ = claim.slice_size(self._room)
+            return True, claim.owe(claim.max_rows)
+        self._wait_for_room(claim)
+        return False, claim.owe(claim.rows)
+
+    def _publish_slice(self, claim: PushClaim, payment: Payment | None, payer: Payer) -> None:
+        if payment is not None:
+            self._wait_for_limit(payment, payer)
+        if claim.rows:
+            self._publish_claim(claim)
+        else:
+            self._wait_for_room(claim)
+
+    # ---- what did not get through
 
     def _give_back(self, claim: Reservation, payment: Payment | None) -> None:
-        """What a push or commit that did not get through still has. Outside a section."""
+        """Payment and room of a push or commit. Outside the lock."""
         if payment is not None:
             payment.cancel()
         if claim.rows or claim.nbytes:
-            with self:
-                claim.release(self._room)
+            self._atomic(claim.release, self._room)
+
+    def _count_failed(self, rows: int, nbytes: int) -> None:
+        with self._lock:
+            self._counters.failed(rows, nbytes)
 
 
 def _nobody_waits() -> None:

@@ -1,6 +1,6 @@
 """The lock manager: one lock, three kinds of waiters, and who wakes whom.
 
-- Room: `_claims`, first come, first served. Whoever leaves a critical section grants what fits, and
+- Room: `_claims`, first come, first served. Whoever changes something grants what fits, and
   publishes for a waiter that owes nothing: one wake-up for a whole batch, however often it is sliced.
 - Data: `_readers`, first come, first served. The oldest is woken when there is a batch, and wakes the
   next when it leaves some; an end wakes all.
@@ -16,6 +16,7 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from types import TracebackType
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -33,6 +34,7 @@ __all__ = ["Callback", "Payer", "State", "is_paid"]
 logger = logging.getLogger("spark_channel")
 
 Callback = Callable[[], None]
+T = TypeVar("T")
 
 
 class _Reader:
@@ -62,10 +64,9 @@ class Payer:
 
 
 class State:
-    """What is in the channel, and who waits. `with self:` is a critical section: it ends by waking
-    whomever its changes concern, and then calls the listeners, without the lock.
+    """What is in the channel, and who waits for what.
 
-    A thread that waits inside a section has changed nothing in it before.
+    Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before.
     """
 
     def __init__(
@@ -99,23 +100,33 @@ class State:
 
     # ---- the critical section
 
-    def __enter__(self) -> None:
-        self._lock.acquire()
+    def _atomic(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run `work` under the lock, then wake whomever its changes concern, then, without the lock, tell
+        the listeners.
 
-    def __exit__(self, *_: object) -> None:
+        The lock itself is the context manager: an interrupt can come between any two steps of one written
+        in Python, and would leave the lock locked.
+        """
         listeners: tuple[Callback, ...] = ()
         try:
-            if self._claims:
-                self._grant_claims()
-            if self._readers:
-                self._wake_readers()
-            if self._news:
-                self._news = False
-                listeners = self._listeners
+            with self._lock:
+                try:
+                    return work(*arguments)
+                finally:
+                    listeners = self._settle()
         finally:
-            self._lock.release()
-        if listeners:
-            _call(listeners)
+            if listeners:
+                _call(listeners)
+
+    def _settle(self) -> tuple[Callback, ...]:
+        if self._claims:
+            self._grant_claims()
+        if self._readers:
+            self._wake_readers()
+        if not self._news:
+            return ()
+        self._news = False
+        return self._listeners
 
     def _grant_claims(self) -> None:
         claims = self._claims
@@ -164,7 +175,7 @@ class State:
         elif self._stock:
             self._readers[0].condition.notify_all()
 
-    # ---- waiting; inside a section
+    # ---- waiting; inside `_atomic`
 
     def _wait_for_room(self, claim: Claim, timeout: float | None = None) -> bool:
         """Until the claim is granted, or some slices of a push were published without a wait.
@@ -265,16 +276,16 @@ class State:
             return
         claim.told = True
         listeners = self._block_listeners
-        self._lock.release()
         try:
+            self._lock.release()
             _call(listeners)
         finally:
             self._lock.acquire()
 
-    # ---- the end; inside a section
+    # ---- the end; inside `_atomic`
 
     def _wake_all(self) -> None:
-        """The channel ended: whoever leaves this section wakes claims and readers; payers are woken here."""
+        """The channel ended: claims and readers are woken by `_atomic`, payers here."""
         self._news = True
         for payer in self._payers:
             payer.condition.notify_all()
