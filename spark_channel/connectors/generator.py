@@ -234,8 +234,7 @@ def _shaped(noise: pa.Array, kind: pa.DataType) -> pa.Array:
         return pc.cast(pc.divide(pc.cast(whole, pa.float64()), float(1 << bits)), kind)
     if pa.types.is_decimal(kind):
         unscaled = _below(noise, 10 ** min(kind.precision, 18))
-        whole = pc.cast(unscaled, pa.decimal128(19, 0))
-        return pa.Array.from_buffers(kind, len(whole), whole.buffers())
+        return pc.cast(unscaled, pa.decimal128(19, 0)).view(kind)
     if pa.types.is_date(kind):
         return pc.cast(pc.cast(_below(noise, 24_855), pa.int32()), kind)
     if pa.types.is_timestamp(kind):

@@ -6,7 +6,7 @@ over another one, or the selected expression overflows on purpose); `misfit` the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
-from spark_channel.connectors.sql.sqlite.column_types import affinity
+from spark_channel.connectors.sql.sqlite.column_types import EXACT_DIGITS, affinity
 from spark_channel.connectors.sql.sqlite.search import first_failure
 from spark_channel.connectors.sql.statements import Node
 
@@ -41,8 +41,11 @@ class MisfitError(Exception):
         self.column, self.index, self.value = column, index, value
 
 
-def raw_type(kind: pa.DataType) -> pa.DataType:
-    """The Arrow type in which the driver delivers a column of `kind`."""
+def raw_type(about: ReadColumn) -> pa.DataType:
+    """The Arrow type in which the driver delivers the column."""
+    kind = about.kind
+    if _is_real_decimal(about):
+        return pa.float64()
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return pa.int64()
     if pa.types.is_floating(kind):
@@ -52,10 +55,17 @@ def raw_type(kind: pa.DataType) -> pa.DataType:
     return pa.string()
 
 
-def sentinel(kind: pa.DataType) -> Node:
+def _is_real_decimal(about: ReadColumn) -> bool:
+    """Whether SQLite holds the decimals as numbers, few enough of digits to come back from them exactly."""
+    kind = about.kind
+    numbers = affinity(about.declared) not in ("TEXT", "BLOB")
+    return bool(numbers and pa.types.is_decimal(kind) and kind.precision <= EXACT_DIGITS)
+
+
+def sentinel(about: ReadColumn) -> Node:
     """A value of the raw type, which stands in the first row so that the driver takes that type."""
     texts = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "empty_blob", pa.string(): "''"}
-    return _fill(texts[raw_type(kind)], exp.column("c"))
+    return _fill(texts[raw_type(about)], exp.column("c"))
 
 
 def value_expression(column: exp.Column, about: ReadColumn) -> Node:
@@ -70,6 +80,8 @@ def misfit(column: exp.Column, about: ReadColumn) -> Node:
         text = "typeof(c) NOT IN ('integer', 'null')"
     elif pa.types.is_floating(kind):
         text = f"typeof(c) NOT IN ('real', 'integer', 'null') OR (typeof(c) = 'integer' AND NOT c {_WHOLE})"
+    elif _is_real_decimal(about):
+        text = "typeof(c) NOT IN ('real', 'integer', 'null')"
     elif pa.types.is_binary(kind):
         text = "typeof(c) NOT IN ('blob', 'null')"
     elif pa.types.is_string(kind) or pa.types.is_decimal(kind):
@@ -89,6 +101,8 @@ def _value_template(about: ReadColumn) -> str:
         return f"CASE WHEN typeof(c) IN ('real', 'null') OR c {_WHOLE} THEN c ELSE {_STOP} END"
     if pa.types.is_binary(kind):
         return f"CASE WHEN c IS NULL OR c >= empty_blob THEN c ELSE {_STOP} END"
+    if _is_real_decimal(about):
+        return "c"
     if pa.types.is_decimal(kind):
         return (
             "CASE typeof(c) WHEN 'text' THEN c WHEN 'integer' THEN CAST(c AS TEXT) "
@@ -128,7 +142,7 @@ def decode(raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema
 
 
 def _cast(array: pa.Array, about: ReadColumn) -> pa.Array:
-    convert = _converter(about.kind)
+    convert = _converter(about)
     try:
         return convert(array)
     except pa.ArrowInvalid:
@@ -139,7 +153,10 @@ def _cast(array: pa.Array, about: ReadColumn) -> pa.Array:
         raise MisfitError(about, index, value) from None
 
 
-def _converter(kind: pa.DataType) -> Callable[[pa.Array], pa.Array]:
+def _converter(about: ReadColumn) -> Callable[[pa.Array], pa.Array]:
+    kind = about.kind
+    if _is_real_decimal(about):
+        return partial(_decimal_of_reals, kind=kind)
     if pa.types.is_string(kind):
         return _valid_text
     if pa.types.is_boolean(kind):
@@ -160,6 +177,22 @@ def _boolean(array: pa.Array) -> pa.Array:
     if pc.any(pc.greater(pc.cast(array, pa.uint64(), safe=False), 1)).as_py():
         raise pa.ArrowInvalid("neither 0 nor 1")
     return pc.cast(array, pa.bool_())
+
+
+def _decimal_of_reals(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Reals that stand for decimals of at most 15 digits, as `kind`.
+
+    A real stands for whole / 10**scale when it is the nearest one to it; both are exact, so the division
+    gives just that. Others (sums, such as 0.30000000000000004) count as what SQLite shows of them, 15 digits.
+    """
+    unit = float(10**kind.scale)
+    whole = pc.cast(pc.round(pc.multiply(array, unit)), pa.int64())
+    if not pc.all(pc.equal(pc.divide(pc.cast(whole, pa.float64()), unit), array)).as_py():
+        shown = [None if value is None else format(value, ".15g") for value in array.to_pylist()]
+        return pc.cast(pa.array(shown, pa.string()), kind)
+    if pc.any(pc.greater_equal(pc.abs(whole), 10**kind.precision)).as_py():
+        raise pa.ArrowInvalid(f"more than {kind.precision} digits")
+    return pc.cast(whole, pa.decimal128(19, 0)).view(kind)
 
 
 def _single(array: pa.Array) -> pa.Array:

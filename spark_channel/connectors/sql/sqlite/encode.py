@@ -164,8 +164,12 @@ def _decimal(array: pa.Array, column: WriteColumn) -> pa.Array:
     wanted = arrow_type(column.declared)
     if wanted is not None and pa.types.is_integer(wanted):
         return pc.cast(array, pa.int64())
-    if wanted is not None and pa.types.is_decimal(wanted):
-        array = pc.cast(array, wanted)
+    precise = wanted if wanted is not None and pa.types.is_decimal(wanted) else None
+    array = pc.cast(array, precise or pa.decimal128(array.type.precision, array.type.scale))
+    if affinity(column.declared) not in ("TEXT", "BLOB") and array.type.precision <= EXACT_DIGITS:
+        # The nearest real to each decimal: both operands are exact, and SQLite would make the same of its text.
+        whole = pc.cast(array.view(pa.decimal128(array.type.precision, 0)), pa.int64())
+        return pc.divide(pc.cast(whole, pa.float64()), float(10**array.type.scale))
     text = pc.cast(array, pa.string())
     if pc.any(pc.match_substring(text, "E")).as_py():
         plain = [None if value is None else format(Decimal(value), "f") for value in text.to_pylist()]

@@ -106,7 +106,7 @@ class SqliteReader(Reader):
 
 def _statement(source: ReadSource, conditions: list[Node]) -> Node:
     first = exp.select(
-        *(exp.alias_(sentinel(column.kind), f"c{number}") for number, column in enumerate(source.columns))
+        *(exp.alias_(sentinel(column), f"c{number}") for number, column in enumerate(source.columns))
     )
     rows = source.select(
         [
@@ -120,10 +120,8 @@ def _statement(source: ReadSource, conditions: list[Node]) -> Node:
 
 def _check_types(schema: pa.Schema, source: ReadSource) -> None:
     for found, column in zip(schema, source.columns, strict=True):
-        if not found.type.equals(raw_type(column.kind)):
-            raise pa.ArrowInvalid(
-                f"column {column.name!r} begins with {found.type}, not {raw_type(column.kind)}"
-            )
+        if not found.type.equals(raw_type(column)):
+            raise pa.ArrowInvalid(f"column {column.name!r} begins with {found.type}, not {raw_type(column)}")
 
 
 def _refuse_value(

@@ -332,6 +332,33 @@ def test_any_value_comes_back(db: Db, kind: pa.DataType, data: st.DataObject) ->
     assert db.read().to_pylist() == table.to_pylist()
 
 
+@pytest.mark.parametrize(
+    ("literal", "value"),
+    [
+        ("0.1 + 0.2", "0.30"),
+        ("12", "12.00"),
+        ("1e3", "1000.00"),
+        ("-0.07", "-0.07"),
+        ("1.1 * 3", "3.30"),
+        ("NULL", None),
+    ],
+)
+def test_decimals_are_what_sqlite_shows_of_its_numbers(db: Db, literal: str, value: str | None) -> None:
+    db.sql("CREATE TABLE t (v DECIMAL(10,2))")
+    db.sql(f"INSERT INTO t VALUES ({literal}), (5.25)")
+    assert db.read().column("v").to_pylist() == [value and D(value), D("5.25")]
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(scale=st.integers(0, 15), data=st.data())
+def test_any_decimal_of_15_digits_comes_back_from_a_real(db: Db, scale: int, data: st.DataObject) -> None:
+    whole = data.draw(st.lists(st.integers(-(10**15) + 1, 10**15 - 1), min_size=1, max_size=20))
+    kind = pa.decimal128(15, scale)
+    table = pa.table({"v": pa.array([D(number).scaleb(-scale) for number in whole], kind)})
+    db.write(table, overwrite=True, truncate="false")
+    assert db.read() == table
+
+
 def test_the_name_of_a_type_is_read_as_that_type() -> None:
     for kind, _, declared, _ in ROUND_TRIPS:
         assert sqlite_type("v", kind) == declared
