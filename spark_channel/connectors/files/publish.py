@@ -66,7 +66,6 @@ class Target:
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        self.store.make(self.inside(HIDDEN))
         with self.store.lock(lock_path(self.path), self._timeout):
             yield
 
@@ -218,16 +217,9 @@ class Target:
         for path in data_files(self.store, self.path):
             if job_of(path) == job and path not in known:
                 self.store.remove(self.inside(path))
-
-    def close(self) -> None:
-        """Remove the hidden folder when no other job uses it, and what it says is in the manifest."""
-        if jobs_in(self.store, self.path):
-            return
-        before = self.inside(HIDDEN, BASE)
-        if self.store.exists(before):
+        if not jobs_in(self.store, self.path):
             # Nothing unlisted is left that it would have to hide.
-            self.store.remove(before)
-        self.store.remove_empty(self.inside(HIDDEN))
+            self.store.remove(self.inside(HIDDEN, BASE))
 
     def remove_orphans(self, own: str, orphan_age: float) -> list[str]:
         """Remove what killed drivers left; returns their jobs. The lock is held by the caller."""

@@ -3,6 +3,7 @@
 import errno
 import fcntl
 import json
+import logging
 import os
 import posixpath
 import random
@@ -18,10 +19,14 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.files.owner import describe_owner, owner_is_gone
 from spark_channel.connectors.files.paths import Location
+from spark_channel.connectors.files.visible import read_file
 from spark_channel.errors import TargetError
 
 __all__ = ["LocalStore", "ObjectStore", "Store", "store_of"]
+
+_log = logging.getLogger(__name__)
 
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.25
 
@@ -67,7 +72,7 @@ class Store(ABC):
 
     @abstractmethod
     def remove_empty(self, path: str) -> None:
-        """Remove a directory if nothing is in it."""
+        """Remove a directory if nothing is in it, where that can be done in one step."""
 
     @abstractmethod
     def touch(self, path: str) -> None:
@@ -183,12 +188,20 @@ class LocalStore(Store):
         try:
             yield
         finally:
-            # While it is held, so that whoever opened the same file finds out that it is gone.
-            self.remove(path)
-            os.close(descriptor)
+            try:
+                # While it is held, so that whoever opened the same file finds out that it is gone.
+                self.remove(path)
+            except OSError:
+                pass  # a lock file that nobody holds hinders nobody
+            finally:
+                os.close(descriptor)
 
     def _try_lock(self, path: str) -> int | None:
-        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.make(posixpath.dirname(path))
+        try:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except FileNotFoundError:  # another job has just removed the empty folder
+            return None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             held, there = os.fstat(descriptor), Path(path).stat()
@@ -251,8 +264,7 @@ class ObjectStore(Store):
                 raise
 
     def remove_empty(self, path: str) -> None:
-        if self.exists(path) and not self.entries(path):
-            self.place.fs.delete_dir(path)
+        """Nothing: a directory is deleted with all that is in it, so also with what came in between."""
 
     def touch(self, path: str) -> None:
         with self.place.fs.open_input_file(path) as stream:
@@ -263,24 +275,35 @@ class ObjectStore(Store):
     def lock(self, path: str, timeout: float) -> Iterator[None]:
         """Lamport's bakery: numbered tickets, which need listings that show every object there is.
 
-        A ticket that is older than ten minutes, by the store's clock, is a killed process's.
+        The ticket of a process of this machine that is gone does not count, nor one that is older than ten
+        minutes by the store's clock.
         """
         name = uuid.uuid4().hex
         choosing = posixpath.join(path, f"choosing.{name}")
         self.place.fs.create_dir(path, recursive=True)
         ticket = ""
         try:
-            self.put(choosing, b"")
+            about = json.dumps({"owner": describe_owner()}).encode()
+            self.put(choosing, about)
             number = 1 + max((found[0] for found in self._tickets(path)), default=0)
             ticket = posixpath.join(path, f"{number:012d}.{name}")
-            self.put(ticket, json.dumps({"waits": timeout}).encode())
+            self.put(ticket, about)
             self.remove(choosing)
             self._wait_turn(path, ticket, (number, name), timeout)
             yield
         finally:
-            self.remove(choosing)
-            if ticket:
-                self.remove(ticket)
+            for left in (choosing, ticket):
+                self._remove_surely(left)
+
+    def _remove_surely(self, path: str) -> None:
+        """A ticket that stays would keep others waiting, so one failure is not taken for an answer."""
+        for _ in range(3):
+            try:
+                if path:
+                    self.remove(path)
+                return
+            except OSError as error:
+                _log.warning("%s: %s", self.place.show(path), error)
 
     def _tickets(self, path: str) -> list[tuple[int, str, pafs.FileInfo]]:
         found = []
@@ -289,6 +312,15 @@ class ObjectStore(Store):
             if number.isdigit():
                 found.append((int(number), name, info))
         return found
+
+    def _is_dead(self, ticket: pafs.FileInfo, own: pafs.FileInfo) -> bool:
+        if (own.mtime_ns or 0) - (ticket.mtime_ns or 0) > _TICKET_AGE * 1e9:
+            return True
+        raw = read_file(self.place.fs, ticket.path)
+        try:
+            return raw is not None and owner_is_gone(json.loads(raw)["owner"])
+        except (ValueError, KeyError, TypeError):
+            return False
 
     def _wait_turn(self, path: str, ticket: str, mine: tuple[int, str], timeout: float) -> None:
         deadline, wait = self.clock.now() + timeout, _FIRST_WAIT
@@ -302,7 +334,7 @@ class ObjectStore(Store):
                 number, _, name = info.base_name.partition(".")
                 first = number == "choosing" or (number.isdigit() and (int(number), name) < mine)
                 if info.path != ticket and first and info.base_name != f"choosing.{mine[1]}":
-                    if (own[0].mtime_ns or 0) - (info.mtime_ns or 0) > _TICKET_AGE * 1e9:
+                    if self._is_dead(info, own[0]):
                         self.remove(info.path)
                     else:
                         ahead.append(info)

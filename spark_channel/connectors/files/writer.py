@@ -218,8 +218,7 @@ class FilesWriter(Writer):
     def _leave(self, store: Store, path: str, made: Sequence[str]) -> None:
         """Remove the hidden folder and the directories `prepare` made, if they are empty."""
         try:
-            if store.exists(posixpath.join(path, HIDDEN)):
-                self._target(store, path).close()
+            store.remove_empty(posixpath.join(path, HIDDEN))
             for directory in reversed(made):
                 store.remove_empty(directory)
         except OSError as error:
@@ -357,6 +356,8 @@ class FilesTaskWriter(TaskWriter):
         if self._ended:
             return
         self._ended = True
+        if self._encoder is not None:
+            self._encoder.abandon()
         if self._stream is not None:
             try:
                 self._stream.close()

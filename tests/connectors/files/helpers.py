@@ -85,5 +85,8 @@ def visible(form: str, path: Path) -> list[int]:
 
 
 def leftovers(path: Path) -> list[str]:
-    """Hidden things in a directory, at any depth."""
-    return sorted(str(p.relative_to(path)) for p in path.rglob("*") if p.name.startswith("."))
+    """Hidden files below a directory, and the hidden folder where the file system can remove it."""
+    hidden = [p for p in path.rglob("*") if any(part.startswith(".") for part in p.relative_to(path).parts)]
+    virtual = {path / ".spark_channel", path / ".spark_channel" / "lock"}
+    on_objects = (path / ".spark_channel" / "lock").is_dir()
+    return sorted(str(p.relative_to(path)) for p in hidden if not (on_objects and p in virtual))

@@ -105,3 +105,9 @@ class _ArrowEncoder(Encoder):
 
     def finish(self) -> None:
         self._writer.close()
+
+    def abandon(self) -> None:
+        try:
+            self._writer.close()
+        except (OSError, ValueError, pa.ArrowException):
+            pass  # what it could not write is dropped with the file

@@ -72,6 +72,9 @@ class Encoder(ABC):
     def finish(self) -> None:
         """Write what is still held, and the file's end."""
 
+    def abandon(self) -> None:  # noqa: B027 - optional: most encoders have nothing to let go of
+        """Let go of the sink, which is about to be dropped. Never raises."""
+
 
 class Format(ABC):
     """Stateless. `opened` is a `pyarrow.NativeFile` at its start, closed by the caller."""

@@ -91,6 +91,12 @@ class _OrcEncoder(Encoder):
             self._writer.write(pa.table({f.name: pa.array([], f.type) for f in self._schema}, self._schema))
         self._writer.close()
 
+    def abandon(self) -> None:
+        try:
+            self._writer.close()
+        except (OSError, ValueError, pa.ArrowException):
+            pass  # what it could not write is dropped with the file
+
 
 _LIMIT_SECONDS = 2**63 // 10**9
 

@@ -130,6 +130,13 @@ class _ParquetEncoder(Encoder):
         self._write_group()
         self._writer.close()
 
+    def abandon(self) -> None:
+        self._held = []
+        try:
+            self._writer.close()
+        except (OSError, ValueError, pa.ArrowException):
+            self._writer.is_open = False  # or it would try again when it is collected
+
 
 def _may_match(file: pq.ParquetFile, number: int, condition: Condition | None) -> bool:
     return condition is None or condition.may_match(_ranges(file, number, condition.columns))
