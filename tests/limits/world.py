@@ -21,7 +21,10 @@ LIMIT = "orders-db"
 
 
 class World:
-    """The clock, the events to come, the coordinator, and what was paid when."""
+    """The clock, the events to come, the coordinator, and what was paid.
+
+    `paid` has (when, rows, bytes, who, since when it had waited) of each payment, by time.
+    """
 
     def __init__(
         self,
@@ -36,7 +39,7 @@ class World:
         self.latency = latency
         self.rates = (rows_per_second, bytes_per_second)
         self.messages = 0
-        self.paid: list[tuple[float, int, int, Worker]] = []
+        self.paid: list[tuple[float, int, int, Worker, float]] = []
         self.workers: list[Worker] = []
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._count = itertools.count()
@@ -89,7 +92,7 @@ class World:
         chosen = None if workers is None else set(workers)
         return sum(
             rows
-            for at, rows, _, worker in self.paid
+            for at, rows, _, worker, _ in self.paid
             if begin <= at < end and (chosen is None or worker in chosen)
         )
 
@@ -102,7 +105,9 @@ class World:
         self, window: float, begin: float = 0.0, end: float = float("inf"), dimension: int = 0
     ) -> float:
         """Rows (or bytes) of the fullest window of `window` seconds, of what was paid in [begin, end)."""
-        paid = [(at, nbytes if dimension else rows) for at, rows, nbytes, _ in self.paid if begin <= at < end]
+        paid = [
+            (at, nbytes if dimension else rows) for at, rows, nbytes, *_ in self.paid if begin <= at < end
+        ]
         times = [at for at, _ in paid]
         sums = [0, *itertools.accumulate(amount for _, amount in paid)]
         return max(
@@ -192,6 +197,7 @@ class Worker:
         payment = self.limiter.pay(rows, rows * self.row_bytes, self._woken)
         self._payment = payment
         self._amount = rows
+        self._begun = self.world.clock.at
         self._pump()
         self._check(payment)
 
@@ -224,7 +230,7 @@ class Worker:
             return
         self._payment = None  # type: ignore[assignment] # nobody checks between two payments
         rows = self._amount
-        self.world.paid.append((self.world.clock.at, rows, rows * self.row_bytes, self))
+        self.world.paid.append((self.world.clock.at, rows, rows * self.row_bytes, self, self._begun))
         if self.rows_left is not None:
             self.rows_left -= rows
         self.world.after(rows / self.speed, self._produce)
