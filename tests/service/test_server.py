@@ -6,6 +6,8 @@ import shutil
 import signal
 import socket
 import subprocess
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -215,6 +217,36 @@ def test_stop_closes_what_runs_with_its_summary() -> None:
         server.jobs.subscribe(heard)
         server.jobs.open(JobSpec("read"))
     assert len(heard.closed) == 1
+
+
+def test_a_call_that_never_ends_does_not_hold_the_end(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("spark_channel.service.server._SHUTDOWN_SECONDS", 0.3)
+    entered, leave = threading.Event(), threading.Event()
+
+    def endless(body: bytes, _caller: object) -> bytes:
+        entered.set()
+        leave.wait(30)
+        return body
+
+    server = ServiceServer()
+    server.add_endpoint("endless", endless)
+    address = server.start()
+
+    def call() -> None:
+        with ServiceControl(address, timeout=0.5) as control, pytest.raises(ServiceUnavailableError):
+            control.call("endless", {})
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    assert entered.wait(10)
+    start = time.monotonic()
+    server.stop()
+    assert time.monotonic() - start < 5
+    assert "left behind" in caplog.text
+    caller.join(10)
+    leave.set()
 
 
 def test_the_programs_signals_stay_its_own() -> None:
