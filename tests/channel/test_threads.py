@@ -217,7 +217,7 @@ class Storm:
 
 
 def storm(seed: int, overflow: str) -> None:
-    Storm(seed, overflow, producers=6, consumers=6, batches=60).run()
+    Storm(seed, overflow, producers=50, consumers=50, batches=12).run()
 
 
 @pytest.mark.parametrize("overflow", list(Overflow))
