@@ -167,7 +167,7 @@ def _decimal(array: pa.Array, column: WriteColumn) -> pa.Array:
     precise = wanted if wanted is not None and pa.types.is_decimal(wanted) else None
     array = pc.cast(array, precise or pa.decimal128(array.type.precision, array.type.scale))
     if affinity(column.declared) not in ("TEXT", "BLOB") and array.type.precision <= EXACT_DIGITS:
-        # The nearest real to each decimal: both operands are exact, and SQLite would make the same of its text.
+        # The nearest real to each decimal, as both operands are exact; SQLite makes the same of its text.
         whole = pc.cast(array.view(pa.decimal128(array.type.precision, 0)), pa.int64())
         return pc.divide(pc.cast(whole, pa.float64()), float(10**array.type.scale))
     text = pc.cast(array, pa.string())
