@@ -30,7 +30,7 @@ from spark_channel.limits import (
     decode_reply,
     encode,
 )
-from spark_channel.limits.coordinator import HORIZON
+from spark_channel.limits.pool import HORIZON
 from tests.limits.conftest import HandClock
 
 
@@ -342,7 +342,7 @@ def test_memory_of_a_client_that_asks_forever_is_bounded(clock: HandClock) -> No
     for number in range(1, 5000):
         clock.at += 0.00001
         grant = granted(ask(limit, client, number, grant)).grant
-    assert len(limit._ledger._ends) + len(limit._ledger._heirless) < 250
+    assert len(limit._pool.ledger._ends) + len(limit._pool.ledger._heirless) < 250
 
 
 def test_threads_may_ask_at_once() -> None:

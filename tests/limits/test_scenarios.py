@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from spark_channel.limits import Pause, Resume, Set
-from spark_channel.limits.coordinator import HORIZON
+from spark_channel.limits.pool import HORIZON
 from tests.limits.world import LIMIT, World
 
 SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.yaml"))

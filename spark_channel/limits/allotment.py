@@ -1,0 +1,147 @@
+"""What one who asks gets: its share when that is enough to be worth it, else a turn."""
+
+from spark_channel.limits.ledger import DIMENSIONS, Client
+from spark_channel.limits.level import MICROS, NANOS, nanoseconds
+from spark_channel.limits.line import Line
+from spark_channel.limits.messages import Grant, Hold
+from spark_channel.limits.pool import HORIZON, Pool
+
+__all__ = ["Allotment"]
+
+
+class Allotment:
+    """Makes the grants of a pool. No grant takes the sum of all above the limit."""
+
+    def __init__(self, pool: Pool, epoch: str) -> None:
+        self._pool = pool
+        self._line = Line(pool)
+        self._epoch = epoch
+
+    def decide(self, client: Client, now: int) -> Grant | Hold:
+        """What `client`, which asks, gets now."""
+        self._pool.want(client, True)
+        if client.heir is not None:
+            return self._in_turn(client, now)
+        if self._pool.wanting <= self._pool.slots() or self._pool.has_own_share(client.job):
+            return self._take_share(client, now)
+        return self._take_turn(client, now)
+
+    def _take_share(self, client: Client, now: int) -> Grant | Hold:
+        shares = [self._pool.share(client, dimension) for dimension in DIMENSIONS]
+        alone = self._pool.in_line == (client in client.job.line)
+        may_take = alone or self._line.is_next(client, [share // 8 for share in shares], now)
+        paces = []
+        short = lowered = starved = False
+        for dimension in DIMENSIONS:
+            own, share = client.charge[dimension], shares[dimension]
+            free = max(0, self._pool.free(dimension))
+            most = own + free if may_take else own
+            pace = min(self._wish(client, dimension, share, free, alone), most)
+            paces.append(pace)
+            short = short or pace < 0.9 * share
+            lowered = lowered or pace < 0.9 * own
+            starved = starved or (self._pool.limits[dimension] is not None and pace < max(1, share // 8))
+        if short:
+            self._pool.enter_line(client)
+        else:
+            self._pool.leave_line(client)
+        if starved:
+            return Hold("turn", self._pool.retry())
+        lasts = horizon = self._pool.horizon()
+        brief = horizon < 2 * HORIZON
+        if not client.measured:
+            lasts = horizon / 4 if brief else horizon / 2
+        ends = now + nanoseconds(lasts)
+        return self._grant(client, (paces[0], paces[1]), now, ends, soon=short or (lowered and brief))
+
+    def _wish(self, client: Client, dimension: int, share: int, free: int, alone: bool) -> int:
+        """The share; with a long horizon, also what others left, which they would take only much later."""
+        if not alone or not client.hungry[dimension] or self._pool.horizon() < 2 * HORIZON:
+            return share
+        if 10 * free > self._pool.rates[dimension]:
+            return share
+        return max(share, min(share + free, 3 * share // 2), min(client.charge[dimension], 3 * share // 2))
+
+    def _take_turn(self, client: Client, now: int) -> Grant | Hold:
+        slots = self._pool.slots()
+        pace = (self._pool.rates[0] // slots, self._pool.rates[1] // slots)
+        turn = self._pool.turn(pace)
+        if client.leases():
+            return self._go_on(client, pace, turn, now) or self._in_turn(client, now)
+        if self._line.is_next(client, pace, now):
+            self._pool.leave_line(client)
+            client.turn_ends = now + turn
+            return self._grant(client, pace, now, client.turn_ends)
+        self._pool.enter_line(client)
+        return self._inherit(client, pace, turn, now) or self._in_turn(client, now)
+
+    def _go_on(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
+        """The rest of the client's turn; or another one, when nobody is in line and the limit allows it."""
+        free = [self._pool.free(each) for each in DIMENSIONS]
+        alone = self._pool.in_line == (client in client.job.line)
+        again = alone and client.turn_ends - now <= turn // 2 and min(free) >= 0
+        if again:
+            client.turn_ends = now + turn
+        if client.turn_ends - now <= turn // 8:
+            return None
+        rows, nbytes = (min(pace[each], client.charge[each] + max(0, free[each])) for each in DIMENSIONS)
+        if rows < pace[0] // 8 or nbytes < pace[1] // 8:
+            return None
+        self._pool.leave_line(client)
+        return self._grant(client, (rows, nbytes), now, client.turn_ends)
+
+    def _inherit(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
+        """The next place to come free, kept for the head of the line, so that it is never empty."""
+        lease = self._pool.ledger.next_end()
+        if lease is None or lease.ends > now + turn // 2 or not self._line.is_near(client):
+            return None
+        for each, mine in enumerate(pace):
+            place = lease.client.charge[each]
+            if mine > place or self._pool.ledger.charge[each] - place + mine > self._pool.rates[each]:
+                return None
+        self._pool.leave_line(client)
+        client.turn_ends = lease.ends + turn
+        return self._grant(client, pace, now, client.turn_ends, starts=lease.ends, after=lease.client)
+
+    def _in_turn(self, client: Client, now: int) -> Hold:
+        """Stand in line, and come back when the turn is near."""
+        self._pool.enter_line(client)
+        ahead = self._line.ahead(client)
+        slots = self._pool.slots()
+        turn = self._pool.turn((self._pool.rates[0] // slots, self._pool.rates[1] // slots)) / NANOS
+        first = self._pool.ledger.next_end()
+        free_in = turn if first is None else (first.ends - now) / NANOS
+        return Hold("turn", min(20.0, max(self._pool.retry(), free_in + (ahead / slots - 0.4) * turn)))
+
+    def _grant(
+        self,
+        client: Client,
+        pace: tuple[int, int],
+        now: int,
+        ends: int,
+        *,
+        starts: int | None = None,
+        after: Client | None = None,
+        soon: bool = False,
+    ) -> Grant:
+        starts = now if starts is None else starts
+        lease = self._pool.ledger.issue(client, pace, starts, ends, after=after)
+        limited = [limit is not None for limit in self._pool.limits]
+        lasts = (ends - starts) / NANOS
+        ask_in = min(lasts, self._pool.horizon()) / 2
+        if ends == client.turn_ends and lasts < 0.6 * HORIZON:
+            ask_in = lasts
+        if soon:
+            ask_in = min(ask_in, self._pool.retry())
+        return Grant(
+            grant=lease.id,
+            rows=lease.amount[0] // MICROS if limited[0] else None,
+            nbytes=lease.amount[1] // MICROS if limited[1] else None,
+            rows_per_second=pace[0] / MICROS if limited[0] else None,
+            bytes_per_second=pace[1] / MICROS if limited[1] else None,
+            starts_in=(starts - now) / NANOS,
+            lasts=lasts,
+            ask_in=(starts - now) / NANOS + ask_in,
+            use_by=ends / NANOS,
+            epoch=self._epoch,
+        )

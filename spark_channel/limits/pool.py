@@ -1,0 +1,175 @@
+"""What is divided, and among whom: the limit, the jobs and clients that want of it, and how finely."""
+
+import math
+
+from spark_channel.limits.ledger import DIMENSIONS, Client, Job, Lease, Ledger
+from spark_channel.limits.level import MICROS, NANOS, nanoseconds, rate_in_micros
+from spark_channel.limits.shares import max_min
+
+__all__ = ["HORIZON", "Pool"]
+
+HORIZON = 0.5
+"""Seconds that a grant lasts. A client asks again at half of it, so a change reaches it in 0.25 s; a
+crashed client's share is free again after it, so 95 % of the rate is back within a second."""
+
+ASKS_PER_SECOND = 600
+"""What a coordinator is asked at most, about: above 150 clients the horizon grows with their number."""
+
+SLOWEST_PACE = 20
+"""Rows per second (bytes: mean rows) below which a grant is not worth its unevenness: a client's rows
+are whole, so at p rows/s its worst second holds p + 1. When there are more clients than `rate / 20`,
+they take turns."""
+
+MEASURABLE = 0.05
+"""Part of a grant that must have fallen due before its use says anything."""
+
+HUNGRY_FROM = 0.95
+"""A client that used this part of its pace, or more, would use more if it had it."""
+
+HEADROOM = 1.1
+"""What a client that is not hungry gets above what it uses, so that it can show that it needs more."""
+
+
+class Pool:
+    """The state that answers are made from. No rule of its own but the size of things.
+
+    `limits`: what was set, (rows, bytes), None = unlimited; `rates`: what is left of it under pressure, 0
+    where unlimited. Both in millionths per second. `row_bytes`: the mean size of a row, 0 = not known yet.
+    """
+
+    def __init__(self, max_clients: int) -> None:
+        self.max_clients = max_clients
+        self.ledger = Ledger(self._idle)
+        self.jobs: dict[str, Job] = {}
+        self.wanting = 0
+        self.in_line = 0
+        self.row_bytes = 0.0
+        self.limits: tuple[int | None, int | None] = (None, None)
+        self.rates = (0, 0)
+        self.factor = 1.0
+
+    def set_limits(self, rows_per_second: float | None, bytes_per_second: float | None) -> None:
+        """Both rates anew; `OptionError` changes nothing."""
+        self.limits = (
+            None if rows_per_second is None else rate_in_micros(rows_per_second, "rows_per_second"),
+            None if bytes_per_second is None else rate_in_micros(bytes_per_second, "bytes_per_second"),
+        )
+        self.scale(self.factor)
+
+    def scale(self, factor: float) -> None:
+        """Use this part of the limits."""
+        self.factor = factor
+        rows, nbytes = (0 if limit is None else max(1, int(limit * factor)) for limit in self.limits)
+        self.rates = (rows, nbytes)
+
+    def free(self, dimension: int) -> int:
+        """What no live grant may spend, per second; below 0 when the limit was lowered just now."""
+        return self.rates[dimension] - self.ledger.charge[dimension]
+
+    def want(self, client: Client, wanting: bool) -> None:
+        """Count `client` among those that want to spend, or not."""
+        if client.wanting == wanting:
+            return
+        client.wanting = wanting
+        sign = 1 if wanting else -1
+        self.wanting += sign
+        client.job.wanting += sign
+        for dimension in DIMENSIONS:
+            if client.hungry[dimension]:
+                client.job.hungry[dimension] += sign
+            else:
+                client.job.demand[dimension] += sign * client.demand[dimension]
+
+    def enter_line(self, client: Client) -> None:
+        if client not in client.job.line:
+            self.in_line += 1
+            client.job.tickets += 1
+            client.job.line[client] = client.job.tickets
+
+    def leave_line(self, client: Client) -> None:
+        if client.job.line.pop(client, None) is not None:
+            self.in_line -= 1
+
+    def slots(self) -> int:
+        """How many clients may be granted something at the same time."""
+        slots = self.max_clients
+        if self.limits[0] is not None:
+            slots = min(slots, self.rates[0] // (SLOWEST_PACE * MICROS))
+        if self.limits[1] is not None and self.row_bytes:
+            slots = min(slots, int(self.rates[1] / (SLOWEST_PACE * MICROS * self.row_bytes)))
+        return max(1, slots)
+
+    def turn(self, pace: tuple[int, int]) -> int:
+        """Nanoseconds of a turn: a horizon, and time enough for two rows."""
+        rows = 2 * MICROS / pace[0] if pace[0] else 0.0
+        nbytes = 2 * MICROS * self.row_bytes / pace[1] if pace[1] else 0.0
+        return nanoseconds(max(self.horizon(), rows, nbytes))
+
+    def horizon(self) -> float:
+        """Seconds that a grant lasts, with as many clients as want one now."""
+        return max(HORIZON, 2 * self.spread(min(self.wanting, self.slots())))
+
+    def retry(self) -> float:
+        """Seconds after which one in line asks again."""
+        return max(HORIZON / 8, 2 * self.spread(self.in_line))
+
+    def spread(self, count: int) -> float:
+        """Seconds over which `count` asks are spread at the most that the coordinator should be asked."""
+        return count / ASKS_PER_SECOND
+
+    def has_own_share(self, job: Job) -> bool:
+        """The job's part of the limit is enough for all of its clients at once."""
+        slots = self.slots()
+        jobs = [each for each in self.jobs.values() if each.wanting]
+        for dimension in DIMENSIONS:
+            demands = [
+                None if each is job or each.hungry[dimension] else each.demand[dimension] for each in jobs
+            ]
+            allowed = max_min(self.rates[dimension], demands)[jobs.index(job)]
+            if allowed // job.wanting < self.rates[dimension] // slots:
+                return False
+        return True
+
+    def share(self, client: Client, dimension: int) -> int:
+        """What `client` should have in `dimension`: max-min between jobs, and between the job's clients."""
+        rate, job = self.rates[dimension], client.job
+        if self.limits[dimension] is None:
+            return 0
+        jobs = [each for each in self.jobs.values() if each.wanting]
+        demands = [None if each.hungry[dimension] else each.demand[dimension] for each in jobs]
+        allowed = max_min(rate, demands)[jobs.index(job)]
+        even = allowed // job.wanting
+        if job.hungry[dimension]:
+            share = max(even, (allowed - job.demand[dimension]) // job.hungry[dimension])
+        else:
+            share = max(even, client.demand[dimension] * allowed // max(1, job.demand[dimension]))
+        if client.hungry[dimension]:
+            return share
+        if None in demands:
+            return min(share, max(1, client.demand[dimension]))
+        spare = rate - sum(demand or 0 for demand in demands)
+        return min(share, client.demand[dimension]) + max(0, spare) // (self.wanting + 1)
+
+    def measure(self, client: Client, lease: Lease, spent: tuple[int, int], missed: tuple[int, int]) -> None:
+        """How much of its pace the client used: all of it (it is hungry), or less (that is its demand)."""
+        if spent[0] and spent[1]:
+            row_bytes = spent[1] / spent[0]
+            self.row_bytes += (row_bytes - self.row_bytes) * (0.1 if self.row_bytes else 1.0)
+        was_wanting = client.wanting
+        self.want(client, False)
+        for dimension in DIMENSIONS:
+            due = spent[dimension] + missed[dimension]
+            pace = lease.pace[dimension]
+            if due <= pace * (lease.ends - lease.starts) / NANOS * MEASURABLE:
+                continue
+            used = spent[dimension] / due
+            before = pace if client.hungry[dimension] else client.demand[dimension]
+            client.hungry[dimension] = used >= HUNGRY_FROM
+            client.demand[dimension] = max(math.ceil(HEADROOM * used * pace), before // 2)
+            client.measured = True
+        self.want(client, was_wanting)
+
+    def _idle(self, client: Client) -> None:
+        """The last lease of `client` ended: it counts no more, unless it is in line."""
+        if client not in client.job.line:
+            self.want(client, False)
