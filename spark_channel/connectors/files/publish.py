@@ -18,7 +18,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.files.manifest import BASE, HIDDEN, SUCCESS, DataFile, Dialect, Job, Manifest
 from spark_channel.connectors.files.staging import JobFolder, data_files, job_of, jobs_in, lock_path
-from spark_channel.connectors.files.store import Store
+from spark_channel.connectors.files.store import UNFINISHED, Store
 from spark_channel.connectors.files.visible import Standing, standing
 from spark_channel.errors import ChannelError, CommitError
 
@@ -228,6 +228,9 @@ class Target:
             for job in jobs_in(self.store, self.path)
             if job != own and JobFolder(self.store, self.path, job).is_dead(orphan_age)
         ]
+        for info in self.store.entries(self.inside(HIDDEN)):
+            if info.base_name.startswith(UNFINISHED):
+                self.store.remove(info.path)
         for job in dead:
             _log.warning("%s: removing what job %s left behind", self.store.place.show(self.path), job)
             self.forget(job)

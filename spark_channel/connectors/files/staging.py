@@ -76,20 +76,18 @@ class JobFolder:
         return self.store.exists(self.marker)
 
     def is_dead(self, orphan_age: float) -> bool:
-        """Whether what is there was left behind by a killed driver."""
-        owner = self._owner()
-        if owner is not None and owner_is_gone(owner):
-            return True
+        """Whether what is there was left behind by a killed driver. The target's lock is held by the caller."""
+        raw = read_file(self.store.place.fs, self.marker)
+        if raw is None:
+            return True  # it was ended, and what followed was interrupted
+        try:
+            if owner_is_gone(json.loads(raw)["owner"]):
+                return True
+        except (ValueError, KeyError, TypeError):
+            pass  # of another version: its age tells
         entries = [self.store.info(self.path), *self.store.entries(self.path, recursive=True)]
         newest = max((info.mtime_ns or 0) for info in entries)
         return newest > 0 and utc_now().timestamp() - newest / 1e9 > orphan_age
-
-    def _owner(self) -> dict[str, Any] | None:
-        raw = read_file(self.store.place.fs, self.marker)
-        try:
-            return None if raw is None else json.loads(raw)["owner"]
-        except (ValueError, KeyError, TypeError):
-            return None
 
     def remove(self) -> None:
         # The marker first: a task that still runs must not take the job for a live one.

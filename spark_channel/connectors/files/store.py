@@ -19,15 +19,17 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.files.manifest import HIDDEN
 from spark_channel.connectors.files.owner import describe_owner, owner_is_gone
 from spark_channel.connectors.files.paths import Location
 from spark_channel.connectors.files.visible import read_file
 from spark_channel.errors import TargetError
 
-__all__ = ["LocalStore", "ObjectStore", "Store", "store_of"]
+__all__ = ["UNFINISHED", "LocalStore", "ObjectStore", "Store", "store_of"]
 
 _log = logging.getLogger(__name__)
 
+UNFINISHED = "put-"
 _FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.25
 
 
@@ -55,7 +57,10 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Write a small file in one step: readers see the old content or the new one; durable on return."""
+        """Write a small file in one step: readers see the old content or the new one; durable on return.
+
+        The caller holds the lock; what a kill leaves is called `UNFINISHED`... in `HIDDEN`.
+        """
 
     @abstractmethod
     def rename(self, old: str, new: str) -> None: ...
@@ -126,8 +131,7 @@ class LocalStore(Store):
         stream.close()
 
     def put(self, path: str, data: bytes) -> None:
-        directory, name = posixpath.split(path)
-        temporary = posixpath.join(directory, f".{name}.{uuid.uuid4().hex}")
+        temporary = posixpath.join(self.place.path, HIDDEN, f"{UNFINISHED}{uuid.uuid4().hex}")
         try:
             stream = self.create(temporary)
             try:
@@ -139,7 +143,7 @@ class LocalStore(Store):
         except BaseException:
             self.remove(temporary)
             raise
-        self.sync(directory)
+        self.sync(posixpath.dirname(path))
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)  # noqa: PTH104 - one system call, by name

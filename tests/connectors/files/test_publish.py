@@ -442,7 +442,7 @@ def _holds_data(target: Path) -> bool:
     return True
 
 
-@settings(deadline=None, max_examples=20)
+@settings(deadline=None, max_examples=25)
 @given(data=st.data(), objects=st.booleans())
 def test_any_interleaving_of_jobs_and_attempts(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject, objects: bool
