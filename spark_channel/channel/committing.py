@@ -43,7 +43,7 @@ class Committing(Producing):
                 "commit smaller transactions"
             )
         try:
-            if not self._wait_for_data(self.keep_alive, staged.taken_rows):
+            if not self._wait_for_data(self.keep_alive, lambda: staged.taken_rows):
                 return None
         except EndOfChannel:
             if staged.takes:
@@ -76,8 +76,9 @@ class Committing(Producing):
 
     def _commit_at_once(self, staged: Staged) -> bool:
         if not staged.puts:
-            self._raise_if_failed()
-            self._publish_staged(staged)
+            if self._error is not None:
+                self._raise_if_failed()
+            staged.commit(self._room, self._counters)
             if self._closed and self._has_ended():
                 self._news = True
             return True

@@ -13,7 +13,7 @@ from spark_channel.channel.parcel import measure
 from spark_channel.channel.room import Room
 from spark_channel.channel.state import Callback
 from spark_channel.channel.statistics import ChannelStatistics
-from spark_channel.channel.transaction import Slot, Transaction, TransactionState
+from spark_channel.channel.transaction import Slot, Transaction
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import EndOfChannel, TransactionStateError
 
@@ -115,7 +115,7 @@ class MemoryChannel:
         Raises `EndOfChannel` when the channel is closed and drained, and what `fail` was given after
         `fail`.
         """
-        return self._core.pull(timeout, self._own_rows())
+        return self._core.pull(timeout, self._own_rows)
 
     def pull_all(self, max_rows: int | None = None, timeout: float | None = None) -> list[pa.RecordBatch]:
         """All batches that are there, at least one, at most `max_rows` rows; waits for the first.
@@ -125,7 +125,7 @@ class MemoryChannel:
         """
         if max_rows is not None:
             _require_positive("max_rows", max_rows)
-        return self._core.pull_all(timeout, max_rows, self._own_rows())
+        return self._core.pull_all(timeout, max_rows, self._own_rows)
 
     def drain(self, max_rows: int | None = None) -> list[pa.RecordBatch]:
         """All batches that are there, at most `max_rows` rows, without waiting; empty when there are none.
@@ -156,7 +156,7 @@ class MemoryChannel:
         if slot is None:
             slot = self._threads.slot = Slot(self)
         transaction: Transaction | None = slot.transaction
-        if transaction is None or transaction.state is TransactionState.CLOSED:
+        if transaction is None or transaction.closed:
             transaction = slot.transaction = Transaction(self._core)
         return transaction
 
@@ -170,12 +170,13 @@ class MemoryChannel:
 
     def _current(self, what: str) -> Transaction:
         slot = getattr(self._threads, "slot", None)
-        if slot is None or slot.transaction is None or slot.transaction.state is TransactionState.CLOSED:
+        if slot is None or slot.transaction is None or slot.transaction.closed:
             raise TransactionStateError(f"{what}() needs a transaction in this thread; it has none")
         transaction: Transaction = slot.transaction
         return transaction
 
     def _own_rows(self) -> int:
+        """What this thread's own transaction holds."""
         slot = getattr(self._threads, "slot", None)
         return 0 if slot is None or slot.transaction is None else slot.transaction.taken_rows
 

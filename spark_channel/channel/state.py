@@ -113,7 +113,8 @@ class State:
                 try:
                     return work(*arguments)
                 finally:
-                    listeners = self._settle()
+                    if self._claims or self._readers or self._news:
+                        listeners = self._settle()
         finally:
             if listeners:
                 _call(listeners)
@@ -169,10 +170,10 @@ class State:
         self._news = True
 
     def _wake_readers(self) -> None:
-        if self._error is not None or (self._closed and not self._stock):
+        if self._error is not None or (self._closed and not self._stock.rows):
             for reader in self._readers:
                 reader.condition.notify_all()
-        elif self._stock:
+        elif self._stock.rows:
             self._readers[0].condition.notify_all()
 
     # ---- waiting; inside `_atomic`
@@ -209,15 +210,16 @@ class State:
             if claim in claims:
                 claims.remove(claim)
 
-    def _wait_for_data(self, timeout: float | None, own_rows: int) -> bool:
+    def _wait_for_data(self, timeout: float | None, own_rows: Callable[[], int]) -> bool:
         """Until this reader's turn. False when `timeout` seconds passed; raises at the end.
 
-        `own_rows`: what the caller's own transaction holds; nobody else will bring that back.
+        `own_rows()`: what the caller's own transaction holds; nobody else will bring that back.
         A call that does not wait does not queue behind those that do.
         """
-        self._raise_if_failed()
+        if self._error is not None:
+            self._raise_if_failed()
         hurried = timeout is not None and timeout <= 0
-        if self._stock and (hurried or not self._readers):
+        if self._stock.rows and (hurried or not self._readers):
             return True
         self._raise_at_end(own_rows)
         if hurried:
@@ -227,7 +229,7 @@ class State:
         readers = self._readers
         readers.append(reader)
         try:
-            while not (self._stock and readers[0] is reader):
+            while not (self._stock.rows and readers[0] is reader):
                 self._raise_at_end(own_rows)
                 left = None if deadline is None else deadline - self._clock.now()
                 if left is not None and left <= 0:
@@ -291,7 +293,7 @@ class State:
             payer.condition.notify_all()
 
     def _has_ended(self) -> bool:
-        return self._closed and not self._stock and not self._room.held_rows
+        return self._closed and not self._stock.rows and not self._room.held_rows
 
     def _raise_if_failed(self) -> None:
         if self._error is not None:
@@ -310,8 +312,8 @@ class State:
         else:
             self._raise_if_failed()
 
-    def _raise_at_end(self, own_rows: int) -> None:
-        if self._closed and not self._stock and self._room.held_rows == own_rows:
+    def _raise_at_end(self, own_rows: Callable[[], int]) -> None:
+        if self._closed and not self._stock.rows and self._room.held_rows == own_rows():
             raise EndOfChannel("the channel is closed and all of it was taken")
 
 

@@ -9,7 +9,7 @@ __all__ = ["Stock"]
 
 
 class Stock:
-    """A queue of parcels, always sorted by position, with exact sums of rows and bytes."""
+    """A queue of parcels, always sorted by position, with exact sums: no rows, no parcels."""
 
     __slots__ = ("_parcels", "nbytes", "rows")
 
@@ -17,9 +17,6 @@ class Stock:
         self._parcels: deque[Parcel] = deque()
         self.rows = 0
         self.nbytes = 0
-
-    def __bool__(self) -> bool:
-        return bool(self._parcels)
 
     def append(self, parcel: Parcel) -> None:
         self._parcels.append(parcel)

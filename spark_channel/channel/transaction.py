@@ -24,6 +24,10 @@ class TransactionState(StrEnum):
     CLOSED = "closed"
 
 
+# An enum looks its members up at each access, which takes as long as a call.
+_NEW, _OPEN, _COMPLETED, _CLOSED = TransactionState
+
+
 class Transaction:
     """What one thread puts and takes, published together or not at all.
 
@@ -37,12 +41,17 @@ class Transaction:
     def __init__(self, core: Core) -> None:
         self._core = core
         self._owner = get_ident()
-        self._state = TransactionState.NEW
+        self._state = _NEW
         self._staged = Staged()
 
     @property
     def state(self) -> TransactionState:
         return self._state
+
+    @property
+    def closed(self) -> bool:
+        """The thread's next `transaction()` is another one."""
+        return self._state is _CLOSED
 
     @property
     def put_rows(self) -> int:
@@ -56,8 +65,8 @@ class Transaction:
 
     def begin(self) -> None:
         """NEW -> OPEN."""
-        self._require("begin", TransactionState.NEW)
-        self._state = TransactionState.OPEN
+        self._require("begin", _NEW)
+        self._state = _OPEN
 
     def put(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
         """Stage a batch; nobody sees it, and nothing is reserved or paid, before `commit`.
@@ -66,7 +75,7 @@ class Transaction:
         transaction would put more than `transaction_rows`, or more bytes than the channel holds
         (one row alone may be larger); `ChannelClosedError` after `close`. The transaction stays open.
         """
-        self._require("put", TransactionState.OPEN)
+        self._require("put", _OPEN)
         rows, nbytes = measure(batch, nbytes)
         self._core.put(self._staged, batch, rows, nbytes)
 
@@ -78,7 +87,7 @@ class Transaction:
         other transactions hold rows, they may roll back, and that is waited for. Raises
         `TransactionFullError` when `transaction_rows` were taken.
         """
-        self._require("take", TransactionState.OPEN)
+        self._require("take", _OPEN)
         return self._core.take(self._staged)
 
     def commit(self) -> None:
@@ -88,30 +97,30 @@ class Transaction:
         `ChannelClosedError` (there are puts and the channel is closed), `LimitError`, or what the
         channel failed with; then nothing has happened and the transaction is still OPEN.
         """
-        self._require("commit", TransactionState.OPEN)
+        self._require("commit", _OPEN)
         try:
             self._core.commit(self._staged)
         finally:
             if self._staged.committed:  # also when an interrupt comes right after it
-                self._state = TransactionState.COMPLETED
+                self._state = _COMPLETED
 
     def rollback(self) -> None:
         """OPEN -> COMPLETED: forget the puts, return the takes to the head in the channel's order."""
-        self._require("rollback", TransactionState.OPEN)
+        self._require("rollback", _OPEN)
         self._core.rollback(self._staged)
-        self._state = TransactionState.COMPLETED
+        self._state = _COMPLETED
 
     def close(self) -> None:
         """NEW or COMPLETED -> CLOSED: the thread's next `transaction()` makes a new one."""
-        new = self._state is TransactionState.NEW
-        self._require("close", TransactionState.NEW if new else TransactionState.COMPLETED)
-        self._state = TransactionState.CLOSED
+        new = self._state is _NEW
+        self._require("close", _NEW if new else _COMPLETED)
+        self._state = _CLOSED
 
     def abandon(self) -> None:
         """Roll back and close, whatever the state: the owning thread has ended."""
-        if self._state is TransactionState.OPEN:
+        if self._state is _OPEN:
             self._core.abandon(self._staged)
-        self._state = TransactionState.CLOSED
+        self._state = _CLOSED
 
     def __enter__(self) -> "Transaction":
         self.begin()
@@ -121,13 +130,13 @@ class Transaction:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         try:
-            if kind is None and self._state is TransactionState.OPEN:
+            if kind is None and self._state is _OPEN:
                 self.commit()
         finally:
-            if self._state is TransactionState.OPEN:
+            if self._state is _OPEN:
                 self.rollback()
-            if self._state is TransactionState.COMPLETED:
-                self.close()
+            if self._state is _COMPLETED:
+                self._state = _CLOSED
 
     def __repr__(self) -> str:
         staged = self._staged
