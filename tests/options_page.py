@@ -12,12 +12,13 @@ HEAD = """# Options
 
 Made from the option models by `python -m tests.options_page`; a test keeps it true.
 
-Names are Spark's camelCase, in any case of letters. Rows are whole numbers or `50k`, `1.5M`; bytes are Arrow bytes,
-`64MB` or `64MiB`. A name that no connector knows is an error that shows the nearest one; so are options that
-contradict each other.
+Names are Spark's camelCase, in any case of letters. Rows are whole numbers or `50k`, `1.5M`; bytes are
+Arrow bytes, `64MB` or `64MiB`. A name that no connector knows is an error that shows the nearest one; so are
+options that contradict each other.
 
-Spark's own `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as everywhere; a plain `.save()` without a
-mode is refused by Spark itself. Values that are secret are never shown, and may be `${env:NAME}` or `${file:PATH}`.
+Spark's own `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as everywhere; a plain `.save()`
+without a mode is refused by Spark itself. Values that are secret are never shown, and may be `${env:NAME}`
+or `${file:PATH}`.
 
 """
 

@@ -344,7 +344,7 @@ def test_every_option_is_camel_case_and_described() -> None:
 
 def test_options_do_not_change() -> None:
     with pytest.raises(ValueError, match="frozen"):
-        parse().channels = 5
+        parse().channels = 5  # type: ignore[misc]
 
 
 def test_errors_travel_between_processes() -> None:

@@ -8,5 +8,7 @@ def test_the_page_of_options_is_true() -> None:
 
 
 def test_every_option_is_described() -> None:
-    undescribed = [line for line in page().splitlines() if line.startswith("| `") and line.split("|")[2].strip() == ""]
+    undescribed = [
+        line for line in page().splitlines() if line.startswith("| `") and line.split("|")[2].strip() == ""
+    ]
     assert undescribed == []

@@ -23,7 +23,8 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         missing = [name for name in schema.names if batch.schema.names.count(name) != 1]
         if missing:
             raise SchemaError(
-                f"a batch has columns {', '.join(batch.schema.names)}; promised were {', '.join(schema.names)}"
+                f"a batch has columns {', '.join(batch.schema.names)}; "
+                f"promised were {', '.join(schema.names)}"
             )
         batch = batch.select(schema.names)
     columns = [_cast(column, field) for column, field in zip(batch.columns, schema, strict=True)]

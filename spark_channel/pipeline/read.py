@@ -109,7 +109,7 @@ class GroupRead:
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                     for batch in batches:
                         self._carrier.produce(conform(batch, self._schema))
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the caller must hear of it
+        except BaseException as error:
             self._carrier.fail(error)
         else:
             with self._lock:

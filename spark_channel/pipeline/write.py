@@ -85,7 +85,7 @@ class TaskWrite:
             task_writer = self._writer.open(self._plan, self._task, self._attempt)
             self._drain_into(task_writer)
             self._receipt = task_writer.close()
-        except BaseException as error:  # noqa: BLE001 - whatever it is, the pusher must hear of it
+        except BaseException as error:
             self._error = error
             self._channel.fail(error)
             if task_writer is not None:

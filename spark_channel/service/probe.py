@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors import load_reader
 from spark_channel.errors import SourceError
 from spark_channel.limits import Pressure
 
@@ -86,6 +85,8 @@ def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
     Raises:
         OptionError: no connector reads that.
     """
+    from spark_channel.connectors import load_reader
+
     reader, _ = load_reader(options)
 
     def measure() -> float:

@@ -84,7 +84,9 @@ def session(log: Path) -> SparkSession:
 
 def make_table(path: Path, rows: int) -> None:
     numbers = pa.array(range(rows), pa.int64())
-    table = pa.table({"id": numbers, "a": numbers, "b": numbers.cast(pa.float64()), "c": numbers.cast(pa.string())})
+    table = pa.table(
+        {"id": numbers, "a": numbers, "b": numbers.cast(pa.float64()), "c": numbers.cast(pa.string())}
+    )
     pq.write_table(table, path, row_group_size=100_000)
 
 

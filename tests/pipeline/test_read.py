@@ -2,6 +2,7 @@
 
 import threading
 from itertools import islice
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,7 +13,7 @@ from spark_channel.pipeline import GroupRead, ReadCancelledError
 from spark_channel.planning import Split
 from tests.pipeline.fakes import SCHEMA, MemoryReader, group
 
-ROOM = {"capacity_rows": 100, "capacity_bytes": 1 << 20}
+ROOM: dict[str, Any] = {"capacity_rows": 100, "capacity_bytes": 1 << 20}
 
 
 def values(read: GroupRead) -> list[int]:
