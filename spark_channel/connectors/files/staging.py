@@ -9,7 +9,6 @@ import json
 import posixpath
 import re
 from dataclasses import dataclass
-from typing import Any
 
 from pyarrow import fs as pafs
 

@@ -14,15 +14,24 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.connectors.files.helpers import (
-    FORMATS, leftovers, numbers, prepare, read, reader_of, stage, visible, write, writer_of,
-)  # fmt: skip
 
 from spark_channel.connectors.files import owner, writer
 from spark_channel.connectors.files.paths import Location
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
 from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
 from spark_channel.errors import CommitError, OptionError, SourceError, TargetError
+from tests.connectors.files.helpers import (
+    FORMATS,
+    leftovers,
+    numbers,
+    prepare,
+    read,
+    reader_of,
+    stage,
+    visible,
+    write,
+    writer_of,
+)  # fmt: skip
 
 
 @pytest.fixture(params=["disk", "objects"])
@@ -250,7 +259,7 @@ def test_two_jobs_that_append_at_once_keep_both(kind: str, target: Path) -> None
     def one(number: int) -> None:
         try:
             write("csv", target, numbers(number), job=f"j{number}")
-        except BaseException as error:  # noqa: BLE001 - shown by the test
+        except BaseException as error:
             failed.append(error)
 
     threads = [threading.Thread(target=one, args=(number,)) for number in range(jobs)]

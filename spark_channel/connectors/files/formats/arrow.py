@@ -68,8 +68,8 @@ class ArrowFormat(Format):
         opened.seek(0)
         columns = [have.index(name) for name in pick(wanted.schema.names, have)]
         with _open(opened, sorted(columns)) as reader:
-            if "batches" in params:
-                for number in range(*params["batches"]):
+            if isinstance(reader, pa.ipc.RecordBatchFileReader):
+                for number in range(*params.get("batches", (0, reader.num_record_batches))):
                     yield reader.get_batch(number)
             else:
                 yield from reader

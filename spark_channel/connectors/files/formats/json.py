@@ -9,11 +9,12 @@ import pyarrow.json as pajson
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.formats.base import Encoder, Format, Piece, Wanted, walk_types
 from spark_channel.connectors.files.formats.json_blocks import JsonBlocks
+from spark_channel.connectors.files.formats.json_lines import infer_lines
 from spark_channel.connectors.files.formats.json_text import JsonEncoder
 from spark_channel.connectors.files.lines import TextFile, is_splittable, text_pieces
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import JsonReadOptions, JsonWriteOptions
-from spark_channel.errors import SchemaError, SourceError
+from spark_channel.errors import SchemaError
 
 __all__ = ["JsonFormat"]
 
@@ -38,17 +39,13 @@ class JsonFormat(Format):
         if not sample.strip():
             return pa.schema([])
         try:
-            table = pajson.read_json(
+            schema = pajson.read_json(
                 pa.BufferReader(sample),
                 read_options=pajson.ReadOptions(use_threads=False, block_size=len(sample) + 1),
-            )
-        except pa.ArrowInvalid as error:
-            raise SourceError(
-                f"{path} does not hold JSON lines of one shape: {str(error).splitlines()[0]}. Each line "
-                "is one object; "
-                "give a schema if a field changes its type"
-            ) from error
-        fields = [pa.field(f.name, _as_written(f.type, options)) for f in table.schema]
+            ).schema
+        except pa.ArrowInvalid:
+            schema = infer_lines(sample.splitlines())
+        fields = [pa.field(f.name, _as_written(f.type, options)) for f in schema]
         return pa.schema(fields)
 
     def pieces(

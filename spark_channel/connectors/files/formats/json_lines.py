@@ -4,7 +4,7 @@ import base64
 import binascii
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from spark_channel.connectors.files.formats.base import Wanted
 from spark_channel.connectors.files.options import JsonReadOptions
-from spark_channel.connectors.files.text_types import from_text
+from spark_channel.connectors.files.text_types import from_text, merge_inferred
 
-__all__ = ["LineError", "parse_lines"]
+__all__ = ["LineError", "infer_lines", "parse_lines"]
 
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf, "-INF": -math.inf}
 
@@ -68,6 +68,40 @@ def parse_lines(
                 break
         else:
             yield number, values
+
+
+def infer_lines(lines: Iterable[bytes]) -> pa.Schema:
+    """The fields of lines that Arrow's parser does not take: a field of several kinds is text.
+
+    Lines that are no object are left to the read, which names their place.
+    """
+    kinds: dict[str, pa.DataType] = {}
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(row, dict):
+            for name, value in row.items():
+                kinds[name] = merge_inferred(kinds.get(name, pa.null()), _kind_of(value))
+    return pa.schema(list(kinds.items()))
+
+
+def _kind_of(value: Any) -> pa.DataType:
+    if isinstance(value, dict):
+        return pa.struct([(name, _kind_of(inner)) for name, inner in value.items()])
+    if isinstance(value, list):
+        element = pa.null()
+        for inner in value:
+            element = merge_inferred(element, _kind_of(inner))
+        return pa.list_(element)
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int):
+        return pa.int64() if -(2**63) <= value < 2**63 else pa.float64()
+    if isinstance(value, float):
+        return pa.float64()
+    return pa.null() if value is None else pa.string()
 
 
 def _converter(kind: pa.DataType, options: JsonReadOptions) -> Callable[[Any], Any]:

@@ -18,6 +18,10 @@ def strftime_pattern(pattern: str | None) -> str | None:
     return None if pattern is None else strptime_pattern(pattern)
 
 
+def _large(text: str) -> pa.Scalar:
+    return pa.scalar(text, pa.large_string())
+
+
 def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
     """Numbers, booleans, dates and times as large strings; NULL stays NULL.
 
@@ -43,6 +47,9 @@ def value_text(values: pa.Array, pattern: str | None = None) -> pa.Array:
         return pc.strftime(values, format=pattern).cast(pa.large_string())
     texts = values.cast(pa.large_string())
     if pa.types.is_floating(kind):
+        # 1 would be read as a whole number, and -0 lose its sign.
+        whole = pc.match_substring_regex(texts, "^-?[0-9]+$")
+        texts = pc.if_else(whole, pc.binary_join_element_wise(texts, _large(".0"), _large("")), texts)
         texts = _special_floats(values, texts)
     if pa.types.is_decimal(kind):
         # Arrow writes small decimals with an exponent, which not every reader takes.
