@@ -110,7 +110,7 @@ class LeaseLimiter:
                 )
         with self._changed:
             now = self._now()
-            shares = self._flows[0].take(rows, rows, now), self._flows[1].take(nbytes, rows, now)
+            shares = self._flows[0].take(rows, now), self._flows[1].take(nbytes, now)
             payment = _LeasePayment(self, shares, wake)
             self._waiting[payment] = None
             if self._next_ask == _NEVER and self._in_flight is None:

@@ -15,7 +15,6 @@ class Share:
 
     amount: int
     before: int
-    unit: int
 
 
 class Flow:
@@ -55,10 +54,10 @@ class Flow:
         self._ends = min(self._ends, now)
         self._void()
 
-    def take(self, amount: int, rows: int, now: int) -> Share:
-        """Stand in line for `amount` units, which belong to `rows` rows."""
+    def take(self, amount: int, now: int) -> Share:
+        """Stand in line for `amount` units."""
         self.advance(now)
-        share = Share(amount * QUANTA, self._taken, -(-amount // max(1, rows)) * QUANTA)
+        share = Share(amount * QUANTA, self._taken)
         self._taken += share.amount
         self._balance -= share.amount
         self._shares[share] = None
@@ -129,10 +128,8 @@ class Flow:
         self._cut(_SURPLUS_NS * (self._pace or 0))
 
     def _void(self) -> None:
-        """The grant is over: of what arrived, at most one row of the payment at the head is kept."""
-        head = next(iter(self._shares), None)
-        kept = 0 if head is None else head.unit
-        self._cut(kept - sum(share.amount for share in self._shares))
+        """The grant is over, and so is what was saved up; what arrived for those in line stays theirs."""
+        self._cut(0)
 
     def _cut(self, most: int) -> None:
         lost = self._balance - most

@@ -281,16 +281,19 @@ class Grants:
 
     def _crash(self) -> None:
         for task in self.tasks:
-            if task.host < CRASHED_HOSTS and not task.done and task.start < self.at:
+            if task.host < CRASHED_HOSTS and task.client:
                 self._spend(task)
-                if task.done:
-                    continue
-                task.life += 1
-                task.turn += 1
-                task.pace = 0.0
-                task.ends = self.at
-                task.left = task.rows
-                self._after(RESTART_AFTER, lambda task=task: self._join(task))  # type: ignore[misc]
+                self._kill(task)
+
+    def _kill(self, task: SimTask) -> None:
+        if task.done:
+            return
+        task.life += 1
+        task.turn += 1
+        task.pace = 0.0
+        task.ends = self.at
+        task.left = task.rows
+        self._after(RESTART_AFTER, lambda: self._join(task))
 
 
 def run_grants(count: int, seed: int, *, crash: bool = True) -> Outcome:

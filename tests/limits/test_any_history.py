@@ -3,6 +3,7 @@
 import bisect
 import itertools
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -183,3 +184,13 @@ AnyHistory.TestCase.settings = settings(
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 TestAnyHistory = AnyHistory.TestCase
+
+
+class LongHistory(AnyHistory):
+    """The same, for longer."""
+
+
+LongHistory.TestCase.settings = settings(
+    AnyHistory.TestCase.settings, max_examples=1_000, stateful_step_count=40
+)
+TestLongHistory = pytest.mark.soak(pytest.mark.timeout(3600)(LongHistory.TestCase))

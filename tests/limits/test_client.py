@@ -132,17 +132,18 @@ def test_what_flows_while_the_answer_travels_belongs_to_the_next_grant(clock: Ha
     assert second.spent_rows == pytest.approx(0.1 * 100 + 0.5 * 50)
 
 
-def test_a_grant_is_void_when_its_time_since_the_ask_is_over(clock: HandClock) -> None:
+def test_the_time_of_a_grant_counts_from_the_ask(clock: HandClock) -> None:
     lease = limiter(clock)
-    payment = lease.pay(1000, 0, nothing)
+    fits, too_late = lease.pay(5, 0, nothing), lease.pay(15, 0, nothing)
     request = next_request(lease)
     clock.at += 0.4
     lease.receive(request, joined(grant(lasts=0.5)))
-    clock.at += 100
-    ask = next_request(lease)
-    assert isinstance(ask, Ask)
-    assert ask.spent_rows <= 0.1 * 100
-    assert payment.remaining().reason == "grant"
+    assert fits.remaining().seconds == pytest.approx(0.05)
+    assert too_late.remaining().reason == "grant"
+    clock.at += 0.05
+    assert fits.remaining().seconds == 0.0
+    clock.at += 0.2
+    assert too_late.remaining().reason == "grant"
 
 
 def test_after_an_ask_the_old_grant_is_spent_for_a_second_at_most(clock: HandClock) -> None:
@@ -156,12 +157,23 @@ def test_after_an_ask_the_old_grant_is_spent_for_a_second_at_most(clock: HandClo
     assert payment.remaining().seconds
 
 
-def test_of_a_grant_that_ended_one_row_is_kept(clock: HandClock) -> None:
+def test_when_a_grant_ends_what_was_saved_up_is_void(clock: HandClock) -> None:
+    lease = limiter(clock)
+    payment = start(lease, grant(lasts=0.12, ask_in=0.2))
+    clock.at += 0.1
+    assert payment.remaining().seconds == 0.0
+    clock.at += 0.05
+    late = lease.pay(2, 0, nothing)
+    assert late.remaining().reason == "grant", "two rows had been saved up when the grant ended"
+
+
+def test_what_arrived_for_a_payment_in_line_stays_its_own(clock: HandClock) -> None:
+    """A payment that was cut under a higher limit is paid from several small grants."""
     lease = limiter(clock)
     payment = start(lease, grant(lasts=0.5), rows=100)
     clock.at += 0.6
     lease.receive(next_request(lease), grant(2, lasts=2))
-    assert payment.remaining().seconds == pytest.approx(0.99)
+    assert payment.remaining().seconds == pytest.approx(0.5)
 
 
 def test_a_row_larger_than_a_grant_is_paid_from_several(clock: HandClock) -> None:
@@ -226,11 +238,11 @@ def test_a_forgotten_client_joins_again_by_itself(clock: HandClock) -> None:
     clock.at += 0.5
     lease.receive(next_request(lease), Denied("restarted", rejoin=True))
     clock.at += 0.3
-    assert payment.remaining().seconds, "a grant of the old coordinator is void"
+    assert payment.remaining().seconds == 10.0, "a grant of the old coordinator is void"
     again = next_request(lease)
     assert isinstance(again, Join)
     lease.receive(again, joined(grant(7)))
-    assert payment.remaining().seconds == pytest.approx(1.0 - 0.01)
+    assert payment.remaining().seconds == pytest.approx(0.5)
 
 
 @pytest.mark.parametrize("reply", [Denied("wrong token"), Done(1.0), Hold("turn", 1.0)])
