@@ -65,7 +65,7 @@ class Committing(Producing):
             self._atomic(self._reserve_commit, claim)
             if not staged.committed:
                 assert self.limiter is not None
-                payer = Payer(self._lock)
+                payer = Payer(self._lock, self._own_condition())
                 payment = self.limiter.pay(*staged.owed(), payer.wake)
                 self._atomic(self._pay_and_publish, claim, payment, payer)
         except BaseException:

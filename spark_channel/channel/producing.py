@@ -103,7 +103,7 @@ class Producing(State):
         may still take the rows that would be dropped.
         """
         claim.max_rows, claim.max_bytes = limiter.slice_size()
-        payer = Payer(self._lock)
+        payer = Payer(self._lock, self._own_condition())
         payment: Payment | None = None
         try:
             pay_first, owed = self._atomic(self._reserve_slice, claim)

@@ -52,15 +52,15 @@ class Payer:
 
     __slots__ = ("_lock", "condition", "reason", "since")
 
-    def __init__(self, lock: threading.Lock) -> None:
+    def __init__(self, lock: threading.Lock, condition: threading.Condition) -> None:
         self._lock = lock
-        self.condition = threading.Condition(lock)
+        self.condition = condition
         self.since: float | None = None
         self.reason = ""
 
     def wake(self) -> None:
         with self._lock:
-            self.condition.notify_all()
+            self.condition.notify()
 
 
 class State:
@@ -97,6 +97,7 @@ class State:
         self._listeners: tuple[Callback, ...] = ()
         self._block_listeners: tuple[Callback, ...] = ()
         self._news = False
+        self._threads = threading.local()
 
     # ---- the critical section
 
@@ -144,7 +145,7 @@ class State:
                 return
             self._end_wait(claim)
             assert claim.condition is not None
-            claim.condition.notify_all()
+            claim.condition.notify()
 
     def _admit(self, claim: Claim) -> bool:
         """Give the claim its room, and publish what it has paid for. False = it does not fit yet."""
@@ -172,9 +173,9 @@ class State:
     def _wake_readers(self) -> None:
         if self._error is not None or (self._closed and not self._stock.rows):
             for reader in self._readers:
-                reader.condition.notify_all()
+                reader.condition.notify()
         elif self._stock.rows:
-            self._readers[0].condition.notify_all()
+            self._readers[0].condition.notify()
 
     # ---- waiting; inside `_atomic`
 
@@ -192,7 +193,7 @@ class State:
             return True
         if timeout is not None and timeout <= 0:
             return False
-        claim.condition = threading.Condition(self._lock)
+        claim.condition = self._own_condition()
         claim.since = self._clock.now()
         deadline = None if timeout is None else claim.since + timeout
         claims.append(claim)
@@ -224,7 +225,7 @@ class State:
         self._raise_at_end(own_rows)
         if hurried:
             return False
-        reader = _Reader(threading.Condition(self._lock), self._clock.now())
+        reader = _Reader(self._own_condition(), self._clock.now())
         deadline = None if timeout is None else reader.since + timeout
         readers = self._readers
         readers.append(reader)
@@ -260,6 +261,16 @@ class State:
         finally:
             self._payers.discard(payer)
 
+    def _own_condition(self) -> threading.Condition:
+        """This thread's, for whatever it waits for: one thing at a time. Making one takes as long as a push.
+
+        A notice that comes late may end another wait early, so every wait checks what it waits for.
+        """
+        condition: threading.Condition | None = getattr(self._threads, "condition", None)
+        if condition is None:
+            condition = self._threads.condition = threading.Condition(self._lock)
+        return condition
+
     def _sleep_on(self, condition: threading.Condition, seconds: float | None) -> None:
         if seconds is not None and seconds > threading.TIMEOUT_MAX:
             seconds = None
@@ -290,7 +301,7 @@ class State:
         """The channel ended: claims and readers are woken by `_atomic`, payers here."""
         self._news = True
         for payer in self._payers:
-            payer.condition.notify_all()
+            payer.condition.notify()
 
     def _has_ended(self) -> bool:
         return self._closed and not self._stock.rows and not self._room.held_rows
