@@ -121,4 +121,3 @@ class GroupRead:
     def _next_task(self) -> Task | None:
         with self._lock:
             return self._tasks.popleft() if self._tasks else None
-
