@@ -38,7 +38,13 @@ def test_names_and_types_are_found(file: Path) -> None:
     )
     table = read("csv", file)
     assert [str(kind) for kind in table.schema.types] == [
-        "int64", "string", "double", "bool", "date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]", "string", "string",
+        "int64", "string", "double", "bool", "date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]", "
+        ""
+        ""string", "
+        ""
+        ""
+        ""
+        ""string",
     ]  # fmt: skip
     assert table.column("name").to_pylist() == ["Ada", None]
     assert table.column("zoned")[0].as_py() == dt.datetime(2020, 1, 1, 9, tzinfo=dt.UTC)

@@ -50,16 +50,25 @@ DEEP: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "list": (pa.list_(pa.int32()), st.lists(st.one_of(st.none(), ints(32)), max_size=3)),
     "map": (
         pa.map_(pa.string(), pa.decimal128(9, 2)),
-        st.dictionaries(texts, st.one_of(st.none(), SCALARS["money"][1]), max_size=3).map(lambda found: list(found.items())),
+        st.dictionaries(texts, st.one_of(st.none(), SCALARS["money"][1]), max_size=3).map(
+            lambda found: list(found.items())
+        ),
     ),
     "struct": (
-        pa.struct([("x", pa.float64()), ("y", pa.list_(pa.struct([("z", pa.date32()), ("w", pa.string())])))]),
+        pa.struct(
+            [("x", pa.float64()), ("y", pa.list_(pa.struct([("z", pa.date32()), ("w", pa.string())])))]
+        ),
         st.fixed_dictionaries(
             {
                 "x": st.one_of(st.none(), st.floats(-1e9, 1e9)),
                 "y": st.one_of(
                     st.none(),
-                    st.lists(st.fixed_dictionaries({"z": st.one_of(st.none(), dates), "w": st.one_of(st.none(), texts)}), max_size=2),
+                    st.lists(
+                        st.fixed_dictionaries(
+                            {"z": st.one_of(st.none(), dates), "w": st.one_of(st.none(), texts)}
+                        ),
+                        max_size=2,
+                    ),
                 ),
             }
         ),
@@ -75,7 +84,11 @@ def tables(draw: st.DrawFn, form: str) -> pa.Table:
     with decimal.localcontext(prec=60):
         for name, (kind, values) in kinds.items():
             if form == "orc" and pa.types.is_timestamp(kind):
-                values = orc_times if kind.tz is None else orc_times.map(lambda value: value.replace(tzinfo=dt.UTC))
+                values = (
+                    orc_times
+                    if kind.tz is None
+                    else orc_times.map(lambda value: value.replace(tzinfo=dt.UTC))
+                )
             items = draw(st.lists(st.one_of(st.none(), values), min_size=rows, max_size=rows))
             columns[name] = pa.array(items, kind)
     return pa.table(columns)
@@ -84,7 +97,9 @@ def tables(draw: st.DrawFn, form: str) -> pa.Table:
 @pytest.mark.parametrize("form", FORMATS)
 @settings(suppress_health_check=list(HealthCheck), deadline=None, max_examples=40)
 @given(data=st.data())
-def test_every_type_comes_back_exactly(tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject) -> None:
+def test_every_type_comes_back_exactly(
+    tmp_path_factory: pytest.TempPathFactory, form: str, data: st.DataObject
+) -> None:
     table = data.draw(tables(form))
     target = tmp_path_factory.mktemp("types") / "out"
     write(form, target, table)
@@ -108,7 +123,9 @@ def test_parquet_and_arrow_carry_more(tmp_path: Path) -> None:
             "interval": pa.array([5, None], pa.duration("us")),
             "u": pa.array([2**32 - 1, None], pa.uint32()),
             "clock": pa.array([dt.time(1, 2, 3, 4), None], pa.time64("us")),
-            "zone": pa.array([dt.datetime(2020, 7, 1, tzinfo=dt.UTC), None], pa.timestamp("us", "Europe/Berlin")),
+            "zone": pa.array(
+                [dt.datetime(2020, 7, 1, tzinfo=dt.UTC), None], pa.timestamp("us", "Europe/Berlin")
+            ),
         }
     )
     for form in ("parquet", "arrow"):
@@ -126,7 +143,9 @@ def test_parquet_and_arrow_carry_more(tmp_path: Path) -> None:
     [("orc", pa.duration("us")), ("orc", pa.timestamp("us", "Europe/Berlin")), ("orc", pa.uint8()), ("json", pa.duration("us")),
      ("json", pa.map_(pa.int32(), pa.string())), ("json", pa.time64("us"))],
 )  # fmt: skip
-def test_a_type_that_cannot_be_carried_is_refused_by_name(tmp_path: Path, form: str, kind: pa.DataType) -> None:
+def test_a_type_that_cannot_be_carried_is_refused_by_name(
+    tmp_path: Path, form: str, kind: pa.DataType
+) -> None:
     table = pa.table({"fine": [1], "odd": pa.nulls(1, kind)})
     with pytest.raises(SchemaError, match="column 'odd'"):
         write(form, tmp_path / "out", table)
@@ -141,7 +160,9 @@ def test_orc_refuses_times_that_it_could_not_give_back(tmp_path: Path) -> None:
 
 @pytest.fixture
 def wide() -> pa.Table:
-    return pa.table({"i": range(1000), "s": [f"row {i}" for i in range(1000)], "f": [i / 7 for i in range(1000)]})
+    return pa.table(
+        {"i": range(1000), "s": [f"row {i}" for i in range(1000)], "f": [i / 7 for i in range(1000)]}
+    )
 
 
 def store_in_parts(form: str, folder: Path, table: pa.Table) -> Path:
@@ -233,7 +254,9 @@ def test_files_that_differ(tmp_path: Path, form: str) -> None:
         next((tmp_path / name).glob("part-*")).rename(tmp_path / f"{name}.{form}")
     found = read(form, tmp_path / f"*.{form}")
     assert found.to_pydict() == {"x": [1, 2], "y": ["one", None]}
-    wrong = reader_of(form, tmp_path / f"a.{form}").with_schema(pa.schema([("x", pa.int8()), ("y", pa.int64())]))
+    wrong = reader_of(form, tmp_path / f"a.{form}").with_schema(
+        pa.schema([("x", pa.int8()), ("y", pa.int64())])
+    )
     with pytest.raises(SourceError, match=r"column 'y' is string there and does not fit int64"):
         read_all(wrong)
 
@@ -258,7 +281,9 @@ def test_dictionary_columns_come_as_their_values(tmp_path: Path) -> None:
 def test_an_arrow_stream_is_read_too(tmp_path: Path, wide: pa.Table) -> None:
     with pa.ipc.new_stream(str(tmp_path / "s.arrow"), wide.schema) as out:
         out.write_table(wide, max_chunksize=100)
-    assert read("arrow", tmp_path / "s.arrow", splitBytes="1", columns="i").column("i").to_pylist() == list(range(1000))
+    assert read("arrow", tmp_path / "s.arrow", splitBytes="1", columns="i").column("i").to_pylist() == list(
+        range(1000)
+    )
 
 
 @pytest.mark.parametrize(
@@ -286,7 +311,9 @@ def test_codecs(tmp_path: Path, wide: pa.Table, form: str, codec: str, level: st
         ("parquet", {"maxRecordsPerFile": "3"}, "maxRowsPerFile"),
     ],
 )
-def test_write_options_that_are_refused(tmp_path: Path, form: str, options: dict[str, str], message: str) -> None:
+def test_write_options_that_are_refused(
+    tmp_path: Path, form: str, options: dict[str, str], message: str
+) -> None:
     with pytest.raises(OptionError, match=message):
         writer_of(form, tmp_path, **options)
 
@@ -300,9 +327,17 @@ def test_row_groups_have_the_size_asked_for(tmp_path: Path, wide: pa.Table) -> N
 
 def test_json_values_of_other_kinds(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
-    path.write_text('{"a": 1.10, "b": "NaN", "c": {"k": [1]}, "d": "2020-01-01", "t": "2020-01-01T00:00:00+01:00"}\n\n{"c": 5}\n')
+    path.write_text(
+        '{"a": 1.10, "b": "NaN", "c": {"k": [1]}, "d": "2020-01-01", "t": "2020-01-01T00:00:00+01:00"}\n\n{"c": 5}\n'
+    )
     schema = pa.schema(
-        [("a", pa.decimal128(5, 2)), ("b", pa.float64()), ("c", pa.string()), ("d", pa.date32()), ("t", pa.timestamp("us", "UTC"))]
+        [
+            ("a", pa.decimal128(5, 2)),
+            ("b", pa.float64()),
+            ("c", pa.string()),
+            ("d", pa.date32()),
+            ("t", pa.timestamp("us", "UTC")),
+        ]
     )
     found = read_all(reader_of("json", path).with_schema(schema)).to_pylist()
     assert found[0]["a"] == Decimal("1.10")

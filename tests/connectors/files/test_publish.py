@@ -396,7 +396,12 @@ def disk_full() -> OSError:
     before=st.sampled_from(["nothing", "ours", "foreign"]),
 )
 def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
-    tmp_path_factory: pytest.TempPathFactory, at: int, kills: bool, objects: bool, overwrite: bool, before: str
+    tmp_path_factory: pytest.TempPathFactory,
+    at: int,
+    kills: bool,
+    objects: bool,
+    overwrite: bool,
+    before: str,
 ) -> None:
     target = tmp_path_factory.mktemp("fault") / "out"
     base: type[Store] = ObjectStore if objects else LocalStore
@@ -500,7 +505,9 @@ def test_any_interleaving_of_jobs_and_attempts(
     assert (visible("csv", target) if _holds_data(target) else []) == sorted(expected)
 
 
-def test_a_dead_jobs_remains_go_and_a_live_ones_stay(kind: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dead_jobs_remains_go_and_a_live_ones_stay(
+    kind: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = writer_of("parquet", target)
     dead, live = (prepare(out, numbers().schema, job) for job in ("dead", "live"))
     stage(out, dead, [numbers(1)])
@@ -528,7 +535,9 @@ def test_a_job_of_another_machine_counts_as_dead_when_it_is_old(kind: str, targe
             for path in (folder, *folder.rglob("*")):
                 os.utime(path, (1, 1))
     prepare(out, numbers().schema, "next")
-    assert sorted(p.name for p in (target / ".spark_channel").iterdir() if p.is_dir() and p.name != "lock") == [
+    assert sorted(
+        p.name for p in (target / ".spark_channel").iterdir() if p.is_dir() and p.name != "lock"
+    ) == [
         "next",
         "young",
     ]
@@ -619,5 +628,3 @@ def test_the_writer_travels(target: Path) -> None:
     assert plan == replace(plan)
     out.commit(plan, pickle.loads(pickle.dumps(stage(out, plan, [numbers(1)]))))
     assert visible("parquet", target) == [1]
-
-

@@ -1,5 +1,6 @@
 """ORC: split and read by stripe. Times have nanoseconds in ORC, and are read as microseconds."""
 
+import io
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -70,13 +71,42 @@ class OrcFormat(Format):
         return _OrcEncoder(sink, schema, options)
 
 
+class _Careful(io.RawIOBase):
+    """A sink that never raises: an error in one ends the process inside the ORC library.
+
+    The first error is kept for `check`, and what comes after it is dropped.
+    """
+
+    def __init__(self, sink: Any) -> None:
+        self._sink = sink
+        self._error: Exception | None = None
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        if self._error is None:
+            try:
+                self._sink.write(data)
+            except Exception as error:
+                self._error = error
+        return len(data)
+
+    def check(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+
 class _OrcEncoder(Encoder):
     def __init__(self, sink: Any, schema: pa.Schema, options: OrcWriteOptions) -> None:
         self._schema = schema
         self._zoned = [number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type)]
         codec = options.compression or "zstd"
+        self._sink = _Careful(sink)
         self._writer = orc.ORCWriter(
-            sink, compression="uncompressed" if codec == "none" else codec, stripe_size=options.stripe_bytes
+            self._sink,
+            compression="uncompressed" if codec == "none" else codec,
+            stripe_size=options.stripe_bytes,
         )
         self._empty = True
 
@@ -84,12 +114,14 @@ class _OrcEncoder(Encoder):
         for number in self._zoned:
             _check_range(self._schema.field(number).name, batch.column(number))
         self._writer.write(pa.Table.from_batches([batch]))
+        self._sink.check()
         self._empty = False
 
     def finish(self) -> None:
         if self._empty:
-            self._writer.write(pa.table({f.name: pa.array([], f.type) for f in self._schema}, self._schema))
+            self._writer.write(self._schema.empty_table())
         self._writer.close()
+        self._sink.check()
 
     def abandon(self) -> None:
         try:
