@@ -2,6 +2,7 @@
 
 import csv
 import importlib.util
+import os
 import tempfile
 import zipfile
 from pathlib import Path
@@ -23,7 +24,8 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, soft_wrap=True)
+    os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one machine: no look-up of the host's name
     folder = Path(directory) if directory else Path(tempfile.mkdtemp(prefix="spark-channel-demo-"))
     folder.mkdir(parents=True, exist_ok=True)
     source = unpack_flights(folder)

@@ -1,0 +1,60 @@
+"""The command line, as a user types it."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*arguments: str, code: int = 0) -> str:
+    """stdout and stderr of `spark-channel ARGUMENTS`, which ends with `code`."""
+    done = subprocess.run(
+        [sys.executable, "-m", "spark_channel.cli", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+    out = done.stdout + done.stderr
+    assert done.returncode == code, out
+    assert "Traceback" not in out
+    return out
+
+
+@pytest.fixture(autouse=True)
+def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+def test_the_version_is_the_packages() -> None:
+    assert run("--version").startswith("spark-channel 0.")
+
+
+def test_connectors_are_listed_with_what_they_do() -> None:
+    out = run("connectors")
+    assert "sqlite" in out
+    assert "*.parquet" in out
+
+
+def test_limits_of_an_idle_host_are_none() -> None:
+    assert "limit" in run("limits", "list")
+
+
+@pytest.mark.parametrize("command", [["show"], ["pause"], ["resume"], ["set", "--rows-per-second", "5"]])
+def test_a_limit_that_is_not_there_is_named(command: list[str]) -> None:
+    assert "no limit 'orders-db' is kept on this host" in run("limits", *command, "orders-db", code=2)
+
+
+def test_a_limit_without_a_speed_is_refused() -> None:
+    assert "a limit has a speed" in run("limits", "serve", "orders-db", code=2)
+
+
+def test_an_unknown_command_ends_with_2() -> None:
+    run("fly", code=2)
