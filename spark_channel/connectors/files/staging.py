@@ -75,7 +75,7 @@ class JobFolder:
         return self.store.exists(self.marker)
 
     def is_dead(self, orphan_age: float) -> bool:
-        """Whether what is there was left behind by a killed driver. The target's lock is held by the caller."""
+        """Whether it was left behind by a killed driver. The caller holds the target's lock."""
         raw = read_file(self.store.place.fs, self.marker)
         if raw is None:
             return True  # it was ended, and what followed was interrupted

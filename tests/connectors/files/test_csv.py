@@ -38,13 +38,8 @@ def test_names_and_types_are_found(file: Path) -> None:
     )
     table = read("csv", file)
     assert [str(kind) for kind in table.schema.types] == [
-        "int64", "string", "double", "bool", "date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]", "
-        ""
-        ""string", "
-        ""
-        ""
-        ""
-        ""string",
+        "int64", "string", "double", "bool", "date32[day]", "timestamp[us]", "timestamp[us, tz=UTC]",
+        "string", "string",
     ]  # fmt: skip
     assert table.column("name").to_pylist() == ["Ada", None]
     assert table.column("zoned")[0].as_py() == dt.datetime(2020, 1, 1, 9, tzinfo=dt.UTC)
@@ -77,7 +72,11 @@ def test_sparks_own_defaults_can_be_asked_for(file: Path) -> None:
         ('a,b\n1,"NA"\n2,""\n3,\n', {"nullValue": "NA"}, [(1, "NA"), (2, ""), (3, None)]),
         ("# top\na,b\n#1,no\n1,x\n", {"comment": "#"}, [(1, "x")]),
         ("a,b\n1,  x \n", {}, [(1, "  x ")]),
-        ("a,b\n1,  x \n", {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}, [(1, "x")]),
+        (
+            "a,b\n1,  x \n",
+            {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"},
+            [(1, "x")],
+        ),
         ("a,b\n\n1,x\n\n\n2,y", {}, [(1, "x"), (2, "y")]),
         ("a,b\r\n1,x\r\n2,y\r\n", {}, [(1, "x"), (2, "y")]),
         ("a,b\r1,x\r2,y\r", {}, [(1, "x"), (2, "y")]),
@@ -130,7 +129,7 @@ def test_compressed_files_are_read_whole(tmp_path: Path, suffix: str) -> None:
 def test_a_broken_compressed_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "data.csv.gz"
     path.write_bytes(gzip.compress(b"n\n" + b"1\n" * 100_000)[:-50])
-    with pytest.raises(SourceError, match="data.csv.gz"):
+    with pytest.raises(SourceError, match=r"data\.csv\.gz"):
         read("csv", path)
 
 

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from spark_channel.connectors import TaskWriter
 from spark_channel.connectors.files import owner, writer
 from spark_channel.connectors.files.paths import Location
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
@@ -188,6 +189,11 @@ def test_a_rolled_back_attempt_leaves_nothing(kind: str, target: Path) -> None:
     assert visible("csv", target) == [2]
 
 
+def fill(opened: TaskWriter) -> None:
+    opened.write(numbers(2).to_batches()[0])
+    opened.close()
+
+
 def test_a_task_that_outlives_its_job_hears_of_it(kind: str, target: Path) -> None:
     out = writer_of("csv", target)
     plan = prepare(out, numbers().schema)
@@ -196,8 +202,7 @@ def test_a_task_that_outlives_its_job_hears_of_it(kind: str, target: Path) -> No
     out.abort(plan, None)
     for opened in (early, late):
         with pytest.raises(TargetError, match=r"aborted|cannot be written"):
-            opened.write(numbers(2).to_batches()[0])
-            opened.close()
+            fill(opened)
         opened.rollback()
     assert [p for p in target.rglob("*") if p.is_file()] == []
 

@@ -6,6 +6,7 @@ import pickle
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -23,7 +24,7 @@ def csv_file(path: Path, *values: int) -> Path:
     return path
 
 
-def numbers_in(path: object, **options: str) -> list[int]:
+def numbers_in(path: object, **options: Any) -> list[int]:
     return sorted(read("csv", path, **options).column("n").to_pylist())
 
 
@@ -250,14 +251,15 @@ def test_a_file_removed_while_it_is_open_is_read_to_its_end(tmp_path: Path) -> N
 
 
 def open_files(path: Path) -> int:
-    return sum(os.path.realpath(f"/proc/self/fd/{fd}") == str(path) for fd in os.listdir("/proc/self/fd"))
+    return sum(os.path.realpath(fd) == str(path) for fd in Path("/proc/self/fd").iterdir())
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
 @pytest.mark.parametrize("form", FORMATS)
 def test_files_are_open_only_while_they_are_read(tmp_path: Path, form: str) -> None:
     many = pa.table({"n": range(200_000)})
-    write(form, tmp_path / "out", many, **({"rowGroupRows": "10000"} if form == "parquet" else {}))
+    options: dict[str, Any] = {"rowGroupRows": "10000"} if form == "parquet" else {}
+    write(form, tmp_path / "out", many, **options)
     (path,) = (tmp_path / "out").glob("part-*")
     reader = reader_of(form, path)
     reader.schema()

@@ -63,11 +63,14 @@ def test_a_full_disk(tiny: Path, form: str) -> None:
     out = writer_of(form, target)
     plan = prepare(out, noise.schema, "big")
     opened = out.open(plan, 0, 0)
-    with pytest.raises(TargetError, match=r"no space left where .*out is written") as caught:
-        for _ in range(3):
-            for batch in noise.to_batches():
-                opened.write(batch)
+
+    def fill() -> None:
+        for batch in noise.to_batches() * 3:
+            opened.write(batch)
         opened.close()
+
+    with pytest.raises(TargetError, match=r"no space left where .*out is written") as caught:
+        fill()
     assert caught.value.__cause__ is not None
     opened.rollback()
     out.abort(plan, None)
