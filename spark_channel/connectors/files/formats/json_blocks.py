@@ -11,7 +11,7 @@ from spark_channel.connectors.files.formats.base import Wanted
 from spark_channel.connectors.files.formats.json_lines import LineError, parse_lines
 from spark_channel.connectors.files.lines import Block, TextFile
 from spark_channel.connectors.files.options import JsonReadOptions
-from spark_channel.connectors.files.text_types import from_text, needs_text
+from spark_channel.connectors.files.text_types import from_text
 from spark_channel.errors import SourceError
 
 __all__ = ["JsonBlocks"]
@@ -36,7 +36,7 @@ class JsonBlocks:
         self._start, self._end = params.get("range", (0, None))
         self._row_bytes = float(_FIRST_ROW_BYTES)
         self._dropped = 0
-        self._wire = _wire_schema(wanted.schema, options)
+        self._wire = _wire_schema(wanted.schema)
 
     def _size(self) -> int:
         fetch = self._wanted.fetch
@@ -75,7 +75,7 @@ class JsonBlocks:
             )
             for number, field in enumerate(self._wanted.schema):
                 column = table.column(field.name)
-                if needs_text(field.type, self._options) or pa.types.is_date(field.type):
+                if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
                     column = from_text(column.combine_chunks(), field.type, self._options)
                     table = table.set_column(number, field, column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -107,12 +107,12 @@ class JsonBlocks:
             yield pa.RecordBatch.from_arrays(columns, schema=self._wanted.schema)
 
 
-def _wire_schema(schema: pa.Schema, options: JsonReadOptions) -> pa.Schema | None:
+def _wire_schema(schema: pa.Schema) -> pa.Schema | None:
     """What Arrow's parser is asked for; None when it cannot bring all columns exactly."""
     fields = []
     for field in schema:
         kind = field.type
-        if pa.types.is_date(kind) or needs_text(kind, options):
+        if pa.types.is_date(kind) or pa.types.is_timestamp(kind):
             fields.append(pa.field(field.name, pa.string()))
         elif _is_exact(kind):
             fields.append(pa.field(field.name, kind))
