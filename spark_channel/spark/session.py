@@ -13,6 +13,7 @@ from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, advertise, ensure_service
 from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.planner_call import ask_planner
+from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.source import ChannelDataSource
 
 __all__ = ["last_report", "register", "service_of"]
@@ -35,6 +36,7 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
     context = _context_of(spark)
     source: type[ChannelDataSource] = ChannelDataSource
     if context is not None:
+        ship_wheel(context)
         facts = {"parallelism": int(context.defaultParallelism), "__module__": "__main__"}
         source = type("ChannelDataSource", (ChannelDataSource,), facts)
     try:
