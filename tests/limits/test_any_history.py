@@ -77,7 +77,7 @@ class AnyHistory(RuleBasedStateMachine):
     def coordinator_is_killed_and_restarted(self) -> None:
         self.world.rates = (self.rates[-1][1], None)
         leases = [lease for client in self.world.coordinator._clients.values() for lease in client.leases()]
-        last = max((lease.ends / 1e9 for lease in leases), default=0.0)
+        last = max([lease.ends / 1e9 for lease in leases] + [self.world.coordinator._blocked_until / 1e9])
         self.world.restart(max(0.0, last - self.world.clock.at) + 0.001)
         self.paused = False
 
@@ -160,8 +160,9 @@ class AnyHistory(RuleBasedStateMachine):
         hungry = [worker for worker in world.workers if worker.alive]
         if not hungry:
             return
-        self._run(3.0 + 2 * self.longest)
         rate = self.rates[-1][1]
+        largest_payment = max(worker._amount for worker in hungry)
+        self._run(3.0 + 2 * self.longest + 2 * largest_payment * 2 * len(hungry) / rate)
         fair = {}
         for job in ("a", "b"):
             mates = [worker for worker in hungry if worker.limiter._job == job]

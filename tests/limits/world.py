@@ -168,6 +168,7 @@ class Worker:
         self.speed = speed
         self.stalls = stalls
         self.start = start
+        self._amount = 0
         self.alive = True
         self.reachable = True
         self.done_at: float | None = None
