@@ -315,7 +315,7 @@ def test_many_values_and_long_chains_do_not_overflow() -> None:
         ("", "where"),
         ("i = 1 x", "Alias"),
         ("x.i = 1", "x.i"),
-        ("i BETWEEN SYMMETRIC 1 AND 2", "symmetric"),
+        ("i BETWEEN SYMMETRIC 1 AND 2", "option 'where' holds"),
         ("s LIKE ANY ('x')", "ANY"),
         ("i::int = 1", "CAST"),
         ("EXISTS(SELECT 1)", "EXISTS"),

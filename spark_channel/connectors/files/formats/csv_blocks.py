@@ -19,6 +19,7 @@ __all__ = ["CsvBlocks"]
 
 _log = logging.getLogger(__name__)
 _BLOCK = 1 << 20
+_HEADER = 16 << 10
 _FIRST_ROW_BYTES = 100
 
 
@@ -68,7 +69,7 @@ class CsvBlocks:
             _log.warning("%s: %d rows did not fit and were dropped", self._wanted.shown, self._dropped)
 
     def _header_of_file(self) -> list[str]:
-        for block in self._file.blocks(0, None, self._size, self._syntax.boundary(self._file)):
+        for block in self._file.blocks(0, None, lambda: _HEADER, self._syntax.boundary(self._file)):
             names, _ = self._syntax.names(self._syntax.clean(block.data))
             if names is not None:
                 return self._bind(names)

@@ -104,6 +104,8 @@ class _ParquetEncoder(Encoder):
         self._schema = schema
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
+        # A file's size is known when a row group ends.
+        self._most_bytes = min(options.row_group_bytes, options.max_bytes_per_file or options.row_group_bytes)
         codec = options.compression or options.default_codec
         self._writer = pq.ParquetWriter(
             sink, schema, compression=codec, compression_level=options.compression_level, version="2.6"
@@ -117,7 +119,7 @@ class _ParquetEncoder(Encoder):
             self._held.append(taken)
             self._rows += taken.num_rows
             self._bytes += taken.nbytes
-            if self._rows >= self._options.row_group_rows or self._bytes >= self._options.row_group_bytes:
+            if self._rows >= self._options.row_group_rows or self._bytes >= self._most_bytes:
                 self._write_group()
 
     def _write_group(self) -> None:

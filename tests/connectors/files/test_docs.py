@@ -1,0 +1,33 @@
+"""`docs/files.md` goes through every option."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_channel.connectors.files import options
+from spark_channel.options import Options, ReadOptions, WriteOptions
+
+PAGE = (Path(__file__).parents[3] / "docs" / "files.md").read_text(encoding="utf-8")
+MODELS = [getattr(options, name) for name in options.__all__]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_every_option_is_on_the_page(model: type[Options]) -> None:
+    base = ReadOptions if issubclass(model, ReadOptions) else WriteOptions
+    own = {field.alias or name for name, field in model.model_fields.items() if name not in base.model_fields}
+    names = own | set(model.aliases) - set(base.aliases) | set(model.ignored) | set(model.refused)
+    assert [name for name in sorted(names) if f"`{name}`" not in PAGE] == []
+
+
+def test_the_page_names_no_option_that_is_not_there() -> None:
+    known = {"path"}
+    for model in MODELS:
+        known |= {field.alias or name for name, field in model.model_fields.items()}
+        known |= {*model.aliases, *model.ignored, *model.refused}
+    rows = [
+        line.split("|")[1]
+        for line in PAGE.split("## Options for reading")[1].splitlines()
+        if line.startswith("| `")
+    ]
+    assert [name for row in rows for name in re.findall(r"`(\w+)`", row) if name not in known] == []
