@@ -23,7 +23,7 @@ __all__ = ["SharedLimit", "find_shared_limit", "limit_advert", "spending_token"]
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _REMOTE = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d+)/(?P<name>[^/]+)")
 _PREDECESSOR_SECONDS = 1.0
-"""What a killed predecessor may have granted and nobody has spent yet: one horizon."""
+"""How long what a killed predecessor granted may still be spent: one horizon, up to 300 clients."""
 
 
 class SharedLimit:
@@ -77,7 +77,8 @@ class SharedLimit:
         port = self._port or (predecessor.address.port if predecessor else 0)
         token = predecessor.address.token if predecessor else None
         server = self._listen(port, token)
-        seconds = _PREDECESSOR_SECONDS if predecessor else 0.0
+        slowest = min(rate for rate in self._rates if rate is not None)
+        seconds = max(_PREDECESSOR_SECONDS, 2.0 / slowest) if predecessor else 0.0
         server.limits.book.add_limit(
             self.name, *self._rates, per_mark=self._per_mark, predecessor_seconds=seconds
         )
