@@ -18,7 +18,7 @@ from spark_channel.connectors.files.errors_at import reading
 from spark_channel.connectors.files.manifest import DataFile, Manifest
 from spark_channel.connectors.files.paths import Location, is_hidden
 from spark_channel.connectors.files.visible import standing
-from spark_channel.errors import SourceError
+from spark_channel.errors import SourceError, TargetError
 
 __all__ = ["SourceFile", "list_files"]
 
@@ -119,7 +119,10 @@ def _visible(place: Location, files: list[pafs.FileInfo], top: str, manifests: b
 
     def nearest(directory: str) -> tuple[str, Manifest] | None:
         if directory not in known:
-            known[directory] = standing(place, directory).manifest
+            try:
+                known[directory] = standing(place, directory).manifest
+            except TargetError as error:
+                raise SourceError(str(error)) from error
         manifest = known[directory]
         if manifest is not None:
             return directory, manifest

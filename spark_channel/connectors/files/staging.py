@@ -76,14 +76,14 @@ class JobFolder:
 
     def is_dead(self, orphan_age: float) -> bool:
         """Whether it was left behind by a killed driver. The caller holds the target's lock."""
-        raw = read_file(self.store.place.fs, self.marker)
-        if raw is None:
-            return True  # it was ended, and what followed was interrupted
         try:
+            raw = read_file(self.store.place.fs, self.marker)
+            if raw is None:
+                return True  # it was ended, and what followed was interrupted
             if owner_is_gone(json.loads(raw)["owner"]):
                 return True
-        except (ValueError, KeyError, TypeError):
-            pass  # of another version: its age tells
+        except (OSError, ValueError, KeyError, TypeError):
+            pass  # unreadable, or of another version: its age tells
         entries = [self.store.info(self.path), *self.store.entries(self.path, recursive=True)]
         newest = max((info.mtime_ns or 0) for info in entries)
         return newest > 0 and utc_now().timestamp() - newest / 1e9 > orphan_age

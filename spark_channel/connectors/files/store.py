@@ -320,14 +320,15 @@ class ObjectStore(Store):
     def _is_dead(self, ticket: pafs.FileInfo, own: pafs.FileInfo) -> bool:
         if (own.mtime_ns or 0) - (ticket.mtime_ns or 0) > _TICKET_AGE * 1e9:
             return True
-        raw = read_file(self.place.fs, ticket.path)
         try:
+            raw = read_file(self.place.fs, ticket.path)
             return raw is not None and owner_is_gone(json.loads(raw)["owner"])
-        except (ValueError, KeyError, TypeError):
-            return False
+        except (OSError, ValueError, KeyError, TypeError):
+            return False  # given back while it was read, or of another version
 
     def _wait_turn(self, path: str, ticket: str, mine: tuple[int, str], timeout: float) -> None:
         deadline, wait = self.clock.now() + timeout, _FIRST_WAIT
+        seen: set[str] = set()
         while True:
             entries = self.entries(path)
             own = [info for info in entries if info.path == ticket]
@@ -338,9 +339,10 @@ class ObjectStore(Store):
                 number, _, name = info.base_name.partition(".")
                 first = number == "choosing" or (number.isdigit() and (int(number), name) < mine)
                 if info.path != ticket and first and info.base_name != f"choosing.{mine[1]}":
-                    if self._is_dead(info, own[0]):
+                    if info.path not in seen and self._is_dead(info, own[0]):
                         self.remove(info.path)
                     else:
+                        seen.add(info.path)
                         ahead.append(info)
             if not ahead:
                 return

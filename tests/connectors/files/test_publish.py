@@ -603,7 +603,7 @@ def test_a_damaged_manifest_is_named(target: Path) -> None:
     success = target / "_SUCCESS"
     whole = success.read_text()
     success.write_text(whole[:-40])
-    with pytest.raises(TargetError, match=r"_SUCCESS is a damaged manifest"):
+    with pytest.raises(SourceError, match=r"_SUCCESS is a damaged manifest"):
         read("parquet", target)
     success.write_text(whole.replace("spark-channel/1", "spark-channel/9"))
     with pytest.raises(TargetError, match=r"version 'spark-channel/9'"):
