@@ -57,8 +57,9 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
     cut = []
     if spec.channels is not None:
         cut.append(_many(spec.channels, "channel"))
-    if spec.tasks is not None:
-        cut.append(("over " if cut else "") + _many(spec.tasks, "split"))
+    splits = spec.tasks if spec.splits is None else spec.splits
+    if splits is not None:
+        cut.append(("over " if cut else "") + _many(splits, "split"))
     plan = [" ".join(cut)] if cut else []
     if spec.rows_expected is not None:
         plan.append(f"about {short(spec.rows_expected)} rows")

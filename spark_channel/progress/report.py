@@ -1,8 +1,11 @@
 """`TransferReport`: what a job did, to keep, compare and plot."""
 
 import json
+import math
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.progress import plain
@@ -13,6 +16,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 __all__ = ["TransferReport"]
+
+_MOST_STEPS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +118,9 @@ class TransferReport:
         by_bytes = self.rows_per_second_limit is None and self.bytes_per_second_limit is not None
         unit = "MB" if by_bytes else "rows"
         scale = 1e6 if by_bytes else 1.0
-        speeds = [each.bytes_per_second if by_bytes else each.rows_per_second for each in self.samples]
-        ends = [each.seconds for each in self.samples]
+        edges, speeds = self._by_the_second(by_bytes)
         if speeds:
-            ax.stairs(
-                [speed / scale for speed in speeds], [0.0, *ends], baseline=0.0, label="speed", linewidth=1.5
-            )
+            ax.stairs([speed / scale for speed in speeds], edges, baseline=0.0, label="speed", linewidth=1.5)
         limit = self.bytes_per_second_limit if by_bytes else self.rows_per_second_limit
         if limit is not None:
             ax.axhline(limit / scale, color="tab:red", linestyle="--", linewidth=1, label="limit")
@@ -128,6 +130,28 @@ class TransferReport:
         if speeds or limit is not None:
             ax.legend(loc="lower right")
         return ax
+
+    def _by_the_second(self, by_bytes: bool) -> tuple[list[float], list[float]]:
+        """Edges and mean speeds of whole seconds (longer ones in a long run), the last one perhaps shorter.
+
+        Tasks report at their own times, so what stands between two samples is too uneven to show.
+        """
+        if not self.samples:
+            return [], []
+        ends, totals = [0.0], [0.0]
+        for each in self.samples:
+            speed = each.bytes_per_second if by_bytes else each.rows_per_second
+            totals.append(totals[-1] + speed * (each.seconds - ends[-1]))
+            ends.append(each.seconds)
+        width = max(1.0, math.ceil(ends[-1] / _MOST_STEPS))
+        edges = [number * width for number in range(math.ceil(ends[-1] / width))]
+        if len(edges) > 1 and ends[-1] - edges[-1] < width / 2:
+            edges.pop()  # a sliver at the end would show a speed of its own
+        edges.append(ends[-1])
+        reached = [_interpolate(edge, ends, totals) for edge in edges]
+        growth = zip(pairwise(reached), pairwise(edges), strict=True)
+        speeds = [(b - a) / (end - start) for (a, b), (start, end) in growth]
+        return edges, speeds
 
     def __str__(self) -> str:
         from spark_channel.progress.render import summary_lines
@@ -145,3 +169,12 @@ class TransferReport:
 
         first, *rest = (escape(line) for line in summary_lines(self))
         return f"<div><strong>{first}</strong>" + "".join(f"<br>{line}" for line in rest) + "</div>"
+
+
+def _interpolate(at: float, xs: list[float], ys: list[float]) -> float:
+    """The value at `at` on the line through points with growing `xs`, which begin at 0."""
+    right = min(bisect_left(xs, at), len(xs) - 1)
+    if right == 0 or xs[right] == xs[right - 1]:
+        return ys[right]
+    share = (at - xs[right - 1]) / (xs[right] - xs[right - 1])
+    return ys[right - 1] + share * (ys[right] - ys[right - 1])

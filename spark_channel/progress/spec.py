@@ -15,10 +15,11 @@ class JobSpec:
     """A job's facts, before it runs. All of it is shown to people: no text here may hold a secret.
 
     `source` and `target` say what is read and written ("csv /data/flights.csv"); empty where Spark is
-    that end. `tasks`, `rows_expected`, `bytes_expected` are totals of one pass over the plan, None when
-    unknown. `rows_per_second` and `bytes_per_second` are the limit, `per_mark` whether it holds for each
-    resource mark by itself, and `limit_scope` what shares it ("the whole job", "each task", "shared limit
-    orders-db"). `max_connections` is how many tasks may hold a connection to the target at once. `commit`
+    that end. `tasks` (what Spark retries), `splits`, `rows_expected` and `bytes_expected` are totals of one
+    pass over the plan, None when unknown. `rows_per_second` and `bytes_per_second` are the limit,
+    `per_mark` whether it holds for each resource mark by itself, and `limit_scope` what shares it ("the
+    whole job", "each task", "shared limit orders-db"). `max_connections` is how many tasks may hold a
+    connection to the target at once. `commit`
     is "job", "task" or "". `where` says where the rows are once the job is done, `rerun` how to run it
     again.
     """
@@ -29,6 +30,7 @@ class JobSpec:
     target: str = ""
     channels: int | None = None
     tasks: int | None = None
+    splits: int | None = None
     rows_expected: int | None = None
     bytes_expected: int | None = None
     commit: str = ""

@@ -77,6 +77,7 @@ class ChannelReader(DataSourceReader):
             source=self._source,
             channels=sum(group.channels for group in groups),
             tasks=len(groups),
+            splits=len(splits),
             rows_expected=_total([split.rows for split in splits]),
             bytes_expected=_total([split.nbytes for split in splits]),
             rows_per_second=self._options.rows_per_second,

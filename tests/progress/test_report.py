@@ -86,3 +86,13 @@ def test_a_spec_travels_unchanged_and_nonsense_does_not() -> None:
     ):
         with pytest.raises(ValueError):
             JobSpec.from_json({**spec.to_json(), **change})
+
+
+def test_the_plot_shows_whole_seconds_however_unevenly_tasks_report() -> None:
+    uneven = []
+    for second in range(4):  # 100 rows/s, told as a sliver of a moment and the rest
+        uneven += [Sample(second + 0.98, 50 / 0.98, 0.0), Sample(second + 1.0, 50 / 0.02, 0.0)]
+    edges, speeds = replace(REPORT, samples=tuple(uneven))._by_the_second(by_bytes=False)
+    assert edges == [0.0, 1.0, 2.0, 3.0, 4.0]
+    assert speeds == pytest.approx([100.0] * 4)
+    assert replace(REPORT, samples=())._by_the_second(by_bytes=False) == ([], [])
