@@ -13,10 +13,10 @@ import pyarrow as pa
 
 from spark_channel.errors import SourceError
 
-__all__ = ["Block", "TextFile", "codec_of", "is_splittable", "text_pieces"]
+__all__ = ["HEAD", "Block", "TextFile", "codec_of", "is_splittable", "text_pieces"]
 
 _LARGEST_RECORD = 256 << 20
-_HEAD = 64 << 10
+HEAD = 64 << 10
 _BOM = b"\xef\xbb\xbf"
 
 Boundary = Callable[[bytes, bool], int]
@@ -98,7 +98,7 @@ class TextFile:
 
     def head(self) -> bytes:
         """The first 64 KiB, and sets `newline`: some files end their lines with a lone \\r."""
-        data = bytes(self._stream()(_HEAD))
+        data = bytes(self._stream()(HEAD))
         self.newline = b"\r" if b"\n" not in data and b"\r" in data[:-1] else b"\n"
         return data
 
@@ -160,7 +160,7 @@ class TextFile:
             position += cut
 
     def _next_line(self, read: Callable[[int], bytes], position: int) -> tuple[int, bytes]:
-        while chunk := bytes(read(_HEAD)):
+        while chunk := bytes(read(HEAD)):
             found = chunk.find(self.newline)
             if found >= 0:
                 return position + found + 1, chunk[found + 1 :]

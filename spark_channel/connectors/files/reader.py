@@ -6,6 +6,7 @@ that was changed or removed after it was split is an error.
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
@@ -42,7 +43,7 @@ from spark_channel.planning import Split
 __all__ = ["ArrowReader", "CsvReader", "FilesReader", "JsonReader", "OrcReader", "ParquetReader"]
 
 _FEW_FILES = 64
-"""So many footers are read on the driver for exact row counts, even of files too small to be cut."""
+"""So many files are looked into on the driver for their row counts, also when too small to be cut."""
 
 
 class FilesReader(Reader):
@@ -112,17 +113,24 @@ class FilesReader(Reader):
         return plan.condition.may_match(ranges)
 
     def _pieces(self, file: SourceFile, target: int, plan: SourcePlan, *, few: bool) -> list[Piece]:
-        whole = Piece({}, file.listed.rows if file.listed else None, file.size)
-        if file.size == 0 and self.form.text:
+        rows = file.listed.rows if file.listed else None
+        if rows == 0 or (file.size == 0 and self.form.text):
             return []
         if file.listed and file.listed.multi_line and self.form.text:
-            return [Piece({"multi_line": True}, file.listed.rows, file.size)]
-        if file.size <= target and (self.form.text or not few):
-            return [whole]
+            return [Piece({"multi_line": True}, rows, file.size)]
+        if file.size <= target and not few:
+            return [Piece({}, rows, file.size)]
         with reading(_shown(file.root, file.path)), reopen(file.root).open_input_file(file.path) as opened:
-            return self.form.pieces(
+            pieces = self.form.pieces(
                 opened, file.path, file.size, target, plan.as_written(self.options), plan.condition
             )
+        if rows is None:
+            return pieces
+        # What a manifest counted is shared out where the format itself does not count.
+        return [
+            piece if piece.rows is not None else replace(piece, rows=rows * piece.nbytes // file.size)
+            for piece in pieces
+        ]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         plan = self._planned()

@@ -69,7 +69,10 @@ class FilesWriter(Writer):
                 raise TargetError(f"{shown} is a file; a write needs a directory, which it fills with files")
             made = store.make(place.path)
             try:
-                return self._prepare(context, schema, place, store, tuple(made))
+                plan = self._prepare(context, schema, place, store, tuple(made))
+                if plan.published_at is not None:
+                    self._leave(store, place.path, ())
+                return plan
             except BaseException:
                 self._leave(store, place.path, made)
                 raise
@@ -232,7 +235,7 @@ class FilesWriter(Writer):
 
 
 class FilesTaskWriter(TaskWriter):
-    """One attempt: files of its own, begun with the first rows."""
+    """One attempt: files of its own, begun with the first rows. Of a published pair it takes none."""
 
     def __init__(
         self, writer: FilesWriter, plan: FilesPlan, task: int, attempt: int, *, always: bool = False
@@ -256,6 +259,9 @@ class FilesTaskWriter(TaskWriter):
         self._ended = False
 
     def write(self, batch: pa.RecordBatch) -> None:
+        self._check_open()
+        if self._plan.published_at is not None:
+            return
         with writing(self._shown):
             limit = self._options.max_rows_per_file
             start = 0
@@ -330,11 +336,16 @@ class FilesTaskWriter(TaskWriter):
         return Receipt(self._task, self._attempt, self._rows, self._nbytes, details)
 
     def close(self) -> Receipt:
+        self._check_open()
         receipt = self.stage()
-        if self._plan.commit == "task":
+        if self._plan.commit == "task" and self._plan.published_at is None:
             self._publish(receipt)
         self._ended = True
         return receipt
+
+    def _check_open(self) -> None:
+        if self._ended:
+            raise TargetError(f"attempt {self._attempt} of task {self._task} has ended; open() another one")
 
     def _publish(self, receipt: Receipt) -> None:
         target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001 - two halves of one class

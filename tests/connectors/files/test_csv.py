@@ -159,7 +159,7 @@ def test_ranges_cover_every_row_once(
     reader.fetch_size = FetchSize(nbytes=fetch)
     reader.schema()
     splits = reader.split(1)
-    assert len(splits) >= min(path.stat().st_size // size, 1)
+    assert len(splits) >= (path.stat().st_size // size if data else 0)
     assert read_all(reader).to_pydict() == {"a": [a for a, _ in data], "b": [b for _, b in data]}
 
 

@@ -11,7 +11,7 @@ from spark_channel.connectors.files.formats.base import Encoder, Format, Piece, 
 from spark_channel.connectors.files.formats.csv_blocks import CsvBlocks
 from spark_channel.connectors.files.formats.csv_syntax import CsvSyntax
 from spark_channel.connectors.files.formats.csv_text import CsvEncoder
-from spark_channel.connectors.files.lines import TextFile, is_splittable, text_pieces
+from spark_channel.connectors.files.lines import HEAD, TextFile, is_splittable, text_pieces
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
 from spark_channel.connectors.files.text_types import from_text
@@ -61,9 +61,9 @@ class CsvFormat(Format):
         options: Any,
         condition: Condition | None,
     ) -> list[Piece]:
-        # `dialect` cannot make a file splittable that its options say is not.
         file = TextFile(opened, path, path, options.compression, options.encoding)
-        if not file.head():
+        head = file.head()
+        if not head or (len(head) < HEAD and _has_no_rows(head, options)):
             return []
         newline = file.newline.decode()
         if (
@@ -100,6 +100,13 @@ class CsvFormat(Format):
 
     def dialect(self, options: CsvWriteOptions) -> Dialect:
         return {name: getattr(options, name) for name in _DIALECT}
+
+
+def _has_no_rows(head: bytes, options: CsvReadOptions) -> bool:
+    """Whether the whole of a file is no more than a header, or blank."""
+    syntax = CsvSyntax.of(options, multi_line=False)
+    names, rest = syntax.names(syntax.clean(head))
+    return names is None or (syntax.header and not rest.strip())
 
 
 _SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
