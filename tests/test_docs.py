@@ -1,7 +1,10 @@
 """Every ```python block in README and docs runs as it stands, a page from top to bottom."""
 
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,10 +50,26 @@ def test_the_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("page", WITH_SPARK, ids=lambda page: page.name)
-@pytest.mark.usefixtures("spark")
-def test_the_spark_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
-    run(page)
+@pytest.mark.timeout(600)
+def test_the_spark_examples_of_all_pages_run(empty_folder: Path) -> None:
+    """In a process of their own: relative paths are those of the folder in which Spark's JVM was started."""
+    code = "import sys; from tests.test_docs import run_all; run_all(sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-c", code, *map(str, WITH_SPARK)],
+        cwd=empty_folder,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=590,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-6000:]
+
+
+def run_all(pages: list[str]) -> None:
+    for page in pages:
+        print(f"--- {page}", flush=True)
+        run(Path(page))
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
