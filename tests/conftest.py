@@ -5,10 +5,17 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
+
+# Machines are noisy: how long an example took says nothing about the code.
+hypothesis.settings.register_profile("noisy", deadline=None)
+hypothesis.settings.load_profile("noisy")
+
+pytest_plugins = ["tests.servers.fixtures"]
 
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -18,6 +25,50 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 # Workers import the package, and the tests' own classes, from this tree.
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+
+_LONG_FILES = (
+    "notebooks/test_notebooks.py",
+    "connectors/sql/adbc/test_adbc.py",
+    "connectors/sql/duckdb/test_contract.py",
+    "connectors/sql/mysql/test_contract.py",
+    "connectors/sql/postgresql/test_conformance.py",
+    "tunnel/test_kill.py",
+    "spark/test_faults.py",
+    "spark/test_job_limits.py",
+    "spark/test_two_applications.py",
+    "spark/test_service_lifetime.py",
+    "cli/test_run.py",
+    "spark/test_stream_write.py",
+    "spark/test_transfer.py",
+    "test_docs.py",
+    "spark/test_artefact.py",
+    "spark/test_stream_read.py",
+    "spark/test_cluster.py",
+    "spark/test_speculation.py",
+    "spark/test_database_faults.py",
+    "test_first_five_minutes.py",
+    "spark/test_dirty.py",
+    "spark/test_write.py",
+    "spark/test_connect.py",
+    "spark/test_random_faults.py",
+)
+"""A worker that is given one of these last would work alone in the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    order = {ROOT / "tests" / name: number for number, name in enumerate(_LONG_FILES)}
+    items.sort(key=lambda item: order.get(item.path, len(order)))
+    for item in items:
+        if item.get_closest_marker("real_time") and not item.get_closest_marker("soak"):
+            item.add_marker(pytest.mark.flaky(reruns=2))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _limits_of_this_worker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """A host serves a limit's name once: tests that run at the same time do not share theirs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("runtime")))
+        yield
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from typing import Any
 
 from spark_channel.connectors.registry import all_connectors
 from spark_channel.options import Options, ReadOptions, WriteOptions
+from spark_channel.tunnel.options import TunnelOptions
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 
@@ -63,6 +64,7 @@ def table(model: type[Options], without: type[Options] | None = None) -> list[st
 def page() -> str:
     parts = [HEAD, "## Every read\n\n", "\n".join(table(ReadOptions)), "\n\n## Every write\n\n"]
     parts.append("\n".join(table(WriteOptions)))
+    parts += ["\n\n## Every stream\n\n", "\n".join(table(TunnelOptions))]
     for connector in all_connectors():
         for half, base in (("reader", ReadOptions), ("writer", WriteOptions)):
             if getattr(connector, half) is None:

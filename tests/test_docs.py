@@ -5,13 +5,17 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+FILE = re.compile(r"^```(?:text|toml|yaml)\n# (\S+\.(?:py|toml|yml))\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 
 
@@ -50,6 +54,7 @@ def test_the_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
 
 
 @pytest.mark.spark
+@pytest.mark.newest
 @pytest.mark.timeout(600)
 def test_the_spark_examples_of_all_pages_run(empty_folder: Path) -> None:
     """In a process of their own: relative paths are those of the folder in which Spark's JVM was started."""
@@ -76,3 +81,40 @@ def run_all(pages: list[str]) -> None:
 def test_links_to_other_pages_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name} links to {target}"
+
+
+FILES = [(page, match) for page in PAGES for match in FILE.finditer(page.read_text(encoding="utf-8"))]
+
+
+def shown(page: str, name: str) -> str:
+    """The text of a file that a page shows."""
+    (text,) = [match[2] for on, match in FILES if (on.name, match[1]) == (page, name)]
+    return text
+
+
+@pytest.mark.parametrize(("page", "match"), FILES, ids=lambda each: getattr(each, "name", None))
+def test_a_file_that_a_page_shows_can_be_read(page: Path, match: re.Match[str]) -> None:
+    name, text = match.groups()
+    if name.endswith(".py"):
+        compile(text, f"{page.name}: {name}", "exec")
+    elif name.endswith(".toml"):
+        tomllib.loads(text)
+    else:
+        assert yaml.safe_load(text)
+
+
+def test_the_bundle_names_what_its_wheel_has() -> None:
+    bundle: dict[str, Any] = yaml.safe_load(shown("databricks.md", "databricks.yml"))
+    project = tomllib.loads(shown("databricks.md", "pyproject.toml"))["project"]
+    assert set(bundle) == {"bundle", "artifacts", "resources", "targets"}
+    (job,) = bundle["resources"]["jobs"].values()
+    clusters = {each["job_cluster_key"]: each["new_cluster"] for each in job["job_clusters"]}
+    for task in job["tasks"]:
+        assert task["job_cluster_key"] in clusters
+        wheel = task["python_wheel_task"]
+        assert wheel["package_name"] == project["name"]
+        module, function = project["scripts"][wheel["entry_point"]].split(":")
+        assert f"def {function}():" in shown("databricks.md", f"{module.replace('.', '/')}.py")
+    secrets = {name for cluster in clusters.values() for name in cluster["spark_env_vars"]}
+    used = set(re.findall(r"\$\{env:(\w+)\}", shown("databricks.md", "orders/job.py")))
+    assert used == secrets

@@ -25,13 +25,7 @@ class Core(Consuming, Committing):
             self._wake_all()
 
     def fail(self, error: BaseException) -> None:
-        self._atomic(self._fail, error)
-
-    def _fail(self, error: BaseException) -> None:
-        if self._error is None:
-            self._error = error
-            self._error_traceback = error.__traceback__
-            self._wake_all()
+        self._atomic(self._set_error, error)
 
     def resize(self, capacity_rows: int | None, capacity_bytes: int | None) -> None:
         self._atomic(self._resize, ResizeClaim(capacity_rows, capacity_bytes))

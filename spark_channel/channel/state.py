@@ -66,7 +66,8 @@ class Payer:
 class State:
     """What is in the channel, and who waits for what.
 
-    Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before.
+    Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before, so
+    an interrupt of a wait changes nothing; one of a change fails the channel.
     """
 
     def __init__(
@@ -94,6 +95,7 @@ class State:
         self._claims: deque[Claim] = deque()
         self._readers: deque[_Reader] = deque()
         self._payers: set[Payer] = set()
+        self._sleeping: set[threading.Condition] = set()
         self._listeners: tuple[Callback, ...] = ()
         self._block_listeners: tuple[Callback, ...] = ()
         self._news = False
@@ -112,13 +114,47 @@ class State:
         try:
             with self._lock:
                 try:
-                    return work(*arguments)
-                finally:
-                    if self._claims or self._readers or self._news:
-                        listeners = self._settle()
+                    try:
+                        return work(*arguments)
+                    finally:
+                        if self._claims or self._readers or self._news:
+                            listeners = self._settle()
+                except BaseException as error:
+                    if not isinstance(error, Exception) and not self._is_foreseen(error):
+                        listeners = self._end_by(error)
+                    raise
         finally:
             if listeners:
-                _call(listeners)
+                self._tell(listeners)
+
+    def _is_foreseen(self, error: BaseException) -> bool:
+        """It is what the channel failed with, or came while this thread slept, with nothing half done."""
+        slept_into = getattr(self._threads, "interrupt", None)
+        self._threads.interrupt = None
+        return error is self._error or error is slept_into
+
+    def _end_by(self, error: BaseException) -> tuple[Callback, ...]:
+        """An interrupt (`KeyboardInterrupt`) hit a change: nobody can tell what is half done, so the channel
+        fails, and every sleeper is woken, whatever queue it was in or had just left.
+        """
+        self._set_error(error)
+        for condition in self._sleeping:
+            condition.notify()
+        return self._settle()
+
+    def _set_error(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            self._error_traceback = error.__traceback__
+            self._wake_all()
+
+    def _tell(self, listeners: tuple[Callback, ...]) -> None:
+        """A listener that an interrupt kept from hearing hears of the failure instead."""
+        try:
+            _call(listeners)
+        except BaseException as error:
+            self._atomic(self._set_error, error)
+            raise
 
     def _settle(self) -> tuple[Callback, ...]:
         if self._claims:
@@ -274,7 +310,14 @@ class State:
     def _sleep_on(self, condition: threading.Condition, seconds: float | None) -> None:
         if seconds is not None and seconds > threading.TIMEOUT_MAX:
             seconds = None
-        self._clock.wait(condition, seconds)
+        self._sleeping.add(condition)
+        try:
+            self._clock.wait(condition, seconds)
+        except BaseException as error:
+            self._threads.interrupt = error
+            raise
+        finally:
+            self._sleeping.discard(condition)
 
     def _end_wait(self, claim: Claim) -> None:
         """Whoever ends a wait counts it, so that the sum never goes back between two snapshots."""

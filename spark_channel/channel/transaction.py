@@ -164,5 +164,8 @@ class Slot:
 
     def __del__(self) -> None:
         # When the channel itself goes, there is nothing to return to, and no listener may be called.
-        if self.transaction is not None and self._channel() is not None:
-            self.transaction.abandon()
+        transaction: Transaction | None = getattr(
+            self, "transaction", None
+        )  # an interrupt may have cut __init__
+        if transaction is not None and self._channel() is not None:
+            transaction.abandon()

@@ -1,24 +1,53 @@
 """The command line. `main` is what the `spark-channel` script runs."""
 
+import logging
 import os
 import sys
 
 __all__ = ["main"]
 
+INTERRUPTED = 130
+"""What typer makes of Ctrl-C, without a word."""
+
 
 def main() -> None:
-    """Run the command in `sys.argv`; an error of ours ends with its message and exit code 2 or 1."""
+    """Run the command in `sys.argv`; an error of ours ends with its message.
+
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted.
+    """
     from spark_channel.cli.app import app
-    from spark_channel.errors import ChannelError, JobFileError, OptionError
+    from spark_channel.errors import (
+        ChannelError,
+        DirtyRowsError,
+        JobFileError,
+        OptionError,
+        SchemaError,
+        UnsupportedError,
+    )
 
     # Spark starts its Python workers with `python3` from PATH unless it is told otherwise.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    logging.getLogger().addFilter(_no_trace_of_interrupt)
     try:
         app()
-    except (OptionError, JobFileError) as error:
-        print(f"spark-channel: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
-        sys.exit(2)
+    except (OptionError, JobFileError, SchemaError, UnsupportedError) as error:
+        _end(error, 2)
+    except DirtyRowsError as error:
+        _end(error, 3)
     except ChannelError as error:
-        print(f"spark-channel: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
-        sys.exit(1)
+        _end(error, 1)
+    except SystemExit as end:
+        if end.code != INTERRUPTED:
+            raise
+        _end("interrupted", INTERRUPTED)
+
+
+def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:
+    """py4j logs where in its sockets Ctrl-C has met it: a page that tells nobody anything."""
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+
+
+def _end(why: object, code: int) -> None:
+    print(f"spark-channel: {why}", file=sys.stderr)  # noqa: T201 - the command line talks
+    sys.exit(code)

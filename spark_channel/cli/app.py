@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from spark_channel.cli.limits import limits
+from spark_channel.cli.tunnel import tunnel
 
 app = typer.Typer(
     name="spark-channel",
@@ -15,6 +16,7 @@ app = typer.Typer(
     add_completion=False,
 )
 app.add_typer(limits, name="limits")
+app.add_typer(tunnel, name="tunnel")
 
 
 def _version(wanted: bool) -> None:
@@ -45,6 +47,81 @@ def demo(
     from spark_channel.cli.demo import run_demo
 
     run_demo(rows_per_second=rows_per_second, directory=directory)
+
+
+@app.command()
+def report(
+    file: Annotated[Path, typer.Argument(help="What `TransferReport.to_json` wrote.")],
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw speed against the limit into this SVG file.")
+    ] = None,
+) -> None:
+    """Show a report that was kept."""
+    from spark_channel.cli.report import show_report
+
+    show_report(file, picture)
+
+
+_Job = Annotated[Path, typer.Argument(help="A DataX job.json.", show_default=False)]
+_Parameters = Annotated[
+    list[str] | None, typer.Option("-p", metavar='"-Dname=value"', help="Values for ${name} in the job.")
+]
+_Master = Annotated[
+    str | None, typer.Option(help="Spark's master; default: this machine, or what spark-submit says.")
+]
+_AllContent = Annotated[
+    bool, typer.Option("--all-content", help="Run each entry of job.content; DataX runs the first.")
+]
+
+
+@app.command()
+def run(
+    job: _Job,
+    parameters: _Parameters = None,
+    master: _Master = None,
+    conf: Annotated[
+        list[str] | None, typer.Option("--conf", metavar="name=value", help="A setting of Spark.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and move nothing.")] = False,
+    all_content: _AllContent = False,
+    dirty_rows_path: Annotated[
+        str | None, typer.Option(help="A directory that keeps refused rows, as Parquet.")
+    ] = None,
+) -> None:
+    """Carry out a DataX job. Exit codes: 0 done, 1 failed, 2 bad input, 3 dirty limit, 130 interrupted."""
+    from spark_channel.cli.run import run_job
+
+    run_job(
+        job,
+        parameters or [],
+        master=master,
+        conf=conf or [],
+        dry_run=dry_run,
+        all_content=all_content,
+        dirty_rows_path=dirty_rows_path,
+    )
+
+
+@app.command()
+def plan(
+    job: _Job, parameters: _Parameters = None, master: _Master = None, all_content: _AllContent = False
+) -> None:
+    """Show the plan of a DataX job as a table; moves nothing."""
+    from spark_channel.cli.run import plan_job
+
+    plan_job(job, parameters or [], master=master, all_content=all_content)
+
+
+@app.command()
+def check(
+    jobs: Annotated[list[Path], typer.Argument(help="DataX job files.", show_default=False)],
+    parameters: _Parameters = None,
+) -> None:
+    """Tell of each job file whether it runs, needs a driver, or is refused, and why."""
+    from spark_channel.cli.check import check_jobs
+
+    if not check_jobs(jobs, parameters or []):
+        raise typer.Exit(2)
 
 
 @app.command()

@@ -1,6 +1,7 @@
 """`spark-channel limits`: serve a shared limit; look at all limits of this host and change them."""
 
 import os
+import re
 import signal
 import threading
 from pathlib import Path
@@ -10,10 +11,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from spark_channel.limits import LimitStatus
+from spark_channel.limits import LimitStatus, Pressure, UnreachablePolicy
 from spark_channel.options import parse_amount
 from spark_channel.progress.render import short
-from spark_channel.service import LimitControl, Probe, SharedLimit, sql_value
+from spark_channel.service import LimitControl, Probe, SharedLimit, TlsFiles, sql_value
 
 __all__ = ["limits"]
 
@@ -34,22 +35,48 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="Where the token for other hosts is written, mode 0600.")
     ] = None,
-    probe_url: Annotated[str | None, typer.Option(help="A database to watch.")] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="A PEM certificate, with its chain: the service speaks TLS.")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    probe_url: Annotated[
+        str | None,
+        typer.Option(
+            help="A database to watch. A password in it is a reference, such as "
+            "postgresql://watch:${env:PW}@db1/orders: `ps` shows a command to everybody."
+        ),
+    ] = None,
+    probe_user: Annotated[str | None, typer.Option(help="The login's name, where the url has none.")] = None,
+    probe_password: Annotated[
+        str | None, typer.Option(help="The login's password, as `${env:NAME}` or `${file:PATH}`.")
+    ] = None,
     probe_query: Annotated[str | None, typer.Option(help="A query whose first value is compared.")] = None,
     probe_threshold: Annotated[float, typer.Option(help="Above it the limit is lowered.")] = 0.0,
     probe_seconds: Annotated[float, typer.Option(min=0.1, help="How often it is asked.")] = 5.0,
+    probe_policy: Annotated[
+        UnreachablePolicy,
+        typer.Option(help="What no answer means: the speed stays, goes down as if it hurt, or is 0."),
+    ] = UnreachablePolicy.HOLD,
 ) -> None:
     """Serve a limit until interrupted."""
     probe = None
-    if probe_url is not None or probe_query is not None:
+    if any(each is not None for each in (probe_url, probe_query, probe_user, probe_password)):
         if probe_url is None or probe_query is None:
             raise typer.BadParameter("--probe-url and --probe-query go together")
-        measure = sql_value({"url": probe_url, "query": probe_query})
-        probe = Probe(measure, probe_threshold, seconds=probe_seconds, what="probe query")
+        _refuse_plain_password(probe_url, probe_password)
+        options = {"url": probe_url, "query": probe_query, "user": probe_user, "password": probe_password}
+        measure = sql_value({name: value for name, value in options.items() if value is not None})
+        pressure = Pressure(policy=probe_policy)
+        probe = Probe(measure, probe_threshold, seconds=probe_seconds, what="probe query", pressure=pressure)
+    if (tls_certificate is None) != (tls_key is None):
+        raise typer.BadParameter("--tls-certificate and --tls-key go together")
+    tls = TlsFiles(str(tls_certificate), str(tls_key)) if tls_certificate and tls_key else None
     ended = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: ended.set())
-    with SharedLimit(name, rows_per_second, bytes_per_second, host=host, port=port, probe=probe) as served:
+    with SharedLimit(
+        name, rows_per_second, bytes_per_second, host=host, port=port, tls=tls, probe=probe
+    ) as served:
         typer.echo(
             f"limit {name} at {served.address}: on this host jobs take it as option sharedLimit={name}"
         )
@@ -122,8 +149,8 @@ def _print(status: LimitStatus) -> None:
             table.add_row(
                 client.name,
                 client.job,
-                _speed(client.rows_per_second),
-                _speed(client.bytes_per_second),
+                _speed(None if status.rows_per_second is None else client.rows_per_second),
+                _speed(None if status.bytes_per_second is None else client.bytes_per_second),
                 client.waiting or "-",
             )
         console.print(table)
@@ -146,6 +173,21 @@ def _parsed(text: str, bytes_: bool) -> int:
         return parse_amount(text, bytes_=bytes_)
     except ValueError as error:
         raise typer.BadParameter(f"{text!r}: it takes {error}") from None
+
+
+_REFERENCE = re.compile(r"\$\{(?:env|file):[^}]+\}")
+_PASSWORD = re.compile(r"//[^/@\s:]*:([^/@\s]+)@|[?&;]password=([^&;\s]+)", re.IGNORECASE)
+
+
+def _refuse_plain_password(url: str, password: str | None) -> None:
+    found = [] if password is None else [("--probe-password", password)]
+    found += [("--probe-url", one or other) for one, other in _PASSWORD.findall(url)]
+    for option, text in found:
+        if not _REFERENCE.fullmatch(text):
+            raise typer.BadParameter(
+                f"{option} holds a password, which `ps` shows to everybody on this host: "
+                "write ${env:NAME} or, as --probe-password, ${file:PATH}"
+            )
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -5,23 +5,31 @@ processes; it holds plain data, and opens connections and files only inside the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
-from spark_channel.errors import UnsupportedError
+from spark_channel.errors import TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 
 __all__ = [
     "DirtyRow",
     "FetchSize",
+    "Read",
     "Reader",
     "Receipt",
+    "SplitReader",
+    "Tally",
     "TaskWriter",
     "Token",
+    "Unfinished",
     "WriteContext",
     "WritePlan",
     "Writer",
@@ -29,6 +37,10 @@ __all__ = [
 
 Token = Mapping[str, Any]
 """A position in a change feed: plain JSON data, understood by the reader that made it."""
+
+
+Read = Callable[[Split], Iterator[pa.RecordBatch]]
+"""`Reader.read`, or one that shares something with the splits before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,30 @@ class FetchSize:
     nbytes: int | None = None
 
 
-class Reader(ABC):
+class SplitReader(ABC):
+    """Reads the splits that its kind makes."""
+
+    @abstractmethod
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Executor, in a thread of its own, any number of times per split. Batches in `schema()`.
+
+        A generator: what it opened is released in `finally`, since it is closed early when nobody
+        wants more. It runs in several threads of one process at once, each with its own split.
+
+        Raises:
+            SourceError: gone, unreadable, or a row that does not fit, named with its place.
+        """
+
+    def reading(self) -> AbstractContextManager[Read]:
+        """Executor: gives one thread a `read` for several splits, one after another.
+
+        What they can share, such as a connection, is opened when first needed, and released at the end. The
+        default shares nothing.
+        """
+        return nullcontext(self.read)
+
+
+class Reader(SplitReader):
     """Turns one source into splits and batches.
 
     `Options` declares what it takes. `fetch_size` is set by the host before `read`, from the limit.
@@ -70,6 +105,13 @@ class Reader(ABC):
         """
         return self
 
+    def hold(self) -> AbstractContextManager[None]:
+        """Driver, a transfer only: round `split` and every `read`. Keeps open what all splits share.
+
+        A database's exported snapshot, for one. What travels to executors is in the splits.
+        """
+        return nullcontext()
+
     @abstractmethod
     def split(self, advice: int) -> list[Split]:
         """Driver, after `schema`. Splits that cover the source once, of about equal rows.
@@ -77,27 +119,20 @@ class Reader(ABC):
         `advice` is how many the planner would like; more or fewer are fine. Empty source: [].
         """
 
-    @abstractmethod
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Executor, in a thread of its own, any number of times per split. Batches in `schema()`.
-
-        A generator: what it opened is released in `finally`, since it is closed early when nobody
-        wants more. It runs in several threads of one process at once, each with its own split.
-
-        Raises:
-            SourceError: gone, unreadable, or a row that does not fit, named with its place.
-        """
+    def lasts(self, split: Split) -> bool:
+        """Whether `split` will say the same in a later run, after what `hold` keeps open is gone."""
+        return True
 
     def resource_mark(self, split: Split) -> str | None:
         """The resource (a host) that reading `split` loads; None = no mark."""
         return None
 
-    def latest(self) -> Token:
-        """Stream. Where the change feed ends now."""
-        raise UnsupportedError(f"{type(self).__name__} has no change feed; it reads in batch only")
+    def feed(self, options: "FeedOptions") -> "ChangeFeed":
+        """Stream. What changes in the source, from now on or since a token.
 
-    def changes(self, start: Token, end: Token) -> list[Split]:
-        """Stream. Splits that cover the changes after `start` up to and with `end`, once."""
+        Raises:
+            UnsupportedError: it has no change feed. OptionError: options that do not fit the source.
+        """
         raise UnsupportedError(f"{type(self).__name__} has no change feed; it reads in batch only")
 
 
@@ -119,7 +154,7 @@ class WriteContext:
 class WritePlan:
     """What `Writer.prepare` decided, picklable. Connectors subclass it with their own fields.
 
-    `published_at`: the time the same `txn` was published before; then nothing is written.
+    `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
     """
 
     job: str
@@ -155,12 +190,79 @@ class Receipt:
     dirty_samples: tuple[DirtyRow, ...] = ()
 
 
+@dataclass(slots=True)
+class Tally:
+    """What one attempt has taken so far, and that it ends once: a `TaskWriter` keeps one, and asks it first."""
+
+    task: int
+    attempt: int
+    rows: int = 0
+    nbytes: int = 0
+    ended: bool = False
+
+    def hold_open(self) -> None:
+        """Go on only while the attempt is open.
+
+        Raises:
+            TargetError: it has ended.
+        """
+        if self.ended:
+            raise TargetError(f"task {self.task}, attempt {self.attempt} has ended: open another attempt")
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Count a batch.
+
+        Raises:
+            TargetError: the attempt has ended.
+        """
+        self.hold_open()
+        self.rows += batch.num_rows
+        self.nbytes += batch.nbytes
+
+    def receipt(self, **details: Any) -> Receipt:
+        """The attempt ends here: what it took, with the connector's own `details`.
+
+        Raises:
+            TargetError: it has ended before.
+        """
+        self.hold_open()
+        self.ended = True
+        return Receipt(self.task, self.attempt, self.rows, self.nbytes, details)
+
+
+@dataclass(frozen=True, slots=True)
+class Unfinished:
+    """What a ledger knows of a `commit=task` job that did not end: its name, its tasks that committed.
+
+    `plan` is the text that `Writer.keep` was given; None = none was kept.
+    """
+
+    job: str
+    plan: str | None
+    receipts: tuple[Receipt, ...]
+
+
 class TaskWriter(ABC):
-    """One attempt of one task. Used by one thread; ends with exactly one of `close`, `rollback`."""
+    """One attempt of one task. Used by one thread; ends with exactly one of `close`, `rollback`.
+
+    `tolerant` is set by the host before the first `write` when dirty rows are allowed, and then `refused`
+    too: a writer that can judge rows only in `close` hands it each row that the target refuses (a batch of
+    one row in the plan's schema, and why); it raises when there are too many. Other writers leave it alone.
+    """
+
+    tolerant: bool = False
+    refused: Callable[[pa.RecordBatch, str], None] | None = None
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch in the plan's schema. It may be kept until `flush` or `close`."""
+        """Take a batch in the plan's schema. It may be kept until `flush` or `close`.
+
+        With `tolerant` (dirty rows are allowed) the target must have judged the batch on return.
+
+        Raises:
+            BatchRefusedError: the target refuses data in it and took none of it (a savepoint, where the
+                target has them); the writer stays usable. Anything else ends the attempt.
+        """
 
     def flush(self) -> None:  # noqa: B027 - optional: a writer that buffers nothing has nothing to do
         """Hand everything taken so far to the target or to staging."""
@@ -196,6 +298,26 @@ class Writer(ABC):
     @abstractmethod
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         """Executor. `attempt` is unique among all attempts of the job."""
+
+    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
+        """Executor, before `open`, with `commit=task`. The receipt of a task that an earlier attempt committed.
+
+        None = not committed, or not known. With a receipt a transfer leaves the task's rows unread.
+        """
+        return None
+
+    def unfinished(self, context: WriteContext) -> Unfinished | None:
+        """Driver, a transfer's, before `prepare`. The job of `context.txn` that committed tasks and did not end.
+
+        With its name in the context, `prepare` goes on with it: what it has emptied, created and run stands.
+        """
+        return None
+
+    def keep(self, plan: WritePlan, text: str) -> None:  # noqa: B027 - optional, as `unfinished` is
+        """Driver, a transfer's, after `prepare`, with `commit=task` and a `txn`: keep `text` with the ledger.
+
+        Until the job is published, `unfinished` gives it back.
+        """
 
     @abstractmethod
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:

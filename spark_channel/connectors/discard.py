@@ -6,8 +6,7 @@ from typing import ClassVar
 import pyarrow as pa
 from pydantic import Field
 
-from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext, WritePlan, Writer
-from spark_channel.errors import TargetError
+from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.options import WriteOptions
 
 __all__ = ["DiscardOptions", "DiscardWriter"]
@@ -35,7 +34,7 @@ class DiscardWriter(Writer):
         )
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-        return _Counter(task, attempt)
+        return _Counter(Tally(task, attempt))
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         pass
@@ -45,24 +44,14 @@ class DiscardWriter(Writer):
 
 
 class _Counter(TaskWriter):
-    def __init__(self, task: int, attempt: int) -> None:
-        self._task, self._attempt = task, attempt
-        self._rows = self._nbytes = 0
-        self._ended = False
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._hold_open()
-        self._rows += batch.num_rows
-        self._nbytes += batch.nbytes
+        self._tally.add(batch)
 
     def close(self) -> Receipt:
-        self._hold_open()
-        self._ended = True
-        return Receipt(self._task, self._attempt, self._rows, self._nbytes)
+        return self._tally.receipt()
 
     def rollback(self) -> None:
-        self._ended = True
-
-    def _hold_open(self) -> None:
-        if self._ended:
-            raise TargetError(f"task {self._task}, attempt {self._attempt} has ended: open another attempt")
+        self._tally.ended = True

@@ -198,7 +198,7 @@ def _padding_bytes(options: GeneratorOptions, schema: pa.Schema) -> int:
 class _Arange:
     """0, 1, 2, ... as an array that grows with the largest batch asked for, and is sliced without a copy."""
 
-    array = pa.array([], pa.int64())
+    array = pa.nulls(0, pa.int64())
 
 
 def _numbers(rows: int) -> pa.Array:

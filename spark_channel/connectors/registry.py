@@ -7,13 +7,15 @@ point group `spark_channel.connectors`, whose entries load a `Connector`.
 import difflib
 import importlib
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
+from importlib.util import find_spec
 from typing import Any, cast
 
 from spark_channel.connectors.contracts import Reader, Writer
-from spark_channel.errors import OptionError
+from spark_channel.errors import MissingPackageError, OptionError
 
 __all__ = ["Connector", "all_connectors", "connector_names", "find_connector", "load_reader", "load_writer"]
 
@@ -23,7 +25,7 @@ class Connector:
     """One connector: where its classes are (`module:Class`), and what points to it.
 
     `schemes` are url schemes (`sqlite` for `sqlite:...` and `jdbc:sqlite:...`), `suffixes` path
-    endings (`.csv`).
+    endings (`.csv`), `needs` the libraries that the extra of its name installs.
     """
 
     name: str
@@ -32,10 +34,17 @@ class Connector:
     schemes: tuple[str, ...] = ()
     suffixes: tuple[str, ...] = ()
     about: str = ""
+    needs: tuple[str, ...] = ()
 
     def _load(self, target: str | None, half: str) -> Any:
         if target is None:
             raise OptionError(f"connector {self.name!r} has no {half}", option=half, got=self.name)
+        if missing := ", ".join(name for name in self.needs if find_spec(name) is None):
+            raise MissingPackageError(
+                f"connector {self.name!r} needs {missing}, which {sys.executable} does not have: "
+                f"pip install 'spark-channel[{self.name}]', on the driver's host and on the workers",
+                name=missing,
+            )
         module, _, name = target.partition(":")
         return getattr(importlib.import_module(module), name)
 
@@ -44,6 +53,18 @@ class Connector:
 
     def writer_class(self) -> type[Writer]:
         return cast(type[Writer], self._load(self.writer, "writer"))
+
+    def reader_with(self, options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
+        """See `load_reader`."""
+        cls = self.reader_class()
+        parsed, warnings = cls.Options.parse(options, connector=self.name)
+        return cls(parsed), warnings
+
+    def writer_with(self, options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
+        """See `load_writer`."""
+        cls = self.writer_class()
+        parsed, warnings = cls.Options.parse(options, connector=self.name)
+        return cls(parsed), warnings
 
 
 _FILES = "spark_channel.connectors.files"
@@ -72,6 +93,27 @@ _BUILT_IN = (
         "sqlite", "spark_channel.connectors.sql.sqlite:SqliteReader",
         "spark_channel.connectors.sql.sqlite:SqliteWriter",
         schemes=("sqlite",), suffixes=(".db", ".sqlite", ".sqlite3"), about="SQLite databases",
+    ),
+    Connector(
+        "duckdb", "spark_channel.connectors.sql.duckdb:DuckdbReader",
+        "spark_channel.connectors.sql.duckdb:DuckdbWriter",
+        schemes=("duckdb",), suffixes=(".duckdb", ".ddb"), about="DuckDB databases", needs=("duckdb",),
+    ),
+    Connector(
+        "postgresql", "spark_channel.connectors.sql.postgresql:PostgresReader",
+        "spark_channel.connectors.sql.postgresql:PostgresWriter",
+        schemes=("postgresql", "postgres"), about="PostgreSQL databases",
+        needs=("adbc_driver_postgresql", "psycopg", "numpy", "stamina"),
+    ),
+    Connector(
+        "mysql", "spark_channel.connectors.sql.mysql:MysqlReader",
+        "spark_channel.connectors.sql.mysql:MysqlWriter",
+        schemes=("mysql", "mariadb"), about="MySQL and MariaDB", needs=("pymysql", "numpy"),
+    ),
+    Connector(
+        "adbc", "spark_channel.connectors.sql.adbc:AdbcReader",
+        "spark_channel.connectors.sql.adbc:AdbcWriter",
+        about="any database with an ADBC driver",
     ),
     Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,
@@ -157,15 +199,9 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
 
 def load_reader(options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
     """The reader that `options` describe, and warnings about ignored options. Opens nothing."""
-    connector = find_connector(options, "reader")
-    cls = connector.reader_class()
-    parsed, warnings = cls.Options.parse(options, connector=connector.name)
-    return cls(parsed), warnings
+    return find_connector(options, "reader").reader_with(options)
 
 
 def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
     """The writer that `options` describe, and warnings about ignored options. Opens nothing."""
-    connector = find_connector(options, "writer")
-    cls = connector.writer_class()
-    parsed, warnings = cls.Options.parse(options, connector=connector.name)
-    return cls(parsed), warnings
+    return find_connector(options, "writer").writer_with(options)

@@ -1,7 +1,14 @@
 """DataX's job.json, read as the transfers that it asks for."""
 
-from spark_channel.jobs.load import LoadedJob, load_job
-from spark_channel.jobs.references import resolve_references
-from spark_channel.jobs.variables import parse_parameters
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.jobs.load import LoadedJob, load_job
+    from spark_channel.jobs.references import resolve_references
+    from spark_channel.jobs.variables import parse_parameters
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = ["LoadedJob", "load_job", "parse_parameters", "resolve_references"]

@@ -28,38 +28,47 @@ after `close()`. A `Denied(rejoin=True)` (restart, or silence) makes it `Join` a
 People say `Set`, `Pause`, `Resume` and `Status`. Tokens and addresses are the shell's business.
 """
 
-from spark_channel.limits.book import LimitBook, marked
-from spark_channel.limits.bucket import TokenBucket
-from spark_channel.limits.client import LeaseLimiter
-from spark_channel.limits.combined import AllOf
-from spark_channel.limits.coordinator import Coordinator
-from spark_channel.limits.messages import (
-    Ask,
-    AskPermit,
-    ClientStatus,
-    Denied,
-    Done,
-    Grant,
-    Heartbeat,
-    Hold,
-    Join,
-    Joined,
-    Leave,
-    LimitStatus,
-    Pause,
-    Permit,
-    Reply,
-    Request,
-    Resume,
-    Return,
-    ReturnPermit,
-    Set,
-    Status,
-)
-from spark_channel.limits.meter import Meter
-from spark_channel.limits.permits import Permits
-from spark_channel.limits.pressure import Pressure, PressureState, UnreachablePolicy
-from spark_channel.limits.wire import decode_reply, decode_request, encode
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.limits.book import LimitBook, marked
+    from spark_channel.limits.bucket import TokenBucket
+    from spark_channel.limits.client import LeaseLimiter
+    from spark_channel.limits.combined import AllOf
+    from spark_channel.limits.coordinator import Coordinator
+    from spark_channel.limits.messages import (
+        Ask,
+        AskPermit,
+        ClientStatus,
+        Denied,
+        Done,
+        Grant,
+        Heartbeat,
+        Hold,
+        Join,
+        Joined,
+        Leave,
+        LimitStatus,
+        Listen,
+        News,
+        Pause,
+        Permit,
+        Reply,
+        Request,
+        Resume,
+        Return,
+        ReturnPermit,
+        Set,
+        Status,
+    )
+    from spark_channel.limits.meter import Meter
+    from spark_channel.limits.permits import Permits
+    from spark_channel.limits.pressure import Pressure, PressureState, UnreachablePolicy
+    from spark_channel.limits.wire import decode_reply, decode_request, encode
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = [
     "AllOf",
@@ -78,7 +87,9 @@ __all__ = [
     "Leave",
     "LimitBook",
     "LimitStatus",
+    "Listen",
     "Meter",
+    "News",
     "Pause",
     "Permit",
     "Permits",

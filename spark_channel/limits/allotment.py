@@ -1,6 +1,6 @@
 """What one who asks gets: its share when that is enough to be worth it, else a turn."""
 
-from spark_channel.limits.ledger import DIMENSIONS, Client
+from spark_channel.limits.ledger import DIMENSIONS, Client, worth
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds
 from spark_channel.limits.line import Line
 from spark_channel.limits.messages import Grant, Hold
@@ -16,6 +16,7 @@ class Allotment:
         self._pool = pool
         self._line = Line(pool)
         self._epoch = epoch
+        self.version = 0
 
     def decide(self, client: Client, now: int) -> Grant | Hold:
         """What `client`, which asks, gets now."""
@@ -28,18 +29,19 @@ class Allotment:
 
     def _take_share(self, client: Client, now: int) -> Grant | Hold:
         shares = [self._pool.share(client, dimension) for dimension in DIMENSIONS]
+        part = worth(client, self._pool.rates)
         alone = self._pool.in_line == (client in client.job.line)
         may_take = alone or self._line.is_next(client, [share // 8 for share in shares], now)
         paces = []
         short = lowered = starved = False
         for dimension in DIMENSIONS:
-            own, share = client.charge[dimension], shares[dimension]
+            own, share = part[dimension], shares[dimension]
             free = max(0, self._pool.free(dimension))
             most = own + free if may_take else own
-            pace = min(self._wish(client, dimension, share, free, alone), most)
+            pace = min(self._wish(client, dimension, share, own, free, alone), most)
             paces.append(pace)
             short = short or pace < 0.9 * share
-            lowered = lowered or pace < 0.9 * own
+            lowered = lowered or pace < 0.9 * client.charge[dimension]
             starved = starved or (self._pool.limits[dimension] is not None and pace < max(1, share // 8))
         if short:
             self._pool.enter_line(client)
@@ -54,13 +56,13 @@ class Allotment:
         ends = now + nanoseconds(lasts)
         return self._grant(client, (paces[0], paces[1]), now, ends, soon=short or (lowered and brief))
 
-    def _wish(self, client: Client, dimension: int, share: int, free: int, alone: bool) -> int:
+    def _wish(self, client: Client, dimension: int, share: int, own: int, free: int, alone: bool) -> int:
         """The share; with a long horizon, also what others left, which they would take only much later."""
         if not alone or not client.hungry[dimension] or self._pool.horizon() < 2 * HORIZON:
             return share
         if 10 * free > self._pool.rates[dimension]:
             return share
-        return max(share, min(share + free, 3 * share // 2), min(client.charge[dimension], 3 * share // 2))
+        return max(share, min(share + free, 3 * share // 2), min(own, 3 * share // 2))
 
     def _take_turn(self, client: Client, now: int) -> Grant | Hold:
         slots = self._pool.slots()
@@ -84,7 +86,8 @@ class Allotment:
             client.turn_ends = now + turn
         if client.turn_ends - now <= turn // 8:
             return None
-        rows, nbytes = (min(pace[each], client.charge[each] + max(0, free[each])) for each in DIMENSIONS)
+        part = worth(client, self._pool.rates)
+        rows, nbytes = (min(pace[each], part[each] + max(0, free[each])) for each in DIMENSIONS)
         if rows < pace[0] // 8 or nbytes < pace[1] // 8:
             return None
         self._pool.leave_line(client)
@@ -95,9 +98,10 @@ class Allotment:
         lease = self._pool.ledger.next_end()
         if lease is None or lease.ends > now + turn // 2 or not self._line.is_near(client):
             return None
+        part = worth(lease.client, self._pool.rates)
         for each, mine in enumerate(pace):
-            place = lease.client.charge[each]
-            if mine > place or self._pool.ledger.charge[each] - place + mine > self._pool.rates[each]:
+            others = self._pool.ledger.charge[each] - lease.client.charge[each]
+            if mine > part[each] or others + mine > self._pool.rates[each]:
                 return None
         self._pool.leave_line(client)
         client.turn_ends = lease.ends + turn
@@ -125,8 +129,9 @@ class Allotment:
         soon: bool = False,
     ) -> Grant:
         starts = now if starts is None else starts
-        lease = self._pool.ledger.issue(client, pace, starts, ends, after=after)
+        lease = self._pool.ledger.issue(client, pace, self._pool.rates, starts, ends, after=after)
         limited = [limit is not None for limit in self._pool.limits]
+        of = self._pool.worth()
         lasts = (ends - starts) / NANOS
         ask_in = min(lasts, self._pool.horizon()) / 2
         if ends == client.turn_ends and lasts < 0.6 * HORIZON:
@@ -144,4 +149,7 @@ class Allotment:
             ask_in=(starts - now) / NANOS + ask_in,
             use_by=ends / NANOS,
             epoch=self._epoch,
+            version=self.version,
+            limit_rows_per_second=of[0],
+            limit_bytes_per_second=of[1],
         )

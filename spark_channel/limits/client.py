@@ -5,12 +5,13 @@ coordinator and replies back.
 """
 
 import threading
+import zlib
 from collections.abc import Callable
 
 from spark_channel.channel.limiter import Payment, Wait
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import LimitError, OptionError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits.flow import Flow, Share
+from spark_channel.limits.flow import Flow, Share, parts
 from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
 from spark_channel.limits.messages import (
     OLD_GRANT_SECONDS,
@@ -23,6 +24,8 @@ from spark_channel.limits.messages import (
     Join,
     Joined,
     Leave,
+    Listen,
+    News,
     Reply,
     Request,
     Return,
@@ -35,6 +38,13 @@ PATIENCE = 10.0
 
 IDLE = 0.1
 """Seconds without a payment after which a grant goes back, so that others can use it."""
+
+NEWS_FROM = 0.5
+"""A client that asks less often than each so many seconds listens for changes beside it."""
+
+NEWS_SPREAD = 0.4
+"""Seconds over which those ask who cannot go on with a change before they did: they have no grant, or it was
+unlimited or is to be."""
 
 FIRST_RETRY = 0.05
 SLOWEST_RETRY = 2.0
@@ -71,13 +81,19 @@ class LeaseLimiter:
         self._flows = (Flow(now), Flow(now))
         self._grant: Grant | None = None
         self._ends = now
+        self._paces: tuple[float | None, float | None] = (0.0, 0.0)
+        self._amounts = (0, 0)
         self._waiting: dict[_LeasePayment, None] = {}
         self._idle_since = now
         self._client = self._epoch = ""
         self._number = 0
+        self._version = -1
+        self._news: News | None = None
+        self._hurried: int | None = None
         self._in_flight: Request | None = None
         self._sent = now
         self._next_ask = _NEVER
+        self._asks_seldom = False
         self._next_heartbeat = _NEVER
         self._heartbeat_in = 0
         self._reported = ((0.0, 0.0), (0.0, 0.0))
@@ -93,10 +109,9 @@ class LeaseLimiter:
     def slice_size(self) -> tuple[int | None, int | None]:
         """About 20 ms of the grant's pace; a single row before the first grant."""
         with self._changed:
-            grant = self._grant
-            if grant is None:
+            if self._grant is None:
                 return 1, None
-            return _slice(grant.rows_per_second), _slice(grant.bytes_per_second)
+            return _slice(self._paces[0]), _slice(self._paces[1])
 
     def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Payment:
         """Stand in line with `rows` and `nbytes`; see `channel.Limiter`."""
@@ -146,6 +161,7 @@ class LeaseLimiter:
             self._failures = 0
             self._silent_since = None
             self._take_in(request, reply, now)
+            self._hurry()
             self._changed.notify_all()
             wakes = [payment.wake for payment in self._waiting]
         for wake in wakes:
@@ -172,8 +188,42 @@ class LeaseLimiter:
         """Nobody carries messages any more: every payment raises `error`."""
         with self._changed:
             self._broken = self._broken or error
+            self._client, self._in_flight = "", None
             self._changed.notify_all()
             wakes = [payment.wake for payment in self._waiting]
+        for wake in wakes:
+            wake()
+
+    def listen(self) -> Listen | None:
+        """What to ask the service beside `next_request`, to hear of changes early; None = no need to."""
+        with self._changed:
+            if not (self._asks_seldom and self._client) or self._closed or self._broken is not None:
+                return None
+            return Listen(self._limit, self._client, self._epoch, self._version)
+
+    def hear(self, request: Listen, answer: News | Denied) -> None:
+        """An answer to `request`, from `listen`: the limit may have changed, or be gone.
+
+        A grant is the same part of what the limit is now, at once, and asks soon; without one, and after a
+        refusal, the next ask is due in a moment.
+        """
+        with self._changed:
+            if (request.client, request.epoch) != (self._client, self._epoch):
+                return
+            now, scaled = self._now(), False
+            within: float | None = NEWS_SPREAD
+            if isinstance(answer, News):
+                if answer.version <= self._version:
+                    return
+                self._version, self._news = answer.version, answer
+                if scaled := self._rescale(now):
+                    within = None if answer.reason else max(answer.ask_within, NEWS_SPREAD)
+            if within is not None:
+                part = zlib.crc32(self._client.encode()) / (1 << 32)  # its own, so that not all ask at once
+                self._hurried = now + nanoseconds(within * part)
+                self._hurry()
+            self._changed.notify_all()
+            wakes = [payment.wake for payment in self._waiting] if scaled else []
         for wake in wakes:
             wake()
 
@@ -185,6 +235,12 @@ class LeaseLimiter:
             for flow in self._flows:
                 flow.stop(now)
             self._changed.notify_all()
+
+    @property
+    def rows_per_second(self) -> float | None:
+        """What it may spend now; None = unlimited."""
+        with self._changed:
+            return self._paces[0] if self._now() < self._ends else 0.0
 
     @property
     def waiting(self) -> str:
@@ -267,10 +323,18 @@ class LeaseLimiter:
         self._in_flight = leave
         return leave, now
 
+    def _hurry(self) -> None:
+        """Ask soon, when a change was heard of; not while an answer is on its way, which may know nothing of it."""
+        if self._hurried is not None and self._in_flight is None:
+            if self._next_ask != _NEVER:
+                self._next_ask = min(self._next_ask, self._hurried)
+            self._hurried = None
+
     def _take_in(self, request: Request, reply: Reply, now: int) -> None:
         match reply:
             case Joined():
                 self._client, self._epoch, self._number = reply.client, reply.epoch, 0
+                self._version, self._news = reply.version, None
                 self._heartbeat_in = nanoseconds(reply.heartbeat_in)
                 self._drop(now)
                 self._take_in(request, reply.answer, now)
@@ -278,7 +342,7 @@ class LeaseLimiter:
                 self._begin(reply, now)
             case Hold():
                 self._reason = reply.reason
-                self._next_ask = now + nanoseconds(reply.retry_in)
+                self._ask_in(reply.retry_in, now)
                 if reply.drop:
                     self._stop(now)
             case Done():
@@ -311,10 +375,39 @@ class LeaseLimiter:
         self._grant = grant
         starts_in = nanoseconds(grant.starts_in)
         self._ends = self._sent + starts_in + nanoseconds(grant.lasts)
-        for flow, pace in zip(self._flows, (grant.rows_per_second, grant.bytes_per_second), strict=True):
+        self._paces = (grant.rows_per_second, grant.bytes_per_second)
+        self._amounts = (grant.rows or 0, grant.nbytes or 0)
+        for flow, pace in zip(self._flows, self._paces, strict=True):
             flow.begin(pace, now + starts_in, self._ends, now)
-        self._next_ask = now + nanoseconds(grant.ask_in)
+        self._ask_in(grant.ask_in, now)
         self._reason = "grant"
+        if grant.version >= self._version:
+            self._version, self._news = grant.version, None
+        elif not self._rescale(now):
+            self._hurried = now
+
+    def _rescale(self, now: int) -> bool:
+        """Spend the same part of what the limit is now; False when that cannot be said."""
+        grant, news = self._grant, self._news
+        if grant is None or news is None or now >= self._ends or (factors := parts(grant, news)) is None:
+            return False
+        rows, nbytes = (
+            pace if factor == 1 else (pace or 0.0) * factor
+            for pace, factor in zip((grant.rows_per_second, grant.bytes_per_second), factors, strict=True)
+        )
+        self._paces = (rows, nbytes)
+        self._amounts = (
+            max(self._amounts[0], int((grant.rows or 0) * factors[0])),
+            max(self._amounts[1], int((grant.nbytes or 0) * factors[1])),
+        )
+        for flow, pace in zip(self._flows, self._paces, strict=True):
+            flow.change(pace, now)
+        self._reason = news.reason or "grant"
+        return True
+
+    def _ask_in(self, seconds: float, now: int) -> None:
+        self._next_ask = now + nanoseconds(seconds)
+        self._asks_seldom = seconds > NEWS_FROM
 
     def _stop(self, now: int) -> None:
         self._ends = now
@@ -324,7 +417,7 @@ class LeaseLimiter:
     def _use(self, now: int) -> tuple[tuple[float, float], tuple[float, float]]:
         """(spent, missed) of rows and of bytes, at most what the grant is."""
         used = []
-        amounts = (0, 0) if self._grant is None else (self._grant.rows or 0, self._grant.nbytes or 0)
+        amounts = (0, 0) if self._grant is None else self._amounts
         for flow, amount in zip(self._flows, amounts, strict=True):
             flow.advance(now)
             spent, missed = flow.used()

@@ -30,6 +30,8 @@ from spark_channel.limits.messages import (
     Joined,
     Leave,
     LimitStatus,
+    Listen,
+    News,
     Pause,
     Reply,
     Request,
@@ -79,6 +81,7 @@ class Coordinator:
         self._blocked_until = self._now() + nanoseconds(predecessor_seconds)
         self._paused = False
         self._pressure = ""
+        self._version = 0
         self._pool = Pool(max_clients)
         self._pool.set_limits(rows_per_second, bytes_per_second)
         self._allotment = Allotment(self._pool, self.epoch)
@@ -101,12 +104,18 @@ class Coordinator:
                     return self._join(request, now)
                 case Leave():
                     return self._leave(request, now)
+                case Listen():
+                    self._known(request, now)
+                    return self._news()
                 case Set():
                     self._pool.set_limits(request.rows_per_second, request.bytes_per_second)
+                    self._changed()
                 case Pause():
                     self._paused = True
+                    self._changed()
                 case Resume():
                     self._paused = False
+                    self._changed()
                 case Status():
                     pass
                 case _:
@@ -134,8 +143,11 @@ class Coordinator:
             )
         with self._lock:
             self._advance(self._now())
+            changes = factor != self._pool.factor
             self._pool.scale(factor)
             self._pressure = state
+            if changes:
+                self._changed()
 
     def for_mark(self, limit: str) -> "Coordinator":
         """A coordinator of its own, called `limit`, as this one is set now."""
@@ -148,6 +160,18 @@ class Coordinator:
             twin._pool.scale(self._pool.factor)
             twin._blocked_until = self._blocked_until
             return twin
+
+    # --- changes
+
+    def _changed(self) -> None:
+        self._version += 1
+        self._allotment.version = self._version
+        self._pool.ledger.rescale(self._clients.values(), self._pool.rates)
+
+    def _news(self) -> News:
+        reason = "paused" if self._paused else "pressure" if self._pool.factor == 0 else ""
+        rows, nbytes = (0.0 if reason else rate for rate in self._pool.worth())
+        return News(self._version, rows, nbytes, reason, self._pool.rounds(len(self._clients)))
 
     # --- clients come and go
 
@@ -163,9 +187,9 @@ class Coordinator:
         self._clients[client.id] = client
         self._heard(client, now)
         answer = self._answer(client, now)
-        return Joined(client.id, self.epoch, self._heartbeat(), answer)
+        return Joined(client.id, self.epoch, self._heartbeat(), answer, self._version)
 
-    def _known(self, request: Ask | Return | Heartbeat | Leave, now: int) -> Client:
+    def _known(self, request: Ask | Return | Heartbeat | Listen | Leave, now: int) -> Client:
         if request.epoch != self.epoch:
             raise RejoinError(f"limit {self.limit!r} was restarted; join again")
         client = self._clients.get(request.client)

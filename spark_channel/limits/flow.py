@@ -3,8 +3,9 @@
 from dataclasses import dataclass
 
 from spark_channel.limits.level import EARLY_NS, MICROS, QUANTA, SLICE_SECONDS, nanoseconds
+from spark_channel.limits.messages import Grant, News
 
-__all__ = ["Flow", "Share"]
+__all__ = ["Flow", "Share", "parts"]
 
 _SURPLUS_NS = nanoseconds(SLICE_SECONDS)
 
@@ -43,6 +44,12 @@ class Flow:
         self._keep_surplus()
         if ends <= now:
             self._void()
+
+    def change(self, pace: float | None, now: int) -> None:
+        """From now on `pace` units arrive per second (None = any number), in the time that was given."""
+        self.advance(now)
+        self._pace = None if pace is None else int(pace * MICROS)
+        self._keep_surplus()
 
     def shorten(self, ends: int) -> None:
         """Nothing arrives after `ends`, which is still to come."""
@@ -137,3 +144,21 @@ class Flow:
             self._balance = most
             self._missed += lost
             self._spent = max(0, self._spent - lost)
+
+
+def parts(grant: Grant, news: News) -> tuple[float, float] | None:
+    """What `grant` is worth after `news`, of what it was worth when cut, in rows and in bytes.
+
+    None when that cannot be said: the limit was none, or is none any more.
+    """
+    if news.reason:
+        return 0.0, 0.0
+    rows = _part(grant.limit_rows_per_second, news.rows_per_second)
+    nbytes = _part(grant.limit_bytes_per_second, news.bytes_per_second)
+    return None if rows is None or nbytes is None else (rows, nbytes)
+
+
+def _part(before: float | None, now: float | None) -> float | None:
+    if before is None or now is None:
+        return 1.0 if before is now else None
+    return now / before

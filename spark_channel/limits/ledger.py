@@ -6,13 +6,13 @@ again a million times leaves nothing behind.
 """
 
 import heapq
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from spark_channel.limits.level import MICROS, NANOS
 from spark_channel.limits.messages import Grant, Hold
 
-__all__ = ["DIMENSIONS", "Client", "Job", "Lease", "Ledger", "Totals"]
+__all__ = ["DIMENSIONS", "Client", "Job", "Lease", "Ledger", "Totals", "worth"]
 
 DIMENSIONS = (0, 1)
 
@@ -21,11 +21,15 @@ DIMENSIONS = (0, 1)
 class Lease:
     """A grant as the coordinator remembers it.
 
-    `after`: it begins when all that this client holds has ended, and counts in its place until then.
+    It is a part of the limit: `cut` of `of`, the rates then. `pace` is the most that this part was worth
+    since, for a client hears of changes or does not. `after`: it begins when all that this client holds has
+    ended, and counts in its place until then.
     """
 
     id: int
     client: "Client"
+    cut: tuple[int, int]
+    of: tuple[int, int]
     pace: tuple[int, int]
     amount: tuple[int, int]
     starts: int
@@ -76,6 +80,14 @@ class Client:
         """Those that are not over."""
         return tuple(lease for lease in (self.held, self.offered) if lease is not None and not lease.over)
 
+    def counted(self) -> tuple[Lease, ...]:
+        """Those that take of the limit in this client's place; it spends one of them at a time."""
+        return tuple(
+            lease
+            for lease in (self.held, self.offered, self.heir)
+            if lease is not None and not lease.over and (lease.after is None or lease.after is self)
+        )
+
 
 @dataclass(slots=True)
 class Totals:
@@ -100,12 +112,22 @@ class Ledger:
         self._live = 0
 
     def issue(
-        self, client: Client, pace: tuple[int, int], starts: int, ends: int, *, after: Client | None = None
+        self,
+        client: Client,
+        pace: tuple[int, int],
+        of: tuple[int, int],
+        starts: int,
+        ends: int,
+        *,
+        after: Client | None = None,
     ) -> Lease:
-        """A new lease, offered to `client`: from `starts` to `ends`, or in the place of `after`."""
+        """A new lease, `pace` of the limit `of`, offered to `client`: from `starts` to `ends`.
+
+        With `after`, in the place of that client.
+        """
         rows, nbytes = (-(-each * (ends - starts) // (NANOS * MICROS)) * MICROS for each in pace)
         self._newest += 1
-        lease = Lease(self._newest, client, pace, (rows, nbytes), starts, ends, after)
+        lease = Lease(self._newest, client, pace, of, pace, (rows, nbytes), starts, ends, after)
         client.offered = lease
         for total, each in zip(self.totals, lease.amount, strict=True):
             total.issued += each
@@ -126,6 +148,37 @@ class Ledger:
         if ends < lease.ends and not lease.over:
             lease.ends = ends
             heapq.heappush(self._ends, (ends, lease.id, lease))
+
+    def rescale(self, clients: Iterable[Client], rates: tuple[int, int]) -> None:
+        """The limit is `rates` from now on: leases of less are worth more, to all who hear of it."""
+        for client in clients:
+            changed = False
+            for lease in (client.held, client.offered):
+                if lease is not None:
+                    changed = self._rescale(lease, rates) or changed
+            if changed:
+                self._recharge(client)
+                if client.offered is not None and client.offered.after is not None:
+                    self._recharge(client.offered.after)
+
+    def _rescale(self, lease: Lease, rates: tuple[int, int]) -> bool:
+        """More pace, and the same of the whole amount, which is more than can be spent in the time that is left."""
+        worth = _worth(lease, rates)
+        if worth[0] <= lease.pace[0] and worth[1] <= lease.pace[1]:
+            return False
+        amounts = []
+        for dimension, total in enumerate(self.totals):
+            amount, pace = lease.amount[dimension], lease.pace[dimension]
+            if worth[dimension] > pace:
+                amount = -(-amount * worth[dimension] // (pace * MICROS)) * MICROS
+            more = amount - lease.amount[dimension]
+            total.issued += more
+            if lease.over:
+                total.returned += more
+            amounts.append(amount)
+        lease.amount = amounts[0], amounts[1]
+        lease.pace = max(worth[0], lease.pace[0]), max(worth[1], lease.pace[1])
+        return True
 
     def advance(self, now: int) -> None:
         """End what ends until `now`."""
@@ -182,15 +235,30 @@ class Ledger:
     def _recharge(self, client: Client) -> None:
         """Count the fastest of the client's live leases, since it spends one or the other, never both."""
         rows = nbytes = 0
-        for lease in (client.held, client.offered, client.heir):
-            if lease is not None and not lease.over and (lease.after is None or lease.after is client):
-                rows = max(rows, lease.pace[0])
-                nbytes = max(nbytes, lease.pace[1])
+        for lease in client.counted():
+            rows = max(rows, lease.pace[0])
+            nbytes = max(nbytes, lease.pace[1])
         for dimension, pace in enumerate((rows, nbytes)):
             change = pace - client.charge[dimension]
             self.charge[dimension] += change
             client.job.charge[dimension] += change
         client.charge = (rows, nbytes)
+
+
+def worth(client: Client, rates: tuple[int, int]) -> tuple[int, int]:
+    """What the client's part of the limit is at `rates`; the parts of all clients are the limit at most."""
+    rows = nbytes = 0
+    for lease in client.counted():
+        pace = lease.cut if lease.of == rates else _worth(lease, rates)
+        rows, nbytes = max(rows, pace[0]), max(nbytes, pace[1])
+    return rows, nbytes
+
+
+def _worth(lease: Lease, rates: tuple[int, int]) -> tuple[int, int]:
+    rows, nbytes = (
+        cut * rate // of if of else 0 for cut, of, rate in zip(lease.cut, lease.of, rates, strict=True)
+    )
+    return rows, nbytes
 
 
 def _last(client: Client) -> Lease:

@@ -21,6 +21,8 @@ __all__ = [
     "Joined",
     "Leave",
     "LimitStatus",
+    "Listen",
+    "News",
     "Pause",
     "Permit",
     "Reply",
@@ -91,6 +93,20 @@ class Heartbeat:
     client: str
     epoch: str
     waiting: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Listen:
+    """A client wants to hear of changes sooner than at its next ask. Answer: `News`.
+
+    The shell answers as soon as `version`, which the client heard last (-1 = never), is out of date, and
+    again at each change, until the client leaves or a minute has passed. Only clients that ask seldom listen.
+    """
+
+    limit: str
+    client: str
+    epoch: str
+    version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +181,9 @@ class Grant:
     It begins `starts_in` seconds after it arrived and lasts `lasts` seconds more; the client asks again
     `ask_in` seconds after it arrived. `use_by` is when it is void, on the coordinator's own clock. It
     replaces the grant named in the `Ask`, as soon as it begins.
+
+    It is a part of the limit, which was `limit_*` at `version`: who hears of a later one (`News`) spends the
+    same part of that.
     """
 
     grant: int
@@ -177,6 +196,9 @@ class Grant:
     ask_in: float
     use_by: float
     epoch: str
+    version: int = -1
+    limit_rows_per_second: float | None = None
+    limit_bytes_per_second: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,12 +215,16 @@ class Hold:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """The client's secret name, the coordinator's epoch, and the answer to a first `Ask`."""
+    """The client's secret name, the coordinator's epoch, and the answer to a first `Ask`.
+
+    `version` is that of the limit which the answer is made from; see `News`.
+    """
 
     client: str
     epoch: str
     heartbeat_in: float
     answer: Grant | Hold
+    version: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +232,22 @@ class Done:
     """Understood. Be heard of again within `heartbeat_in` seconds."""
 
     heartbeat_in: float
+
+
+@dataclass(frozen=True, slots=True)
+class News:
+    """What the limit is now (None = unlimited, 0 = nothing moves, for the `reason` "paused" or "pressure").
+
+    `version` counts how often it was set, paused, resumed or pressed. Who has to ask about it does so within
+    `ask_within` seconds. `again_in`: this was the last word, listen again after so many seconds.
+    """
+
+    version: int
+    rows_per_second: float | None = None
+    bytes_per_second: float | None = None
+    reason: str = ""
+    ask_within: float = 0.0
+    again_in: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,6 +306,28 @@ class LimitStatus:
     outstanding_bytes: float
     clients: tuple[ClientStatus, ...]
 
+    @property
+    def shown(self) -> tuple[int | None, int | None, str]:
+        """Rows and bytes per second for people, None = unlimited, and why they hold, such as "paused"."""
+        rows, nbytes = (
+            None if rate is None else max(1, round(rate))
+            for rate in (self.rows_per_second, self.bytes_per_second)
+        )
+        return rows, nbytes, "paused" if self.paused else self.pressure
 
-Request = Join | Ask | Return | Heartbeat | Leave | Set | Pause | Resume | Status | AskPermit | ReturnPermit
-Reply = Joined | Grant | Hold | Done | LimitStatus | Permit | Denied
+
+Request = (
+    Join
+    | Ask
+    | Return
+    | Heartbeat
+    | Listen
+    | Leave
+    | Set
+    | Pause
+    | Resume
+    | Status
+    | AskPermit
+    | ReturnPermit
+)
+Reply = Joined | Grant | Hold | Done | News | LimitStatus | Permit | Denied

@@ -12,8 +12,22 @@ HORIZON = 0.5
 """Seconds that a grant lasts. A client asks again at half of it, so a change reaches it in 0.25 s; a
 crashed client's share is free again after it, so 95 % of the rate is back within a second."""
 
-ASKS_PER_SECOND = 600
-"""What a coordinator is asked at most, about: above 150 clients the horizon grows with their number."""
+ASKS_PER_SECOND = 125
+"""What a coordinator is asked at most, about, by all but the first `SPARED`, so that it takes little of a core, most
+of it gRPC's (see docs/benchmarks.md): above 50 clients the horizon grows with their number. They hear of a change
+by `Listen`."""
+
+SPARED = 20
+"""Clients for whose number a horizon need not grow: so 50 of them have the shortest still."""
+
+LINE_ASKS_PER_SECOND = 300
+"""The same for those who wait for a turn: fewer, and places would come free that nobody asks for in time."""
+
+NEWS_ASKS_PER_SECOND = 400
+"""The same for those who heard of a change: their grants are worth what they should be already."""
+
+LONGEST_SPREAD = 16.0
+"""Seconds over which all asks are spread at most: above 2 000 clients they come more often than that."""
 
 SLOWEST_PACE = 20
 """Rows per second (bytes: mean rows) below which a grant is not worth its unevenness: a client's rows
@@ -111,11 +125,23 @@ class Pool:
 
     def retry(self) -> float:
         """Seconds after which one in line asks again."""
-        return max(HORIZON / 8, 2 * self.spread(self.in_line))
+        return max(HORIZON / 8, min(LONGEST_SPREAD, self.in_line / LINE_ASKS_PER_SECOND))
 
     def spread(self, count: int) -> float:
         """Seconds over which `count` asks are spread at the most that the coordinator should be asked."""
-        return count / ASKS_PER_SECOND
+        return min(LONGEST_SPREAD, max(0, count - SPARED) / ASKS_PER_SECOND)
+
+    def rounds(self, count: int) -> float:
+        """Seconds over which `count` clients ask once, after a change."""
+        return count / NEWS_ASKS_PER_SECOND
+
+    def worth(self) -> tuple[float | None, float | None]:
+        """What is divided, in rows and bytes per second, None = unlimited."""
+        rows, nbytes = (
+            None if limit is None else rate / MICROS
+            for limit, rate in zip(self.limits, self.rates, strict=True)
+        )
+        return rows, nbytes
 
     def has_own_share(self, job: Job) -> bool:
         """The job's part of the limit is enough for all of its clients at once."""

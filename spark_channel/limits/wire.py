@@ -19,7 +19,7 @@ _LARGEST_NUMBER = float(1 << 62)
 
 
 def encode(message: Request | Reply) -> bytes:
-    """`message` as UTF-8 JSON: its fields, and its class's name under "type"."""
+    """`message` as UTF-8 JSON: its class's name under "type", and the fields that differ from their default."""
     return _to_json(_plain(message)).encode()
 
 
@@ -37,7 +37,9 @@ def decode_reply(data: bytes) -> Reply:
 
 def _plain(message: Any) -> dict[str, Any]:
     kind = type(message)
-    record = {name: getattr(message, name) for name in _SHAPES[kind]}
+    record = {
+        name: value for name, default in _DEFAULTS[kind] if (value := getattr(message, name)) != default
+    }
     for name in _DEEP.get(kind, ()):
         value = record[name]
         record[name] = [_plain(each) for each in value] if isinstance(value, tuple) else _plain(value)
@@ -63,14 +65,18 @@ def _build(record: Any, kinds: dict[str, type[Any]], longest_text: int) -> Any:
     if kind is None:
         raise ServiceDeniedError("a message names its type, and this one is unknown")
     shape = _SHAPES[kind]
-    unknown = record.keys() - shape.keys()
-    if unknown:
-        raise ServiceDeniedError(f"{kind.__name__} has no field {min(unknown)[:40]!r}")
-    values = {field: _value(kind, field, shape[field], record[field], longest_text) for field in record}
+    for field, value in record.items():
+        allowed = shape.get(field)
+        if allowed is None:
+            raise ServiceDeniedError(f"{kind.__name__} has no field {field[:40]!r}")
+        given = type(value)
+        if given is float and given in allowed and -_LARGEST_NUMBER <= value <= _LARGEST_NUMBER:
+            continue  # most fields of most messages
+        record[field] = _value(kind, field, allowed, value, longest_text)
     try:
-        return kind(**values)
+        return kind(**record)
     except TypeError:
-        missing = [field.name for field in fields(kind) if field.name not in values]
+        missing = [field.name for field in fields(kind) if field.name not in record]
         raise ServiceDeniedError(f"{kind.__name__} lacks some of {', '.join(missing)}") from None
 
 
@@ -116,3 +122,5 @@ _DEEP = {messages.Joined: ("answer",), messages.LimitStatus: ("clients",)}
 """Fields that hold messages themselves."""
 _SHAPES = {kind: _shape(kind) for kind in (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)}
 """Of each message, its fields and the types that each takes."""
+_DEFAULTS = {kind: tuple((field.name, field.default) for field in fields(kind)) for kind in _SHAPES}
+"""Of each message, its fields and what they are when nothing is said; where there is no default, nothing equals it."""

@@ -1,7 +1,35 @@
 """What runs inside a Spark task, without Spark: threads round a channel."""
 
-from spark_channel.pipeline.conform import conform
-from spark_channel.pipeline.read import GroupRead, ReadCancelledError
-from spark_channel.pipeline.write import TaskWrite
+from typing import TYPE_CHECKING
 
-__all__ = ["GroupRead", "ReadCancelledError", "TaskWrite", "conform"]
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyPart, DirtyStore, dirty_limit_of
+    from spark_channel.pipeline.read import GroupRead, ReadCancelledError
+    from spark_channel.pipeline.transfer import (
+        GroupOutcome,
+        GroupTransfer,
+        TaskOutcome,
+        TransferSource,
+        TransferWork,
+    )
+    from spark_channel.pipeline.write import TaskWrite
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
+
+__all__ = [
+    "DirtyBudget",
+    "DirtyLog",
+    "DirtyPart",
+    "DirtyStore",
+    "GroupOutcome",
+    "GroupRead",
+    "GroupTransfer",
+    "ReadCancelledError",
+    "TaskOutcome",
+    "TaskWrite",
+    "TransferSource",
+    "TransferWork",
+    "dirty_limit_of",
+]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 import pyarrow as pa
 
 from spark_channel.channel import Limiter
+from spark_channel.channel.size import arrow_bytes
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.progress import Counters
 
@@ -31,7 +32,7 @@ class Pacer:
             LimitError: the limit can no longer be kept.
         """
         for batch in batches:
-            nbytes = batch.nbytes
+            nbytes = arrow_bytes(batch)
             if self._counters is not None:
                 self._counters.read(batch.num_rows, nbytes)
             for piece, size in self._slices(batch, nbytes):

@@ -1,4 +1,10 @@
-"""Reads one task group: reader threads push into a carrier, the caller's thread takes from it."""
+"""Reads one task group: reader threads push into a carrier, the caller's thread takes from it.
+
+Under a limit each reader thread has a paying thread beside it, see `ahead`: the next batch is fetched while
+the present one is paid. So a copy reaches its limit (1.00 of it, from a source that needs 80 ms for each
+fetch), and the source is ahead by two fetches, which `fetch_size` keeps to about a second of the limit.
+Without a limit there is nothing to pay, and the reader thread pushes itself.
+"""
 
 import contextlib
 import logging
@@ -11,8 +17,10 @@ import pyarrow as pa
 
 from spark_channel.carrier import DataCarrier
 from spark_channel.channel import ChannelStatistics, Limiter
-from spark_channel.connectors import Reader
+from spark_channel.channel.size import arrow_bytes
+from spark_channel.connectors import SplitReader
 from spark_channel.errors import FlowError
+from spark_channel.pipeline.ahead import Pay, pushing
 from spark_channel.pipeline.conform import conform
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, Phase
@@ -39,7 +47,7 @@ class GroupRead:
 
     def __init__(
         self,
-        reader: Reader,
+        reader: SplitReader,
         group: TaskGroup,
         schema: pa.Schema,
         *,
@@ -54,6 +62,7 @@ class GroupRead:
         self._threads = min(group.channels, len(group.tasks))
         self._running = self._threads
         self._lock = threading.Lock()
+        self._limited = limiter is not None
         self._carrier = DataCarrier(
             max(1, self._threads), capacity_rows, capacity_bytes, partitioner="thread", limiter=limiter
         )
@@ -104,11 +113,9 @@ class GroupRead:
 
     def _produce(self) -> None:
         try:
-            while (task := self._next_task()) is not None:
-                batches = self._reader.read(task.split)
-                with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
-                    for batch in batches:
-                        self._carrier.produce(conform(batch, self._schema))
+            carrier, name = self._carrier, threading.current_thread().name.replace("read", "pay")
+            with pushing(carrier.produce, carrier.fail, limited=self._limited, name=name) as give:
+                self._fetch(give)
         except BaseException as error:
             self._carrier.fail(error)
         else:
@@ -117,6 +124,16 @@ class GroupRead:
                 last = self._running == 0
             if last:
                 self._carrier.close()
+
+    def _fetch(self, give: Pay) -> None:
+        """All batches of the tasks that this thread gets hold of."""
+        with self._reader.reading() as read:
+            while (task := self._next_task()) is not None:
+                batches = read(task.split)
+                with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
+                    for batch in batches:
+                        fitting = conform(batch, self._schema)
+                        give(fitting, arrow_bytes(fitting))
 
     def _next_task(self) -> Task | None:
         with self._lock:

@@ -2,17 +2,21 @@
 
 import logging
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pyarrow as pa
 
 from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel
+from spark_channel.channel.size import arrow_bytes
 from spark_channel.connectors import Receipt, TaskWriter, WritePlan, Writer
-from spark_channel.errors import EndOfChannel
+from spark_channel.connectors.sieve import sift
+from spark_channel.errors import DirtyRowsError, EndOfChannel
+from spark_channel.pipeline.ahead import pushing
 from spark_channel.pipeline.conform import conform
+from spark_channel.pipeline.dirty import DirtyLog, DirtyPart
 from spark_channel.progress import Counters, Phase
 
-__all__ = ["TaskWrite"]
+__all__ = ["TaskWrite", "end_phase", "writing"]
 
 _log = logging.getLogger(__name__)
 
@@ -23,6 +27,9 @@ class TaskWrite:
     Batches leave the channel in take-transactions: their room is free only when the target has them.
     An error on either side reaches the other at once; the attempt is rolled back, and `run` raises
     the first cause.
+
+    `dirty` takes the rows that the target refuses, when the job allows some; the others are written. After
+    `run`, also one that raised, `dirty_part` is what it kept.
     """
 
     def __init__(
@@ -37,6 +44,7 @@ class TaskWrite:
         capacity_rows: int,
         capacity_bytes: int,
         transaction_rows: int | None = None,
+        dirty: DirtyLog | None = None,
     ) -> None:
         self._writer = writer
         self._plan = plan
@@ -45,7 +53,10 @@ class TaskWrite:
         self._channel = MemoryChannel(
             capacity_rows, capacity_bytes, transaction_rows=transaction_rows, limiter=limiter
         )
+        self._limited = limiter is not None
         self._counters = counters or Counters(task, attempt)
+        self._dirty = dirty
+        self.dirty_part = DirtyPart()
         self._receipt: Receipt | None = None
         self._error: BaseException | None = None
 
@@ -59,17 +70,21 @@ class TaskWrite:
         self._counters.follow(self._channel.statistics, writes=True)
         thread.start()
         try:
-            for batch in batches:
-                self._channel.push(conform(batch, self._plan.schema))
+            with pushing(
+                self._channel.push, self._channel.fail, limited=self._limited, name="spark-channel-pay"
+            ) as give:
+                for batch in batches:
+                    fitting = conform(batch, self._plan.schema)
+                    give(fitting, arrow_bytes(fitting))
             self._channel.close()
         except BaseException as error:
             self._channel.fail(error)
             thread.join()
-            self._counters.enter(Phase.FAILED)
+            self._counters.enter(end_phase(error))
             raise
         thread.join()
         if self._error is not None:
-            self._counters.enter(Phase.FAILED)
+            self._counters.enter(end_phase(self._error))
             raise self._error
         assert self._receipt is not None
         self._counters.enter(Phase.DONE)
@@ -83,26 +98,68 @@ class TaskWrite:
         task_writer: TaskWriter | None = None
         try:
             task_writer = self._writer.open(self._plan, self._task, self._attempt)
-            self._drain_into(task_writer)
-            self._receipt = task_writer.close()
+            write = writing(task_writer, self._dirty)
+            self._drain_into(write)
+            receipt = task_writer.close()
+            if self._dirty is not None:
+                self.dirty_part = self._dirty.finish()
+                receipt = self.dirty_part.into(receipt)
+            self._receipt = receipt
         except BaseException as error:
             self._error = error
             self._channel.fail(error)
             if task_writer is not None:
                 self._roll_back(task_writer)
+            self._end_dirty(error)
 
-    def _drain_into(self, task_writer: TaskWriter) -> None:
+    def _drain_into(self, write: Callable[[pa.RecordBatch], None]) -> None:
         while True:
             try:
                 with self._channel.transaction() as transaction:
                     batch = transaction.take()
                     if batch is not None:
-                        task_writer.write(batch)
+                        write(batch)
             except EndOfChannel:
                 return
+
+    def _end_dirty(self, error: BaseException) -> None:
+        """Too many refused rows are kept, to show the reason; other attempts refuse theirs again."""
+        if self._dirty is None:
+            return
+        try:
+            if isinstance(error, DirtyRowsError):
+                self.dirty_part = self._dirty.finish()
+            else:
+                self._dirty.rollback()
+        except Exception:
+            _log.exception(
+                "keeping the refused rows of task %d, attempt %d failed", self._task, self._attempt
+            )
 
     def _roll_back(self, task_writer: TaskWriter) -> None:
         try:
             task_writer.rollback()
         except Exception:
             _log.exception("rolling back task %d, attempt %d failed", self._task, self._attempt)
+
+
+def end_phase(error: BaseException) -> Phase:
+    """How an attempt ends that met `error`.
+
+    One that exceeded the dirty limit is not tried again, and must go on to count: other tasks stop for it.
+    """
+    return Phase.DONE if isinstance(error, DirtyRowsError) else Phase.FAILED
+
+
+def writing(task_writer: TaskWriter, dirty: DirtyLog | None) -> Callable[[pa.RecordBatch], None]:
+    """What writes a batch to `task_writer`; rows that it refuses go into `dirty` when some are allowed."""
+    if dirty is None or not dirty.tolerant:
+        return task_writer.write
+    task_writer.tolerant = True
+    task_writer.refused = dirty.refuse
+
+    def write(batch: pa.RecordBatch) -> None:
+        sift(batch, task_writer.write, dirty.refuse)
+        dirty.budget.check()
+
+    return write

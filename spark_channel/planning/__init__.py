@@ -1,11 +1,18 @@
 """How many channels, which tasks, in which Spark task. Pure functions."""
 
-from spark_channel.planning.assign import assign_fairly
-from spark_channel.planning.channels import channel_count, plan_channels, split_advice
-from spark_channel.planning.plan import TransferPlan, advise, plan
-from spark_channel.planning.spec import Endpoint, EndpointPart, TransferSpec
-from spark_channel.planning.tasks import merge_tasks
-from spark_channel.planning.types import Split, Task, TaskGroup
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.planning.assign import assign_fairly
+    from spark_channel.planning.channels import channel_count, plan_channels, split_advice
+    from spark_channel.planning.spec import Endpoint, EndpointPart, TransferSpec
+    from spark_channel.planning.tasks import merge_tasks
+    from spark_channel.planning.transfer import TransferPlan, advise, deal, plan
+    from spark_channel.planning.types import Split, Task, TaskGroup
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = [
     "Endpoint",
@@ -18,6 +25,7 @@ __all__ = [
     "advise",
     "assign_fairly",
     "channel_count",
+    "deal",
     "merge_tasks",
     "plan",
     "plan_channels",

@@ -4,25 +4,40 @@ A task's threads count in `Counters`; frozen `Snapshot`s travel; `JobProgress` m
 attempt), so that a retried or speculative task counts once; `JobStatus` and `TransferReport` come out.
 """
 
-from spark_channel.progress.counters import Counters, Snapshot
-from spark_channel.progress.job import JobProgress, JobStatus
-from spark_channel.progress.phase import Phase
-from spark_channel.progress.render import before_lines, progress_line, summary_lines
-from spark_channel.progress.report import TransferReport
-from spark_channel.progress.spec import JobKind, JobSpec
-from spark_channel.progress.speed import Sample
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.progress.counters import Counters, Snapshot
+    from spark_channel.progress.dirty import DirtyLimit
+    from spark_channel.progress.job import JobProgress, JobStatus
+    from spark_channel.progress.phase import Phase
+    from spark_channel.progress.render import before_lines, lag_text, progress_line, summary_lines
+    from spark_channel.progress.report import TransferReport
+    from spark_channel.progress.spec import JobKind, JobSpec, tighter
+    from spark_channel.progress.speed import LimitChange, Sample
+    from spark_channel.progress.streams import StreamBoard, is_batch
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = [
     "Counters",
+    "DirtyLimit",
     "JobKind",
     "JobProgress",
     "JobSpec",
     "JobStatus",
+    "LimitChange",
     "Phase",
     "Sample",
     "Snapshot",
+    "StreamBoard",
     "TransferReport",
     "before_lines",
+    "is_batch",
+    "lag_text",
     "progress_line",
     "summary_lines",
+    "tighter",
 ]

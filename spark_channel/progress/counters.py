@@ -142,8 +142,8 @@ class Counters:
     ) -> None:
         """Take rows and bytes read and pushed, and all waits, from a channel's `statistics`, whenever asked.
 
-        With `writes`, what left the channel was written: its consumer takes in transactions that end when
-        the target has the rows.
+        With `writes`, what left the channel was written, but for dirty rows: its consumer takes in
+        transactions that end when the target has the rows.
 
         `producers` threads push into that channel from now on; what they neither waited for the limit nor
         for room is put down to the source. Call this when they start, in place of `read`, `pushed` and
@@ -228,7 +228,8 @@ class Counters:
         counts["rows_read"] = counts["rows_pushed"] = seen.rows_pushed
         counts["bytes_read"] = counts["bytes_pushed"] = seen.bytes_pushed
         if writes:
-            counts["rows_written"], counts["bytes_written"] = seen.rows_pulled, seen.bytes_pulled
+            counts["rows_written"] = max(0, seen.rows_pulled - counts["dirty_rows"])
+            counts["bytes_written"] = seen.bytes_pulled
         self._waits.update(waits)
         self._changed = True
 

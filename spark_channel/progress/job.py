@@ -8,8 +8,8 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock, utc_now
 from spark_channel.progress.counters import Snapshot
 from spark_channel.progress.phase import Phase
 from spark_channel.progress.report import TransferReport
-from spark_channel.progress.spec import JobSpec
-from spark_channel.progress.speed import SlidingRates, SpeedSamples
+from spark_channel.progress.spec import JobSpec, tighter
+from spark_channel.progress.speed import LimitChange, SlidingRates, SpeedSamples
 from spark_channel.progress.tasks import AttemptTable
 
 __all__ = ["SIDES", "JobProgress", "JobStatus", "side_of"]
@@ -20,6 +20,7 @@ SIDES = ("limit", "source", "target")
 _SPEED_WINDOW = 5.0
 _STEADY_WINDOW = 30.0
 _LATEST_FIRST_REPORT = 10.0
+_MOST_CHANGES = 1000
 
 
 def side_of(reason: str) -> str:
@@ -91,9 +92,14 @@ class JobProgress:
         self._publish_seconds = 0.0
         self._error = ""
         self._note = ""
+        self._stop_reason = ""
         self._where = spec.where
         self._published_rows: int | None = None
-        self._limits: tuple[int | None, int | None] = (spec.rows_per_second, spec.bytes_per_second)
+        self._own: tuple[int | None, int | None, str] = (spec.rows_per_second, spec.bytes_per_second, "")
+        self._shared = (spec.shared_rows_per_second, spec.shared_bytes_per_second, "")
+        self._shared_heard = False
+        self._limits = spec.speeds
+        self._changes: list[tuple[float, int | None, int | None, str]] = []
         self._lock = threading.Lock()
         self._table = AttemptTable()
         self._begin_at(self._start)
@@ -108,6 +114,14 @@ class JobProgress:
     @property
     def phase(self) -> Phase:
         return self._phase
+
+    @property
+    def stop_reason(self) -> str:
+        """Why all tasks should stop: more rows were refused than the job allows; empty while they are not.
+
+        Once given it stays, whatever becomes of the attempts that counted.
+        """
+        return self._stop_reason
 
     @property
     def attempts(self) -> int:
@@ -128,18 +142,26 @@ class JobProgress:
                 return False
             if first and now - snapshot.seconds < self._start:
                 self._begin_at(min(self._start, now - min(snapshot.seconds, _LATEST_FIRST_REPORT)))
+            if snapshot.seconds:
+                self._samples.launched(now - snapshot.seconds)
             self._last = now
             if self._phase is Phase.PLANNING:
                 self._phase = Phase.RUNNING
             table = self._table
             self._speed.add(now, table.rows_moved, table.bytes_moved)
             self._steady.add(now, table.rows_moved, table.bytes_moved)
-            self._samples.add(now, table.rows_moved, table.bytes_moved)
+            self._samples.add(
+                now, table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written
+            )
             sides = dict.fromkeys(SIDES, 0.0)
             for reason, spent in table.waits.items():
                 if (side := side_of(reason)) in sides:
                     sides[side] += spent
             self._waiting.add(now, *sides.values())
+            if table.dirty_rows and not self._stop_reason:
+                self._stop_reason = self.spec.dirty_limit.exceeded(
+                    table.dirty_rows, table.rows_seen, self.spec.rows_expected
+                )
             return True
 
     def enter(
@@ -179,10 +201,34 @@ class JobProgress:
                 self._phase, self._end = Phase.RUNNING, None
 
     def set_limits(self, rows_per_second: int | None, bytes_per_second: int | None, note: str = "") -> None:
-        """The limit was changed while the job runs; `note` says why it holds ("paused")."""
+        """The job's own limit was changed while it runs; `note` says why it holds ("paused")."""
         with self._lock:
-            self._limits = (rows_per_second, bytes_per_second)
-            self._note = note
+            self._own = (rows_per_second, bytes_per_second, note)
+            self._limit_again()
+
+    def set_shared_limits(
+        self, rows_per_second: int | None, bytes_per_second: int | None, note: str = ""
+    ) -> None:
+        """The limit that the job shares with others is this now. What is heard first held from the start."""
+        with self._lock:
+            first, self._shared_heard = not self._shared_heard, True
+            self._shared = (rows_per_second, bytes_per_second, note)
+            self._limit_again(from_the_start=first and not self._changes)
+
+    def _limit_again(self, *, from_the_start: bool = False) -> None:
+        """Of both limits the tighter one holds, in rows and in bytes."""
+        own, shared = self._own, self._shared
+        rows, nbytes = tighter(own[0], shared[0]), tighter(own[1], shared[1])
+        note = own[2] or shared[2]
+        if (rows, nbytes, note) == (*self._limits, self._note):
+            return
+        if not from_the_start:
+            if not self._changes:
+                self._changes.append((self._start, *self._limits, self._note))
+            self._changes.append((self._clock.now(), rows, nbytes, note))
+            del self._changes[1:-_MOST_CHANGES]
+        self._limits = (rows, nbytes)
+        self._note = note
 
     def all_done(self) -> bool:
         """Every task that was heard of has an attempt that is done."""
@@ -251,7 +297,7 @@ class JobProgress:
                 bytes=totals.bytes,
                 rows_moved=self._table.rows_moved,
                 bytes_moved=self._table.bytes_moved,
-                dirty_rows=totals.dirty_rows,
+                rows_dirty=totals.dirty_rows,
                 tasks=tasks,
                 attempts=self._table.attempts,
                 retries=max(0, self._table.attempts - tasks),
@@ -260,6 +306,10 @@ class JobProgress:
                 limit_scope=spec.limit_scope if spec.limited else "",
                 waits={reason: round(spent, 3) for reason, spent in sorted(self._table.waits.items())},
                 samples=self._samples.samples(),
+                changes=tuple(
+                    LimitChange(round(max(0.0, at - self._start), 3), rows, nbytes, note)
+                    for at, rows, nbytes, note in self._changes
+                ),
                 error=self._error,
                 rerun=spec.rerun,
             )
@@ -282,6 +332,8 @@ class JobProgress:
             totals.dirty_rows += each.dirty_rows
             totals.done += done
             rows_read, bytes_read = rows + each.dirty_rows, nbytes
+            if self.spec.kind == "transfer":  # its steps may drop rows and change their size on the way
+                rows_read, bytes_read = each.rows_pushed, each.bytes_pushed
             totals.rows_expected, rows_towards = _towards(
                 totals.rows_expected, each.rows_expected, rows_read, done
             )

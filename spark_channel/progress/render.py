@@ -1,14 +1,14 @@
 """Status and report as plain text. No terminal codes: whoever prints adds them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from spark_channel.progress.job import SIDES, JobStatus
 from spark_channel.progress.phase import Phase
 from spark_channel.progress.report import TransferReport
 from spark_channel.progress.spec import JobSpec
 
-__all__ = ["before_lines", "progress_line", "short", "summary_lines"]
+__all__ = ["batch_line", "before_lines", "lag_text", "progress_line", "short", "summary_lines"]
 
 _COMMITS = {
     "job": "commit=job: all rows or none, seen at once",
@@ -67,11 +67,12 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
         plan.append(f"about {short(spec.bytes_expected)}B")
     if spec.commit:
         plan.append(_COMMITS.get(spec.commit, f"commit={spec.commit}"))
-    limit = _limit(spec.rows_per_second, spec.bytes_per_second)
+    limit = _limit(*spec.speeds)
+    name = f"stream {spec.name}".rstrip() if spec.batch is not None else f"{spec.kind} {spec.name or job}"
     return [
-        f"{spec.kind} {spec.name or job}: {ends}",
+        f"{name}: {ends}",
         ", ".join(plan) or "size unknown before it runs",
-        f"limit {limit} for {spec.limit_scope}" if limit else "no limit",
+        _limit_line(limit, spec.limit_scope),
     ]
 
 
@@ -80,13 +81,17 @@ def summary_lines(report: TransferReport) -> list[str]:
     verb = {"read": "read", "write": "wrote", "throttle": "passed on", "stream": "streamed"}.get(
         report.kind, "copied"
     )
-    size = f"{_grouped(report.rows)} rows ({short(report.bytes)}B) in {_duration(report.seconds)}"
+    seconds = _duration(report.seconds)
     if report.phase == Phase.FAILED:
-        first = f"failed after {size}" + (f": {report.error}" if report.error else "")
+        why = f": {report.error}" if report.error else ""
+        moved = f"{_grouped(report.rows_moved)} rows ({short(report.bytes_moved)}B) moved"
+        lines = [f"failed after {moved} in {seconds}{why}"]
+        if report.commit == "task" and report.where and report.rows:
+            lines.append(f"{_grouped(report.rows)} rows stand in {report.where} (commit=task)")
     else:
-        first = f"{verb} {size}"
-    lines = [f"{first}: {_achieved(report)}" if report.phase != Phase.FAILED else first]
-    if report.where or report.publish_seconds:
+        size = f"{_grouped(report.rows)} rows ({short(report.bytes)}B)"
+        lines = [f"{verb} {size} in {seconds}: {_achieved(report)}"]
+    if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
         where = f"the rows are in {report.where}" if report.where else "published"
         published = f"published in {_duration(report.publish_seconds)}"
         lines.append(
@@ -99,13 +104,57 @@ def summary_lines(report: TransferReport) -> list[str]:
     total = sum(waited.get(side, 0.0) for side in SIDES)
     if total > 0:
         details.append("waits: " + _shares({side: waited.get(side, 0.0) / total for side in SIDES}))
-    details.append(f"dirty {_grouped(report.dirty_rows)}")
+    kept = f", kept in {report.dirty_rows_path}" if report.dirty_rows_path and report.rows_dirty else ""
+    details.append(f"dirty {_grouped(report.rows_dirty)}{kept}")
     lines.append("; ".join(details))
-    if report.rows_moved > report.rows:
+    if report.retries and report.rows_moved > report.rows:
         lines.append(f"{_grouped(report.rows_moved)} rows moved, retries and speculation included")
     if report.rerun:
         lines.append(f"run it again: {report.rerun}")
     return lines
+
+
+def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, rows: int) -> str:
+    """A stream's last micro-batch in one line, and what came in all: `rows` in `batches`.
+
+    `batch 12: 4 980 rows (1.2MB) in 1.1 s, 4.53k/s of 5k/s - waits: limit 90 % source 6 % target 4 % -
+    behind 12.4k rows, 3 s - 59 760 rows in 13 batches`, after the stream's name. `reports` are of the jobs
+    that made up the batch: several, where each range of a tunnel is published by itself.
+    """
+    seconds = max(each.seconds for each in reports)
+    moving = max(each.moving_seconds for each in reports)
+    size = (
+        f"{_grouped(sum(each.rows for each in reports))} rows ({short(sum(each.bytes for each in reports))}B)"
+    )
+    speeds = []
+    if spec.rows_per_second is not None or spec.bytes_per_second is None:
+        moved = sum(each.rows_moved for each in reports)
+        speeds.append(_against(moved / moving if moving > 0 else 0.0, spec.rows_per_second, ""))
+    if spec.bytes_per_second is not None:
+        moved = sum(each.bytes_moved for each in reports)
+        speeds.append(_against(moved / moving if moving > 0 else 0.0, spec.bytes_per_second, "B"))
+    parts = [f"batch {spec.batch}: {size} in {_duration(seconds)}, {' '.join(speeds)}"]
+    waits = {side: sum(each.waits_by_side.get(side, 0.0) for each in reports) for side in SIDES}
+    if (total := sum(waits.values())) > 0:
+        parts.append("waits: " + _shares({side: spent / total for side, spent in waits.items()}))
+    errors = [each.error for each in reports if each.phase == Phase.FAILED]
+    if errors:
+        parts.append(f"failed: {errors[0]}" if errors[0] else "failed")
+    if spec.behind:
+        parts.append(spec.behind)
+    parts.append(f"{_grouped(rows)} rows in {_grouped(batches)} batch" + ("" if batches == 1 else "es"))
+    name = spec.name or spec.source or spec.target
+    return " - ".join([name, *parts] if name else parts)
+
+
+def lag_text(rows: int | None, nbytes: int | None, seconds: float | None) -> str:
+    """How far a source is ahead of its reader: `behind 12.4k rows, 3 s`; empty when nothing is known of it."""
+    if rows == 0 and not nbytes:
+        return "up to date"
+    amount = f"{short(rows)} rows" if rows else f"{short(nbytes)}B" if nbytes else ""
+    age = "" if not seconds else f"{seconds:.0f} s" if seconds < 100 else clock_time(seconds)
+    found = ", ".join(each for each in (amount, age) if each)
+    return f"behind {found}" if found else ""
 
 
 def clock_time(seconds: float) -> str:
@@ -154,6 +203,13 @@ def _limit(rows: int | None, nbytes: int | None) -> str:
     if nbytes is not None:
         texts.append(f"{short(nbytes)}B/s")
     return " and ".join(texts)
+
+
+def _limit_line(limit: str, scope: str) -> str:
+    """A limit kept elsewhere that did not answer has no figure."""
+    if limit:
+        return f"limit {limit} for {scope}"
+    return "no limit" if scope.endswith("the whole job") else f"limit: {scope}"
 
 
 def _shares(shares: Mapping[str, float]) -> str:

@@ -1,23 +1,19 @@
 """`TransferReport`: what a job did, to keep, compare and plot."""
 
 import json
-import math
-from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Self
 
+from spark_channel.errors import UnsupportedError
 from spark_channel.progress import plain
-from spark_channel.progress.speed import Sample
+from spark_channel.progress.speed import LimitChange, Sample
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["TransferReport"]
-
-_MOST_STEPS = 600
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,9 +23,11 @@ class TransferReport:
     `rows` and `bytes` (Arrow bytes) arrived, each task counted once; `rows_moved` and `bytes_moved` hold
     every attempt: they are what the two ends felt, and what `samples` and the achieved speed are made of.
     `seconds` is the whole run, of which `publish_seconds` went into the commit. `waits`: seconds by
-    reason, "side:reason", summed over all tasks' pushing threads. `retries` are attempts beyond one per
+    reason, "side:reason", summed over all tasks' pushing threads. `changes` are the limits in force, each
+    from its `seconds` on; empty when the limit never changed. `retries` are attempts beyond one per
     task, speculative ones included. `phase` is "done" or "failed", then with `error`. `where` says where
-    the rows are, `rerun` how to run it again. `started_at` is ISO 8601 in UTC.
+    the rows are, `dirty_rows_path` where the `rows_dirty` refused ones are kept, `rerun` how to
+    run it again. `started_at` is ISO 8601 in UTC.
     """
 
     job: str
@@ -46,7 +44,8 @@ class TransferReport:
     where: str = ""
     commit: str = ""
     publish_seconds: float = 0.0
-    dirty_rows: int = 0
+    rows_dirty: int = 0
+    dirty_rows_path: str = ""
     tasks: int = 0
     attempts: int = 0
     retries: int = 0
@@ -55,12 +54,20 @@ class TransferReport:
     limit_scope: str = ""
     waits: Mapping[str, float] = field(default_factory=dict)
     samples: tuple[Sample, ...] = ()
+    changes: tuple[LimitChange, ...] = ()
     error: str = ""
     rerun: str = ""
 
     @property
     def moving_seconds(self) -> float:
-        """From the start to the last row: what the achieved speed is measured over."""
+        """From when the first task began to the last row: what the achieved speed is measured over."""
+        first = self.samples[0] if len(self.samples) > 1 else None
+        launching = 0.0 if first is None or first.rows_per_second else first.seconds
+        return self.last_row_seconds - launching
+
+    @property
+    def last_row_seconds(self) -> float:
+        """When the last row arrived, after the start."""
         return (self.samples[-1].seconds if self.samples else 0.0) or self.seconds
 
     @property
@@ -98,60 +105,43 @@ class TransferReport:
         )
         try:
             data["samples"] = tuple(Sample(**each) for each in data.get("samples", ()))
+            data["changes"] = tuple(LimitChange(**each) for each in data.get("changes", ()))
             return cls(**data)
         except TypeError as error:
             raise ValueError(f"not a report: {error}") from None
 
     def to_pandas(self) -> "pd.DataFrame":
-        """The samples: columns `seconds`, `rows_per_second`, `bytes_per_second`."""
+        """The samples: a column for each field of `Sample`."""
         import pandas as pd
 
         columns = [each.name for each in fields(Sample)]
         return pd.DataFrame([asdict(each) for each in self.samples], columns=columns)
 
+    def dirty_rows(self, spark: Any) -> Any:
+        """The rows that the target refused, as a DataFrame of the session `spark`.
+
+        Columns: `job`, `task`, `target`, `reason`, `row` (JSON), `refused_at`.
+
+        Raises:
+            UnsupportedError: they were not kept, for want of `dirtyRowsPath`.
+        """
+        if not self.dirty_rows_path:
+            raise UnsupportedError("refused rows are kept when `dirtyRowsPath` says where")
+        return spark.read.parquet(self.dirty_rows_path).where(f"job = '{self.job}'")
+
     def plot(self, ax: "Axes | None" = None) -> "Axes":
-        """Draw the speed against the limit, in rows, or in bytes when only those are limited."""
-        import matplotlib.pyplot as plt
+        """Draw the speed at source and target against the limit, with its changes and pauses.
+
+        In rows, or in bytes when only those are limited. Needs matplotlib (extra `notebook`).
+        """
+        from spark_channel.progress.picture import draw
 
         if ax is None:
+            import matplotlib.pyplot as plt
+
             _, ax = plt.subplots(figsize=(8, 3))
-        by_bytes = self.rows_per_second_limit is None and self.bytes_per_second_limit is not None
-        unit = "MB" if by_bytes else "rows"
-        scale = 1e6 if by_bytes else 1.0
-        edges, speeds = self._by_the_second(by_bytes)
-        if speeds:
-            ax.stairs([speed / scale for speed in speeds], edges, baseline=0.0, label="speed", linewidth=1.5)
-        limit = self.bytes_per_second_limit if by_bytes else self.rows_per_second_limit
-        if limit is not None:
-            ax.axhline(limit / scale, color="tab:red", linestyle="--", linewidth=1, label="limit")
-        ax.set_xlabel("seconds")
-        ax.set_ylabel(f"{unit} per second")
-        ax.set_ylim(bottom=0)
-        if speeds or limit is not None:
-            ax.legend(loc="lower right")
+        draw(self, ax)
         return ax
-
-    def _by_the_second(self, by_bytes: bool) -> tuple[list[float], list[float]]:
-        """Edges and mean speeds of whole seconds (longer ones in a long run), the last one perhaps shorter.
-
-        Tasks report at their own times, so what stands between two samples is too uneven to show.
-        """
-        if not self.samples:
-            return [], []
-        ends, totals = [0.0], [0.0]
-        for each in self.samples:
-            speed = each.bytes_per_second if by_bytes else each.rows_per_second
-            totals.append(totals[-1] + speed * (each.seconds - ends[-1]))
-            ends.append(each.seconds)
-        width = max(1.0, math.ceil(ends[-1] / _MOST_STEPS))
-        edges = [number * width for number in range(math.ceil(ends[-1] / width))]
-        if len(edges) > 1 and ends[-1] - edges[-1] < width / 2:
-            edges.pop()  # a sliver at the end would show a speed of its own
-        edges.append(ends[-1])
-        reached = [_interpolate(edge, ends, totals) for edge in edges]
-        growth = zip(pairwise(reached), pairwise(edges), strict=True)
-        speeds = [(b - a) / (end - start) for (a, b), (start, end) in growth]
-        return edges, speeds
 
     def __str__(self) -> str:
         from spark_channel.progress.render import summary_lines
@@ -165,16 +155,9 @@ class TransferReport:
     def _repr_html_(self) -> str:
         from html import escape
 
+        from spark_channel.progress.picture import svg
         from spark_channel.progress.render import summary_lines
 
         first, *rest = (escape(line) for line in summary_lines(self))
-        return f"<div><strong>{first}</strong>" + "".join(f"<br>{line}" for line in rest) + "</div>"
-
-
-def _interpolate(at: float, xs: list[float], ys: list[float]) -> float:
-    """The value at `at` on the line through points with growing `xs`, which begin at 0."""
-    right = min(bisect_left(xs, at), len(xs) - 1)
-    if right == 0 or xs[right] == xs[right - 1]:
-        return ys[right]
-    share = (at - xs[right - 1]) / (xs[right] - xs[right - 1])
-    return ys[right - 1] + share * (ys[right] - ys[right - 1])
+        lines = "".join(f"<br>{line}" for line in rest)
+        return f"<div><strong>{first}</strong>{lines}</div>{svg(self)}"

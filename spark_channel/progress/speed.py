@@ -2,8 +2,9 @@
 
 from collections import deque
 from dataclasses import dataclass
+from itertools import pairwise
 
-__all__ = ["Sample", "SlidingRates", "SpeedSamples"]
+__all__ = ["LimitChange", "Sample", "SlidingRates", "SpeedSamples"]
 
 
 class SlidingRates:
@@ -47,11 +48,26 @@ class SlidingRates:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The mean speed, rows and bytes per second, in the time that ends `seconds` after the start."""
+    """The mean speed, rows and bytes per second, in the time that ends `seconds` after the start.
+
+    What left the source, and what the target took (`written`, 0 on a read).
+    """
 
     seconds: float
     rows_per_second: float
     bytes_per_second: float
+    rows_written_per_second: float = 0.0
+    bytes_written_per_second: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LimitChange:
+    """The limit from `seconds` after the start on. `note` is why it holds the job ("paused"), if it does."""
+
+    seconds: float
+    rows_per_second: int | None
+    bytes_per_second: int | None
+    note: str = ""
 
 
 class SpeedSamples:
@@ -64,33 +80,36 @@ class SpeedSamples:
         self._start = start
         self._every = every
         self._most = most
-        self._totals: list[tuple[float, int, int]] = [(0.0, 0, 0)]
+        self._points: list[tuple[float, tuple[int, int, int, int]]] = [(0.0, (0, 0, 0, 0))]
+        self._launched: float | None = None
 
-    def add(self, now: float, rows: int, nbytes: int) -> None:
-        """The totals at `now`, rows and bytes since the start."""
+    def launched(self, at: float) -> None:
+        """A task began then: the time before the first of them is a sample of its own."""
+        seconds = at - self._start
+        self._launched = seconds if self._launched is None else min(self._launched, seconds)
+
+    def add(self, now: float, rows: int, nbytes: int, rows_written: int = 0, bytes_written: int = 0) -> None:
+        """The totals at `now`, since the start."""
         seconds = now - self._start
-        totals = self._totals
-        if len(totals) > 1 and seconds - totals[-2][0] < self._every:
-            totals.pop()
-        totals.append((seconds, rows, nbytes))
-        if len(totals) > self._most:
+        points = self._points
+        if len(points) > 1 and points[-1][0] - points[-2][0] < self._every:
+            points.pop()
+        points.append((seconds, (rows, nbytes, rows_written, bytes_written)))
+        if len(points) > self._most:
             self._every *= 2
-            self._totals = [totals[0], *totals[2::2]]
-            if len(totals) % 2 == 0:
-                self._totals.append(totals[-1])
+            self._points = [points[0], *points[2::2]]
+            if len(points) % 2 == 0:
+                self._points.append(points[-1])
 
     def samples(self) -> tuple[Sample, ...]:
         found = []
-        before, rows_before, bytes_before = self._totals[0]
-        for seconds, rows, nbytes in self._totals[1:]:
-            if (elapsed := seconds - before) <= 0:
-                continue
-            found.append(
-                Sample(
-                    round(seconds, 3),
-                    round(max(0, rows - rows_before) / elapsed, 3),
-                    round(max(0, nbytes - bytes_before) / elapsed, 3),
+        points = self._points
+        if len(points) > 1 and self._launched is not None and 0 < self._launched < points[1][0]:
+            points = [points[0], (self._launched, points[0][1]), *points[1:]]
+        for (before, totals_before), (seconds, totals) in pairwise(points):
+            if (elapsed := seconds - before) > 0:
+                growth = zip(totals_before, totals, strict=True)
+                found.append(
+                    Sample(round(seconds, 3), *(round(max(0, b - a) / elapsed, 3) for a, b in growth))
                 )
-            )
-            before, rows_before, bytes_before = seconds, rows, nbytes
         return tuple(found)

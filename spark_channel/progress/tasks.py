@@ -42,8 +42,9 @@ class TaskAttempts:
 class AttemptTable:
     """The attempts of all tasks of a job, with running totals of what really moved. Not thread-safe.
 
-    `rows_moved`, `bytes_moved` and `waits` (seconds by reason) hold every attempt, also those that
-    failed: they are what the two ends felt, and what a limit is held against.
+    `rows_moved`, `bytes_moved`, `rows_written`, `bytes_written` and `waits` (seconds by reason) hold every
+    attempt, also those that failed: they are what the two ends felt, and what a limit is held against.
+    `dirty_rows` and `rows_seen` (good and dirty) count each task once.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,11 @@ class AttemptTable:
         self._counted: dict[tuple[int, int], Snapshot] = {}
         self.rows_moved = 0
         self.bytes_moved = 0
+        self.rows_written = 0
+        self.bytes_written = 0
         self.attempts = 0
+        self.dirty_rows = 0
+        self.rows_seen = 0
         self.waits: dict[str, float] = {}
 
     def update(self, snapshot: Snapshot, now: float) -> bool:
@@ -67,16 +72,21 @@ class AttemptTable:
             self.attempts += 1
         self.rows_moved += _rows_moved(snapshot) - (_rows_moved(before) if before else 0)
         self.bytes_moved += _bytes_moved(snapshot) - (_bytes_moved(before) if before else 0)
+        self.rows_written += snapshot.rows_written - (before.rows_written if before else 0)
+        self.bytes_written += snapshot.bytes_written - (before.bytes_written if before else 0)
         for reason, spent in snapshot.waits.items():
-            earlier = before.waits.get(reason, 0.0) if before else 0.0
-            self.waits[reason] = self.waits.get(reason, 0.0) + spent - earlier
+            known = before.waits.get(reason, 0.0) if before else 0.0
+            self.waits[reason] = self.waits.get(reason, 0.0) + spent - known
         task.latest[snapshot.attempt] = snapshot
         task.heard[snapshot.attempt] = now
+        earlier = self._counted.pop(key, None)
         counted = task.counted()
-        if counted is None:
-            self._counted.pop(key, None)
-        else:
+        if counted is not None:
             self._counted[key] = counted
+        for each, sign in ((earlier, -1), (counted, 1)):
+            if each is not None:
+                self.dirty_rows += sign * each.dirty_rows
+                self.rows_seen += sign * max(each.rows_read, each.rows_written + each.dirty_rows)
         return True
 
     @property

@@ -33,17 +33,24 @@ A job that its first client opens (an unknown id) is closed by the service once 
 done, or when no client was heard for 5 s. A DataFrame used twice is two jobs with one address.
 """
 
-from spark_channel.service.address import ServiceAddress
-from spark_channel.service.client import ServiceClient, SharedLimitAddress
-from spark_channel.service.control import ServiceControl
-from spark_channel.service.display import ProgressDisplay
-from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
-from spark_channel.service.launch import ServiceSettings, advertise, ensure_service, find_service
-from spark_channel.service.limit_control import KeptLimit, LimitControl
-from spark_channel.service.probe import Probe, sql_value
-from spark_channel.service.processes import driver_pid
-from spark_channel.service.server import ServiceServer, TlsFiles
-from spark_channel.service.shared_limit import SharedLimit, find_shared_limit
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.service.address import ServiceAddress
+    from spark_channel.service.client import ServiceClient, SharedLimitAddress
+    from spark_channel.service.control import ServiceControl
+    from spark_channel.service.display import ProgressDisplay
+    from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
+    from spark_channel.service.launch import ServiceSettings, advertise, ensure_service, find_service
+    from spark_channel.service.limit_control import KeptLimit, LimitControl
+    from spark_channel.service.probe import Probe, sql_value
+    from spark_channel.service.processes import driver_pid
+    from spark_channel.service.server import ServiceServer, TlsFiles
+    from spark_channel.service.shared_limit import SharedLimit, find_shared_limit, shared_speed
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = [
     "JobBook",
@@ -67,5 +74,6 @@ __all__ = [
     "find_shared_limit",
     "new_job_id",
     "run_id",
+    "shared_speed",
     "sql_value",
 ]

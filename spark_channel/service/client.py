@@ -115,7 +115,8 @@ class ServiceClient:
             own = job_limit(self.job)
             limits.append((self.address, marked(own, mark) if self.spec.per_mark else own))
         if self.shared_limit is not None:
-            limits.append((self.shared_limit.service, self.shared_limit.name))
+            shared = self.shared_limit.name
+            limits.append((self.shared_limit.service, marked(shared, mark) if self.spec.per_mark else shared))
         with self._lock:
             found = [self._leased(service, limit, name).limiter for service, limit in limits]
         if len(found) > 1:
@@ -137,6 +138,23 @@ class ServiceClient:
         return PermitHolder(
             self.address, job_limit(self.job), before=reporter.introduce, patience=self.patience
         )
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the whole job should stop (too many rows were refused), as of the last report; or empty."""
+        reporter = self._reporter
+        return reporter.stop_reason if reporter is not None else ""
+
+    def introduce(self, timeout: float = 2.0) -> None:
+        """Hear from the service now, so that `stop_reason` is not stale.
+
+        Raises:
+            ServiceUnavailableError, ServiceDeniedError: it does not answer, or refuses.
+        """
+        self._check_process()
+        with self._lock:
+            reporter = self._reporting()
+        reporter.introduce(timeout)
 
     def close(self) -> None:
         """Send the final counters, give back the grant, within 2 s, and end. Again: harmless."""
@@ -165,6 +183,8 @@ class ServiceClient:
                 messenger.connection.abandon()
             if self._reporter is not None:
                 self._reporter.connection.abandon()
+                if self._reporter.watch is not None:
+                    self._reporter.watch.connection.abandon()
             self._begin()
 
     def _leased(self, service: ServiceAddress, limit: str, name: str) -> "LeaseMessenger":
@@ -182,9 +202,12 @@ class ServiceClient:
         if self._closed:
             raise ServiceUnavailableError("the client of the service is closed")
         if self._reporter is None:
+            from spark_channel.service.limit_watch import LimitWatch
             from spark_channel.service.reporter import Reporter
 
-            self._reporter = Reporter(self.address, self.job, self._name, self.spec)
+            shared = self.shared_limit
+            watch = None if shared is None else LimitWatch(shared.service, shared.name)
+            self._reporter = Reporter(self.address, self.job, self._name, self.spec, watch)
         return self._reporter
 
 

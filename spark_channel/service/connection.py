@@ -1,7 +1,7 @@
 """One connection to a service: calls with a bound on time, and errors in this project's words."""
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -17,6 +17,8 @@ __all__ = ["Connection"]
 _CHANNEL_OPTIONS = [
     # A proxy of the environment is for the outside world, not for the driver's host.
     ("grpc.enable_http_proxy", 0),
+    # Messages are small: what the network could carry is not worth a ping after each of them.
+    ("grpc.http2.bdp_probe", 0),
     # Else a new connection inherits the reconnect back-off of one that was closed.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_reconnect_backoff_ms", 1000),
@@ -48,6 +50,10 @@ class Connection:
 
     def send(self, action: str, body: bytes, *, timeout: float = 5.0) -> bytes:
         """`call` with bytes as they are."""
+        return b"".join(self.stream(action, body, timeout=timeout))
+
+    def stream(self, action: str, body: bytes, *, timeout: float) -> Iterator[bytes]:
+        """The parts of an answer as they come, all within `timeout` seconds; the same errors as `call`."""
         if not (self.address.token.isascii() and self.address.token.isprintable()):
             raise ServiceDeniedError(
                 f"the token for the service at {self.address} is wrong: it has characters that no token has"
@@ -57,8 +63,8 @@ class Connection:
         )
         client = self._connected()
         try:
-            results = client.do_action(fl.Action(action, body), options)
-            return b"".join(each.body.to_pybytes() for each in results)
+            for each in client.do_action(fl.Action(action, body), options):
+                yield each.body.to_pybytes()
         except (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError, pa.ArrowInvalid) as error:
             raise ServiceDeniedError(
                 f"the service at {self.address} refused {action!r}: {_first_line(error)}"

@@ -1,12 +1,21 @@
 """`ProgressDisplay`: jobs as they go, on a terminal, in a notebook, or as log lines."""
 
+import contextlib
 import logging
 import sys
 import threading
 from typing import Any, Literal, Protocol, Self, TextIO
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.progress import JobProgress, TransferReport, before_lines, progress_line, summary_lines
+from spark_channel.progress import (
+    JobProgress,
+    StreamBoard,
+    TransferReport,
+    before_lines,
+    is_batch,
+    progress_line,
+    summary_lines,
+)
 
 __all__ = ["DisplayMode", "ProgressDisplay", "choose_mode"]
 
@@ -16,6 +25,8 @@ DisplayMode = Literal["auto", "terminal", "notebook", "log", "off"]
 
 _LIVE_SECONDS = 0.5
 _LOG_SECONDS = 30.0
+_SHORT_BATCH_SECONDS = 2.0
+"""A micro-batch that runs no longer than this is shown when it is over: its line tells more."""
 
 
 def choose_mode(stream: TextIO) -> Literal["terminal", "notebook", "log"]:
@@ -35,6 +46,8 @@ class _View(Protocol):
 
     every: float
     """Seconds between two calls of `show`."""
+    keeps: bool
+    """Whether what `show` shows stays: a log, where a line that takes another's place does not exist."""
 
     def say(self, lines: list[str]) -> None:
         """Print lines that stay."""
@@ -53,8 +66,9 @@ class ProgressDisplay:
 
     On a terminal it writes to stderr, so that what the program prints to stdout can be piped; in a
     notebook to a cell of its own that is updated; otherwise log lines of `spark_channel.progress` at
-    INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. A thread
-    runs while a job does. A failure to show ends the display, never a job.
+    INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. Of a stream
+    it shows the last micro-batch. A thread runs while a job does, and for a minute after a stream's last
+    batch. A failure to show ends the display, never a job.
     """
 
     def __init__(
@@ -66,6 +80,7 @@ class ProgressDisplay:
         self._wake = threading.Condition()
         self._running: dict[str, JobProgress] = {}
         self._news: list[tuple[str, JobProgress]] = []
+        self._streams = StreamBoard()
         self._thread: threading.Thread | None = None
         self._closed = mode == "off"
 
@@ -101,21 +116,24 @@ class ProgressDisplay:
             self._wake.notify_all()
 
     def _run(self) -> None:
-        view = None
+        view, stream = None, self._stream or sys.stderr
         try:
-            view = self._view()
+            view = self._view(stream)
             while self._step(view):
                 pass
         except Exception:
-            _log.exception("the progress display failed; the jobs go on without it")
+            if getattr(stream, "closed", False):  # the program is ending
+                _log.debug("the progress display ended with the stream that it wrote to")
+            else:
+                _log.exception("the progress display failed; the jobs go on without it")
             with self._wake:
                 self._closed = True
         finally:
             if view is not None:
-                view.close()
+                with contextlib.suppress(ValueError, OSError):  # the stream is closed
+                    view.close()
 
-    def _view(self) -> _View:
-        stream = self._stream or sys.stderr
+    def _view(self, stream: TextIO) -> _View:
         mode = choose_mode(stream) if self.mode == "auto" else self.mode
         if mode == "terminal":
             return _Terminal(stream)
@@ -127,34 +145,65 @@ class ProgressDisplay:
             news, self._news = self._news, []
         for event, progress in news:
             if event == "opened":
-                self._running[progress.job] = progress
-                view.say(before_lines(progress.job, progress.spec))
+                self._opened(view, progress)
             elif self._running.pop(progress.job, None) is not None:
-                view.show(self._lines())
-                view.finish(progress.report())
-        view.show(self._lines())
+                self._over(view, progress)
+        if lines := self._streams.silent(self._clock.now()):
+            view.say(lines)
+        view.show(self._lines(view))
         with self._wake:
-            if not self._news and not self._closed and self._running:
+            if not self._news and not self._closed and not self._idle():
                 self._clock.wait(self._wake, view.every)
             if self._news:
                 return True
-            if self._closed or not self._running:
-                self._thread = None
-                return False
-            return True
+            if not self._closed and not self._idle():
+                return True
+            self._thread = None
+        if lines := self._streams.silent(self._clock.now(), all_of_them=True):
+            view.show([])
+            view.say(lines)
+        return False
 
-    def _lines(self) -> list[str]:
-        several = len(self._running) > 1
+    def _idle(self) -> bool:
+        return not self._running and self._streams.is_empty()
+
+    def _opened(self, view: _View, progress: JobProgress) -> None:
+        self._running[progress.job] = progress
+        if not is_batch(progress):
+            view.say(before_lines(progress.job, progress.spec))
+        elif lines := self._streams.opened(progress, self._clock.now()):
+            view.say(lines)
+
+    def _over(self, view: _View, progress: JobProgress) -> None:
+        if not is_batch(progress):
+            view.show(self._lines(view))
+            view.finish(progress.report())
+            return
+        now = self._clock.now()
+        self._streams.closed(progress, now)
+        if view.keeps and (lines := self._streams.due(now, view.every)):
+            view.say(lines)
+
+    def _lines(self, view: _View) -> list[str]:
+        shown = [progress for progress in self._running.values() if self._is_shown(progress)]
+        last = [] if view.keeps else self._streams.last()
+        several = len(shown) + len(last) > 1
         return [
-            (f"{progress.spec.name or job}: " if several else "") + progress_line(progress.status())
-            for job, progress in self._running.items()
-        ]
+            (f"{progress.spec.name or progress.job}: " if several else "") + progress_line(progress.status())
+            for progress in shown
+        ] + last
+
+    def _is_shown(self, progress: JobProgress) -> bool:
+        if not is_batch(progress) or not self._streams.has_ended_one(progress):
+            return True
+        return progress.status().seconds > _SHORT_BATCH_SECONDS
 
 
 class _Terminal:
     """A live line under what is printed."""
 
     every = _LIVE_SECONDS
+    keeps = False
 
     def __init__(self, stream: TextIO) -> None:
         from rich.console import Console
@@ -201,6 +250,7 @@ class _Notebook:
     """An updating output of the cell that started the job, then the report's own picture of itself."""
 
     every = _LIVE_SECONDS
+    keeps = False
 
     def __init__(self) -> None:
         from IPython.display import display
@@ -243,17 +293,22 @@ class _Lines:
 
 
 class _LogLines:
-    """One line per job and 30 s, by standard logging where that is set up."""
+    """One line per job and 30 s, by standard logging where the program has set it up.
+
+    That is decided once: a library's first `logging.warning` in mid-job sets it up, too, and INFO would be lost.
+    """
 
     every = _LOG_SECONDS
+    keeps = True
 
     def __init__(self, stream: TextIO, clock: Clock) -> None:
         self._stream = stream
         self._clock = clock
         self._next = clock.now() + self.every
+        self._to_log = _log.hasHandlers()
 
     def say(self, lines: list[str]) -> None:
-        if _log.hasHandlers():
+        if self._to_log:
             for line in lines:
                 _log.info(line)
         else:

@@ -2,7 +2,7 @@
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,9 +26,10 @@ class Caller:
     peer: str
 
 
-Endpoint = Callable[[bytes, Caller], bytes]
-"""Answers one action. `ValueError` = a request that makes no sense; `PermissionError` = not with this token;
-the texts travel to the caller. Bodies are at most `wire.LARGEST_BODY`."""
+Endpoint = Callable[[bytes, Caller], bytes | Iterator[bytes]]
+"""Answers one action, at once or bit by bit; what is iterated raises nothing. `ValueError` = a request that
+makes no sense; `PermissionError` = not with this token; the texts travel to the caller. Bodies are at most
+`wire.LARGEST_BODY`."""
 
 
 class _Refusals:
@@ -90,7 +91,7 @@ class FlightShell(fl.FlightServerBase):  # type: ignore[misc] # pyarrow is untyp
             tls_certificates=[tls] if tls else None,
         )
 
-    def do_action(self, context: Any, action: Any) -> list[bytes]:
+    def do_action(self, context: Any, action: Any) -> Iterable[bytes]:
         endpoint = self._endpoints.get(action.type)
         caller = Caller(context.get_middleware("gate").scope, context.peer())
         try:
@@ -98,7 +99,8 @@ class FlightShell(fl.FlightServerBase):  # type: ignore[misc] # pyarrow is untyp
                 raise wire.RequestError("there is no such action")
             if action.body.size > wire.LARGEST_BODY:
                 raise wire.RequestError(f"a body has at most {wire.LARGEST_BODY} bytes")
-            return [endpoint(action.body.to_pybytes(), caller)]
+            answer = endpoint(action.body.to_pybytes(), caller)
+            return (answer,) if isinstance(answer, bytes) else answer
         except PermissionError as error:
             self._refusals.note(f"{error} ({caller.peer})")
             raise fl.FlightUnauthorizedError(str(error)) from None

@@ -56,6 +56,10 @@ class _Job:
     clients: dict[str, float] = field(default_factory=dict)
     idle_since: float = 0.0
 
+    def outcome(self) -> Phase:
+        """How it ended when nobody says: its driver would have said that it is done."""
+        return Phase.DONE if not self.owned and self.progress.all_done() else Phase.FAILED
+
 
 class JobBook:
     """Opens, feeds and closes jobs. Thread-safe.
@@ -137,6 +141,18 @@ class JobBook:
                 self._close(job, Phase.DONE)
             return self._report_after()
 
+    def watches(self, job: str, client: str) -> bool:
+        """Whether `client` is the one of the job's that tells of the limit which it shares with others."""
+        with self._lock:
+            known = self._live.get(job)
+            return known is not None and next(iter(known.clients), None) == client
+
+    def stop_reason(self, job: str) -> str:
+        """See `JobProgress.stop_reason`; empty for a job that is not known."""
+        with self._lock:
+            known = self._live.get(job) or self._closed.get(job)
+            return known.progress.stop_reason if known is not None else ""
+
     def enter(
         self, job: str, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None
     ) -> None:
@@ -186,16 +202,23 @@ class JobBook:
                     patience = _OWNED_IDLE_SECONDS if known.owned else self._idle_seconds
                     wait = known.idle_since + patience - now
                     if wait <= 0:
-                        self._close(job, Phase.DONE if known.progress.all_done() else Phase.FAILED)
+                        self._close(job, known.outcome())
                         continue
                 due = wait if due is None else min(due, wait)
             return due
+
+    def settle(self) -> None:
+        """Close the jobs that nobody works on just now, without waiting: one that goes on is opened again."""
+        with self._lock:
+            for job, known in list(self._live.items()):
+                if not known.owned and not known.clients:
+                    self._close(job, known.outcome())
 
     def close_all(self) -> None:
         """The service ends: what still runs is closed as it stands."""
         with self._lock:
             for job, known in list(self._live.items()):
-                self._close(job, Phase.DONE if known.progress.all_done() else Phase.FAILED)
+                self._close(job, known.outcome())
 
     def _report_after(self) -> float:
         clients = sum(len(each.clients) for each in self._live.values())

@@ -121,6 +121,7 @@ def _start(request: dict[str, Any], timeout: float) -> None:
         if request[field] is not None:
             request[field] = str(Path(request[field]).absolute())
     path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
+    # Spark hands its own secrets to its workers so; a process that outlives them has no use for any.
     environment = {name: value for name, value in os.environ.items() if "SECRET" not in name}
     process = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs this
         [sys.executable, "-c", _PROGRAM],

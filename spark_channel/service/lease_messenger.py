@@ -4,9 +4,21 @@ import logging
 import threading
 from collections.abc import Callable
 
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import LimitError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits import LeaseLimiter, Leave, Reply, Request, decode_reply, encode
+from spark_channel.limits import (
+    Denied,
+    LeaseLimiter,
+    Leave,
+    Listen,
+    News,
+    Reply,
+    Request,
+    decode_reply,
+    encode,
+)
 from spark_channel.service.address import ServiceAddress
+from spark_channel.service.bells import LISTEN_SECONDS
 from spark_channel.service.connection import Connection
 
 __all__ = ["LeaseMessenger"]
@@ -14,10 +26,14 @@ __all__ = ["LeaseMessenger"]
 _log = logging.getLogger(__name__)
 
 _TIMEOUT = 2.0
+_LISTEN_AGAIN = 2.0
 
 
 class LeaseMessenger:
     """Keeps `limiter` in grants until `begin_close`, which gives back the rest of the last one.
+
+    Where so many share the limit that asks are far apart, a second thread listens for changes; it ends when
+    the service has heard of the end, or after a minute where that cannot be told.
 
     `before(timeout)` is called before the first message, and again after a failure, until it succeeds.
     """
@@ -36,16 +52,22 @@ class LeaseMessenger:
         self.limiter = LeaseLimiter(limit, job, name, patience=patience)
         self._before = before
         self._timeout = min(_TIMEOUT, patience / 2)
+        self._ended = threading.Event()
+        self._listener: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="spark-channel-lease", daemon=True)
         self._thread.start()
 
     def begin_close(self, until: float) -> None:
         """Payments are over; the thread ends when it said so, or cannot."""
         del until  # one message, which has a bound of its own
+        self._ended.set()
         self.limiter.close()
 
     def join(self, timeout: float) -> None:
+        end = SYSTEM_CLOCK.now() + timeout
         self._thread.join(timeout)
+        if self._listener is not None and not self._thread.is_alive():
+            self._listener.join(max(0.0, end - SYSTEM_CLOCK.now()))
 
     def _run(self) -> None:
         try:
@@ -69,7 +91,34 @@ class LeaseMessenger:
             return False
         else:
             self.limiter.receive(request, reply)
+            self._listen_if_seldom()
         return True
+
+    def _listen_if_seldom(self) -> None:
+        listens = self._listener is not None and self._listener.is_alive()
+        if not listens and self.limiter.listen() is not None:
+            self._listener = threading.Thread(target=self._listen, name="spark-channel-listen", daemon=True)
+            self._listener.start()
+
+    def _listen(self) -> None:
+        with Connection(self.connection.address) as connection:
+            while not self._ended.is_set() and (request := self.limiter.listen()) is not None:
+                if again_in := self._hear(connection, request):
+                    self._ended.wait(again_in)
+
+    def _hear(self, connection: Connection, request: Listen) -> float:
+        """Seconds until it is worth listening again."""
+        timeout = LISTEN_SECONDS + self._timeout
+        try:
+            for data in connection.stream("listen", encode(request), timeout=timeout):
+                answer = decode_reply(data)
+                if isinstance(answer, (News, Denied)):
+                    self.limiter.hear(request, answer)
+                if isinstance(answer, News) and answer.again_in is not None:
+                    return answer.again_in
+        except (ServiceUnavailableError, ServiceDeniedError):
+            pass  # the messenger meets the same trouble, and decides what it means
+        return _LISTEN_AGAIN
 
     def _ask(self, request: Request) -> Reply:
         if self._before is not None:

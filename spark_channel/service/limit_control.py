@@ -19,7 +19,7 @@ from spark_channel.limits import (
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.rendezvous import Advert, Rendezvous
 
-__all__ = ["KeptLimit", "LimitControl"]
+__all__ = ["KeptLimit", "LimitControl", "ask_limit"]
 
 _TIMEOUT = 5.0
 
@@ -73,7 +73,7 @@ class LimitControl:
         return self._change(Resume(self._find(name).name))
 
     def _change(self, request: Request) -> LimitStatus:
-        return _ask(self._find(request.limit).service, request)
+        return ask_limit(self._find(request.limit).service, request)
 
     def _find(self, name: str) -> KeptLimit:
         kept = self.all()
@@ -100,11 +100,16 @@ class LimitControl:
         found = []
         for name in names:
             with contextlib.suppress(ChannelError):  # a job that ended just now
-                found.append(KeptLimit(name, service, shared, _ask(service, Status(name))))
+                found.append(KeptLimit(name, service, shared, ask_limit(service, Status(name))))
         return found
 
 
-def _ask(service: ServiceAddress, request: Request) -> LimitStatus:
+def ask_limit(service: ServiceAddress, request: Request) -> LimitStatus:
+    """How a limit is, after `request`.
+
+    Raises:
+        ServiceUnavailableError: no answer. ServiceDeniedError: refused.
+    """
     from spark_channel.service.connection import Connection
 
     connection = Connection(service)

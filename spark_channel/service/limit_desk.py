@@ -3,14 +3,21 @@
 import hashlib
 import re
 import threading
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
-from spark_channel.clock import Clock
+from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
 from spark_channel.limits import (
     Denied,
+    Grant,
+    Joined,
+    Leave,
     LimitBook,
     LimitStatus,
+    Listen,
+    News,
     Pause,
     Reply,
     Request,
@@ -20,6 +27,7 @@ from spark_channel.limits import (
     encode,
 )
 from spark_channel.progress import JobProgress
+from spark_channel.service.bells import LISTEN_SECONDS, Bells
 from spark_channel.service.tokens import SERVICE_SCOPE
 
 if TYPE_CHECKING:
@@ -29,6 +37,10 @@ __all__ = ["LimitDesk", "job_limit", "limit_scope"]
 
 _PLAIN = re.compile(r"[A-Za-z0-9._:/-]{1,200}")
 _LONGEST_PART = 100
+_CHANGES = (Set, Pause, Resume)
+_Given = TypeVar("_Given")
+_SPARE = 1.25
+"""So that a growing number of clients is not written down at each step."""
 
 
 def job_limit(job: str) -> str:
@@ -48,11 +60,15 @@ class LimitDesk:
     """A `LimitBook` behind a counter: tokens are checked, jobs' own limits come and go with the jobs.
 
     A `JobListener`. A token of the service may do everything; one of a limit may spend it and look at it, not
-    change it. `book` takes the limits that several jobs share (`add_limit`), and the probes' `press`.
+    change it. `book` takes the limits that several jobs share (`add_limit`). Who listens waits here, in the
+    thread that carries the call, for what there is to tell; `end` wakes all of them.
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
         self.book = LimitBook(clock=clock)
+        self._bells = Bells()
+        self._on_longer: Callable[[float], None] | None = None
+        self._longest = 0.0
         self._lock = threading.Lock()
         self._jobs: dict[str, JobProgress] = {}
 
@@ -69,6 +85,7 @@ class LimitDesk:
     def job_closed(self, progress: JobProgress) -> None:
         name = job_limit(progress.job)
         self.book.remove(name)
+        self._bells.ring(name)
         with self._lock:
             self._jobs.pop(name, None)
 
@@ -80,32 +97,116 @@ class LimitDesk:
             RejoinError: the client is not known (any more).
             ServiceDeniedError, OptionError: the request makes no sense; nothing changed.
         """
-        changes = isinstance(request, (Set, Pause, Resume))
-        if scope != SERVICE_SCOPE and (changes or scope != limit_scope(request.limit.partition("@")[0])):
-            raise PermissionError("this token does not open that limit")
+        _check_scope(request, scope)
+        if isinstance(request, Listen):
+            raise ServiceDeniedError("who listens takes the action for it")
+        changes = isinstance(request, _CHANGES)
         reply = self.book.handle(request)
+        self._measure(reply)
+        if changes:
+            self._bells.ring(request.limit)
+        elif isinstance(request, Leave):
+            self._bells.ring(request.limit, request.client)
         if changes and isinstance(reply, LimitStatus):
             self._show(request.limit, reply)
         return reply
 
+    def remember_grants(self, seconds: float, on_longer: Callable[[float], None]) -> None:
+        """Call `on_longer` with a new bound before a grant that lives for more than `seconds` is told."""
+        with self._lock:
+            self._longest, self._on_longer = seconds, on_longer
+
+    def _measure(self, reply: Reply) -> None:
+        grant = reply.answer if isinstance(reply, Joined) else reply
+        if self._on_longer is None or not isinstance(grant, Grant):
+            return
+        seconds = grant.starts_in + grant.lasts
+        if seconds <= self._longest:
+            return
+        with self._lock:
+            if seconds > self._longest:
+                bound = _SPARE * seconds
+                self._on_longer(bound)
+                self._longest = bound
+
+    def press(self, name: str, factor: float, state: str) -> None:
+        """`LimitBook.press`, heard of at once."""
+        self.book.press(name, factor, state)
+        self._bells.ring(name)
+
+    def end(self) -> None:
+        """The service ends: nobody is kept waiting."""
+        self._bells.end()
+
+    def listen(self, request: Listen, scope: str = SERVICE_SCOPE) -> Iterator[Reply]:
+        """The news of a limit as they come, for a minute; nothing after a refusal, and at the end.
+
+        Raises:
+            PermissionError: the token is for something else.
+        """
+        _check_scope(request, scope)
+        return self._tell(request)
+
+    def _tell(self, request: Listen) -> Iterator[Reply]:
+        limit, client = request.limit, request.client
+        bell = self._bells.hang(limit, client)
+        if bell is None:
+            reply = _or_denied(self.book.handle, request)
+            yield replace(reply, again_in=LISTEN_SECONDS) if isinstance(reply, News) else reply
+            return
+        try:
+            until, told = SYSTEM_CLOCK.now() + LISTEN_SECONDS, request.version
+            while True:
+                bell.clear()
+                if not self._bells.is_up(limit, client, bell):
+                    return
+                reply = _or_denied(self.book.handle, request)
+                if not isinstance(reply, News):
+                    yield reply
+                    return
+                left = until - SYSTEM_CLOCK.now()
+                if left <= 0:
+                    yield replace(reply, again_in=0.0)
+                    return
+                if reply.version != told:
+                    told = reply.version
+                    yield reply
+                bell.wait(left)
+        finally:
+            self._bells.take_down(limit, client, bell)
+
     def endpoint(self, body: bytes, caller: "Caller") -> bytes:
         """`handle` for bytes from outside; what is refused is answered with `Denied`."""
+        return encode(_or_denied(lambda data: self.handle(decode_request(data), caller.scope), body))
+
+    def listen_endpoint(self, body: bytes, caller: "Caller") -> Iterator[bytes]:
+        """`listen` for bytes from outside."""
         try:
-            reply = self.handle(decode_request(body), caller.scope)
-        except RejoinError as error:
-            reply = Denied(str(error), rejoin=True)
-        except (ServiceDeniedError, OptionError) as error:
-            reply = Denied(str(error))
-        return encode(reply)
+            request = decode_request(body)
+            if not isinstance(request, Listen):
+                raise ServiceDeniedError("this action takes a Listen")
+        except ServiceDeniedError as error:
+            return iter((encode(Denied(str(error))),))
+        return (encode(reply) for reply in self.listen(request, caller.scope))
 
     def _show(self, name: str, status: LimitStatus) -> None:
         """A job's progress line shows the limit that holds now."""
         with self._lock:
             progress = self._jobs.get(name)
         if progress is not None:
-            note = "paused" if status.paused else status.pressure
-            progress.set_limits(_whole(status.rows_per_second), _whole(status.bytes_per_second), note)
+            progress.set_limits(*status.shown)
 
 
-def _whole(rate: float | None) -> int | None:
-    return None if rate is None else max(1, round(rate))
+def _check_scope(request: Request, scope: str) -> None:
+    spends = not isinstance(request, _CHANGES) and scope == limit_scope(request.limit.partition("@")[0])
+    if scope != SERVICE_SCOPE and not spends:
+        raise PermissionError("this token does not open that limit")
+
+
+def _or_denied(handle: Callable[[_Given], Reply], given: _Given) -> Reply:
+    try:
+        return handle(given)
+    except RejoinError as error:
+        return Denied(str(error), rejoin=True)
+    except (ServiceDeniedError, OptionError) as error:
+        return Denied(str(error))

@@ -80,20 +80,30 @@ class Probe:
 def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
     """A probe's measure: the first value of the first row that a connector's `query` brings.
 
-    `options` are those of `spark.read.format("channel")`, such as `url` and `query`.
+    `options` are those of `spark.read.format("channel")`, such as `url`, `query`, `user` and `password`. They are
+    taken anew for each measurement: one is tried once, in a session of its own, whatever the ones before it met,
+    with the password that `${file:PATH}` holds by then.
 
     Raises:
         OptionError: no connector reads that.
     """
-    from spark_channel.connectors import load_reader
+    from spark_channel.connectors import find_connector
 
-    reader, _ = load_reader(options)
+    given = {name.lower(): value for name, value in options.items()}
+    connector = find_connector(given, "reader")
+    if "retryseconds" in connector.reader_class().Options.names():
+        given.setdefault("retryseconds", 0)  # the next measurement is the next try
+    connector.reader_with(given)
 
     def measure() -> float:
+        reader, _ = connector.reader_with(given)
         for split in reader.split(1):
             for batch in reader.read(split):
                 if batch.num_rows:
-                    return float(batch.column(0)[0].as_py())
+                    value = batch.column(0)[0].as_py()
+                    if value is None:
+                        raise SourceError("the probe's query brought NULL")
+                    return float(value)
         raise SourceError("the probe's query brought no row")
 
     return measure

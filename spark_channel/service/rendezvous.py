@@ -32,7 +32,10 @@ _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @dataclass(frozen=True, slots=True)
 class Advert:
-    """One service: its address, its process, and the process whose end is its own (pid and `started`)."""
+    """One service: its address, its process, and the process whose end is its own (pid and `started`).
+
+    `grant_seconds`: none of its grants outlives its own end for longer.
+    """
 
     address: ServiceAddress
     service_pid: int
@@ -41,6 +44,7 @@ class Advert:
     watch_started: str
     nonce: str
     namespace: str
+    grant_seconds: float = 1.0
 
     @classmethod
     def of_this_process(cls, address: ServiceAddress, watch_pid: int, watch_started: str) -> "Advert":
@@ -78,6 +82,7 @@ _FIELDS = {
     "watch_started": str,
     "nonce": str,
     "namespace": str,
+    "grant_seconds": float,
 }
 
 

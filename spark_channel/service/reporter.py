@@ -10,6 +10,7 @@ from spark_channel.errors import ChannelError
 from spark_channel.progress import Counters, JobSpec, Snapshot
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.connection import Connection
+from spark_channel.service.limit_watch import LimitWatch
 
 __all__ = ["Reporter"]
 
@@ -26,11 +27,17 @@ _SLOWEST_REPORT = 60.0
 class Reporter:
     """Reports what changed, as often as the service wishes, and is heard every 3 s at least.
 
+    `stop_reason` is why the service wants the task to stop, empty while it does not. `watch` looks at the
+    limit that the job shares with others: the service lets one of a job's tasks tell it.
     What is lost is sent again with the next report; the task never hears of it, a warning is logged once.
     """
 
-    def __init__(self, address: ServiceAddress, job: str, client: str, spec: JobSpec) -> None:
+    def __init__(
+        self, address: ServiceAddress, job: str, client: str, spec: JobSpec, watch: LimitWatch | None = None
+    ) -> None:
         self.connection = Connection(address)
+        self.watch = watch
+        self._watching = False
         self._job = job
         self._client = client
         self._spec = spec
@@ -39,6 +46,7 @@ class Reporter:
         self._until: float | None = None
         self._introduced = False
         self._warned = False
+        self.stop_reason = ""
         self._thread = threading.Thread(target=self._run, name="spark-channel-report", daemon=True)
         self._thread.start()
 
@@ -72,6 +80,8 @@ class Reporter:
             _log.exception("the reporting of counters failed; the task goes on without it")
         finally:
             self.connection.close()
+            if self.watch is not None:
+                self.watch.connection.close()
 
     def _report(self) -> None:
         pause, retry = _FIRST_REPORT_AFTER, _FIRST_RETRY
@@ -117,13 +127,18 @@ class Reporter:
             "snapshots": [each.to_json() for each in snapshots],
             "leaving": leaving,
         }
+        if self.watch is not None and self._watching and not leaving:
+            body["shared_limit"] = self.watch.look(timeout)
         if not self._introduced:
             body["spec"] = self._spec.to_json()
-        after = self.connection.call("report", body, timeout=timeout).get("report_after")
-        if after is None:
+        reply = self.connection.call("report", body, timeout=timeout)
+        if reply.get("report_after") is None:
             body["spec"] = self._spec.to_json()
-            after = self.connection.call("report", body, timeout=timeout).get("report_after")
+            reply = self.connection.call("report", body, timeout=timeout)
         self._introduced = True
+        self._watching = reply.get("watch") is True
+        self.stop_reason = str(reply.get("stop") or self.stop_reason)
+        after = reply.get("report_after")
         return min(max(0.1, float(after)), _SLOWEST_REPORT) if isinstance(after, (int, float)) else _HEARTBEAT
 
     def _warn(self, error: ChannelError) -> None:

@@ -81,6 +81,7 @@ class ServiceServer:
             "status": json_endpoint(self._status),
             "job_report": json_endpoint(self._job_report),
             "coordinator": self.limits.endpoint,
+            "listen": self.limits.listen_endpoint,
             "limits": json_endpoint(self._limits),
         }
         self._shell: FlightShell | None = None
@@ -146,6 +147,7 @@ class ServiceServer:
             self._stopping = True
             self._wake.notify_all()
         keeper.join()
+        self.limits.end()
         _shut(shell)
         self.jobs.close_all()
 
@@ -200,7 +202,9 @@ class ServiceServer:
 
     def _report(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=("job", "client", "snapshots"), optional=("spec", "leaving"))
+        wire.fields(
+            body, required=("job", "client", "snapshots"), optional=("spec", "leaving", "shared_limit")
+        )
         job, client = wire.identifier(body["job"], "job"), wire.identifier(body["client"], "client")
         given = body["snapshots"]
         if not isinstance(given, list) or len(given) > _MOST_SNAPSHOTS_PER_REPORT:
@@ -211,9 +215,27 @@ class ServiceServer:
         spec = JobSpec.from_json(body["spec"]) if body.get("spec") is not None else None
         snapshots = [Snapshot.from_json(each) for each in given]
         after = self.jobs.report(job, client, snapshots, spec=spec, leaving=leaving)
+        if body.get("shared_limit") is not None and after is not None:
+            self._show_shared(job, body["shared_limit"])
         if spec is not None or leaving:
             self._nudge()
-        return {"report_after": after}
+        return {
+            "report_after": after,
+            "stop": self.jobs.stop_reason(job),
+            "watch": self.jobs.watches(job, client),
+        }
+
+    def _show_shared(self, job: str, data: Any) -> None:
+        """The limit that the job shares with others, as one of its tasks saw it just now."""
+        if not isinstance(data, dict):
+            raise wire.RequestError("shared_limit is an object")
+        wire.fields(data, required=("rows_per_second", "bytes_per_second", "note"))
+        rows, nbytes, note = data["rows_per_second"], data["bytes_per_second"], data["note"]
+        if any(each is not None and (type(each) is not int or each < 1) for each in (rows, nbytes)):
+            raise wire.RequestError("a speed is a whole number, 1 or more, or null")
+        if not isinstance(note, str):
+            raise wire.RequestError("note is a text")
+        self._find(job).set_shared_limits(rows, nbytes, note)
 
     def _enter(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)

@@ -2,8 +2,11 @@
 
 import hashlib
 import hmac
+import logging
 import os
 import re
+from dataclasses import replace
+from pathlib import Path
 from typing import Self
 
 from spark_channel.errors import OptionError, ServiceUnavailableError
@@ -11,19 +14,20 @@ from spark_channel.limits import LimitStatus, Pause, Request, Resume, Set, Statu
 from spark_channel.options import parse_amount
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.client import SharedLimitAddress
-from spark_channel.service.limit_control import LimitControl
+from spark_channel.service.limit_control import LimitControl, ask_limit
 from spark_channel.service.limit_desk import limit_scope
 from spark_channel.service.probe import Probe
 from spark_channel.service.processes import started
 from spark_channel.service.rendezvous import Advert, Rendezvous
 from spark_channel.service.server import ServiceServer, TlsFiles
 
-__all__ = ["SharedLimit", "find_shared_limit", "limit_advert", "spending_token"]
+__all__ = ["SharedLimit", "find_shared_limit", "limit_advert", "shared_speed", "spending_token"]
+
+_log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
-_REMOTE = re.compile(r"(?P<host>[^/\s]+):(?P<port>\d+)/(?P<name>[^/]+)")
-_PREDECESSOR_SECONDS = 1.0
-"""How long what a killed predecessor granted may still be spent: one horizon, up to 300 clients."""
+_TLS_ROOT = "SPARK_CHANNEL_TLS_ROOT"
+_REMOTE = re.compile(r"(?P<tls>tls://)?(?P<host>[^/\s]+):(?P<port>\d+)/(?P<name>[^/]+)")
 
 
 class SharedLimit:
@@ -77,8 +81,7 @@ class SharedLimit:
         port = self._port or (predecessor.address.port if predecessor else 0)
         token = predecessor.address.token if predecessor else None
         server = self._listen(port, token)
-        slowest = min(rate for rate in self._rates if rate is not None)
-        seconds = max(_PREDECESSOR_SECONDS, 2.0 / slowest) if predecessor else 0.0
+        seconds = predecessor.grant_seconds if predecessor else 0.0
         server.limits.book.add_limit(
             self.name, *self._rates, per_mark=self._per_mark, predecessor_seconds=seconds
         )
@@ -92,9 +95,20 @@ class SharedLimit:
                 f"a limit {self.name!r} is served on this host already", option="name", got=self.name
             )
         self._server, self._advert = server, advert
+
+        def remember(longest: float) -> None:
+            try:
+                rendezvous.publish(file, replace(advert, grant_seconds=longest), replace=advert.nonce)
+            except (OSError, ServiceUnavailableError) as error:
+                _log.warning("a restart of limit %r may exceed it for %g s: %s", self.name, longest, error)
+
+        # Grants of the predecessor, too, may outlive a restart right now.
+        server.limits.remember_grants(max(seconds, advert.grant_seconds), remember)
+        if seconds > advert.grant_seconds:
+            remember(seconds)
         if self._probe is not None:
-            book, name = server.limits.book, self.name
-            self._probe.start(lambda factor, text: book.press(name, factor, text))
+            desk, name = server.limits, self.name
+            self._probe.start(lambda factor, text: desk.press(name, factor, text))
         return self
 
     def stop(self) -> None:
@@ -119,8 +133,8 @@ class SharedLimit:
 
     @property
     def address(self) -> str:
-        """What option `sharedLimit` takes on other hosts: `host:port/name`."""
-        return f"{self._serving().address}/{self.name}"
+        """What option `sharedLimit` takes on other hosts: `host:port/name`, with TLS `tls://host:port/name`."""
+        return f"{'tls://' if self._tls else ''}{self._serving().address}/{self.name}"
 
     @property
     def token(self) -> str:
@@ -174,6 +188,8 @@ class SharedLimit:
 def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress:
     """The limit that option `sharedLimit` names: `name` on this host, or `host:port/name` with its token.
 
+    `tls://host:port/name` is checked against the PEM certificate that `SPARK_CHANNEL_TLS_ROOT` names.
+
     Raises:
         OptionError: there is none of this name here, or the token is missing.
     """
@@ -184,7 +200,8 @@ def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress
                 f"option 'sharedLimit' got {text!r}, an address; it needs option 'sharedLimitToken'",
                 option="sharedLimitToken",
             )
-        service = ServiceAddress(remote["host"], int(remote["port"]), token)
+        root = _trusted() if remote["tls"] else None
+        service = ServiceAddress(remote["host"], int(remote["port"]), token, root)
         return SharedLimitAddress(service, _checked(remote["name"]))
     name = _checked(text.strip())
     advert = Rendezvous().read(limit_advert(name))
@@ -203,6 +220,33 @@ def find_shared_limit(text: str, token: str | None = None) -> SharedLimitAddress
         address.host, address.port, spending_token(address.token, name), address.tls_root
     )
     return SharedLimitAddress(spending, name)
+
+
+def _trusted() -> str:
+    """The certificate that a remote service with TLS is checked against."""
+    path = os.environ.get(_TLS_ROOT, "")
+    try:
+        return Path(path).read_text(encoding="ascii")
+    except (OSError, UnicodeError):
+        raise OptionError(
+            f"a sharedLimit that begins with tls:// needs the PEM file of its certificate in {_TLS_ROOT} on the "
+            f"driver's host; {path!r} cannot be read",
+            option="sharedLimit",
+        ) from None
+
+
+def shared_speed(limit: SharedLimitAddress) -> tuple[int | None, int | None]:
+    """(rows, bytes) per second that `limit` is set to now; None = unlimited, or it does not answer now.
+
+    Raises:
+        ServiceDeniedError: the token is wrong, or there is no such limit.
+    """
+    try:
+        status = ask_limit(limit.service, Status(limit.name))
+    except ServiceUnavailableError:
+        return None, None
+    rows, nbytes, _ = status.shown
+    return rows, nbytes
 
 
 def spending_token(service_token: str, name: str) -> str:

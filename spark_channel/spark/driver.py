@@ -6,31 +6,28 @@ import os
 import re
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
-from spark_channel.errors import LimitError
-from spark_channel.options import CommonOptions
+from spark_channel.errors import LimitError, OptionError
+from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import (
     ServiceAddress,
     ServiceControl,
     ServiceSettings,
-    SharedLimitAddress,
     driver_pid,
     ensure_service,
     find_service,
-    find_shared_limit,
 )
+from spark_channel.spark.job_limits import is_limited
 
 __all__ = [
     "JobReporter",
     "command_of",
     "default_parallelism",
-    "is_limited",
-    "limit_scope_of",
     "reach_service",
     "service_settings",
-    "shared_limit_of",
 ]
 
 _log = logging.getLogger(__name__)
@@ -59,21 +56,31 @@ def default_parallelism(command: str) -> int:
 def service_settings(command: str) -> ServiceSettings:
     """Where a service that executors must reach binds: the loopback for a local master.
 
-    `SPARK_CHANNEL_HOST` and `SPARK_CHANNEL_PORT` in the driver's environment win.
+    `SPARK_CHANNEL_HOST` and `SPARK_CHANNEL_PORT` in the driver's environment win. It speaks TLS where
+    `SPARK_CHANNEL_TLS_CERTIFICATE` and `SPARK_CHANNEL_TLS_KEY` name PEM files there; tasks trust the
+    certificate, or `SPARK_CHANNEL_TLS_ROOT`.
+
+    Raises:
+        OptionError: a certificate without its key, or a key without its certificate.
     """
-    port = int(os.environ.get("SPARK_CHANNEL_PORT", "0"))
+    settings = ServiceSettings(
+        port=int(os.environ.get("SPARK_CHANNEL_PORT", "0")),
+        tls_certificate=os.environ.get("SPARK_CHANNEL_TLS_CERTIFICATE") or None,
+        tls_key=os.environ.get("SPARK_CHANNEL_TLS_KEY") or None,
+        tls_root=os.environ.get("SPARK_CHANNEL_TLS_ROOT") or None,
+    )
+    if (settings.tls_certificate is None) != (settings.tls_key is None):
+        raise OptionError(
+            "SPARK_CHANNEL_TLS_CERTIFICATE and SPARK_CHANNEL_TLS_KEY go together",
+            option="SPARK_CHANNEL_TLS_KEY",
+        )
     if host := os.environ.get("SPARK_CHANNEL_HOST"):
-        return ServiceSettings(host=host, port=port)
+        return replace(settings, host=host)
     if _LOCAL_MASTER.search(command):
-        return ServiceSettings(port=port)
+        return settings
     match = _DRIVER_HOST.search(command)
     name = match.group(1) if match else os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()
-    return ServiceSettings(host=socket.gethostbyname(name), port=port)
-
-
-def is_limited(options: CommonOptions) -> bool:
-    """Whether a speed must hold over the whole job."""
-    return bool(options.rows_per_second or options.bytes_per_second or options.shared_limit)
+    return replace(settings, host=socket.gethostbyname(name))
 
 
 def reach_service(options: CommonOptions) -> ServiceAddress | None:
@@ -82,7 +89,7 @@ def reach_service(options: CommonOptions) -> ServiceAddress | None:
     Raises:
         ServiceUnavailableError: a limit asks for it and it cannot be started.
     """
-    if is_limited(options) or getattr(options, "max_connections", None):
+    if is_limited(options) or getattr(options, "max_connections", None) or _counts_dirty_rows(options):
         return ensure_service(service_settings(command_of()))
     try:
         return find_service()
@@ -91,24 +98,11 @@ def reach_service(options: CommonOptions) -> ServiceAddress | None:
         return None
 
 
-def shared_limit_of(options: CommonOptions) -> SharedLimitAddress | None:
-    """Where the limit of option `sharedLimit` is kept; found on the driver's host, before any task runs.
-
-    Raises:
-        OptionError: it is not served, or its token is missing.
-    """
-    if options.shared_limit is None:
-        return None
-    token = options.shared_limit_token
-    return find_shared_limit(options.shared_limit, None if token is None else token.get_secret_value())
-
-
-def limit_scope_of(options: CommonOptions) -> str:
-    """What the limit holds for, as people read it."""
-    if options.shared_limit is not None:
-        return f"shared limit {options.shared_limit}"
-    per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
-    return "each Spark task" if per_task else "the whole job"
+def _counts_dirty_rows(options: CommonOptions) -> bool:
+    """Whether tasks must know of each other's refused rows."""
+    if not isinstance(options, WriteOptions) or not options.tolerates_dirty_rows:
+        return False
+    return options.most_dirty_rows is not None or options.max_dirty_fraction is not None
 
 
 class JobReporter:

@@ -2,30 +2,29 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from spark_channel.connectors import FetchSize, find_connector, load_reader
+from spark_channel.connectors import FetchSize, find_connector
 from spark_channel.connectors.describe import describe
-from spark_channel.options import CommonOptions, ReadOptions
-from spark_channel.pipeline import GroupRead
-from spark_channel.planning import TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Task, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
-from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
-from spark_channel.spark.driver import (
-    command_of,
-    default_parallelism,
-    limit_scope_of,
-    reach_service,
-    shared_limit_of,
-)
+from spark_channel.service import run_id
+from spark_channel.spark.driver import command_of, default_parallelism, reach_service
 from spark_channel.spark.hangup import HangupWatch
+from spark_channel.spark.job_limits import JobLimits
+from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
-from spark_channel.spark.task import TaskLink
+
+if TYPE_CHECKING:
+    from spark_channel.service import ServiceAddress, SharedLimitAddress
 
 __all__ = ["ChannelPartition", "ChannelReader"]
 
@@ -40,10 +39,12 @@ class ChannelPartition(InputPartition):
         group: TaskGroup,
         plan: str,
         spec: JobSpec,
-        service: ServiceAddress | None,
-        shared_limit: SharedLimitAddress | None,
+        service: "ServiceAddress | None",
+        shared_limit: "SharedLimitAddress | None",
+        fetch: FetchSize,
     ) -> None:
         super().__init__(group.id)
+        self.fetch = fetch
         self.shared_limit = shared_limit
         self.group = group
         self.plan = plan
@@ -51,26 +52,39 @@ class ChannelPartition(InputPartition):
         self.service = service
 
 
+@portable
 class ChannelReader(DataSourceReader):
-    """Made in a planner process, where `partitions` runs; pickled; `read` runs in executors."""
+    """Made in a planner process, where `partitions` runs; pickled; `read` runs in executors.
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, parallelism: int | None) -> None:
-        reader, warnings = load_reader(options)
+    `load` is unique per `load()`. A self-join may plan both its sides, each with a reader of its own: what
+    they have in common is `load`, and with it the limit.
+    """
+
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, parallelism: int | None, load: str
+    ) -> None:
+        connector = find_connector(options, "reader")
+        reader, warnings = connector.reader_with(options)
         for warning in warnings:
             _log.warning(warning)
         self._schema = as_arrow(schema)
         self._reader = reader.with_schema(self._schema)
         self._options: ReadOptions = reader.options
-        self._source = f"{find_connector(options, 'reader').name} {describe(reader.options)}"
+        self._source = f"{connector.name} {describe(reader.options)}"
         self._parallelism = parallelism
+        self._load = load
 
     def partitions(self) -> list[InputPartition]:
         parallelism = self._parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
-        self._reader.fetch_size = fetch_size(self._options, channels)
+        limits = JobLimits.of(self._options)
         splits = self._reader.split(split_advice(channels))
         tasks = merge_tasks(splits, reader_marks=[self._reader.resource_mark(split) for split in splits])
-        groups = assign_fairly(tasks, channels, self._options.channels_per_task)
+        per_mark = self._options.limit_per_mark
+        if per_mark:
+            groups = assign_by_mark(tasks, channels, self._options.channels_per_task)
+        else:
+            groups = assign_fairly(tasks, channels, self._options.channels_per_task)
         spec = JobSpec(
             "read",
             name=self._options.job_id or "",
@@ -80,25 +94,34 @@ class ChannelReader(DataSourceReader):
             splits=len(splits),
             rows_expected=_total([split.rows for split in splits]),
             bytes_expected=_total([split.nbytes for split in splits]),
-            rows_per_second=self._options.rows_per_second,
-            bytes_per_second=self._options.bytes_per_second,
-            limit_scope=limit_scope_of(self._options),
+            **limits.of_spec(per_mark=per_mark),
         )
-        shared_limit = shared_limit_of(self._options)
         service = reach_service(self._options)
-        plan = new_job_id()
-        return [ChannelPartition(group, plan, spec, service, shared_limit) for group in groups]
+        fetch = limits.fetch_size(channels)
+        return [ChannelPartition(group, self._load, spec, service, limits.address, fetch) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ChannelPartition):
             return  # Spark makes one empty partition of none
+        from spark_channel.pipeline import GroupRead
+        from spark_channel.spark.task import TaskLink
+
         watch = HangupWatch()
+        self._reader.fetch_size = partition.fetch  # Spark pickles the reader before it asks for partitions
         task = TaskContext.get()
         assert task is not None
         job = run_id(partition.plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
         with contextlib.ExitStack() as stack:
             link = stack.enter_context(
-                TaskLink(partition.service, job, partition.spec, self._options, f"group {partition.group.id}")
+                TaskLink(
+                    partition.service,
+                    job,
+                    partition.spec,
+                    self._options,
+                    f"group {partition.group.id}",
+                    partition.shared_limit,
+                    mark=partition.group.tasks[0].reader_mark if partition.spec.per_mark else None,
+                )
             )
             group = GroupRead(
                 self._reader,
@@ -119,13 +142,19 @@ class ChannelReader(DataSourceReader):
             yield from group.batches()
 
 
+def assign_by_mark(tasks: Sequence[Task], channels: int, channels_per_group: int) -> list[TaskGroup]:
+    """Groups whose tasks load one resource each, so that a group pays one limit."""
+    marks: dict[str | None, list[Task]] = {}
+    for task in tasks:
+        marks.setdefault(task.reader_mark, []).append(task)
+    groups: list[TaskGroup] = []
+    for number, alike in enumerate(marks.values()):
+        share = max(1, channels // len(marks) + (number < channels % len(marks)))
+        for group in assign_fairly(alike, share, channels_per_group):
+            groups.append(replace(group, id=len(groups)))
+    return groups
+
+
 def _total(estimates: list[int | None]) -> int | None:
     known = [estimate for estimate in estimates if estimate is not None]
     return sum(known) if len(known) == len(estimates) else None
-
-
-def fetch_size(options: CommonOptions, channels: int) -> FetchSize:
-    """About half a second of the limit over all channels: a fetch is sent before it is paid."""
-    rows, nbytes = options.rows_per_second, options.bytes_per_second
-    share = 2 * channels
-    return FetchSize(rows and max(1, rows // share), nbytes and max(1, nbytes // share))

@@ -2,13 +2,14 @@
 
 import atexit
 import logging
-from collections import deque
+from collections import OrderedDict
 from typing import Any
+from weakref import WeakSet
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, advertise, ensure_service
 from spark_channel.spark.driver import command_of, service_settings
@@ -16,14 +17,24 @@ from spark_channel.spark.planner_call import ask_planner
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.source import ChannelDataSource
 
-__all__ = ["last_report", "register", "service_of"]
+__all__ = ["context_of", "last_report", "register", "service_of"]
 
 _log = logging.getLogger(__name__)
+_HIDDEN = "spark.sql.redaction.options.regex"
 
 _services: dict[int, ServiceServer] = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""
 
-_reports: deque[TransferReport] = deque(maxlen=100)
+_reports: OrderedDict[str, TransferReport] = OrderedDict()
+"""By job, in the order in which they finished."""
+
+_REPORTS_KEPT = 100
+
+_registered: WeakSet[SparkSession] = WeakSet()
+"""Spark warns each time that a name is registered again."""
+
+_remote: set[int] = set()
+"""Spark Connect sessions that were registered; their jobs are counted elsewhere."""
 
 
 def register(spark: SparkSession, *, progress: bool = True) -> None:
@@ -31,9 +42,23 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
 
     With `progress`, the service that every job reports to runs in this Python process, and shows a
     progress line in a terminal, a cell in a notebook, a log line each 30 s elsewhere. Under Spark Connect
-    the driver is elsewhere: `format("channel")` is registered, and jobs log their summary there.
+    the driver is elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
     """
-    context = _context_of(spark)
+    context = context_of(spark)
+    if spark not in _registered:
+        _register_format(spark, context)
+        _hide_logins(spark)
+        _registered.add(spark)
+    if context is None:
+        _remote.add(id(spark))
+    elif progress:
+        try:
+            _serve(_jvm_of(context))
+        except ChannelError as error:
+            _log.warning("progress is not shown: %s", error)
+
+
+def _register_format(spark: SparkSession, context: Any) -> None:
     source: type[ChannelDataSource] = ChannelDataSource
     if context is not None:
         ship_wheel(context)
@@ -45,11 +70,12 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
         # Spark 4.0 takes a name once, and has found this class through pyspark_channel before.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":
             raise
-    if context is not None and progress:
-        try:
-            _serve(_jvm_of(context))
-        except ChannelError as error:
-            _log.warning("progress is not shown: %s", error)
+
+
+def _hide_logins(spark: SparkSession) -> None:
+    """Plans and event logs show a source's options, but for those whose names Spark knows to hide."""
+    if spark.conf.get(_HIDDEN, None) in (None, "(?i)url"):  # unset, or Spark's default: another is the user's
+        spark.conf.set(_HIDDEN, "(?i)url|uri|driverOptions|tunnelStore")
 
 
 def service_of(spark: SparkSession) -> ServiceAddress:
@@ -58,7 +84,7 @@ def service_of(spark: SparkSession) -> ServiceAddress:
     Raises:
         ServiceUnavailableError: it cannot be started.
     """
-    context = _context_of(spark)
+    context = context_of(spark)
     if context is None:
         return ask_planner(spark)
     jvm = _jvm_of(context)
@@ -70,23 +96,37 @@ def service_of(spark: SparkSession) -> ServiceAddress:
 def last_report() -> TransferReport | None:
     """What the last finished job of this process counted; None before one has finished.
 
-    Jobs are known after `register`. A write has finished when `save()` returns; a read, up to half a second
-    after the action that ran it.
+    Jobs are known after `register`. A write has finished when `save()` returns, a read or a throttled
+    DataFrame when the action that ran it has.
+
+    Raises:
+        UnsupportedError: only Spark Connect sessions were registered, whose jobs are counted on the
+            driver's host.
     """
-    return _reports[-1] if _reports else None
+    if not _services and _remote:
+        raise UnsupportedError(
+            "last_report has nothing under Spark Connect: jobs are counted on the driver's host, and the "
+            "summary of those with a limit is in the driver's log"
+        )
+    for server in _services.values():
+        server.jobs.settle()
+    return next(reversed(_reports.values()), None)
 
 
 class _Keeper:
-    """Keeps the reports of finished jobs."""
+    """Keeps the reports of finished jobs; one that was closed too early and went on has one report."""
 
     def job_opened(self, progress: JobProgress) -> None:
         """Nothing to keep yet."""
 
     def job_closed(self, progress: JobProgress) -> None:
-        _reports.append(progress.report())
+        _reports.pop(progress.job, None)
+        _reports[progress.job] = progress.report()
+        while len(_reports) > _REPORTS_KEPT:
+            _reports.popitem(last=False)
 
 
-def _context_of(spark: SparkSession) -> Any:
+def context_of(spark: SparkSession) -> Any:
     """The SparkContext, or None under Spark Connect, where there is none on this side."""
     try:
         return spark.sparkContext
@@ -103,7 +143,7 @@ def _serve(jvm: int) -> None:
     if jvm in _services:
         return
     settings = service_settings(command_of(jvm))
-    server, display = ServiceServer(settings.host, settings.port), ProgressDisplay()
+    server, display = ServiceServer(settings.host, settings.port, tls=settings.tls), ProgressDisplay()
     server.jobs.subscribe(_Keeper())
     server.jobs.subscribe(display)
     address = server.start()

@@ -4,22 +4,26 @@
 pickled, and used in executors. See each class for what runs where.
 """
 
+import uuid
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import load_reader
-from spark_channel.errors import UnsupportedError
+from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_spark
 
 if TYPE_CHECKING:
     from spark_channel.spark.read import ChannelReader
+    from spark_channel.spark.stream_read import ChannelStreamReader
+    from spark_channel.spark.stream_write import ChannelStreamWriter
     from spark_channel.spark.write import ChannelWriter
 
 __all__ = ["ChannelDataSource"]
 
 
+@portable
 class ChannelDataSource(DataSource):
     """Spark's door to every connector: `spark.read.format("channel")`, `df.write.format("channel")`.
 
@@ -30,28 +34,41 @@ class ChannelDataSource(DataSource):
     parallelism: ClassVar[int | None] = None
     """The session's default parallelism, where `register` could tell it."""
 
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        self._load = uuid.uuid4().hex[:12]
+        """Names this `load()`: Spark makes one object of it, which it pickles for every call below."""
+
     @classmethod
     def name(cls) -> str:
         return "channel"
 
     def schema(self) -> StructType:
+        from spark_channel.tunnel.options import is_stream
+
+        if is_stream(self.options):
+            from spark_channel.tunnel.source import StreamSource
+
+            return as_spark(StreamSource(self.options).feed.schema())
         reader, _ = load_reader(self.options)
         return as_spark(reader.schema())
 
     def reader(self, schema: StructType) -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader
 
-        return ChannelReader(self.options, schema, self.parallelism)
+        return ChannelReader(self.options, schema, self.parallelism, self._load)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
         from spark_channel.spark.write import ChannelWriter
 
         return ChannelWriter(self.options, schema, overwrite)
 
-    def streamReader(self, schema: StructType):  # type: ignore[no-untyped-def]  # noqa: N802
-        raise UnsupportedError("format 'channel' reads in batch only: use spark.read, not spark.readStream")
+    def streamReader(self, schema: StructType) -> "ChannelStreamReader":  # noqa: N802
+        from spark_channel.spark.stream_read import stream_reader
 
-    def streamWriter(self, schema: StructType, overwrite: bool):  # type: ignore[no-untyped-def]  # noqa: N802
-        raise UnsupportedError(
-            "format 'channel' writes in batch only: use df.write, or foreachBatch in a stream"
-        )
+        return stream_reader(self.options, schema, self.parallelism)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
+        from spark_channel.spark.stream_write import stream_writer
+
+        return stream_writer(self.options, schema, overwrite)

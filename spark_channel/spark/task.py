@@ -1,14 +1,15 @@
 """What a Spark task holds of its job: counters that are reported, and the limit that it pays."""
 
 from contextlib import AbstractContextManager, nullcontext
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from spark_channel.channel import Limiter
-from spark_channel.limits import Meter
 from spark_channel.options import CommonOptions
 from spark_channel.progress import Counters, JobSpec
-from spark_channel.service import ServiceAddress, ServiceClient, SharedLimitAddress
-from spark_channel.spark.driver import is_limited
+from spark_channel.spark.job_limits import is_limited
+
+if TYPE_CHECKING:
+    from spark_channel.service import ServiceAddress, ServiceClient, SharedLimitAddress
 
 __all__ = ["TaskLink"]
 
@@ -23,20 +24,21 @@ class TaskLink:
 
     def __init__(
         self,
-        address: ServiceAddress | None,
+        address: "ServiceAddress | None",
         job: str,
         spec: JobSpec,
         options: CommonOptions,
         task_name: str,
-        shared_limit: SharedLimitAddress | None = None,
+        shared_limit: "SharedLimitAddress | None" = None,
+        mark: str | None = None,
     ) -> None:
-        self._client = (
-            None if address is None else ServiceClient(address, job, spec, shared_limit=shared_limit)
-        )
+        self._client = None if address is None else _client(address, job, spec, shared_limit)
         self.limiter: Limiter | None = None
         if self._client is not None and is_limited(options):
-            self.limiter = self._client.limiter(task_name)
+            self.limiter = self._client.limiter(task_name, mark=mark)
         elif options.rows_per_second_per_task or options.bytes_per_second_per_task:
+            from spark_channel.limits import Meter
+
             self.limiter = Meter(options.rows_per_second_per_task, options.bytes_per_second_per_task)
 
     def counters(
@@ -52,6 +54,15 @@ class TaskLink:
         make = Counters if self._client is None else self._client.counters
         return make(task, attempt, scan=scan, rows_expected=rows_expected, bytes_expected=bytes_expected)
 
+    def hear(self) -> None:
+        """Ask the service now whether the job should stop: a task that begins late has heard nothing yet."""
+        if self._client is not None:
+            self._client.introduce()
+
+    def stop_reason(self) -> str:
+        """Why the whole job should stop, as last heard; empty while it should not."""
+        return "" if self._client is None else self._client.stop_reason
+
     def permit(self) -> AbstractContextManager[object]:
         """One of the job's `maxConnections`, for a `with` block; waits while others hold them all."""
         return nullcontext() if self._client is None else self._client.permit()
@@ -62,3 +73,11 @@ class TaskLink:
     def __exit__(self, *_error: object) -> None:
         if self._client is not None:
             self._client.close()
+
+
+def _client(
+    address: "ServiceAddress", job: str, spec: JobSpec, shared_limit: "SharedLimitAddress | None"
+) -> "ServiceClient":
+    from spark_channel.service import ServiceClient
+
+    return ServiceClient(address, job, spec, shared_limit=shared_limit)

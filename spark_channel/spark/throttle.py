@@ -15,8 +15,8 @@ from spark_channel.options import CommonOptions
 from spark_channel.pipeline.pace import Pacer
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
-from spark_channel.spark.driver import is_limited, limit_scope_of, shared_limit_of
 from spark_channel.spark.hangup import HangupWatch
+from spark_channel.spark.job_limits import JobLimits, is_limited
 from spark_channel.spark.session import service_of
 from spark_channel.spark.task import TaskLink
 
@@ -62,15 +62,13 @@ def throttle(
             "throttle takes rows_per_second, bytes_per_second or shared_limit", option="rowsPerSecond"
         )
     _warn_of_barriers(df)
+    limits = JobLimits.of(options)
     spec = JobSpec(
         "throttle",
-        rows_per_second=options.rows_per_second,
-        bytes_per_second=options.bytes_per_second,
-        limit_scope=limit_scope_of(options),
+        **limits.of_spec(),
     )
-    shared = shared_limit_of(options)
     return df.mapInArrow(
-        _Throttle(service_of(df.sparkSession), new_job_id(), spec, options, shared), df.schema
+        _Throttle(service_of(df.sparkSession), new_job_id(), spec, options, limits.address), df.schema
     )
 
 

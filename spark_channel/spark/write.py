@@ -3,7 +3,7 @@
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -11,14 +11,17 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors import Receipt, WriteContext, find_connector, load_writer
+from spark_channel.connectors import Receipt, WriteContext, find_connector
 from spark_channel.connectors.describe import describe
+from spark_channel.errors import DirtyRowsError
 from spark_channel.options import WriteOptions
-from spark_channel.pipeline import TaskWrite
+from spark_channel.pipeline import DirtyPart
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.spark.driver import JobReporter, limit_scope_of, reach_service, shared_limit_of
+from spark_channel.spark.dirty import dirty_budget, prepare_write, standing, too_many
+from spark_channel.spark.driver import JobReporter, reach_service
+from spark_channel.spark.job_limits import JobLimits
+from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
-from spark_channel.spark.task import TaskLink
 
 __all__ = ["ChannelWriter", "ReceiptMessage"]
 
@@ -27,42 +30,57 @@ _log = logging.getLogger(__name__)
 
 @dataclass
 class ReceiptMessage(WriterCommitMessage):
-    """A receipt on its way to the driver. None: the pair (txnAppId, txnVersion) was published before."""
+    """A receipt on its way to the driver, and what the target refused.
+
+    No receipt: the pair (txnAppId, txnVersion) was published before, or `stopped` says which dirty limit was
+    exceeded. That is no error of the Spark task: Spark would only run it again.
+    """
 
     receipt: Receipt | None
+    dirty: DirtyPart = field(default_factory=DirtyPart)
+    stopped: str = ""
+
+    @property
+    def dirty_rows(self) -> int:
+        return self.dirty.rows if self.receipt is None else self.receipt.dirty_rows
 
 
+@portable
 class ChannelWriter(DataSourceArrowWriter):
     """Made in a planner process and pickled; `write` runs in executors, at least once per partition;
     `commit` and `abort` run in planner processes, with this object or a copy of it.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
-        self._writer, warnings = load_writer(options)
+        connector = find_connector(options, "writer")
+        self._writer, warnings = connector.writer_with(options)
         for warning in warnings:
             _log.warning(warning)
         self._options: WriteOptions = self._writer.options
         self._started = utc_now()
+        tolerant = self._options.tolerates_dirty_rows
         context = WriteContext(
             job=_job_name(self._options.job_id),
-            commit=self._options.commit,
+            commit=self._options.commit or (self._options.dirty_commit if tolerant else None),
             overwrite=overwrite,
             txn=_transaction(self._options),
         )
-        self._shared_limit = shared_limit_of(self._options)
-        self._plan = self._writer.prepare(context, as_arrow(schema))
+        limits = JobLimits.of(self._options)
+        self._shared_limit = limits.address
+        where = describe(self._options)
+        target = f"{connector.name} {where}"
+        self._plan, self._dirty_store = prepare_write(self._writer, context, as_arrow(schema), target)
         self._service = reach_service(self._options)
-        target = describe(self._options)
         self._spec = JobSpec(
             "write",
             name=self._options.job_id or "",
-            target=f"{find_connector(options, 'writer').name} {target}",
+            target=target,
             commit=self._plan.commit,
-            rows_per_second=self._options.rows_per_second,
-            bytes_per_second=self._options.bytes_per_second,
-            limit_scope=limit_scope_of(self._options),
+            **limits.of_spec(),
             max_connections=self._options.max_connections,
-            where=target,
+            max_dirty_rows=self._options.most_dirty_rows,
+            max_dirty_fraction=self._options.max_dirty_fraction,
+            where=where,
         )
         self._reporter.open(self._spec)
 
@@ -73,6 +91,9 @@ class ChannelWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ReceiptMessage:
         if self._plan.published_at is not None:
             return ReceiptMessage(None)
+        from spark_channel.pipeline import DirtyLog, TaskWrite
+        from spark_channel.spark.task import TaskLink
+
         task = TaskContext.get()
         assert task is not None
         partition, attempt = task.partitionId(), task.taskAttemptId()
@@ -83,18 +104,27 @@ class ChannelWriter(DataSourceArrowWriter):
             ) as link,
             link.permit(),
         ):
+            counters = link.counters(partition, attempt)
+            budget = dirty_budget(link, self._options)
             write = TaskWrite(
                 self._writer,
                 self._plan,
                 partition,
                 attempt,
                 limiter=link.limiter,
-                counters=link.counters(partition, attempt),
+                counters=counters,
                 capacity_rows=self._options.capacity_rows,
                 capacity_bytes=self._options.capacity_bytes,
                 transaction_rows=self._options.transaction_rows,
+                dirty=DirtyLog(
+                    budget, partition, attempt, store=self._dirty_store, job=self._plan.job, counters=counters
+                ),
             )
-            return ReceiptMessage(write.run(iterator))
+            try:
+                budget.check()
+                return ReceiptMessage(write.run(iterator), write.dirty_part)
+            except DirtyRowsError as error:
+                return ReceiptMessage(None, write.dirty_part, str(error))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._plan.published_at is not None:
@@ -108,16 +138,32 @@ class ChannelWriter(DataSourceArrowWriter):
             self._reporter.enter(Phase.DONE, rows=0)
             return
         receipts = [receipt for receipt in _receipts(messages) if receipt is not None]
+        own = [message for message in messages if isinstance(message, ReceiptMessage)]
+        dirty = sum(message.dirty_rows for message in own)
+        stopped = next((message.stopped for message in own if message.stopped), "")
+        why = stopped or too_many(self._options, dirty, receipts)
+        if self._dirty_store is not None:
+            self._dirty_store.publish([message.dirty for message in own])
+        if why:
+            why = f"{why}. {standing(self._plan, self._spec.target, receipts)}"
+            rows = sum(receipt.rows for receipt in receipts) if self._plan.commit == "task" else 0
+            self._reporter.enter(Phase.FAILED, error=why, rows=rows)
+            raise DirtyRowsError(why)
         self._reporter.enter(Phase.PUBLISHING)
         self._writer.commit(self._plan, receipts)
         rows, nbytes = sum(r.rows for r in receipts), sum(r.nbytes for r in receipts)
         self._reporter.enter(Phase.DONE, rows=rows)
         seconds = (utc_now() - self._started).total_seconds()
         _log.info("%d rows, %d bytes in %.1f s: %s", rows, nbytes, seconds, self._spec.target)
+        if dirty:
+            kept = f"; they are in {self._options.dirty_rows_path}" if self._dirty_store is not None else ""
+            _log.warning("%d rows were refused by %s%s", dirty, self._spec.target, kept)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._plan.published_at is None:
             self._writer.abort(self._plan, _receipts(messages))
+            if self._dirty_store is not None:
+                self._dirty_store.drop()
         self._reporter.enter(Phase.FAILED)
 
 

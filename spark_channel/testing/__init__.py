@@ -1,7 +1,14 @@
 """What tests of your own code may use: time that moves when told, and the connector contract as a test."""
 
-from spark_channel.testing.clock import VirtualClock
-from spark_channel.testing.readers import reader_conformance
-from spark_channel.testing.writers import writer_conformance
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.testing.clock import VirtualClock
+    from spark_channel.testing.readers import reader_conformance
+    from spark_channel.testing.writers import writer_conformance
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = ["VirtualClock", "reader_conformance", "writer_conformance"]

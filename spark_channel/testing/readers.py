@@ -37,6 +37,7 @@ def reader_conformance(
     _survives_pickling(make_reader, schema, wanted, advice)
     _closes_early(make_reader, advice)
     _reads_side_by_side(make_reader, schema, wanted, advice)
+    _reads_one_after_another(make_reader, schema, wanted, advice)
     _fetch_size_changes_nothing(make_reader, schema, wanted, advice)
 
 
@@ -150,6 +151,21 @@ def _reads_side_by_side(
     if errors:
         raise AssertionError("reading splits in several threads at once failed") from errors[0]
     same_rows(rows_of(found), wanted, "all splits read at once, in a thread each")
+
+
+def _reads_one_after_another(
+    make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
+) -> None:
+    reader, splits = _ready(make_reader, advice)
+    before = held_now()
+    with reader.reading() as read:
+        for split in splits:
+            batches = cast("Generator[pa.RecordBatch]", read(split))
+            next(batches, None)
+            batches.close()
+        found = rows_of(batch for split in splits for batch in read(split))
+    same_rows(found, wanted, "all splits read by one reading(), each after a read that was closed early")
+    before.expect_no_more("a reading() that has ended")
 
 
 def _fetch_size_changes_nothing(

@@ -39,7 +39,7 @@ def writer_conformance(
     The target takes rows of `id` (int64) and `name` (string); it may begin with rows, or not exist.
     `make_writer` gives a new, picklable writer to the same target each time. `read_back` gives what a
     reader of the target sees now, None where it does not exist; None for a target that cannot be read.
-    `commits` are the modes it supports. `ledger`: whether it knows a transaction pair again.
+    `commits` are the modes it supports. `ledger`: whether it knows a job, and a transaction pair, again.
     `overwrite`: whether it can replace. `leftovers`: what staging holds now, empty when nothing.
 
     Raises:
@@ -58,6 +58,7 @@ def writer_conformance(
         if overwrite:
             kit.replaces()
         if ledger:
+            kit.knows_a_job_again()
             kit.knows_a_transaction_again()
 
 
@@ -154,6 +155,20 @@ class _Kit:
         other.commit(again, [receipt])
         self.expect_seen(before + rows_of([rows]), "committed with a plan that was derived again")
         self.expect_clean("after that commit")
+
+    def knows_a_job_again(self) -> None:
+        """A driver that dies after the commit, before it is noted anywhere, comes back with the same job."""
+        before, rows, context = self.seen(), _rows(3), self.context()
+        writer, plan = self.begin(context)
+        writer.commit(plan, [self.run(writer, plan, 0, rows)])
+        writer, plan = self.begin(context)
+        expect(plan.published_at, "a published job is not known again")
+        attempt = writer.open(plan, 0, next(self.attempts))
+        attempt.write(_rows(2))
+        writer.commit(plan, [_travel(attempt.close())])
+        writer.abort(plan, None)
+        self.expect_seen(before + rows_of([rows]), "after the same job again")
+        self.expect_clean("after the same job again")
 
     def takes_one_attempt_of_two(self) -> None:
         before, rows = self.seen(), _rows(6)

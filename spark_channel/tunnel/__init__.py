@@ -1,0 +1,14 @@
+"""Tunnels: full, then incremental reading of a source, shared by clients and checkpointed."""
+
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.tunnel.consume import Delivery, Processor
+    from spark_channel.tunnel.states import ChannelState, ClientState, ConnectState, TunnelType
+    from spark_channel.tunnel.tunnel import Tunnel
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
+
+__all__ = ["ChannelState", "ClientState", "ConnectState", "Delivery", "Processor", "Tunnel", "TunnelType"]

@@ -14,17 +14,14 @@ import pyarrow as pa
 
 from spark_channel.carrier import Consumer, DataCarrier
 from spark_channel.carrier.partitioners import PartitionerName
+from tests.benchmarks.bench_channel import BATCH_ROWS, batch
 from tests.benchmarks.harness import Row, alternate
 
 BATCHES = 4_000
-BATCH_ROWS = 8_192
 CHANNELS = 4
 QUEUED_BATCHES = 128
 PAIRS = 11
-SAMPLE = [
-    pa.record_batch({name: pa.array(range(at, at + BATCH_ROWS)) for name in "abcd"})
-    for at in range(0, 8 * BATCH_ROWS, BATCH_ROWS)
-]
+SAMPLE = [batch(number * BATCH_ROWS) for number in range(8)]
 
 
 class Count(Consumer):

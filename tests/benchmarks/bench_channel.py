@@ -100,7 +100,7 @@ def hand_over() -> list[Row]:
     for name, put, take, target in (
         ("push, pull", False, False, "<= 1.5"),
         ("push, take in a transaction", False, True, "<= 1.5"),
-        ("put and take, each in a transaction", True, True, ""),
+        ("put and take, each in a transaction", True, True, "<= 1.5"),
     ):
         ours, theirs = alternate(
             lambda put=put, take=take: through_channel(sample, put=put, take=take),  # type: ignore[misc]

@@ -2,13 +2,16 @@
 
 import json
 import os
+import sqlite3
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Self
 
 import numpy as np
 import pyarrow as pa
@@ -17,9 +20,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StructType
 
+from spark_channel.connectors.generator import GeneratorReader
+from spark_channel.planning import Split
 from spark_channel.spark.read import ChannelPartition, ChannelReader
 from spark_channel.spark.source import ChannelDataSource
 from tests.benchmarks.harness import Row, alternate
+from tests.spark.planner import plan_in_a_process
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = 4_000_000
@@ -27,6 +33,8 @@ SMALL = 3_000_000
 """Rows of the smaller copy: more than fit into the channel, so that both copies fill it."""
 LIMIT = 100_000
 SECONDS = 30
+FETCH_SECONDS = 0.08
+"""Of a slow source: four times what a limit saves up."""
 
 
 class BareReader(ChannelReader):
@@ -46,11 +54,24 @@ class BareDataSource(ChannelDataSource):
         return "bare"
 
     def reader(self, schema: StructType) -> BareReader:
-        return BareReader(self.options, schema, 2)
+        return BareReader(self.options, schema, 2, self._load)
+
+
+class SlowGenerator(GeneratorReader):
+    """A source that needs a while for each fetch, as a database over a network does."""
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        for batch in super().read(split):
+            time.sleep(FETCH_SECONDS)
+            yield batch
 
 
 class TimedReader(ChannelReader):
     """Notes when each batch left the channel."""
+
+    def slow(self) -> Self:
+        self._reader = SlowGenerator(self._reader.options)
+        return self
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         log = []
@@ -66,7 +87,16 @@ class TimedDataSource(ChannelDataSource):
         return "timed"
 
     def reader(self, schema: StructType) -> TimedReader:
-        return TimedReader(self.options, schema, 1)
+        return TimedReader(self.options, schema, 1, self._load)
+
+
+class SlowDataSource(TimedDataSource):
+    @classmethod
+    def name(cls) -> str:
+        return "slow"
+
+    def reader(self, schema: StructType) -> TimedReader:
+        return super().reader(schema).slow()
 
 
 def session(log: Path) -> SparkSession:
@@ -80,7 +110,7 @@ def session(log: Path) -> SparkSession:
         .config("spark.log.level", "ERROR")
         .getOrCreate()
     )
-    for source in (ChannelDataSource, BareDataSource, TimedDataSource):
+    for source in (ChannelDataSource, BareDataSource, TimedDataSource, SlowDataSource):
         spark.dataSource.register(source)
     return spark
 
@@ -103,9 +133,9 @@ def read_cost(spark: SparkSession, source: Path) -> Row:
     return Row("read -> noop, channel / no channel", ratio, "<= 1.03", "x", f"{ROWS:,} rows of 4 columns")
 
 
-def limit_rows(spark: SparkSession, log: Path) -> list[Row]:
+def limit_rows(spark: SparkSession, log: Path, form: str = "timed") -> list[Row]:
     frame = (
-        spark.read.format("timed")
+        spark.read.format(form)
         .options(reader="generator", rows=LIMIT * SECONDS, channels=1, rowsPerSecond=LIMIT)
         .load()
     )
@@ -116,10 +146,11 @@ def limit_rows(spark: SparkSession, log: Path) -> list[Row]:
     worst = max(
         sum(rows for at, rows in seen if begin <= at < begin + 1.0) for begin in (at for at, _ in seen[::10])
     )
+    name = "limit" if form == "timed" else f"limit, {FETCH_SECONDS * 1000:.0f} ms for each fetch"
     note = f"{SECONDS} s at {LIMIT:,} rows/s, one channel, seen where Spark takes the batches"
     return [
-        Row("limit: mean / limit", mean, "0.99 to 1.01", "x", note),
-        Row("limit: worst second / limit", worst / LIMIT, "<= 1.05", "x", note),
+        Row(f"{name}: mean / limit", mean, "0.99 to 1.01", "x", note),
+        Row(f"{name}: worst second / limit", worst / LIMIT, "<= 1.05", "x", note),
     ]
 
 
@@ -174,15 +205,32 @@ def import_cost() -> Row:
     return Row("import spark_channel over import pyarrow", more * 1000, "<= 50", "ms", "fresh interpreters")
 
 
+def planner_cost(folder: Path) -> list[Row]:
+    """The CPU of the short processes that Spark starts on the driver's host, against that of Spark's own part."""
+    source, database = folder / "few.parquet", folder / "few.db"
+    pq.write_table(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}), source)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
+    table = {"path": str(database), "dbtable": "t"}
+    stream = {**table, "cursorColumn": "id", "tunnelType": "stream"}
+    cases = {"read of Parquet": ("read", {"path": str(source)}), "write to SQLite": ("write", table)}
+    rows = []
+    for name, (step, options) in {**cases, "stream of a SQLite table": ("stream", stream)}.items():
+        steps = [plan_in_a_process(step, options) for _ in range(9)]
+        more = statistics.median(each.after / each.before for each in steps)
+        rows.append(Row(f"process that plans a {name}, CPU / pyspark and pyarrow alone", more, "", "x"))
+    return rows
+
+
 def main() -> list[Row]:
     with tempfile.TemporaryDirectory(prefix="spark-channel-bench-") as name:
         folder = Path(name)
         source, log = folder / "source.parquet", folder / "log.json"
         make_table(source, ROWS)
-        rows = [import_cost(), memory(folder)]
+        rows = [import_cost(), *planner_cost(folder), memory(folder)]
         spark = session(log)
         try:
-            rows += [read_cost(spark, source), *limit_rows(spark, log)]
+            rows += [read_cost(spark, source), *limit_rows(spark, log), *limit_rows(spark, log, "slow")]
         finally:
             spark.stop()
     return rows

@@ -1,14 +1,21 @@
-"""Interrupts, as a notebook's stop button sends them: the channel's lock never stays locked."""
+"""Interrupts, as a notebook's stop button sends them: never a lock that stays locked, never a wrong count."""
 
 import ctypes
+import json
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from spark_channel.channel import MemoryChannel, TransactionState
-from tests.channel.helpers import conserved, numbers, rows
+from tests.channel.helpers import Thread, conserved, numbers, rows
+from tests.channel.interrupted import WORKS
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Interrupt(BaseException):
@@ -55,6 +62,19 @@ class Busy:
         assert not self.thread.is_alive()
 
 
+class InterruptedClock:
+    """Whoever waits is interrupted."""
+
+    def now(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError
+
+    def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:
+        raise Interrupt
+
+
 def push_and_pull(channel: MemoryChannel) -> None:
     channel.push(rows(3))
     channel.pull_all(2)
@@ -74,20 +94,97 @@ def exchange(channel: MemoryChannel) -> None:
     channel.drain()
 
 
+@pytest.mark.parametrize("name", WORKS)
+def test_an_interrupt_at_any_microsecond_leaves_a_channel_that_is_whole_or_failed(name: str) -> None:
+    """Signals need a main thread of their own. The program asserts what holds after each; both ends occur."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.channel.interrupted", name],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    found = json.loads(done.stdout)
+    assert found["failed"] > 0
+    assert found["whole"] > 0
+
+
 @pytest.mark.parametrize("work", [push_and_pull, exchange])
-def test_an_interrupt_at_any_step_leaves_the_lock_free(work: Callable[[MemoryChannel], None]) -> None:
-    channel = MemoryChannel(keep_alive=0)
-    heard: list[None] = []
-    channel.add_listener(lambda: heard.append(None))
-    busy = Busy(lambda: work(channel))
+def test_interrupts_of_another_thread_leave_the_lock_free(work: Callable[[MemoryChannel], None]) -> None:
+    used: list[MemoryChannel] = []
+
+    def use() -> None:
+        if not used or used[-1].ended:
+            used.append(MemoryChannel(keep_alive=0))
+        work(used[-1])
+
+    busy = Busy(use)
     busy.disturb(2_500)
     assert busy.interrupts > 100
-    lock = channel._core._lock
-    assert lock.acquire(timeout=5)
-    lock.release()
-    channel.drain()
-    assert channel.push(rows(1, 7)) is True
-    assert numbers(channel.drain()) == [7]
+    for channel in used:
+        lock = channel._core._lock
+        assert lock.acquire(timeout=5)
+        lock.release()
+        if not channel.ended:
+            channel.drain()
+            conserved(channel)
+
+
+def test_an_interrupted_change_wakes_who_waits() -> None:
+    """Whoever was about to wake them was interrupted before it could."""
+    channel = MemoryChannel(capacity_rows=2)
+    channel.push(rows(2))
+    blocked = [Thread(lambda: channel.push(rows(2))) for _ in range(3)]
+    other = MemoryChannel()
+    reader = Thread(other.pull)
+    for each, waiting in (
+        (channel, lambda: len(channel._core._claims) == 3),
+        (other, lambda: other._core._readers),
+    ):
+        while not waiting():
+            time.sleep(0.001)
+
+        def interrupted() -> None:
+            raise Interrupt
+
+        with pytest.raises(Interrupt):
+            each._core._atomic(interrupted)
+    for thread in (*blocked, reader):
+        with pytest.raises(Interrupt):
+            thread.result()
+
+
+def test_a_listener_cut_short_hears_of_the_failure() -> None:
+    channel = MemoryChannel()
+    heard: list[bool] = []
+
+    def listen() -> None:
+        heard.append(channel.ended)
+        if len(heard) == 1:
+            raise Interrupt
+
+    channel.add_listener(listen)
+    with pytest.raises(Interrupt):
+        channel.push(rows(1))
+    assert heard == [False, True]
+    with pytest.raises(Interrupt):
+        channel.pull()
+
+
+def test_an_interrupt_of_a_wait_leaves_the_channel_as_it_was() -> None:
+    channel = MemoryChannel(capacity_rows=2, clock=InterruptedClock())
+    channel.push(rows(2))
+    with pytest.raises(Interrupt):
+        channel.push(rows(1, 2))
+    assert numbers(channel.drain()) == [0, 1]
+    with pytest.raises(Interrupt):
+        channel.pull()
+    assert channel.push(rows(2, 10)) is True
+    assert numbers(channel.drain()) == [10, 11]
+    assert not channel.ended
+    conserved(channel)
 
 
 def test_who_is_interrupted_while_it_waits_leaves_its_queue() -> None:

@@ -276,6 +276,40 @@ def test_all_types_in_one_batch() -> None:
     assert [piece.num_rows for piece in (*channel.drain(1), *channel.drain(3))] == [1, 3]
 
 
+@pytest.mark.parametrize("name", _nested())
+def test_every_type_passes_through_transactions(name: str) -> None:
+    batch = pa.record_batch({name: _nested()[name]})
+    channel = MemoryChannel(transaction_rows=4)
+    with channel.transaction() as transaction:
+        transaction.put(batch)
+    with channel.transaction() as transaction:
+        taken = transaction.take()
+    assert taken is not None
+    assert taken.column(0).to_pylist() == batch.column(0).to_pylist()
+    s = channel.statistics()
+    assert (s.bytes_pushed, s.bytes_pulled, s.rows_stored) == (measure(batch)[1], measure(batch)[1], 0)
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"),
+    [
+        (rows(0), (0, 0)),
+        (pa.RecordBatch.from_struct_array(pa.array([{}] * 5, pa.struct([]))), (5, 0)),
+        (rows(1_000_000).slice(500_000, 10), (10, 10 * ROW)),
+    ],
+    ids=["no rows", "no columns", "a slice of a huge one"],
+)
+def test_odd_batches_pass_through_transactions(batch: pa.RecordBatch, expected: tuple[int, int]) -> None:
+    channel = MemoryChannel(100, 100 * ROW)
+    with channel.transaction() as transaction:
+        transaction.put(batch)
+    s = channel.statistics()
+    assert (s.rows_stored, s.bytes_stored) == expected
+    with channel.transaction() as transaction:
+        taken = transaction.take() if batch.num_rows else None
+    assert (0 if taken is None else taken.num_rows) == expected[0]
+
+
 @pytest.mark.parametrize(
     ("thing", "message"),
     [

@@ -83,41 +83,48 @@ def test_ten_million_rows_between_fifty_and_fifty(capacity_rows: int) -> None:
     conserved(channel)
 
 
-class Storm:
-    """Producers and consumers with and without transactions, random rollbacks, resizes and overflows.
+@pytest.mark.soak
+@pytest.mark.timeout(3600)
+def test_ten_million_rows_a_hundred_times() -> None:
+    for _ in range(100):
+        test_ten_million_rows_between_fifty_and_fifty(30_000)
 
-    Numbers are unique, and each producer's rise: whatever is consumed twice, lost or turned round shows.
+
+class Storm:
+    """Fifty producers and fifty consumers, with and without transactions, random rollbacks and resizes.
+
+    Numbers are unique: whatever is consumed twice, lost or made up shows. Batches have up to 40 times `grain` rows.
     """
 
-    def __init__(self, seed: int, overflow: str, producers: int, consumers: int, batches: int) -> None:
+    def __init__(self, seed: int, overflow: str, grain: int) -> None:
         self.random = random.Random(seed)
+        self.changing = overflow == CHANGING
+        self.grain = grain
+        self.share = 12 * 50 * grain
+        """Numbers that a producer may use up."""
         self.channel = MemoryChannel(
-            capacity_rows=200,
-            capacity_bytes=1_500,
-            transaction_rows=50,
-            overflow=overflow,
-            keep_alive=0.005,
+            capacity_rows=200 * grain,
+            capacity_bytes=1_500 * grain,
+            transaction_rows=50 * grain,
+            overflow=Overflow.BLOCK if self.changing else overflow,
+            keep_alive=0.002,
         )
-        self.producers = producers
-        self.consumers = consumers
-        self.batches = batches
-        self.lock = threading.Lock()
-        self.published: list[int] = []
-        self.consumed: list[list[int]] = [[] for _ in range(consumers)]
+        self.published: list[list[pa.RecordBatch]] = [[] for _ in range(50)]
+        self.consumed: list[list[pa.RecordBatch]] = [[] for _ in range(50)]
         self.working = threading.Event()
         self.working.set()
 
     def run(self) -> None:
-        consumers = [self.start(self.consume, n) for n in range(self.consumers)]
-        producers = [self.start(self.produce, n) for n in range(self.producers)]
+        consumers = [self.start(self.consume, n) for n in range(50)]
+        producers = [self.start(self.produce, n) for n in range(50)]
         disturber = self.start(self.disturb, 0)
         for producer in producers:
-            producer.result(60)
+            producer.result(100)
         self.working.clear()
-        disturber.result(60)
+        disturber.result(100)
         self.channel.close()
         for consumer in consumers:
-            consumer.result(60)
+            consumer.result(100)
         self.check()
 
     def start(self, work: Callable[[random.Random, int], None], n: int) -> Thread[None]:
@@ -125,23 +132,19 @@ class Storm:
         return Thread(lambda: work(chance, n))
 
     def produce(self, chance: random.Random, producer: int) -> None:
-        number = producer * MILLION
-        for _ in range(self.batches):
+        number = producer * self.share
+        for _ in range(12):
             sizes = [chance.choice([1, 3, 10, 40]) for _ in range(chance.choice([1, 1, 3]))]
             sizes = sizes if sum(sizes) <= 50 else sizes[:1]
             made = []
             for size in sizes:
-                made.append(numbered(size, number))
-                number += size
+                made.append(numbered(size * self.grain, number))
+                number += size * self.grain
             if chance.random() < 0.5:
-                arrived = [batch for batch in made if self.push(batch)]
+                arrived = [batch for batch in made if self.channel.push(batch)]
             else:
                 arrived = made if self.commit(chance, made) else []
-            with self.lock:
-                self.published += [n for batch in arrived for n in batch.column(0).to_pylist()]
-
-    def push(self, batch: pa.RecordBatch) -> bool:
-        return self.channel.push(batch)
+            self.published[producer] += arrived
 
     def commit(self, chance: random.Random, made: list[pa.RecordBatch]) -> bool:
         while True:
@@ -168,14 +171,13 @@ class Storm:
             try:
                 way = chance.random()
                 if way < 0.3:
-                    got = [self.channel.pull()]
+                    mine.append(self.channel.pull())
                 elif way < 0.5:
-                    got = self.channel.pull_all(chance.randint(1, 100))
+                    mine += self.channel.pull_all(chance.randint(1, 100 * self.grain))
                 elif way < 0.6:
-                    got = self.channel.drain()
+                    mine += self.channel.drain()
                 else:
-                    got = self.take(chance)
-                mine += [n for batch in got for n in batch.column(0).to_pylist()]
+                    mine += self.take(chance)
             except EndOfChannel:
                 return
 
@@ -184,7 +186,7 @@ class Storm:
             got = []
             while (batch := transaction.take()) is not None:
                 got.append(batch)
-                if chance.random() < 0.6 or transaction.taken_rows == 50:
+                if chance.random() < 0.6 or transaction.taken_rows == 50 * self.grain:
                     break
             if chance.random() < 0.3:
                 transaction.rollback()
@@ -193,9 +195,12 @@ class Storm:
 
     def disturb(self, chance: random.Random, _: int) -> None:
         while self.working.is_set():
+            if self.changing:
+                self.channel.overflow = chance.choice(list(Overflow))
             try:
                 self.channel.resize(
-                    capacity_rows=chance.randint(50, 300), capacity_bytes=chance.randint(500, 3_000)
+                    capacity_rows=chance.randint(50, 300) * self.grain,
+                    capacity_bytes=chance.randint(500, 3_000) * self.grain,
                 )
             except ChannelFullError:
                 pass
@@ -203,34 +208,45 @@ class Storm:
 
     def check(self) -> None:
         conserved(self.channel)
-        consumed = [n for some in self.consumed for n in some]
+        published, consumed = every_number(self.published), every_number(self.consumed)
         s = self.channel.statistics()
-        assert len(consumed) == len(set(consumed)), "a row was seen twice"
         assert (s.rows_stored, s.bytes_stored, s.rows_held, s.rows_reserved) == (0, 0, 0, 0)
         assert s.rows_pulled == len(consumed)
         assert s.bytes_pushed == 8 * s.rows_pushed
-        assert s.rows_pushed == len(self.published)
-        assert len(consumed) + s.rows_dropped == len(self.published)
-        assert set(consumed) <= set(self.published)
-        if self.channel.overflow is not Overflow.OVERWRITE:
+        assert s.rows_pushed == len(published)
+        assert len(consumed) + s.rows_dropped == len(published)
+        waits = np.zeros(50 * self.share, dtype=np.bool_)
+        waits[published] = True
+        assert waits.sum() == len(published)
+        assert waits[consumed].all(), "a row came from nowhere"
+        waits[consumed] = False
+        assert waits.sum() == s.rows_dropped, "a row was seen twice"
+        if not self.changing and self.channel.overflow is not Overflow.OVERWRITE:
             assert s.rows_dropped == 0
 
 
-def storm(seed: int, overflow: str) -> None:
-    Storm(seed, overflow, producers=50, consumers=50, batches=12).run()
+CHANGING = "changing"
+KINDS = [*Overflow, CHANGING]
+GRAINS = {"odd boundaries": 1, "ten million rows": 1_000}
 
 
-@pytest.mark.parametrize("overflow", list(Overflow))
-def test_a_storm(overflow: str) -> None:
-    storm(1, overflow)
+def every_number(kept: list[list[pa.RecordBatch]]) -> np.ndarray[Any, np.dtype[np.int64]]:
+    return np.concatenate([batch.column(0).to_numpy() for some in kept for batch in some])
+
+
+@pytest.mark.parametrize("grain", GRAINS.values(), ids=GRAINS)
+@pytest.mark.parametrize("overflow", KINDS)
+def test_a_storm(overflow: str, grain: int) -> None:
+    Storm(1, overflow, grain).run()
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
-@pytest.mark.parametrize("overflow", list(Overflow))
-def test_a_hundred_storms(overflow: str) -> None:
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("grain", GRAINS.values(), ids=GRAINS)
+@pytest.mark.parametrize("overflow", KINDS)
+def test_a_hundred_storms(overflow: str, grain: int) -> None:
     for seed in range(100):
-        storm(seed, overflow)
+        Storm(seed, overflow, grain).run()
 
 
 def order_is_kept(seed: int) -> None:

@@ -23,7 +23,8 @@ from spark_channel.connectors import (
     Writer,
     contracts,
 )
-from spark_channel.errors import TargetError, UnsupportedError
+from spark_channel.connectors.feed import FeedOptions
+from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import ReadOptions, WriteOptions
 from spark_channel.planning import Split
 from spark_channel.testing import reader_conformance, writer_conformance
@@ -146,9 +147,7 @@ def test_a_reader_that_cannot_travel_is_found() -> None:
 
 def test_the_incremental_half_is_optional() -> None:
     with pytest.raises(UnsupportedError, match="Numbers has no change feed"):
-        Numbers().latest()
-    with pytest.raises(UnsupportedError, match="batch only"):
-        Numbers().changes({}, {})
+        Numbers().feed(FeedOptions())
     assert Numbers().resource_mark(Split()) is None
 
 
@@ -268,7 +267,7 @@ def test_a_writer_that_breaks_a_promise_is_told_which(
 
 
 def test_a_writer_without_a_ledger_is_found(tmp_path: Path) -> None:
-    with pytest.raises(AssertionError, match="a published transaction pair is not known again"):
+    with pytest.raises(AssertionError, match="a published job is not known again"):
         run(ClaimsALedger, tmp_path, ledger=True)
 
 
@@ -291,6 +290,9 @@ def test_the_connector_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.Mon
     text = (Path(__file__).parents[2] / "docs" / "connectors.md").read_text("utf-8")
     blocks = dict(re.findall(r'```python title="(\w+)\.py"\n(.*?)```', text, re.DOTALL))
     assert list(blocks) == ["lines_connector", "test_lines_connector"]
+    assert sum(bool(line.strip()) for line in blocks["lines_connector"].splitlines()) <= 50, (
+        "as the page says"
+    )
     for name, code in blocks.items():
         (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -302,6 +304,8 @@ def test_the_connector_of_the_docs_works(tmp_path: Path, monkeypatch: pytest.Mon
             getattr(tests, name)(place)
         connector = importlib.import_module("lines_connector").CONNECTOR
         assert connector.reader_class().__name__ == "LinesReader"
+        with pytest.raises(OptionError, match="'path'"):
+            connector.reader_with({"path": str(tmp_path / "nowhere")})
     finally:
         for name in blocks:
             sys.modules.pop(name, None)

@@ -1,6 +1,10 @@
 """Which connector a name, a url or a path means."""
 
+import re
+import tomllib
 from importlib.metadata import EntryPoint
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +19,9 @@ from spark_channel.connectors.registry import (
     load_reader,
     load_writer,
 )
-from spark_channel.errors import OptionError
+from spark_channel.errors import MissingPackageError, OptionError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 MINE = Connector(
     "mine",
@@ -82,6 +88,29 @@ def test_every_built_in_loads_and_keeps_to_the_classes(connector: Connector) -> 
 def test_a_missing_half_is_told() -> None:
     with pytest.raises(OptionError, match="connector 'mine' has no writer"):
         MINE.writer_class()
+
+
+@pytest.mark.parametrize("name", ["postgresql", "mysql", "duckdb"])
+def test_a_library_that_is_not_there_is_told_with_the_command(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    (connector,) = (each for each in all_connectors() if each.name == name)
+    gone = connector.needs[0]
+    monkeypatch.setattr(registry, "find_spec", lambda each: None if each == gone else find_spec(each))
+    with pytest.raises(
+        MissingPackageError, match=rf"{name}' needs {gone}, .*pip install 'spark-channel\[{name}\]'"
+    ):
+        connector.writer_class()
+
+
+def test_what_a_connector_needs_is_what_its_extra_brings() -> None:
+    """But for libraries that spark-channel itself needs."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for connector in all_connectors():
+        brought = {
+            re.split(r"[\[>=<]", each)[0].lower().replace("-", "_") for each in extras.get(connector.name, [])
+        }
+        assert set(connector.needs) == brought
 
 
 def test_third_parties_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:

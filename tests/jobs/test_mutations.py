@@ -16,7 +16,9 @@ from spark_channel.errors import ChannelError
 from spark_channel.jobs import load_job
 from spark_channel.jobs.plugins import READERS, WRITERS
 from spark_channel.jobs.text import parse_text
+from spark_channel.options import WriteOptions
 from spark_channel.planning import Split, advise, plan
+from spark_channel.spark.transfer_options import job_options
 
 CORPUS = sorted(Path(__file__).parent.joinpath("corpus").glob("*.json"))
 MUTATIONS = 10_000
@@ -75,6 +77,7 @@ def refusal(source: Any) -> str | None:
         job = load_job(source, {"x": "7"}, all_content=True)
         for spec in job.specs:
             repr(spec)
+            WriteOptions.parse(job_options(spec, {}).job)
             advise(spec, parallelism=2)
             plan(spec, [Split()] * 7, parallelism=2)
     except ChannelError as error:
@@ -83,7 +86,13 @@ def refusal(source: Any) -> str | None:
 
 
 @pytest.fixture(scope="module")
-def corpus() -> list[dict[str, Any]]:
+def corpus() -> Iterator[list[dict[str, Any]]]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spark_channel.spark.transfer_options.resolve_references", dict)
+        yield made_corpus()
+
+
+def made_corpus() -> list[dict[str, Any]]:
     for path in CORPUS:
         assert refusal(path) is None
     return [parse_text(path.read_text(), {}, path.name) for path in CORPUS]

@@ -1,6 +1,7 @@
 """`LeaseLimiter`: what it pays, what it asks, and what it does when nobody answers."""
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -23,6 +24,8 @@ from spark_channel.limits import (
     Joined,
     LeaseLimiter,
     Leave,
+    Listen,
+    News,
     Pause,
     Reply,
     Request,
@@ -404,3 +407,194 @@ def test_a_thread_carries_messages_and_another_pays() -> None:
     assert said[0] == "Join"
     assert said[-1] == "Leave"
     assert said.count("Ask") == len(said) - 2
+
+
+HEARD = Listen("db", "id", "epoch")
+
+
+def seldom(clock: HandClock) -> LeaseLimiter:
+    """A client that asks each 4 s."""
+    lease = limiter(clock)
+    lease.pay(1_000_000, 0, nothing)
+    join = next_request(lease)
+    lease.receive(join, Joined("id", "epoch", 10.0, grant(lasts=8.0)))
+    return lease
+
+
+def test_who_asks_often_does_not_listen() -> None:
+    lease = limiter(HandClock())
+    assert lease.listen() is None
+    lease.pay(1_000_000, 0, nothing)
+    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, grant(lasts=1.0)))
+    assert lease.listen() is None
+
+
+def test_who_asks_seldom_hears_of_a_change_and_asks_at_once() -> None:
+    clock = HandClock()
+    lease = seldom(clock)
+    assert lease.listen() == Listen("db", "id", "epoch", -1)
+    lease.hear(HEARD, News(7))
+    assert lease.listen() == Listen("db", "id", "epoch", 7)
+    clock.at += 0.5
+    request = next_request(lease)
+    assert isinstance(request, Ask)
+    lease.receive(request, grant(2, lasts=8.0))
+    lease.hear(HEARD, News(7))
+    clock.at += 0.5
+    assert lease.due()[0] is None, "nothing new was heard"
+
+
+def test_who_waits_long_for_a_turn_hears_of_a_change_too() -> None:
+    clock = HandClock()
+    lease = limiter(clock)
+    lease.pay(1, 0, nothing)
+    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, Hold("turn", 4.0)))
+    assert lease.listen() == Listen("db", "id", "epoch", -1)
+    lease.hear(HEARD, News(7))
+    clock.at += 0.5
+    lease.receive(next_request(lease), Hold("turn", 0.1))
+    assert lease.listen() is None, "it asks often now"
+
+
+def test_news_during_an_ask_brings_another_one() -> None:
+    clock = HandClock()
+    lease = seldom(clock)
+    clock.at += 4.0
+    request = next_request(lease)
+    lease.hear(HEARD, News(1))
+    assert lease.due()[0] is None
+    lease.receive(request, grant(2, lasts=8.0))
+    clock.at += 0.5
+    assert isinstance(next_request(lease), Ask)
+
+
+def part_of(limit: float, number: int = 1, version: int = 0) -> Grant:
+    """100 rows/s, a part of `limit`, for 8 s."""
+    return replace(grant(number, lasts=8.0), version=version, limit_rows_per_second=limit)
+
+
+def holder(clock: HandClock, answer: Grant | Hold) -> tuple[LeaseLimiter, list[str]]:
+    """A client with `answer` to its first payment, and how often payers were woken."""
+    lease, woken = limiter(clock), []
+    lease.pay(1_000_000, 0, lambda: woken.append("woken"))
+    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, answer, version=0))
+    woken.clear()
+    return lease, woken
+
+
+def test_a_grant_is_the_same_part_of_a_changed_limit_at_once() -> None:
+    clock = HandClock()
+    lease, woken = holder(clock, part_of(1000))
+    clock.at += 1.0
+    lease.hear(HEARD, News(1, 500, ask_within=2.5))
+    assert (lease.rows_per_second, woken) == (50, ["woken"])
+    clock.at += 1.0
+    lease.hear(HEARD, News(2, 3000, ask_within=2.5))
+    assert (lease.rows_per_second, woken) == (300, ["woken", "woken"])
+    assert lease.slice_size()[0] == 6
+    clock.at += 1.0
+    ask = sent_at(lease, clock, 5.5)
+    assert isinstance(ask, Ask)
+    expected = 100 + 50 + 300 * (clock.at - 2.0)
+    assert ask.spent_rows == pytest.approx(expected)
+
+
+def sent_at(lease: LeaseLimiter, clock: HandClock, latest: float) -> Request:
+    """The next request, when it is due."""
+    request, at = lease.due()
+    while request is None:
+        assert at is not None
+        assert at <= latest
+        clock.at = at
+        request, at = lease.due()
+    return request
+
+
+def test_no_more_than_the_grant_was_worth_is_reported() -> None:
+    clock = HandClock()
+    lease, _ = holder(clock, part_of(1000))
+    lease.hear(HEARD, News(1, 1100.9))
+    clock.at += 9.0
+    ask = next_request(lease)
+    assert isinstance(ask, Ask)
+    assert ask.spent_rows <= 880
+
+
+def test_old_news_and_news_of_another_life_change_nothing() -> None:
+    clock = HandClock()
+    lease, woken = holder(clock, part_of(1000))
+    lease.hear(HEARD, News(2, 500))
+    lease.hear(HEARD, News(1, 5000))
+    lease.hear(Listen("db", "id", "another epoch"), News(3, 5000))
+    lease.hear(Listen("db", "another id", "epoch"), News(3, 5000))
+    assert (lease.rows_per_second, woken) == (50, ["woken"])
+
+
+def test_a_grant_made_after_the_news_is_as_it_is_and_one_made_before_follows_them() -> None:
+    clock = HandClock()
+    lease, _ = holder(clock, part_of(1000))
+    clock.at += 4.0
+    request = next_request(lease)
+    lease.hear(HEARD, News(1, 500))
+    lease.receive(request, part_of(1000, 2))
+    assert lease.rows_per_second == 50
+    request = sent_at(lease, clock, 8.0)
+    lease.receive(request, part_of(500, 3, version=1))
+    assert lease.rows_per_second == 100
+
+
+def test_a_pause_stops_a_grant_and_its_end_lets_it_flow_again() -> None:
+    clock = HandClock()
+    lease, woken = holder(clock, part_of(1000))
+    lease.hear(HEARD, News(1, 0.0, 0.0, "paused"))
+    assert (lease.rows_per_second, lease.waiting) == (0, "paused")
+    clock.at += 1.0
+    assert lease.due()[0] is None, "it would hear nothing new"
+    lease.hear(HEARD, News(2, 2000))
+    assert (lease.rows_per_second, lease.waiting) == (200, "grant")
+    assert woken == ["woken", "woken"]
+    clock.at += 1.0
+    ask = next_request(lease)
+    assert isinstance(ask, Ask)
+    assert ask.spent_rows == pytest.approx(200)
+
+
+def test_who_has_no_part_of_a_changed_limit_asks_in_a_moment() -> None:
+    clock = HandClock()
+    for answer, news in (
+        (Hold("turn", 4.0), News(1, 500, ask_within=9.0)),
+        (part_of(1000), News(1, None, ask_within=9.0)),
+        (grant(rows=None, lasts=8.0), News(1, 500, ask_within=9.0)),
+    ):
+        lease, woken = holder(clock, answer)
+        pace = lease.rows_per_second
+        lease.hear(HEARD, news)
+        assert (lease.rows_per_second, woken) == (pace, [])
+        assert isinstance(sent_at(lease, clock, clock.at + 0.4), Ask)
+
+
+def test_who_is_refused_as_a_listener_asks_in_a_moment_what_it_means() -> None:
+    clock = HandClock()
+    lease, _ = holder(clock, part_of(1000))
+    lease.hear(Listen("db", "another id", "epoch"), Denied("it left"))
+    clock.at += 1.0
+    assert lease.due()[0] is None
+    lease.hear(HEARD, Denied("there is no limit called db"))
+    assert isinstance(sent_at(lease, clock, clock.at + 0.4), Ask)
+
+
+def test_nobody_listens_after_the_end() -> None:
+    lease = seldom(HandClock())
+    lease.close()
+    assert lease.listen() is None
+
+
+def test_a_failure_leaves_no_request_in_flight() -> None:
+    clock = HandClock()
+    lease = seldom(clock)
+    clock.at += 4.0
+    request = next_request(lease)
+    lease.fail(LimitError("nobody carries messages"))
+    lease.receive(request, grant(2))
+    assert lease.due() == (None, None)
+    assert lease.next_request() is None

@@ -21,6 +21,8 @@ from spark_channel.limits import (
     Joined,
     Leave,
     LimitStatus,
+    Listen,
+    News,
     Pause,
     Request,
     Resume,
@@ -29,6 +31,7 @@ from spark_channel.limits import (
     Status,
     decode_reply,
     encode,
+    pool,
 )
 from spark_channel.limits.pool import HORIZON
 from tests.limits.conftest import HandClock
@@ -366,3 +369,105 @@ def test_threads_may_ask_at_once() -> None:
     assert errors == []
     now = status(limit)
     assert (now.client_count, now.granted_rows_per_second, now.outstanding_rows) == (0, 0, 0)
+
+
+def listen(limit: Coordinator, who: Joined, version: int = -1) -> News:
+    news = limit.handle(Listen("db", who.client, who.epoch, version))
+    assert isinstance(news, News)
+    return news
+
+
+def two(limit: Coordinator, clock: HandClock) -> tuple[Joined, Joined, Grant, Grant]:
+    """Two clients that have half of the limit each, and their grants."""
+    first = join(limit)
+    second = join(limit)
+    halved = granted(ask(limit, first, 1))
+    clock.at += 0.05
+    other = granted(ask(limit, second, 1))
+    halved = granted(ask(limit, first, 2, halved.grant))
+    assert (halved.rows_per_second, other.rows_per_second) == (500, 500)
+    return first, second, halved, other
+
+
+def test_news_say_what_the_limit_is_and_a_grant_of_what_it_is_a_part(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    answer = granted(client.answer)
+    assert (answer.version, answer.limit_rows_per_second, answer.limit_bytes_per_second) == (0, 1000, None)
+    assert listen(limit, client) == News(0, 1000, None, ask_within=1 / 400)
+    limit.handle(Set("db", 10, 2000))
+    assert listen(limit, client) == News(1, 10, 2000, ask_within=1 / 400)
+    limit.press(0.5, "replication lag")
+    assert listen(limit, client) == News(2, 5, 1000, ask_within=1 / 400)
+    limit.press(0.5, "replication lag, still")
+    assert listen(limit, client).version == 2, "nothing changed"
+    limit.press(0.0, "replication lag")
+    assert listen(limit, client) == News(3, 0, 0, "pressure", ask_within=1 / 400)
+    limit.handle(Pause("db"))
+    assert listen(limit, client) == News(4, 0, 0, "paused", ask_within=1 / 400)
+
+
+def test_a_higher_limit_is_given_to_those_who_have_a_part_of_it(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    first, _, mine, _ = two(limit, clock)
+    limit.handle(Set("db", 3000))
+    assert status(limit).granted_rows_per_second == 3000
+    assert isinstance(join(limit).answer, Hold), "nothing is left for others until these were heard"
+    assert mine.rows is not None
+    spent = ask(limit, first, 3, mine.grant, rows=3.0 * mine.rows)
+    assert granted(spent).rows_per_second == pytest.approx(1000), "a third of it"
+
+
+def test_amounts_of_a_higher_limit_are_conserved(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    first, _, mine, _ = two(limit, clock)
+    limit.handle(Set("db", 1500))
+    limit.handle(Set("db", 700))
+    limit.handle(Set("db", 3000.5))
+    assert mine.rows is not None
+    limit.handle(Return("db", first.client, first.epoch, 3, mine.grant, spent_rows=1.2 * mine.rows))
+    clock.at += 10.0
+    after = status(limit)
+    assert after.outstanding_rows == 0
+    assert after.spent_rows == pytest.approx(1.2 * mine.rows)
+    assert after.issued_rows == after.spent_rows + after.returned_rows + after.void_rows
+
+
+def test_a_lower_limit_counts_as_the_old_one_until_a_client_is_heard(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    first, _, mine, _ = two(limit, clock)
+    limit.handle(Set("db", 500))
+    assert status(limit).granted_rows_per_second == 1000
+    lowered = granted(ask(limit, first, 3, mine.grant))
+    assert lowered.rows_per_second == 250
+    assert status(limit).granted_rows_per_second == 1000, "the answer may be lost"
+    ask(limit, first, 4, lowered.grant)
+    assert status(limit).granted_rows_per_second == 750
+
+
+def test_nobodys_part_grows_while_another_was_not_heard(
+    clock: HandClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the two would be more than the whole when the limit goes up again."""
+    limit = coordinator(clock)
+    first, _, mine, _ = two(limit, clock)
+    monkeypatch.setattr(pool, "ASKS_PER_SECOND", 1)
+    monkeypatch.setattr(pool, "SPARED", 0)
+    limit.handle(Set("db", 500))
+    assert granted(ask(limit, first, 3, mine.grant)).rows_per_second == 250
+    limit.handle(Set("db", 1000))
+    assert status(limit).granted_rows_per_second == 1000
+
+
+def test_what_was_over_before_the_limit_rose_may_be_reported_in_full(clock: HandClock) -> None:
+    limit = coordinator(clock)
+    client = join(limit)
+    mine = granted(client.answer)
+    clock.at += mine.lasts + 0.001
+    limit.handle(Set("db", 2000))
+    assert mine.rows is not None
+    assert granted(ask(limit, client, 1, mine.grant, rows=1.5 * mine.rows)).rows_per_second == 2000
+    after = status(limit)
+    assert after.spent_rows == 1.5 * mine.rows
+    parts = after.spent_rows + after.returned_rows + after.void_rows + after.outstanding_rows
+    assert after.issued_rows == parts

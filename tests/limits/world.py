@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from spark_channel.channel.limiter import Payment
 from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
 from spark_channel.limits import Coordinator, LeaseLimiter, decode_reply, encode
-from spark_channel.limits.messages import LimitStatus, Reply, Request, Status
+from spark_channel.limits.messages import Denied, LimitStatus, News, Reply, Request, Status
 from tests.limits.conftest import HandClock
 
 LIMIT = "orders-db"
@@ -78,6 +78,11 @@ class World:
         """The coordinator's answer, over the wire's own bytes."""
         self.messages += 1
         return decode_reply(self.coordinator.answer(encode(request)))
+
+    def tell(self) -> None:
+        """The limit changed: who listens hears of it, later and in any order, or never when it is cut off."""
+        for worker in self.workers:
+            worker.listen()
 
     def status(self) -> LimitStatus:
         status = self.coordinator.handle(Status(LIMIT))
@@ -235,6 +240,23 @@ class Worker:
         if self.rows_left is not None:
             self.rows_left -= rows
         self.world.after(rows / self.speed, self._produce)
+
+    def listen(self) -> None:
+        request, world = self.limiter.listen(), self.world
+        if request is None or not self.alive:
+            return
+
+        def arrive() -> None:
+            if self.reachable and world.up:
+                reply = world.call(request)
+                world.after(0.3 * world.random.random(), lambda: land(reply))
+
+        def land(reply: Reply) -> None:
+            if self.alive and self.reachable and world.up and isinstance(reply, (News, Denied)):
+                self.limiter.hear(request, reply)
+                self._pump()
+
+        world.after(0.1 * world.random.random(), arrive)
 
     def _pump(self) -> None:
         if not self.alive and self.error is None:

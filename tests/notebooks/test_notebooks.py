@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.servers.postgres import PostgresServer
+
 nbformat = pytest.importorskip("nbformat", reason="notebooks run where the notebook extra is installed")
 nbclient = pytest.importorskip("nbclient", reason="notebooks run where the notebook extra is installed")
 
@@ -13,8 +15,20 @@ ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 
 
+@pytest.fixture
+def server(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A notebook that asks for PostgreSQL is told of one as libpq's programs are."""
+    if "PGHOST" in path.read_text(encoding="utf-8"):
+        postgres: PostgresServer = request.getfixturevalue("postgres_server")
+        monkeypatch.setenv("PGHOST", "127.0.0.1")
+        monkeypatch.setenv("PGPORT", str(postgres.port))
+        monkeypatch.setenv("PGUSER", postgres.user)
+        monkeypatch.setenv("PGPASSWORD", postgres.password)
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 @pytest.mark.timeout(600)
+@pytest.mark.usefixtures("server")
 def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)

@@ -2,7 +2,6 @@ import pickle
 
 import pytest
 
-import spark_channel.planning as planning
 from spark_channel.errors import OptionError
 from spark_channel.planning import Endpoint, EndpointPart, Split, TransferSpec, advise, plan
 
@@ -86,16 +85,6 @@ def test_an_endpoint_is_a_connector_or_a_spark_format() -> None:
 def test_an_endpoint_that_names_itself_wrongly_is_refused(bad: dict[str, object]) -> None:
     with pytest.raises(OptionError):
         Endpoint.parse("reader", bad)
-
-
-def test_the_surface_is_what_it_says() -> None:
-    exported = {
-        name
-        for name, value in vars(planning).items()
-        if getattr(value, "__module__", "").startswith("spark_channel.")
-    }
-    assert exported == set(planning.__all__)
-    assert planning.__all__ == sorted(planning.__all__)
 
 
 def test_an_end_of_several_parts_resolves_to_one_end_each() -> None:

@@ -174,6 +174,21 @@ def test_a_job_begins_when_its_first_attempt_did(clock: VirtualClock) -> None:
     assert progress.status().rows_per_second == pytest.approx(400)
 
 
+def test_waiting_for_sparks_workers_is_no_slowness_of_the_copy(clock: VirtualClock) -> None:
+    progress = job(clock, rows_per_second=100)
+    clock.advance(11.8)
+    progress.update(snapshot(1, 1, rows=80, seconds=0.8))  # began after the one that is heard next
+    clock.advance(0.2)
+    progress.update(snapshot(0, 0, rows=120, seconds=2.0))
+    clock.advance(1)
+    progress.update(snapshot(0, 0, rows=220, sequence=2, seconds=3.0))
+    report = progress.report()
+    assert report.seconds == pytest.approx(13.0)
+    assert report.moving_seconds == pytest.approx(3.0)
+    assert report.rows_per_second == pytest.approx(100)
+    assert report.samples[0].seconds == pytest.approx(10.0)
+
+
 def test_time_left_follows_the_speed(clock: VirtualClock) -> None:
     progress = job(clock, rows_expected=1000)
     clock.advance(10)
@@ -242,6 +257,60 @@ def test_a_changed_limit_is_what_status_and_report_show(clock: VirtualClock) -> 
     assert progress.report().rows_per_second_limit == 50
 
 
+def test_a_shared_limit_is_shown_from_the_start_and_its_changes_too(clock: VirtualClock) -> None:
+    progress = job(clock, limit_scope="shared limit orders-db")
+    clock.advance(1)
+    progress.set_shared_limits(20_000, None)
+    assert progress.status().spec.rows_per_second == 20_000
+    assert progress.report().changes == ()
+    assert progress.report().rows_per_second_limit == 20_000
+    assert progress.report().limit_scope == "shared limit orders-db"
+    clock.advance(1)
+    progress.set_shared_limits(20_000, None)
+    progress.set_shared_limits(20_000, None, "paused")
+    assert progress.status().note == "paused"
+    clock.advance(1)
+    progress.set_shared_limits(10_000, 5_000)
+    assert [(each.seconds, each.rows_per_second, each.note) for each in progress.report().changes] == [
+        (0.0, 20_000, ""),
+        (2.0, 20_000, "paused"),
+        (3.0, 10_000, ""),
+    ]
+
+
+def test_a_shared_limit_known_when_it_was_planned_is_shown_before_a_task_has_heard_of_it(
+    clock: VirtualClock,
+) -> None:
+    progress = job(clock, shared_rows_per_second=20_000, limit_scope="shared limit orders-db")
+    assert progress.status().spec.rows_per_second == 20_000
+    clock.advance(1)
+    progress.set_shared_limits(20_000, None)
+    assert progress.report().changes == ()
+    progress.set_shared_limits(10_000, None)
+    assert [(each.seconds, each.rows_per_second) for each in progress.report().changes] == [
+        (0.0, 20_000),
+        (1.0, 10_000),
+    ]
+
+
+def test_of_an_own_and_a_shared_limit_the_tighter_one_is_shown(clock: VirtualClock) -> None:
+    progress = job(clock, rows_per_second=100, limit_scope="shared limit orders-db")
+    progress.set_shared_limits(500, 1_000)
+    spec = progress.status().spec
+    assert (spec.rows_per_second, spec.bytes_per_second) == (100, 1_000)
+    progress.set_limits(800, None)
+    assert progress.status().spec.rows_per_second == 500
+
+
+def test_tasks_that_report_at_nearly_the_same_time_make_no_peaks(clock: VirtualClock) -> None:
+    progress = job(clock)
+    for step in range(1, 101):
+        for task in (0, 1):
+            clock.advance(0.001 if task else 0.499)
+            progress.update(snapshot(task, task, 50 * step, sequence=step))
+    assert all(each.rows_per_second == pytest.approx(200, rel=0.6) for each in progress.report().samples)
+
+
 def test_samples_stay_few_and_keep_every_row(clock: VirtualClock) -> None:
     progress = job(clock)
     for step in range(1, 6001):
@@ -251,3 +320,21 @@ def test_samples_stay_few_and_keep_every_row(clock: VirtualClock) -> None:
     assert 500 <= len(samples) <= 1200
     assert all(each.rows_per_second == pytest.approx(100, rel=0.01) for each in samples)
     assert samples[-1].seconds == pytest.approx(3000)
+
+
+def test_a_report_keeps_the_limits_that_were_in_force_and_both_ends_speed(clock: VirtualClock) -> None:
+    progress = JobProgress("j", JobSpec("write", rows_per_second=100), clock=clock)
+    progress.update(Snapshot(task=0, attempt=0, sequence=1))
+    clock.advance(2)
+    progress.set_limits(100, None, "paused")
+    clock.advance(1)
+    progress.set_limits(50, None)
+    progress.update(Snapshot(task=0, attempt=0, sequence=2, rows_pushed=300, rows_written=150))
+    report = progress.report()
+    assert [(each.seconds, each.rows_per_second, each.note) for each in report.changes] == [
+        (0.0, 100, ""),
+        (2.0, 100, "paused"),
+        (3.0, 50, ""),
+    ]
+    assert report.samples[-1].rows_per_second == pytest.approx(100)
+    assert report.samples[-1].rows_written_per_second == pytest.approx(50)

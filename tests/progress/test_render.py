@@ -101,6 +101,13 @@ def test_three_lines_before() -> None:
         "limit 64MB/s for shared limit orders-db",
     ]
     assert before_lines("j", JobSpec("write", target="t"))[2] == "no limit"
+    both = JobSpec(
+        "write", target="t", rows_per_second=50_000, shared_rows_per_second=20_000,
+        limit_scope="shared limit orders-db",
+    )  # fmt: skip
+    assert before_lines("j", both)[2] == "limit 20k rows/s for shared limit orders-db"
+    unheard = JobSpec("write", target="t", limit_scope="shared limit orders-db")
+    assert before_lines("j", unheard)[2] == "limit: shared limit orders-db"
 
 
 def test_the_summary() -> None:
@@ -109,9 +116,17 @@ def test_the_summary() -> None:
         "the rows are in sqlite flights.db, table flights, published in 0.1 s (commit=job)",
         "20 tasks, 21 attempts (1 retried); waits: limit 71 % source 3 % target 26 %; dirty 0",
     ]
-    failed = replace(REPORT, phase="failed", error="no space left", where="", publish_seconds=0.0)
-    assert summary_lines(failed)[0] == "failed after 336 776 rows (28.1MB) in 3.5 s: no space left"
-    assert "no space" not in summary_lines(failed)[1]
+
+
+def test_the_summary_of_a_failure_says_what_was_moved_and_what_stands() -> None:
+    failed = replace(
+        REPORT, phase="failed", error="no space left", rows=0, rows_moved=120_000, bytes_moved=10_000_000
+    )
+    first, second = summary_lines(failed)[:2]
+    assert first == "failed after 120 000 rows (10MB) moved in 3.5 s: no space left"
+    assert second.startswith("20 tasks")
+    by_task = replace(failed, commit="task", rows=80_000)
+    assert summary_lines(by_task)[1] == "80 000 rows stand in sqlite flights.db, table flights (commit=task)"
 
 
 @pytest.mark.parametrize(

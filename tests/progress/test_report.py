@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from spark_channel.progress import JobSpec, Sample, TransferReport
+from spark_channel.progress import JobSpec, LimitChange, Sample, TransferReport
+from spark_channel.progress.picture import by_the_second
 
 REPORT = TransferReport(
     job="j", kind="transfer", phase="done", started_at="2026-01-01T00:00:00+00:00", seconds=4.0, rows=300,
@@ -32,13 +33,27 @@ def test_speed_is_measured_until_the_last_row() -> None:
     assert replace(REPORT, samples=(), seconds=0.0).rows_per_second == 0.0
 
 
+def test_speed_is_measured_from_when_the_first_task_began() -> None:
+    """Spark needed 10 s to start its workers."""
+    late = replace(REPORT, samples=(Sample(10.0, 0.0, 0.0), Sample(13.0, 100.0, 800.0)))
+    assert late.moving_seconds == 3.0
+    assert late.rows_per_second == pytest.approx(100)
+    assert replace(REPORT, samples=(Sample(10.0, 0.0, 0.0),)).moving_seconds == 10.0
+
+
 def test_waits_by_side() -> None:
     assert REPORT.waits_by_side == {"limit": 2.0, "source": 1.0}
 
 
 def test_samples_as_a_table() -> None:
     frame = REPORT.to_pandas()
-    assert list(frame.columns) == ["seconds", "rows_per_second", "bytes_per_second"]
+    assert list(frame.columns) == [
+        "seconds",
+        "rows_per_second",
+        "bytes_per_second",
+        "rows_written_per_second",
+        "bytes_written_per_second",
+    ]
     assert frame["rows_per_second"].tolist() == [90.0, 105.0]
     assert list(replace(REPORT, samples=()).to_pandas().columns) == list(frame.columns)
 
@@ -92,7 +107,37 @@ def test_the_plot_shows_whole_seconds_however_unevenly_tasks_report() -> None:
     uneven = []
     for second in range(4):  # 100 rows/s, told as a sliver of a moment and the rest
         uneven += [Sample(second + 0.98, 50 / 0.98, 0.0), Sample(second + 1.0, 50 / 0.02, 0.0)]
-    edges, speeds = replace(REPORT, samples=tuple(uneven))._by_the_second(by_bytes=False)
+    edges, speeds = by_the_second(uneven, "rows_per_second")
     assert edges == [0.0, 1.0, 2.0, 3.0, 4.0]
     assert speeds == pytest.approx([100.0] * 4)
-    assert replace(REPORT, samples=())._by_the_second(by_bytes=False) == ([], [])
+    assert by_the_second([], "rows_per_second") == ([], [])
+
+
+def test_the_plot_marks_pauses_and_changes_and_shows_both_ends() -> None:
+    plt = pytest.importorskip("matplotlib.pyplot")
+
+    report = replace(
+        REPORT,
+        samples=(Sample(1.0, 100.0, 800.0, 50.0, 400.0), Sample(3.0, 40.0, 320.0, 65.0, 520.0)),
+        changes=(
+            LimitChange(0.0, 100, None),
+            LimitChange(1.0, 100, None, "paused"),
+            LimitChange(2.0, 50, None),
+        ),
+    )
+    assert TransferReport.from_json(report.to_json()) == report
+    ax = report.plot(plt.figure().subplots())
+    (limit,) = ax.get_lines()
+    assert list(limit.get_xdata()) == [0.0, 1.0, 2.0, 3.0]  # type: ignore[arg-type]
+    assert list(limit.get_ydata()) == [100.0, 100.0, 50.0, 50.0]  # type: ignore[arg-type]
+    assert [text.get_text() for text in ax.texts] == ["paused"]
+    legend = ax.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["source", "target", "limit"]
+    plt.close("all")
+
+
+def test_html_holds_the_picture() -> None:
+    pytest.importorskip("matplotlib")
+    assert "<svg" in REPORT._repr_html_()
+    assert "<svg" not in replace(REPORT, samples=())._repr_html_()

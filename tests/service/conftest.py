@@ -65,3 +65,15 @@ def driver() -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
     assert process.stdin is not None
     process.stdin.close()
+
+
+@pytest.fixture
+def serve() -> Iterator[list[subprocess.Popen[str]]]:
+    """What `serve_limit` starts; killed at the end."""
+    started: list[subprocess.Popen[str]] = []
+    yield started
+    for process in started:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

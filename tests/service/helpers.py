@@ -1,15 +1,21 @@
 """What several tests of the service do."""
 
 import os
+import re
 import select
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from spark_channel.errors import ServiceDeniedError
 from spark_channel.progress import JobProgress
 from spark_channel.service import ServiceAddress, ServiceControl
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def own_threads() -> set[threading.Thread]:
@@ -53,6 +59,23 @@ def refusal(address: ServiceAddress, action: str, body: dict[str, Any]) -> str:
 def hello(address: ServiceAddress) -> bool:
     with ServiceControl(address) as control:
         return bool(control.hello()["service"] == "spark-channel")
+
+
+def serve_limit(started: list[subprocess.Popen[str]], *arguments: str) -> str:
+    """`spark-channel limits serve orders-db` as a process, see fixture `serve`; returns the address it printed."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "spark_channel.cli", "limits", "serve", "orders-db", *arguments],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    started.append(process)
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    match = re.search(r"at (\S+/orders-db)", line)
+    assert match, line
+    return match.group(1)
 
 
 class Listener:

@@ -102,6 +102,7 @@ def test_without_a_service_the_task_runs_on_and_is_told_once(caplog: pytest.LogC
     assert caplog.text.count("is not shown") == 1
 
 
+@pytest.mark.real_time
 def test_a_service_that_never_answers_holds_the_end_for_two_seconds_at_most(silent_port: int) -> None:
     address = ServiceAddress("127.0.0.1", silent_port, "token")
     client = ServiceClient(address, "j", SPEC)
@@ -171,6 +172,7 @@ def test_a_denied_control_call_says_why(server: ServiceServer) -> None:
         control.enter("nope", Phase.DONE)
 
 
+@pytest.mark.real_time
 def test_a_silent_service_is_given_up_in_time(silent_port: int) -> None:
     start = time.monotonic()
     address = ServiceAddress("127.0.0.1", silent_port, "token")

@@ -255,3 +255,13 @@ def test_without_a_terminal_stdout_is_untouched_too(tmp_path: Path) -> None:
     assert done.stdout == "a line of the program\nthe last line\n"
     assert "read 10 rows" in done.stderr
     assert "\x1b" not in done.stderr
+
+
+def test_a_stream_that_was_closed_ends_the_display_without_a_word(caplog: pytest.LogCaptureFixture) -> None:
+    stream = io.StringIO()
+    display = ProgressDisplay("terminal", stream=stream)
+    stream.close()
+    with caplog.at_level(logging.INFO, "spark_channel"):
+        display.job_opened(JobProgress("j", JobSpec("read")))
+        display.close()
+    assert caplog.text == ""

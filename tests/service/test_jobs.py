@@ -55,6 +55,22 @@ def test_a_job_ends_with_its_last_client_once_all_tasks_are_done(book: JobBook, 
     assert book.close_idle() is None
 
 
+def test_settling_closes_what_nobody_works_on_and_what_goes_on_is_opened_again(
+    book: JobBook, heard: Listener
+) -> None:
+    book.report("j", "a", [done(0)], spec=SPEC)
+    book.settle()
+    assert heard.closed == []
+    book.report("j", "a", [], leaving=True)
+    book.settle()
+    assert len(heard.closed) == 1
+    book.report("j", "b", [done(1)])
+    assert heard.opened == ["j", "j"]
+    book.report("j", "b", [], leaving=True)
+    assert len(heard.closed) == 2
+    assert heard.closed[-1].report().rows == 20
+
+
 def test_without_a_client_it_is_closed_in_time_and_its_clock_stopped_before(
     book: JobBook, heard: Listener, clock: VirtualClock
 ) -> None:

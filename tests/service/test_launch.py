@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -29,6 +30,7 @@ from spark_channel.service.processes import alive, started, wait_until_gone
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
 from tests.service.helpers import hello, wait_for, wait_gone
 
+_MARK = uuid.uuid4().hex
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 Driver = subprocess.Popen[bytes]
@@ -40,12 +42,22 @@ def standing(driver: Driver) -> Advert:
     return found
 
 
+@pytest.fixture(autouse=True)
+def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these tests start can be told from what others do on this machine."""
+    monkeypatch.setenv("SPARK_CHANNEL_STARTED_BY", _MARK)
+
+
 def services() -> set[int]:
-    """Pids of all processes that run our service."""
+    """Pids of all processes that run a service which these tests started."""
     found = set()
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdigit() and b"spark_channel.service" in (entry / "cmdline").read_bytes():
+            if (
+                entry.name.isdigit()
+                and b"spark_channel.service" in (entry / "cmdline").read_bytes()
+                and _MARK.encode() in (entry / "environ").read_bytes()
+            ):
                 found.add(int(entry.name))
         except OSError:
             continue

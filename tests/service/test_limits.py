@@ -32,6 +32,7 @@ from spark_channel.limits import (
     decode_reply,
     encode,
 )
+from spark_channel.limits.pool import HORIZON
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, ServiceClient, ServiceServer, SharedLimitAddress
 from spark_channel.service.connection import Connection
@@ -72,6 +73,7 @@ def limit_status(server: ServiceServer, limit: str) -> LimitStatus:
     return status
 
 
+@pytest.mark.real_time
 def test_two_tasks_share_the_jobs_limit(server: ServiceServer) -> None:
     stamps: list[float] = []
     lock = threading.Lock()
@@ -95,7 +97,6 @@ def test_two_tasks_share_the_jobs_limit(server: ServiceServer) -> None:
     # Any second may hold the limit, 40 ms of slices and one row of each client.
     worst = max(sum(1 for each in stamps if start <= each < start + 1) for start in stamps[:: RATE // 20])
     assert worst <= RATE * 1.05 + 2
-    assert len(stamps) / (stamps[-1] - stamps[0]) >= 0.8 * RATE
 
 
 def test_the_limit_comes_and_goes_with_the_job(server: ServiceServer, limited: str) -> None:
@@ -258,16 +259,17 @@ def test_a_client_that_closes_gives_its_share_back_at_once(server: ServiceServer
 
 def test_a_wrong_token_ends_the_work_at_once(server: ServiceServer) -> None:
     wrong = replace(server.address, token="wrong-token-0123")
-    with ServiceClient(wrong, "j", SPEC) as client:
+    with ServiceClient(wrong, "j", SPEC, patience=120.0) as client:
         limiter = client.limiter()
         assert limiter is not None
         start = time.monotonic()
         with pytest.raises(ServiceDeniedError) as caught:
             copy_rows(limiter, 1)
-    assert time.monotonic() - start < 5
+    assert time.monotonic() - start < 60, "not tried again for as long as it has patience"
     assert "wrong-token-0123" not in str(caught.value)
 
 
+@pytest.mark.real_time
 def test_a_service_that_cannot_be_reached_ends_the_work_with_the_way_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = ServiceAddress("127.0.0.1", taken.getsockname()[1], "token")
@@ -280,6 +282,7 @@ def test_a_service_that_cannot_be_reached_ends_the_work_with_the_way_out() -> No
     assert 0.9 <= time.monotonic() - start < 4
 
 
+@pytest.mark.real_time
 def test_a_service_that_never_answers_ends_the_work_too(silent_port: int) -> None:
     address = ServiceAddress("127.0.0.1", silent_port, "token")
     with ServiceClient(address, "j", SPEC, patience=1.0) as client:
@@ -319,8 +322,9 @@ def test_a_service_lost_midway_never_lets_the_work_run_unlimited() -> None:
         thread.join(10)
         assert isinstance(failure[0], ServiceUnavailableError)
     after = [each for each in passed if each > stopped]
-    assert len(after) <= 1.5 * RATE
-    assert not after or after[-1] - stopped < 2.0
+    assert len(after) <= RATE * (HORIZON + 0.02) + 1, (
+        "what one grant allows, 20 ms of surplus, and a row in debt"
+    )
 
 
 def test_a_service_that_was_started_again_is_joined_again() -> None:
@@ -391,7 +395,7 @@ def test_a_wait_for_a_permit_can_be_cancelled(server: ServiceServer) -> None:
             lambda: isinstance(ask(server.address, AskPermit(job_limit("j"), "a third holder")), Hold), "line"
         )
         waiting.cancel()
-        thread.join(5)
+        thread.join(30)
         waiting.release()
         assert "cancelled" in str(failure[0])
 

@@ -14,9 +14,18 @@ from typing import Any
 import pyarrow.flight as fl
 import pytest
 
-from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
+from spark_channel.errors import OptionError, ServiceDeniedError, ServiceUnavailableError
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.service import ServiceAddress, ServiceControl, ServiceServer, TlsFiles, wire
+from spark_channel.service import (
+    ServiceAddress,
+    ServiceControl,
+    ServiceServer,
+    SharedLimit,
+    TlsFiles,
+    find_shared_limit,
+    shared_speed,
+    wire,
+)
 from spark_channel.service.connection import Connection
 from spark_channel.service.limit_desk import limit_scope
 from tests.service.helpers import Listener, hello, refusal
@@ -66,20 +75,28 @@ def test_what_cannot_be_a_token_is_refused_before_it_travels(server: ServiceServ
     assert token not in why
 
 
-def test_without_a_token_nothing_answers(server: ServiceServer) -> None:
-    with fl.FlightClient(server.address.location) as client:
-        for headers in (
-            [],
-            [(b"authorization", server.address.token.encode())],
-            [(b"authorization", b"Basic eDp5")],
-        ):
-            options = fl.FlightCallOptions(timeout=5, headers=headers)
-            with pytest.raises(fl.FlightUnauthenticatedError):
-                list(client.do_action(fl.Action("hello", b"{}"), options))
-            with pytest.raises(fl.FlightUnauthenticatedError):
-                list(client.list_actions(options))
-            with pytest.raises(fl.FlightUnauthenticatedError):
-                list(client.list_flights(options=options))
+@pytest.mark.parametrize("given", ["nothing", "no scheme", "another scheme"])
+def test_without_a_token_nothing_answers_and_the_log_says_so(
+    server: ServiceServer, given: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    token = server.address.token.encode()
+    headers = {
+        "nothing": [],
+        "no scheme": [(b"authorization", token)],
+        "another scheme": [(b"authorization", b"Basic " + token)],
+    }[given]
+    options = fl.FlightCallOptions(timeout=5, headers=headers)
+    with fl.FlightClient(server.address.location) as client, caplog.at_level(logging.DEBUG):
+        with pytest.raises(fl.FlightUnauthenticatedError) as refused:
+            list(client.do_action(fl.Action("hello", b"{}"), options))
+        with pytest.raises(fl.FlightUnauthenticatedError):
+            list(client.list_actions(options))
+        with pytest.raises(fl.FlightUnauthenticatedError):
+            list(client.list_flights(options=options))
+    (logged,) = [each for each in caplog.records if "refused 1 call" in each.getMessage()]
+    assert logged.levelno == logging.WARNING
+    assert server.address.token not in caplog.text + str(refused.value)
+    assert hello(server.address)
 
 
 @pytest.mark.parametrize(
@@ -250,11 +267,14 @@ def test_a_call_that_never_ends_does_not_hold_the_end(
 
 
 def test_the_programs_signals_stay_its_own() -> None:
-    before = signal.getsignal(signal.SIGINT)
-    with ServiceServer():
-        assert signal.getsignal(signal.SIGINT) is before
-        with pytest.raises(KeyboardInterrupt):
-            os.kill(os.getpid(), signal.SIGINT)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background ignores it
+    try:
+        with ServiceServer():
+            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_idle_jobs_are_closed_without_anybody_asking(server: ServiceServer) -> None:
@@ -316,3 +336,18 @@ def test_a_proxy_of_the_environment_is_not_used(
     for name in ("http_proxy", "https_proxy", "grpc_proxy", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://192.0.2.1:3128")
     assert hello(server.address)
+
+
+def test_a_shared_limit_over_tls_is_spent_by_those_who_trust_it(
+    tls: TlsFiles, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with SharedLimit("secret", rows_per_second=1_000, tls=tls) as limit:
+        assert limit.address.startswith("tls://")
+        here = find_shared_limit("secret")
+        assert shared_speed(here) == (1_000, None)
+        with pytest.raises(OptionError, match="SPARK_CHANNEL_TLS_ROOT"):
+            find_shared_limit(limit.address, limit.token)
+        monkeypatch.setenv("SPARK_CHANNEL_TLS_ROOT", tls.certificate)
+        assert shared_speed(find_shared_limit(limit.address, limit.token)) == (1_000, None)
+        plain = find_shared_limit(limit.address.removeprefix("tls://"), limit.token)
+        assert shared_speed(plain) == (None, None), "without TLS there is no answer"

@@ -1,20 +1,18 @@
 """A limit that several jobs share: found, spent, changed, killed and served again."""
 
-import os
-import re
 import signal
 import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from spark_channel.channel import Limiter
 from spark_channel.errors import OptionError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits import Pressure
+from spark_channel.limits import Grant, Hold, Join, Joined, Pressure
 from spark_channel.progress import JobSpec
 from spark_channel.service import (
     LimitControl,
@@ -25,8 +23,10 @@ from spark_channel.service import (
     SharedLimitAddress,
     find_shared_limit,
 )
-
-ROOT = Path(__file__).resolve().parents[2]
+from spark_channel.service.connection import Connection
+from spark_channel.service.rendezvous import Rendezvous
+from spark_channel.service.shared_limit import limit_advert
+from tests.service.helpers import serve_limit, wait_for
 
 
 class Spender:
@@ -104,6 +104,7 @@ def test_others_take_its_address_and_token(server: ServiceServer) -> None:
             find_shared_limit(limit.address)
 
 
+@pytest.mark.real_time
 def test_two_jobs_share_it_evenly(server: ServiceServer) -> None:
     with SharedLimit("orders-db", rows_per_second=1_000):
         limit = find_shared_limit("orders-db")
@@ -117,6 +118,7 @@ def test_two_jobs_share_it_evenly(server: ServiceServer) -> None:
     assert len(together) <= 1_000 * seconds * 1.05 + 100
 
 
+@pytest.mark.real_time
 def test_a_job_that_ends_gives_its_share_back(server: ServiceServer) -> None:
     with SharedLimit("orders-db", rows_per_second=1_000):
         limit = find_shared_limit("orders-db")
@@ -130,6 +132,7 @@ def test_a_job_that_ends_gives_its_share_back(server: ServiceServer) -> None:
             assert time.monotonic() - since < 2.6
 
 
+@pytest.mark.real_time
 @pytest.mark.parametrize("change", ["pause", "set"])
 def test_a_change_acts_while_jobs_run(server: ServiceServer, change: str) -> None:
     with (
@@ -149,6 +152,45 @@ def test_a_change_acts_while_jobs_run(server: ServiceServer, change: str) -> Non
         limit.resume()
         limit.set(rows_per_second=5_000)
         assert spender.wait_for(len(spender.times) + 500)
+
+
+def test_the_progress_of_a_job_shows_it_and_its_changes(server: ServiceServer) -> None:
+    with SharedLimit("orders-db", rows_per_second=1_000) as limit:
+        found = find_shared_limit("orders-db")
+        with ExitStack() as stack:
+            for task in (0, 1):
+                client = ServiceClient(server.address, "job-a", JobSpec("read"), shared_limit=found)
+                stack.enter_context(client).counters(task, task)
+            wait_for(lambda: bool(server.jobs.live()), "the job is heard of")
+            progress = server.jobs.find("job-a")
+            wait_for(lambda: progress.status().spec.rows_per_second == 1_000, "the limit is shown")
+            limit.set(rows_per_second=500)
+            wait_for(lambda: progress.status().spec.rows_per_second == 500, "the change is shown")
+            limit.pause()
+            wait_for(lambda: progress.status().note == "paused", "the pause is shown")
+            limit.resume()
+            wait_for(lambda: progress.status().note == "", "the end of the pause is shown")
+        report = progress.report()
+    assert [(each.rows_per_second, each.note) for each in report.changes] == [
+        (1_000, ""),
+        (500, ""),
+        (500, "paused"),
+        (500, ""),
+    ]
+
+
+def test_what_no_limit_can_be_is_refused(server: ServiceServer) -> None:
+    spec = JobSpec("read").to_json()
+    body = {"job": "job-a", "client": "c", "snapshots": [], "spec": spec}
+    good = {"rows_per_second": 1_000, "bytes_per_second": None, "note": ""}
+    with Connection(server.address) as connection:
+        connection.call("report", {**body, "shared_limit": good})
+        assert server.jobs.find("job-a").status().spec.rows_per_second == 1_000
+        for bad in ({"rows_per_second": 0}, {"bytes_per_second": "7"}, {"note": None}, {"surprise": 1}):
+            with pytest.raises(ServiceDeniedError):
+                connection.call("report", {**body, "shared_limit": {**good, **bad}})
+        with pytest.raises(ServiceDeniedError):
+            connection.call("report", {**body, "shared_limit": [1]})
 
 
 def test_a_spending_token_changes_nothing_and_opens_no_other_limit(server: ServiceServer) -> None:
@@ -238,34 +280,6 @@ def test_a_probe_lowers_the_limit_and_lets_it_recover() -> None:
         assert limit.status().effective_rows_per_second == 1_000, "an unreachable probe holds the speed"
 
 
-@pytest.fixture
-def serve() -> Iterator[list[subprocess.Popen[str]]]:
-    started: list[subprocess.Popen[str]] = []
-    yield started
-    for process in started:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
-
-
-def serve_limit(started: list[subprocess.Popen[str]], *arguments: str) -> str:
-    """`spark-channel limits serve` as a process; returns the address it printed."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "spark_channel.cli", "limits", "serve", "orders-db", *arguments],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=ROOT,
-        env={**os.environ, "PYTHONUNBUFFERED": "1"},
-    )
-    started.append(process)
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    match = re.search(r"at (\S+/orders-db)", line)
-    assert match, line
-    return match.group(1)
-
-
 def test_a_killed_server_comes_back_and_its_jobs_go_on(
     server: ServiceServer, serve: list[subprocess.Popen[str]]
 ) -> None:
@@ -310,3 +324,40 @@ def test_a_served_limit_ends_cleanly(serve: list[subprocess.Popen[str]], tmp_pat
     assert "served no more" in serve[0].stdout.read()
     with pytest.raises(OptionError, match="none is served here"):
         find_shared_limit("orders-db")
+
+
+@pytest.mark.real_time
+def test_a_successor_waits_for_as_long_as_the_longest_grant_of_its_predecessor() -> None:
+    with SharedLimit("slow", rows_per_second=1_000_000) as limit:
+        file = limit_advert("slow")
+        before = Rendezvous().read(file)
+        assert before is not None
+        assert before.grant_seconds == 1.0
+        grants = [0.0]
+
+        def join() -> float:
+            joined = limit._serving().limits.handle(Join("slow", "job"))
+            assert isinstance(joined, Joined)
+            if isinstance(joined.answer, Grant):
+                grants.append(joined.answer.lasts)
+            return max(grants)
+
+        for _ in range(1_000):
+            join()
+        wait_for(lambda: join() > 1.0, "the first grants, of a few clients, to end")
+        longest = max(grants)
+        after = Rendezvous().read(file)
+        assert after is not None
+        assert after.nonce == before.nonce
+        assert after.grant_seconds >= longest
+        dead = replace(after, service_started="another boot")
+        Rendezvous().publish(file, dead, replace=after.nonce)
+        with SharedLimit("slow", rows_per_second=1_000_000) as successor:
+            answer = successor._serving().limits.handle(Join("slow", "job"))
+            assert isinstance(answer, Joined)
+            assert isinstance(answer.answer, Hold)
+            assert answer.answer.reason == "restart"
+            assert answer.answer.retry_in > longest - 1.0
+            heir = Rendezvous().read(file)
+            assert heir is not None
+            assert heir.grant_seconds == after.grant_seconds

@@ -17,30 +17,25 @@ SCRIPT = """
 import sys
 from pyspark.sql import SparkSession
 
-def where(batches):
-    import spark_channel
-    import pyarrow as pa
-    list(batches)
-    yield pa.record_batch({"f": [spark_channel.__file__]})
-
 spark = SparkSession.builder.config("spark.log.level", "ERROR").getOrCreate()
-if sys.argv[1] != "automatic":
-    import spark_channel
-if sys.argv[1] == "register":
-    spark_channel.register(spark)
-if sys.argv[1] == "plainly":
-    try:
-        spark.dataSource.register(spark_channel.ChannelDataSource)
-    except Exception as error:  # Spark 4.0, where the package is installed too, has found it already
-        if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
-            raise
-df = spark.range(100).selectExpr("id", "cast(id as string) s")
-df.write.format("channel").option("dbtable", "t").mode("append").save("out.db")
-again = spark.read.format("channel").option("dbtable", "t").load("out.db")
-print("ROWS", again.count(), "SUM", again.selectExpr("sum(id)").first()[0])
-print("WORKER", spark.range(1).mapInArrow(where, "f string").first().f)
+for registration in sys.argv[1:]:
+    if registration == "plainly":
+        import spark_channel
+        try:
+            spark.dataSource.register(spark_channel.ChannelDataSource)
+        except Exception as error:  # Spark 4.0 takes a name once
+            if "DATA_SOURCE_ALREADY_EXISTS" not in str(error):
+                raise
+    elif registration == "register":
+        import spark_channel
+        spark_channel.register(spark)
+    df = spark.range(100).selectExpr("id", "cast(id as string) s")
+    df.write.format("channel").option("dbtable", registration).mode("append").save("out.db")
+    again = spark.read.format("channel").option("dbtable", registration).load("out.db")
+    print(registration, again.selectExpr("count(s)", "sum(id)").first()[:])
 spark.stop()
 """
+_ENVIRONMENT = {key: value for key, value in os.environ.items() if not key.startswith("PY")}
 
 
 @pytest.fixture(scope="module")
@@ -63,23 +58,41 @@ def source_zip(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return target
 
 
-def submit(folder: Path, artefact: Path, registration: str, **more: str) -> str:
+@pytest.fixture(scope="module")
+def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An interpreter that has this one's libraries and not this package, which its `.pth` file would bring."""
+    libraries = os.pathsep.join(path for path in sys.path if path.endswith("site-packages"))
+    file = tmp_path_factory.mktemp("bin") / "python"
+    path = f"${{PYTHONPATH:+$PYTHONPATH:}}{libraries}"
+    file.write_text(f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" -S "$@"\n')
+    file.chmod(0o755)
+    look: list[str | Path] = [
+        file,
+        "-c",
+        "import importlib.util as u; print(u.find_spec('spark_channel'), u.find_spec('pyarrow'))",
+    ]
+    found = subprocess.run(look, cwd="/", env=_ENVIRONMENT, capture_output=True, text=True, check=True).stdout
+    assert found.startswith("None ModuleSpec"), found
+    return file
+
+
+def registered(folder: Path, python: Path, py_files: list[Path], ways: list[str]) -> list[str]:
+    """Those of `ways` to register under which rows were written and read."""
     (folder / "script.py").write_text(SCRIPT)
     spark_submit = shutil.which("spark-submit", path=str(Path(sys.executable).parent))
     assert spark_submit is not None
-    command = [spark_submit, "--master", "local[2]", "--py-files", str(artefact), "script.py", registration]
-    environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    given = ",".join(str(file) for file in py_files)
     done = subprocess.run(
-        command,
+        [spark_submit, "--master", "local[2]", "--py-files", given, "script.py", *ways],
         cwd=folder,
-        env={**environment, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1", **more},
+        env={**_ENVIRONMENT, "PYSPARK_PYTHON": str(python), "SPARK_LOCAL_IP": "127.0.0.1"},
         capture_output=True,
         text=True,
         timeout=240,
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
-    return done.stdout
+    return [way for way in ways if f"{way} (100, 4950)" in done.stdout]
 
 
 def test_the_wheel_holds_the_package_and_the_registration(wheel: Path) -> None:
@@ -89,18 +102,20 @@ def test_the_wheel_holds_the_package_and_the_registration(wheel: Path) -> None:
     assert not [name for name in names if name.startswith(("tests", "docs", "notebooks"))]
 
 
-def test_a_wheel_given_to_py_files_works(wheel: Path, tmp_path: Path) -> None:
-    out = submit(tmp_path, wheel, "register")
-    assert "ROWS 100 SUM 4950" in out
-    assert "spark_channel-0" in out.split("WORKER", 1)[1]
+@pytest.mark.parametrize(
+    ("artefact", "ways"),
+    [
+        ("wheel", ["automatic", "plainly", "register"]),
+        pytest.param("source_zip", ["automatic"], marks=pytest.mark.newest),
+    ],
+)
+def test_with_its_registration_beside_it_every_process_finds_the_package(
+    request: pytest.FixtureRequest, python: Path, tmp_path: Path, artefact: str, ways: list[str]
+) -> None:
+    given = [request.getfixturevalue(artefact), ROOT / "pyspark_channel.py"]
+    assert registered(tmp_path, python, given, ways) == ways
 
 
-def test_a_source_zip_given_to_py_files_works(source_zip: Path, tmp_path: Path) -> None:
-    out = submit(tmp_path, source_zip, "plainly")
-    assert "ROWS 100 SUM 4950" in out
-    assert "spark_channel.zip" in out.split("WORKER", 1)[1]
-
-
-def test_on_the_python_path_it_is_registered_by_itself(source_zip: Path, tmp_path: Path) -> None:
-    out = submit(tmp_path, source_zip, "automatic", PYTHONPATH=str(source_zip))
-    assert "ROWS 100 SUM 4950" in out
+@pytest.mark.newest
+def test_a_wheel_alone_works_when_it_is_registered(wheel: Path, python: Path, tmp_path: Path) -> None:
+    assert registered(tmp_path, python, [wheel], ["register"]) == ["register"]

@@ -10,8 +10,9 @@ from pyspark.sql import functions as f
 
 import spark_channel
 from spark_channel.errors import OptionError
+from spark_channel.spark.driver import service_settings
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.real_time]
 
 
 def test_the_rows_stay_as_they_are(spark: SparkSession) -> None:
@@ -63,3 +64,17 @@ def test_a_plain_plan_is_not_warned_of(spark: SparkSession, caplog: pytest.LogCa
     with caplog.at_level(logging.WARNING, "spark_channel"):
         spark_channel.throttle(spark.range(10).filter("id > 3"), 1_000)
     assert caplog.text == ""
+
+
+def test_the_drivers_environment_says_where_the_service_is_and_that_it_speaks_tls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("SPARK_CHANNEL_HOST", "10.0.0.5")
+    monkeypatch.setenv("SPARK_CHANNEL_PORT", "38100")
+    monkeypatch.setenv("SPARK_CHANNEL_TLS_CERTIFICATE", "cert.pem")
+    with pytest.raises(OptionError, match="go together"):
+        service_settings("--master yarn")
+    monkeypatch.setenv("SPARK_CHANNEL_TLS_KEY", "key.pem")
+    settings = service_settings("--master yarn")
+    assert (settings.host, settings.port) == ("10.0.0.5", 38100)
+    assert settings.tls == ("cert.pem", "key.pem", None)

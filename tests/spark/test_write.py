@@ -139,8 +139,8 @@ def test_a_target_without_permission_is_named(spark: SparkSession, tmp_path: Pat
         )
 
 
-def test_a_streaming_use_is_refused_clearly(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(PySparkException, match="batch only"):
-        spark.readStream.format("channel").schema("id int").load(str(tmp_path)).writeStream.format(
-            "noop"
-        ).start().awaitTermination()
+def test_a_stream_from_what_has_no_change_feed_is_refused_clearly(spark: SparkSession) -> None:
+    with pytest.raises(PySparkException, match="change feed"):
+        spark.readStream.format("channel").option("reader", "generator").schema(
+            "id int"
+        ).load().writeStream.format("noop").start().awaitTermination()

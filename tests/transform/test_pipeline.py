@@ -5,7 +5,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-import spark_channel.transform as transform
 from spark_channel.errors import OptionError, SchemaError
 from spark_channel.transform import Digest, DropRows, Pad, Rename, Replace, Substr, prepare
 
@@ -79,13 +78,3 @@ def test_an_empty_batch_passes_every_step() -> None:
     outcome = pipeline.run(ROWS.slice(0, 0))
     assert outcome.batch.num_rows == 0
     assert outcome.refused == ()
-
-
-def test_the_surface_is_what_it_says() -> None:
-    exported = {
-        name
-        for name, value in vars(transform).items()
-        if getattr(value, "__module__", "").startswith("spark_channel.")
-    }
-    assert exported == set(transform.__all__)
-    assert transform.__all__ == sorted(transform.__all__)

@@ -6,8 +6,9 @@ row groups. NaN equals NaN and is greater than every number, as in Spark and Pos
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import reduce
 from typing import Any
 
 import pyarrow as pa
@@ -98,67 +99,72 @@ class Constant(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Known(Condition):
-    """`value` where the column has one, NULL where it is NULL: a comparison decided by its literal."""
+class _OnColumn(Condition):
+    """A test of one column. Unless it says otherwise, NULL gives NULL: in a chunk of NULLs no row passes."""
 
     column: str
-    value: bool
 
     @property
     def columns(self) -> frozenset[str]:
         return frozenset((self.column,))
+
+    def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
+        known = ranges.get(self.column)
+        return known is None or (not known.only_nulls() and self._may_match(known))
+
+    def _may_match(self, known: ValueRange) -> bool:
+        """`may_match` for a chunk with values, or of which nothing is known."""
+        return True
+
+
+@dataclass(frozen=True, slots=True)
+class Known(_OnColumn):
+    """`value` where the column has one, NULL where it is NULL: a comparison decided by its literal."""
+
+    value: bool
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         nothing = pa.scalar(None, pa.bool_())
         return pc.if_else(pc.is_valid(batch.column(self.column)), pa.scalar(self.value), nothing)
 
     def negated(self) -> Condition:
-        return Known(self.column, not self.value)
+        return replace(self, value=not self.value)
 
     def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
-        known = ranges.get(self.column)
-        return self.value and not (known is not None and known.only_nulls())
+        return self.value and _OnColumn.may_match(self, ranges)
 
 
 @dataclass(frozen=True, slots=True)
-class Compare(Condition):
+class Compare(_OnColumn):
     """`column <op> value`, op one of eq, ne, lt, le, gt, ge.
 
     `value` is what `pa.scalar(value, type)` takes; `rank` is the same value as a `ValueRange` has it.
     """
 
-    column: str
     op: str
     value: Any
     type: pa.DataType
     rank: Any
 
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
-
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        values = batch.column(self.column)
-        if values.type != self.type:
-            values = values.cast(self.type)
+        values = _typed(batch.column(self.column), self.type)
         found = _KERNELS[self.op](values, pa.scalar(self.value, self.type))
         if pa.types.is_floating(self.type) and self.op in ("gt", "ge"):
             found = pc.or_(found, pc.is_nan(values))
         return found
 
     def negated(self) -> Condition:
-        return Compare(self.column, NEGATED[self.op], self.value, self.type, self.rank)
+        return replace(self, op=NEGATED[self.op])
 
-    def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
-        known = ranges.get(self.column)
-        if known is None:
-            return True
-        if known.only_nulls():
-            return False
+    def _may_match(self, known: ValueRange) -> bool:
         # Statistics leave NaN out, and NaN passes these.
         if pa.types.is_floating(self.type) and self.op in ("gt", "ge", "ne"):
             return True
         return _may_compare(self.op, self.rank, known)
+
+
+def _typed(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    return values if values.type == kind else values.cast(kind)
 
 
 def _may_compare(op: str, rank: Any, known: ValueRange) -> bool:
@@ -188,28 +194,21 @@ class CompareColumns(Condition):
         return _KERNELS[self.op](batch.column(self.left), batch.column(self.right))
 
     def negated(self) -> Condition:
-        return CompareColumns(self.left, NEGATED[self.op], self.right)
+        return replace(self, op=NEGATED[self.op])
 
 
 @dataclass(frozen=True, slots=True)
-class Member(Condition):
+class Member(_OnColumn):
     """`column IN (values)`; `unknown` = the list also holds NULL, so that no match is NULL."""
 
-    column: str
     values: tuple[Any, ...]
     type: pa.DataType
     ranks: tuple[Any, ...]
     unknown: bool = False
     negative: bool = False
 
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
-
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        values = batch.column(self.column)
-        if values.type != self.type:
-            values = values.cast(self.type)
+        values = _typed(batch.column(self.column), self.type)
         nothing = pa.scalar(None, pa.bool_())
         found = pc.is_in(values, value_set=pa.array(self.values, self.type))
         if self.unknown:
@@ -218,34 +217,26 @@ class Member(Condition):
         return pc.invert(found) if self.negative else found
 
     def negated(self) -> Condition:
-        return Member(self.column, self.values, self.type, self.ranks, self.unknown, not self.negative)
+        return replace(self, negative=not self.negative)
 
-    def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
-        known = ranges.get(self.column)
-        if known is None:
-            return True
-        if known.only_nulls() or (self.negative and self.unknown):
-            return False
-        return self.negative or any(_may_compare("eq", rank, known) for rank in self.ranks)
+    def _may_match(self, known: ValueRange) -> bool:
+        if self.negative:
+            return not self.unknown
+        return any(_may_compare("eq", rank, known) for rank in self.ranks)
 
 
 @dataclass(frozen=True, slots=True)
-class IsNull(Condition):
+class IsNull(_OnColumn):
     """`column IS NULL`, or IS NOT NULL when `negative`."""
 
-    column: str
     negative: bool = False
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         values = batch.column(self.column)
         return pc.is_valid(values) if self.negative else pc.is_null(values)
 
     def negated(self) -> Condition:
-        return IsNull(self.column, not self.negative)
+        return replace(self, negative=not self.negative)
 
     def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
         known = ranges.get(self.column)
@@ -255,17 +246,12 @@ class IsNull(Condition):
 
 
 @dataclass(frozen=True, slots=True)
-class Like(Condition):
+class Like(_OnColumn):
     """`column LIKE pattern`, as an RE2 pattern that covers the whole text."""
 
-    column: str
     regex: str
     ignore_case: bool = False
     negative: bool = False
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset((self.column,))
 
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
         values = batch.column(self.column)
@@ -275,16 +261,12 @@ class Like(Condition):
         return pc.invert(found) if self.negative else found
 
     def negated(self) -> Condition:
-        return Like(self.column, self.regex, self.ignore_case, not self.negative)
-
-    def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
-        known = ranges.get(self.column)
-        return known is None or not known.only_nulls()
+        return replace(self, negative=not self.negative)
 
 
 @dataclass(frozen=True, slots=True)
-class All(Condition):
-    """AND."""
+class _Junction(Condition):
+    """Conditions joined by one operator; what negates it joins their negations by the other (De Morgan)."""
 
     parts: tuple[Condition, ...]
 
@@ -292,37 +274,36 @@ class All(Condition):
     def columns(self) -> frozenset[str]:
         return frozenset().union(*(part.columns for part in self.parts))
 
+    def _joined(self, kernel: Callable[[pa.Array, pa.Array], pa.Array], batch: pa.RecordBatch) -> pa.Array:
+        return reduce(kernel, (part.mask(batch) for part in self.parts))
+
+    def _negated_parts(self) -> tuple[Condition, ...]:
+        return tuple(part.negated() for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class All(_Junction):
+    """AND."""
+
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        found = self.parts[0].mask(batch)
-        for part in self.parts[1:]:
-            found = pc.and_kleene(found, part.mask(batch))
-        return found
+        return self._joined(pc.and_kleene, batch)
 
     def negated(self) -> Condition:
-        return Some(tuple(part.negated() for part in self.parts))
+        return Some(self._negated_parts())
 
     def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
         return all(part.may_match(ranges) for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
-class Some(Condition):
+class Some(_Junction):
     """OR."""
 
-    parts: tuple[Condition, ...]
-
-    @property
-    def columns(self) -> frozenset[str]:
-        return frozenset().union(*(part.columns for part in self.parts))
-
     def mask(self, batch: pa.RecordBatch) -> pa.Array:
-        found = self.parts[0].mask(batch)
-        for part in self.parts[1:]:
-            found = pc.or_kleene(found, part.mask(batch))
-        return found
+        return self._joined(pc.or_kleene, batch)
 
     def negated(self) -> Condition:
-        return All(tuple(part.negated() for part in self.parts))
+        return All(self._negated_parts())
 
     def may_match(self, ranges: Mapping[str, ValueRange]) -> bool:
         return any(part.may_match(ranges) for part in self.parts)

@@ -1,6 +1,7 @@
 """What the operating system says about a file, said to the user: which file, what happened, what to do."""
 
 import errno
+import getpass
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -56,8 +57,6 @@ def writing(shown: str) -> Iterator[None]:
 
 
 def _user() -> str:
-    import getpass
-
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a container's user id without a name

@@ -78,6 +78,11 @@ class Manifest:
     removed: tuple[DataFile, ...] = ()
     successor_of: str | None = None
 
+    def job_published_at(self, job: str, txn: tuple[str, int] | None) -> str | None:
+        """When the job, or another of its pair, was published; None = never, or too long ago to be known."""
+        own = self.jobs.get(job)
+        return (own.published_at if own is not None else None) or self.published_at(txn)
+
     def published_at(self, txn: tuple[str, int] | None) -> str | None:
         """When the pair was published; None = never. What is older than all that is kept, was."""
         if txn is None or txn[0] not in self.versions:

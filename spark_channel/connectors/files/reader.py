@@ -5,23 +5,19 @@ that was changed or removed after it was split is an error.
 """
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import fs as pafs
 
 from spark_channel.connectors import Reader
+from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.errors_at import reading
-from spark_channel.connectors.files.formats.arrow import ArrowFormat
-from spark_channel.connectors.files.formats.base import Format, Piece, Wanted, batch_rows
-from spark_channel.connectors.files.formats.csv import CsvFormat
-from spark_channel.connectors.files.formats.json import JsonFormat
-from spark_channel.connectors.files.formats.orc import OrcFormat
-from spark_channel.connectors.files.formats.parquet import ParquetFormat
+from spark_channel.connectors.files.formats import format_of
+from spark_channel.connectors.files.formats.base import Cut, Format, Piece, Wanted, batch_rows
 from spark_channel.connectors.files.listing import SourceFile
 from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.options import (
@@ -50,7 +46,11 @@ class FilesReader(Reader):
     """Reads files of one format. Everything that it remembers is plain data."""
 
     Options: ClassVar[type[ReadOptions]] = FileReadOptions
-    form: ClassVar[Format]
+    format: ClassVar[str]
+
+    @property
+    def form(self) -> Format:
+        return format_of(self.format)
 
     def __init__(self, options: Any) -> None:
         super().__init__(options)
@@ -83,11 +83,16 @@ class FilesReader(Reader):
         return {**self.__dict__, "_files": None}
 
     def split(self, advice: int) -> list[Split]:
-        plan = self._planned()
+        self._planned()
         # The listing that the schema came from serves once; a later read lists anew.
         files, self._files = self._files, None
         if files is None:
             files = find_files(self.options)
+        return self.split_files(files, advice)
+
+    def split_files(self, files: Sequence[SourceFile], advice: int) -> list[Split]:
+        """Splits that cover `files` once, but those that `where` rules out."""
+        plan = self._planned()
         files = [file for file in files if self._may_match(file, plan)]
         target = target_bytes(files, advice, self.options.split_bytes)
         pieces = [
@@ -96,6 +101,23 @@ class FilesReader(Reader):
             for piece in self._pieces(file, target, plan, few=len(files) <= _FEW_FILES)
         ]
         return pack(pieces, target)
+
+    def feed(self, options: FeedOptions) -> ChangeFeed:
+        from spark_channel.connectors.files.feed import FilesFeed
+
+        return FilesFeed(self, options)
+
+    def columns_of(self, file: SourceFile) -> pa.Schema | None:
+        """The columns that `file` says it has; None where only reading all of it would tell (JSON lines)."""
+        if self.form.name == "json":
+            return None
+        plan = self._planned()
+        with reading(_shown(file.root, file.path)), reopen(file.root).open_input_file(file.path) as opened:
+            return self.form.schema(opened, file.path, plan.as_written(self.options), multi_line=False)
+
+    def file_columns(self) -> pa.Schema:
+        """The columns that files are expected to have."""
+        return self._planned().files
 
     def _may_match(self, file: SourceFile, plan: SourcePlan) -> bool:
         if plan.condition is None or not file.partition:
@@ -121,9 +143,8 @@ class FilesReader(Reader):
         if file.size <= target and not few:
             return [Piece({}, rows, file.size)]
         with reading(_shown(file.root, file.path)), reopen(file.root).open_input_file(file.path) as opened:
-            pieces = self.form.pieces(
-                opened, file.path, file.size, target, plan.as_written(self.options), plan.condition
-            )
+            cut = Cut(file.size, target, plan.as_written(self.options), plan.condition)
+            pieces = self.form.pieces(opened, file.path, cut)
         if rows is None:
             return pieces
         # What a manifest counted is shared out where the format itself does not count.
@@ -227,7 +248,7 @@ def _cast(values: pa.Array, field: pa.Field, shown: str) -> pa.Array:
     if values.type == field.type:
         return values
     try:
-        return pc.cast(values, field.type, safe=True)
+        return values.cast(field.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SourceError(
             f"{shown}: column {field.name!r} is {values.type} there and does not fit {field.type}: {error}"
@@ -238,32 +259,32 @@ class ParquetReader(FilesReader):
     """Parquet files, split and pruned by row group."""
 
     Options = ParquetReadOptions
-    form = ParquetFormat()
+    format = "parquet"
 
 
 class CsvReader(FilesReader):
     """CSV files, split by byte ranges at line starts."""
 
     Options = CsvReadOptions
-    form = CsvFormat()
+    format = "csv"
 
 
 class JsonReader(FilesReader):
     """Files of JSON lines, split by byte ranges at line starts."""
 
     Options = JsonReadOptions
-    form = JsonFormat()
+    format = "json"
 
 
 class ArrowReader(FilesReader):
     """Arrow IPC files, split by batch."""
 
     Options = ArrowReadOptions
-    form = ArrowFormat()
+    format = "arrow"
 
 
 class OrcReader(FilesReader):
     """ORC files, split by stripe."""
 
     Options = OrcReadOptions
-    form = OrcFormat()
+    format = "orc"

@@ -7,6 +7,7 @@ from fnmatch import fnmatchcase
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from spark_channel.connectors.files.columns import check_columns, find_column
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.errors_at import reading
 from spark_channel.connectors.files.formats.base import Format
@@ -16,7 +17,6 @@ from spark_channel.connectors.files.options import FileReadOptions
 from spark_channel.connectors.files.partitions import partition_fields
 from spark_channel.connectors.files.paths import locate, reopen
 from spark_channel.connectors.files.text_types import merge_inferred, plain_inferred
-from spark_channel.connectors.files.where import check_columns, find_column, parse_where
 from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["SourcePlan", "find_files", "plan_source"]
@@ -108,9 +108,16 @@ def plan_source(
         result = pa.schema([find_column(result, name, "columns") for name in options.columns])
     if form.text:
         _check_text(form, result)
-    condition = None if options.where is None else parse_where(options.where, everything)
+    condition = None if options.where is None else _condition(options.where, everything)
     strict = form.name == "json" and not certain and given is None and options.columns is None
     return SourcePlan(in_files, in_folders, result, condition, dialect, strict)
+
+
+def _condition(where: str, columns: pa.Schema) -> Condition:
+    # It brings sqlglot, which most reads do without.
+    from spark_channel.connectors.files.where import parse_where
+
+    return parse_where(where, columns)
 
 
 def _columns_of(

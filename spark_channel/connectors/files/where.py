@@ -14,6 +14,7 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import expressions as exp
 
+from spark_channel.connectors.files.columns import find_column
 from spark_channel.connectors.files.conditions import (
     FLIPPED,
     All,
@@ -26,9 +27,9 @@ from spark_channel.connectors.files.conditions import (
     Some,
 )
 from spark_channel.connectors.files.literals import comparison, same_step
-from spark_channel.errors import OptionError, SchemaError
+from spark_channel.errors import OptionError
 
-__all__ = ["check_columns", "find_column", "parse_where"]
+__all__ = ["parse_where"]
 
 _OPERATORS: dict[type[exp.Expression], str] = {
     exp.EQ: "eq", exp.NEQ: "ne", exp.LT: "lt", exp.LTE: "le", exp.GT: "gt", exp.GTE: "ge",
@@ -38,24 +39,6 @@ _TAKES = (
     "filter the rest with DataFrame.filter after load()"
 )
 _NOTHING = object()
-
-
-def find_column(schema: pa.Schema, name: str, option: str) -> pa.Field:
-    """The column called `name`: spelled exactly so, else the only one that differs in case alone.
-
-    Raises:
-        OptionError: there is none, or several that differ in case.
-    """
-    exactly = [field for field in schema if field.name == name]
-    found = exactly or [field for field in schema if field.name.lower() == name.lower()]
-    if len(found) == 1:
-        return found[0]
-    known = ", ".join(schema.names)
-    what = "more than one column" if found else "no column"
-    raise OptionError(
-        f"option {option!r} names {name!r}; the source has {what} of that name. It has: {known}",
-        option=option, got=name, takes=known,
-    )  # fmt: skip
 
 
 def parse_where(text: str, schema: pa.Schema) -> Condition:
@@ -69,6 +52,7 @@ def parse_where(text: str, schema: pa.Schema) -> Condition:
         parsed = sqlglot.parse(text, read="sqlite")
     except sqlglot.errors.SqlglotError as error:
         detail = re.sub(r"\x1b\[\d*m", "", str(error)).splitlines()[0]
+        detail = re.sub(r"<class '(?:\w+\.)*(\w+)'>", r"\1", detail)
         raise OptionError(
             f"option 'where' got {text!r}, which is not a SQL condition: {detail}",
             option="where", got=text, takes=_TAKES,
@@ -348,16 +332,3 @@ def _like_regex(pattern: str, escape: str, node: exp.Expression) -> str:
         else:
             parts.append(re.escape(character))
     return r"(?s)\A" + "".join(parts) + r"\z"
-
-
-def check_columns(schema: pa.Schema) -> None:
-    """Refuse two columns that `where`, `columns` and Spark could not tell apart.
-
-    Raises:
-        SchemaError: names the column.
-    """
-    seen: set[str] = set()
-    for name in schema.names:
-        if name in seen:
-            raise SchemaError(f"column {name!r} stands more than once in the source; rename one of them")
-        seen.add(name)

@@ -13,14 +13,10 @@ from typing import Any, ClassVar
 import pyarrow as pa
 from pyarrow import fs as pafs
 
-from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.connectors import Receipt, Tally, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.connectors.files.errors_at import writing
-from spark_channel.connectors.files.formats.arrow import ArrowFormat
+from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
-from spark_channel.connectors.files.formats.csv import CsvFormat
-from spark_channel.connectors.files.formats.json import JsonFormat
-from spark_channel.connectors.files.formats.orc import OrcFormat
-from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.manifest import HIDDEN
 from spark_channel.connectors.files.options import (
     ArrowWriteOptions,
@@ -57,7 +53,11 @@ class FilesWriter(Writer):
     """Writes files of one format into a directory."""
 
     Options: ClassVar[type[WriteOptions]] = FileWriteOptions
-    form: ClassVar[Format]
+    format: ClassVar[str]
+
+    @property
+    def form(self) -> Format:
+        return format_of(self.format)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.form.check(schema, self.options)
@@ -100,7 +100,9 @@ class FilesWriter(Writer):
                 target.tidy()
                 found = target.standing()
                 manifest = found.manifest
-                published = manifest.published_at(context.txn) if manifest and found.published else None
+                published = None
+                if manifest and found.published:
+                    published = manifest.job_published_at(context.job, context.txn)
                 if published is not None:
                     target.forget(context.job)
                     return _published(plan, published)
@@ -254,12 +256,12 @@ class FilesTaskWriter(TaskWriter):
         self._begun: list[str] = []
         self._stream: Any = None
         self._encoder: Encoder | None = None
-        self._rows = self._rows_in_file = self._nbytes = 0
+        self._rows_in_file = 0
+        self._tally = Tally(task, attempt)
         self._beat = self._store.clock.now()
-        self._ended = False
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._check_open()
+        self._tally.hold_open()
         if self._plan.published_at is not None:
             return
         with writing(self._shown):
@@ -273,8 +275,7 @@ class FilesTaskWriter(TaskWriter):
                 self._rows_in_file += part.num_rows
                 if self._is_full():
                     self._finish()
-            self._rows += batch.num_rows
-            self._nbytes += batch.nbytes
+            self._tally.add(batch)
             self._heartbeat()
 
     def _is_full(self) -> bool:
@@ -333,19 +334,15 @@ class FilesTaskWriter(TaskWriter):
             "folder": posixpath.relpath(self._directory, self._plan.path),
             "files": [[file.name, file.rows, file.nbytes, file.multi_line] for file in self._files],
         }
-        return Receipt(self._task, self._attempt, self._rows, self._nbytes, details)
+        return Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details)
 
     def close(self) -> Receipt:
-        self._check_open()
+        self._tally.hold_open()
         receipt = self.stage()
         if self._plan.commit == "task" and self._plan.published_at is None:
             self._publish(receipt)
-        self._ended = True
+        self._tally.ended = True
         return receipt
-
-    def _check_open(self) -> None:
-        if self._ended:
-            raise TargetError(f"attempt {self._attempt} of task {self._task} has ended; open() another one")
 
     def _publish(self, receipt: Receipt) -> None:
         target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001 - two halves of one class
@@ -364,9 +361,9 @@ class FilesTaskWriter(TaskWriter):
             )
 
     def rollback(self) -> None:
-        if self._ended:
+        if self._tally.ended:
             return
-        self._ended = True
+        self._tally.ended = True
         if self._encoder is not None:
             self._encoder.abandon()
         if self._stream is not None:
@@ -400,32 +397,32 @@ class ParquetWriter(FilesWriter):
     """Parquet files."""
 
     Options = ParquetWriteOptions
-    form = ParquetFormat()
+    format = "parquet"
 
 
 class CsvWriter(FilesWriter):
     """CSV files."""
 
     Options = CsvWriteOptions
-    form = CsvFormat()
+    format = "csv"
 
 
 class JsonWriter(FilesWriter):
     """Files of JSON lines."""
 
     Options = JsonWriteOptions
-    form = JsonFormat()
+    format = "json"
 
 
 class ArrowWriter(FilesWriter):
     """Arrow IPC files."""
 
     Options = ArrowWriteOptions
-    form = ArrowFormat()
+    format = "arrow"
 
 
 class OrcWriter(FilesWriter):
     """ORC files."""
 
     Options = OrcWriteOptions
-    form = OrcFormat()
+    format = "orc"

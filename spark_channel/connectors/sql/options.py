@@ -11,7 +11,16 @@ from typing import Annotated, Any, ClassVar
 from pydantic import BeforeValidator, Field
 
 from spark_channel.errors import OptionError
-from spark_channel.options import Amount, ColumnList, Options, ReadOptions, Secret, WriteMode, WriteOptions
+from spark_channel.options import (
+    Amount,
+    ColumnList,
+    CommitMode,
+    Options,
+    ReadOptions,
+    Secret,
+    WriteMode,
+    WriteOptions,
+)
 
 __all__ = ["Credentials", "SqlReadOptions", "SqlWriteOptions", "Statements"]
 
@@ -54,8 +63,8 @@ _KERBEROS: Mapping[str, str] = dict.fromkeys(
 _DRIVER: Mapping[str, str] = {"driver": "no JDBC driver takes part"}
 _READ_ONLY: Mapping[str, str] = dict.fromkeys(
     (
-        "partitionColumn", "lowerBound", "upperBound", "fetchsize", "customSchema", "sessionInitStatement",
-        "preferTimestampNTZ", "preferTimestampNanos", "hint", "pushDownPredicate", "pushDownAggregate",
+        "partitionColumn", "lowerBound", "upperBound", "fetchsize", "customSchema", "preferTimestampNTZ",
+        "preferTimestampNanos", "hint", "pushDownPredicate", "pushDownAggregate",
         "pushDownLimit", "pushDownOffset", "pushDownTableSample", "pushDownJoin",),
     "it applies to reading",
 )  # fmt: skip
@@ -145,6 +154,7 @@ class SqlReadOptions(ReadOptions):
 class SqlWriteOptions(WriteOptions):
     """What every database writer takes."""
 
+    dirty_commit: ClassVar[CommitMode | None] = "task"
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "numPartitions": "maxConnections"}
     ignored: ClassVar[Mapping[str, str]] = {**_DRIVER, **_READ_ONLY}
     refused: ClassVar[Mapping[str, str]] = {
@@ -169,10 +179,15 @@ class SqlWriteOptions(WriteOptions):
         description="overwrite: true keeps the table, its indexes and grants, and replaces the rows; "
         "false drops it and creates it anew",
     )
+    session_init_statement: Statements | None = Field(
+        None, description="SQL run in every session before it writes"
+    )
     pre_sql: Statements = Field((), description="SQL run before the rows, in their transaction")
     post_sql: Statements = Field((), description="SQL run after the rows, in their transaction")
     write_mode: WriteMode = Field("insert", description="what happens to rows whose key is there already")
-    key_columns: ColumnList | None = Field(None, description="the key of upsert and skipExisting")
+    key_columns: ColumnList | None = Field(
+        None, description="the key of upsert, skipExisting and apply; default: the table's primary key"
+    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -186,10 +201,5 @@ class SqlWriteOptions(WriteOptions):
         if self.write_mode == "insert" and self.key_columns is not None:
             raise OptionError(
                 "option 'keyColumns' needs 'writeMode' upsert or skipExisting: a plain insert has no key",
-                option="keyColumns",
-            )
-        if self.write_mode != "insert" and self.key_columns is None:
-            raise OptionError(
-                f"option 'writeMode' {self.write_mode} needs 'keyColumns': which rows are the same?",
                 option="keyColumns",
             )

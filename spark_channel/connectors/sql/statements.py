@@ -170,26 +170,6 @@ def insert(table: Source, columns: Sequence[str], dialect: str) -> str:
     return exp.Insert(this=_target(table, columns), expression=exp.Values(expressions=[row])).sql(dialect)
 
 
-def insert_from(
-    table: Source, columns: Sequence[str], staged: Source, keys: Sequence[str], *, update: bool, dialect: str
-) -> str:
-    """INSERT INTO `table` all rows of `staged`; those whose `keys` are there are updated, or skipped."""
-    rows = (
-        exp.select(*(staged.column(name) for name in columns)).from_(staged.expression.copy()).where("TRUE")
-    )
-    others = [name for name in columns if name not in keys]
-    conflict = exp.OnConflict(
-        conflict_keys=[identifier(name) for name in keys],
-        action=exp.Var(this="DO UPDATE" if update and others else "DO NOTHING"),
-        expressions=[
-            exp.EQ(this=exp.column(identifier(name)), expression=exp.column(identifier(name), "excluded"))
-            for name in others
-            if update
-        ],
-    )
-    return exp.Insert(this=_target(table, columns), expression=rows, conflict=conflict).sql(dialect)
-
-
 def create_table(
     table: Source, columns: Sequence[tuple[str, str, bool]], key: Sequence[str], dialect: str
 ) -> str:

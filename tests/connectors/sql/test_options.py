@@ -145,14 +145,9 @@ def test_read_options_that_contradict(options: dict[str, Any], message: str) -> 
         ({"query": "SELECT 1"}, "a write names its table with 'dbtable'"),
         ({"where": "1=1"}, "filter the rows in the DataFrame"),
         ({"keyColumns": "id"}, "'keyColumns' needs 'writeMode' upsert or skipExisting"),
-        ({"writeMode": "upsert"}, "'writeMode' upsert needs 'keyColumns'"),
         (
             {"writeMode": "merge"},
             "'writeMode' got 'merge'; it takes one of 'insert', 'upsert', 'skipExisting' or 'apply'",
-        ),
-        (
-            {"writeMode": "apply", "keyColumns": "id"},
-            "'writeMode' got 'apply'; the SQLite writer takes insert, upsert or skipExisting",
         ),
         ({"batchsize": "0"}, "'batchSize' got '0'"),
         ({"truncate": "perhaps"}, "'truncate' got 'perhaps'; it takes true or false"),

@@ -1,7 +1,5 @@
 """Statements are built from parsed parts; what a user gives cannot become more than it may be."""
 
-# ruff: noqa: E501 - a case is one line of its table
-
 import sqlite3
 from contextlib import closing
 

@@ -5,15 +5,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.formats.base import (
+    Cut,
     Encoder,
     Format,
     Piece,
     Wanted,
+    WriterEncoder,
+    even_pieces,
     pick,
-    spans,
-    walk_types,
 )
 from spark_channel.connectors.files.options import ArrowWriteOptions
 
@@ -42,23 +42,11 @@ class ArrowFormat(Format):
         with _open(opened) as reader:
             return reader.schema
 
-    def pieces(
-        self,
-        opened: pa.NativeFile,
-        path: str,
-        size: int,
-        target: int,
-        options: Any,
-        condition: Condition | None,
-    ) -> list[Piece]:
+    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
         if not _is_file(opened):
-            return [Piece({}, None, size)]
+            return [Piece({}, None, cut.size)]
         with _open(opened) as reader:
-            count = reader.num_record_batches
-        return [
-            Piece({"batches": [first, end]}, None, size * (end - first) // count)
-            for first, end in spans(count, size, target)
-        ]
+            return even_pieces("batches", reader.num_record_batches, cut.size, cut.target)
 
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
@@ -74,9 +62,8 @@ class ArrowFormat(Format):
             else:
                 yield from reader
 
-    def check(self, schema: pa.Schema, options: Any) -> None:
-        for _ in walk_types(schema):
-            pass  # every Arrow type is carried; two columns of one name are not
+    def carries(self, kind: pa.DataType) -> bool:
+        return True
 
     def extension(self, options: ArrowWriteOptions) -> str:
         return "arrow"
@@ -85,7 +72,7 @@ class ArrowFormat(Format):
         return _ArrowEncoder(sink, schema, options)
 
 
-class _ArrowEncoder(Encoder):
+class _ArrowEncoder(WriterEncoder):
     def __init__(self, sink: Any, schema: pa.Schema, options: ArrowWriteOptions) -> None:
         codec = options.compression or options.default_codec
         compression = None if codec == "none" else pa.Codec(codec, options.compression_level)
@@ -102,12 +89,3 @@ class _ArrowEncoder(Encoder):
 
     def write(self, batch: pa.RecordBatch) -> None:
         self._writer.write_batch(batch)
-
-    def finish(self) -> None:
-        self._writer.close()
-
-    def abandon(self) -> None:
-        try:
-            self._writer.close()
-        except (OSError, ValueError, pa.ArrowException):
-            pass  # what it could not write is dropped with the file

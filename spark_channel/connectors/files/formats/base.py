@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
@@ -16,11 +16,14 @@ from spark_channel.errors import SchemaError
 __all__ = [
     "BATCH_BYTES",
     "BATCH_ROWS",
+    "Cut",
     "Encoder",
     "Format",
     "Piece",
     "Wanted",
+    "WriterEncoder",
     "batch_rows",
+    "even_pieces",
     "pick",
     "spans",
     "walk_types",
@@ -28,6 +31,16 @@ __all__ = [
 
 BATCH_ROWS = 65_536
 BATCH_BYTES = 8 << 20
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a file of `size` bytes is to be cut: into pieces of about `target`, read with these options."""
+
+    size: int
+    target: int
+    options: Any
+    condition: Condition | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +89,38 @@ class Encoder(ABC):
         """Let go of the sink, which is about to be dropped. Never raises."""
 
 
-class Format(ABC):
-    """Stateless. `opened` is a `pyarrow.NativeFile` at its start, closed by the caller."""
+class WriterEncoder(Encoder):
+    """An encoder round a pyarrow writer, which holds on to the sink until it is closed."""
 
-    name: str
-    text: bool = False
+    _writer: Any
+
+    def finish(self) -> None:
+        self._writer.close()
+
+    def abandon(self) -> None:
+        try:
+            self._writer.close()
+        except (OSError, ValueError, pa.ArrowException):
+            pass  # what it could not write is dropped with the file
+
+
+class Format(ABC):
+    """Stateless. `opened` is a `pyarrow.NativeFile` at its start, closed by the caller.
+
+    `refusal`: what `check` says of a type that `carries` denies, and what to do about it.
+    """
+
+    name: ClassVar[str]
+    text: ClassVar[bool] = False
+    refusal: ClassVar[str]
 
     @abstractmethod
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         """The columns of one file. `multi_line`: it is known to hold line ends in values."""
 
     @abstractmethod
-    def pieces(
-        self,
-        opened: pa.NativeFile,
-        path: str,
-        size: int,
-        target: int,
-        options: Any,
-        condition: Condition | None,
-    ) -> list[Piece]:
-        """The file in pieces of about `target` bytes; without those that `condition` rules out."""
+    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
+        """The file in pieces of about `cut.target` bytes; without those that `cut.condition` rules out."""
 
     @abstractmethod
     def batches(
@@ -105,12 +129,18 @@ class Format(ABC):
         """The batches of one piece, before `condition`: the wanted columns that the file has."""
 
     @abstractmethod
+    def carries(self, kind: pa.DataType) -> bool:
+        """Whether a file gives back such values exactly. Asked for each type inside a nested one, too."""
+
     def check(self, schema: pa.Schema, options: Any) -> None:
         """Refuse what a file cannot carry exactly.
 
         Raises:
             SchemaError: names the column and its type.
         """
+        for column, path, kind in walk_types(schema):
+            if not self.carries(kind):
+                raise SchemaError(f"column {column!r} ({path}: {kind}) {self.refusal}")
 
     @abstractmethod
     def extension(self, options: Any) -> str:
@@ -158,6 +188,18 @@ def spans(count: int, size: int, target: int) -> list[tuple[int, int]]:
     runs = max(1, min(count, -(-size // max(1, target))))
     edges = [count * number // runs for number in range(runs + 1)]
     return list(pairwise(edges))
+
+
+def even_pieces(unit: str, count: int, size: int, target: int, rows: int | None = None) -> list[Piece]:
+    """A file of `count` units (stripes, batches) and `size` bytes, in runs of about `target` bytes."""
+    return [
+        Piece(
+            {unit: [first, end]},
+            None if rows is None else rows * (end - first) // count,
+            size * (end - first) // count,
+        )
+        for first, end in spans(count, size, target)
+    ]
 
 
 def walk_types(schema: pa.Schema) -> Iterator[tuple[str, str, pa.DataType]]:

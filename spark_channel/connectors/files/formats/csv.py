@@ -6,12 +6,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
-from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.formats.base import Encoder, Format, Piece, Wanted, walk_types
+from spark_channel.connectors.files.formats.base import Encoder, Wanted
 from spark_channel.connectors.files.formats.csv_blocks import CsvBlocks
 from spark_channel.connectors.files.formats.csv_syntax import CsvSyntax
 from spark_channel.connectors.files.formats.csv_text import CsvEncoder
-from spark_channel.connectors.files.lines import HEAD, TextFile, is_splittable, text_pieces
+from spark_channel.connectors.files.formats.text import TextFormat
+from spark_channel.connectors.files.lines import TextFile
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
 from spark_channel.connectors.files.text_types import from_text
@@ -22,9 +22,10 @@ __all__ = ["CsvFormat"]
 _DIALECT = ("header", "sep", "quote", "escape", "null_value", "date_format", "timestamp_format")
 
 
-class CsvFormat(Format):
+class CsvFormat(TextFormat):
     name = "csv"
-    text = True
+    ending = "csv"
+    refusal = "cannot be carried by CSV; cast it to text, or write another format"
 
     def schema(
         self, opened: pa.NativeFile, path: str, options: CsvReadOptions, multi_line: bool
@@ -52,80 +53,44 @@ class CsvFormat(Format):
             return pa.schema([(name, pa.string()) for name in names])
         return _infer(sample, names, syntax, options)
 
-    def pieces(
-        self,
-        opened: pa.NativeFile,
-        path: str,
-        size: int,
-        target: int,
-        options: Any,
-        condition: Condition | None,
-    ) -> list[Piece]:
-        file = TextFile(opened, path, path, options.compression, options.encoding)
-        head = file.head()
-        if not head or (len(head) < HEAD and _has_no_rows(head, options)):
-            return []
-        newline = file.newline.decode()
-        if (
-            newline == "\r"
-            or options.multi_line
-            or not is_splittable(path, options.compression, options.encoding)
-        ):
-            return [Piece({"newline": newline}, None, size)]
-        return [
-            Piece({"newline": newline, "range": [start, end]}, None, end - start)
-            for start, end in text_pieces(size, target)
-        ]
+    def _has_no_rows(self, head: bytes, options: CsvReadOptions) -> bool:
+        syntax = CsvSyntax.of(options, multi_line=False)
+        names, rest = syntax.names(syntax.clean(head))
+        return names is None or (syntax.header and not rest.strip())
+
+    def _spans_lines(self, options: CsvReadOptions) -> bool:
+        return options.multi_line
 
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
     ) -> Iterator[pa.RecordBatch]:
         return CsvBlocks(opened, path, params, wanted).batches()
 
+    def carries(self, kind: pa.DataType) -> bool:
+        types = pa.types
+        return bool(
+            types.is_boolean(kind)
+            or types.is_integer(kind)
+            or types.is_float32(kind)
+            or types.is_float64(kind)
+            or types.is_decimal(kind)
+            or types.is_string(kind)
+            or types.is_large_string(kind)
+            or types.is_date32(kind)
+            or types.is_time(kind)
+            or types.is_timestamp(kind)
+        )
+
     def check(self, schema: pa.Schema, options: CsvWriteOptions) -> None:
-        for column, path, kind in walk_types(schema):
-            if not _carried(kind):
-                raise SchemaError(
-                    f"column {column!r} ({path}: {kind}) cannot be carried by CSV; cast it to text, or "
-                    "write another format"
-                )
+        super().check(schema, options)
         if not schema.names:
             raise SchemaError("a CSV file needs at least one column")
-
-    def extension(self, options: CsvWriteOptions) -> str:
-        return "csv" + _SUFFIX[options.compression or "none"]
 
     def encoder(self, sink: Any, schema: pa.Schema, options: CsvWriteOptions) -> Encoder:
         return CsvEncoder(sink, schema, options)
 
     def dialect(self, options: CsvWriteOptions) -> Dialect:
         return {name: getattr(options, name) for name in _DIALECT}
-
-
-def _has_no_rows(head: bytes, options: CsvReadOptions) -> bool:
-    """Whether the whole of a file is no more than a header, or blank."""
-    syntax = CsvSyntax.of(options, multi_line=False)
-    names, rest = syntax.names(syntax.clean(head))
-    return names is None or (syntax.header and not rest.strip())
-
-
-_SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
-
-
-def _carried(kind: pa.DataType) -> bool:
-    types = pa.types
-    return bool(
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or types.is_decimal(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_date32(kind)
-        or types.is_time(kind)
-        or types.is_timestamp(kind)
-    )
 
 
 def _infer(sample: bytes, names: list[str], syntax: CsvSyntax, options: CsvReadOptions) -> pa.Schema:

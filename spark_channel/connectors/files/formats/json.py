@@ -6,24 +6,22 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
-from spark_channel.connectors.files.conditions import Condition
-from spark_channel.connectors.files.formats.base import Encoder, Format, Piece, Wanted, walk_types
+from spark_channel.connectors.files.formats.base import Encoder, Wanted
 from spark_channel.connectors.files.formats.json_blocks import JsonBlocks
 from spark_channel.connectors.files.formats.json_lines import infer_lines
 from spark_channel.connectors.files.formats.json_text import JsonEncoder
-from spark_channel.connectors.files.lines import TextFile, is_splittable, text_pieces
+from spark_channel.connectors.files.formats.text import TextFormat
+from spark_channel.connectors.files.lines import TextFile
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import JsonReadOptions, JsonWriteOptions
-from spark_channel.errors import SchemaError
 
 __all__ = ["JsonFormat"]
 
-_SUFFIX = {"none": "", "gzip": ".gz", "bz2": ".bz2", "zstd": ".zst", "lz4": ".lz4"}
 
-
-class JsonFormat(Format):
+class JsonFormat(TextFormat):
     name = "json"
-    text = True
+    ending = "jsonl"
+    refusal = "cannot be carried by JSON; cast it to text, or write Parquet"
 
     def schema(
         self, opened: pa.NativeFile, path: str, options: JsonReadOptions, multi_line: bool
@@ -48,41 +46,28 @@ class JsonFormat(Format):
         fields = [pa.field(f.name, _as_written(f.type, options)) for f in schema]
         return pa.schema(fields)
 
-    def pieces(
-        self,
-        opened: pa.NativeFile,
-        path: str,
-        size: int,
-        target: int,
-        options: Any,
-        condition: Condition | None,
-    ) -> list[Piece]:
-        file = TextFile(opened, path, path, options.compression, options.encoding)
-        if not file.head():
-            return []
-        newline = file.newline.decode()
-        if newline == "\r" or not is_splittable(path, options.compression, options.encoding):
-            return [Piece({"newline": newline}, None, size)]
-        return [
-            Piece({"newline": newline, "range": [start, end]}, None, end - start)
-            for start, end in text_pieces(size, target)
-        ]
-
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
     ) -> Iterator[pa.RecordBatch]:
         return JsonBlocks(opened, path, params, wanted).batches()
 
-    def check(self, schema: pa.Schema, options: JsonWriteOptions) -> None:
-        for column, path, kind in walk_types(schema):
-            if not _carried(kind):
-                raise SchemaError(
-                    f"column {column!r} ({path}: {kind}) cannot be carried by JSON; cast it to text, or "
-                    "write Parquet"
-                )
-
-    def extension(self, options: JsonWriteOptions) -> str:
-        return "jsonl" + _SUFFIX[options.compression or "none"]
+    def carries(self, kind: pa.DataType) -> bool:
+        types = pa.types
+        if types.is_nested(kind):
+            string_keys = not types.is_map(kind) or types.is_string(kind.key_type)
+            return bool(string_keys and (types.is_struct(kind) or types.is_map(kind) or types.is_list(kind)))
+        return bool(
+            types.is_boolean(kind)
+            or types.is_integer(kind)
+            or types.is_float32(kind)
+            or types.is_float64(kind)
+            or types.is_decimal(kind)
+            or types.is_string(kind)
+            or types.is_large_string(kind)
+            or types.is_binary(kind)
+            or types.is_date32(kind)
+            or types.is_timestamp(kind)
+        )
 
     def encoder(self, sink: Any, schema: pa.Schema, options: JsonWriteOptions) -> Encoder:
         return JsonEncoder(sink, schema, options)
@@ -102,22 +87,3 @@ def _as_written(kind: pa.DataType, options: JsonReadOptions) -> pa.DataType:
     if types.is_list(kind):
         return pa.list_(kind.value_field.with_type(_as_written(kind.value_type, options)))
     return kind
-
-
-def _carried(kind: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_nested(kind):
-        string_keys = not types.is_map(kind) or types.is_string(kind.key_type)
-        return bool(string_keys and (types.is_struct(kind) or types.is_map(kind) or types.is_list(kind)))
-    return bool(
-        types.is_boolean(kind)
-        or types.is_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or types.is_decimal(kind)
-        or types.is_string(kind)
-        or types.is_large_string(kind)
-        or types.is_binary(kind)
-        or types.is_date32(kind)
-        or types.is_timestamp(kind)
-    )

@@ -8,45 +8,32 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import orc
 
-from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.formats.base import (
+    Cut,
     Encoder,
     Format,
     Piece,
     Wanted,
+    WriterEncoder,
+    even_pieces,
     pick,
-    spans,
-    walk_types,
 )
 from spark_channel.connectors.files.options import OrcWriteOptions
-from spark_channel.errors import SchemaError, TargetError
+from spark_channel.errors import TargetError
 
 __all__ = ["OrcFormat"]
 
 
 class OrcFormat(Format):
     name = "orc"
+    refusal = "cannot be carried by ORC; cast it first"
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         return _in_micros(orc.ORCFile(opened).schema)
 
-    def pieces(
-        self,
-        opened: pa.NativeFile,
-        path: str,
-        size: int,
-        target: int,
-        options: Any,
-        condition: Condition | None,
-    ) -> list[Piece]:
+    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
         file = orc.ORCFile(opened)
-        count = file.nstripes
-        return [
-            Piece(
-                {"stripes": [first, end]}, file.nrows * (end - first) // count, size * (end - first) // count
-            )
-            for first, end in spans(count, size, target)
-        ]
+        return even_pieces("stripes", file.nstripes, cut.size, cut.target, file.nrows)
 
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
@@ -56,12 +43,22 @@ class OrcFormat(Format):
         for number in range(*params.get("stripes", (0, file.nstripes))):
             yield file.read_stripe(number, columns)
 
-    def check(self, schema: pa.Schema, options: Any) -> None:
-        for column, path, kind in walk_types(schema):
-            if not _carried(kind):
-                raise SchemaError(
-                    f"column {column!r} ({path}: {kind}) cannot be carried by ORC; cast it first"
-                )
+    def carries(self, kind: pa.DataType) -> bool:
+        types = pa.types
+        if types.is_timestamp(kind):
+            return bool(kind.tz in (None, "UTC"))
+        if types.is_nested(kind):
+            return bool(types.is_struct(kind) or types.is_map(kind) or types.is_list(kind))
+        return bool(
+            types.is_boolean(kind)
+            or types.is_signed_integer(kind)
+            or types.is_float32(kind)
+            or types.is_float64(kind)
+            or types.is_string(kind)
+            or types.is_binary(kind)
+            or types.is_date32(kind)
+            or (types.is_decimal128(kind) and kind.scale >= 0)
+        )
 
     def extension(self, options: OrcWriteOptions) -> str:
         codec = options.compression or "zstd"
@@ -97,7 +94,7 @@ class _Careful(io.RawIOBase):
             raise self._error
 
 
-class _OrcEncoder(Encoder):
+class _OrcEncoder(WriterEncoder):
     def __init__(self, sink: Any, schema: pa.Schema, options: OrcWriteOptions) -> None:
         self._schema = schema
         self._zoned = [number for number, field in enumerate(schema) if pa.types.is_timestamp(field.type)]
@@ -120,14 +117,8 @@ class _OrcEncoder(Encoder):
     def finish(self) -> None:
         if self._empty:
             self._writer.write(self._schema.empty_table())
-        self._writer.close()
+        super().finish()
         self._sink.check()
-
-    def abandon(self) -> None:
-        try:
-            self._writer.close()
-        except (OSError, ValueError, pa.ArrowException):
-            pass  # what it could not write is dropped with the file
 
 
 _LIMIT_SECONDS = 2**63 // 10**9
@@ -140,27 +131,8 @@ def _check_range(name: str, values: pa.Array) -> None:
         if edge is not None and abs(edge) >= _LIMIT_SECONDS - 1:
             raise TargetError(
                 f"column {name!r} holds a time outside of 1677-09-21 to 2262-04-11, which ORC files "
-                "cannot give "
-                "back; write Parquet, or cast the column to text"
+                "cannot give back; write Parquet, or cast the column to text"
             )
-
-
-def _carried(kind: pa.DataType) -> bool:
-    types = pa.types
-    if types.is_timestamp(kind):
-        return bool(kind.tz in (None, "UTC"))
-    if types.is_nested(kind):
-        return bool(types.is_struct(kind) or types.is_map(kind) or types.is_list(kind))
-    return bool(
-        types.is_boolean(kind)
-        or types.is_signed_integer(kind)
-        or types.is_float32(kind)
-        or types.is_float64(kind)
-        or types.is_string(kind)
-        or types.is_binary(kind)
-        or types.is_date32(kind)
-        or (types.is_decimal128(kind) and kind.scale >= 0)
-    )
 
 
 def _in_micros(schema: pa.Schema) -> pa.Schema:

@@ -9,17 +9,16 @@ import pyarrow.parquet as pq
 
 from spark_channel.connectors.files.conditions import Condition, ValueRange
 from spark_channel.connectors.files.formats.base import (
+    Cut,
     Encoder,
     Format,
     Piece,
     Wanted,
     batch_rows,
     pick,
-    walk_types,
 )
 from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.options import ParquetWriteOptions
-from spark_channel.errors import SchemaError
 
 __all__ = ["ParquetFormat"]
 
@@ -33,32 +32,25 @@ def _open(opened: pa.NativeFile) -> pq.ParquetFile:
 
 class ParquetFormat(Format):
     name = "parquet"
+    refusal = "has no counterpart in Parquet; cast it first"
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
         with closing(_open(opened)) as file:
             return file.schema_arrow
 
-    def pieces(
-        self,
-        opened: pa.NativeFile,
-        path: str,
-        size: int,
-        target: int,
-        options: Any,
-        condition: Condition | None,
-    ) -> list[Piece]:
+    def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
         with closing(_open(opened)) as file:
             pieces: list[Piece] = []
             groups: list[int] = []
             rows = nbytes = 0
             for number in range(file.num_row_groups):
                 group = file.metadata.row_group(number)
-                if group.num_rows == 0 or not _may_match(file, number, condition):
+                if group.num_rows == 0 or not _may_match(file, number, cut.condition):
                     continue
                 groups.append(number)
                 rows += group.num_rows
                 nbytes += sum(group.column(c).total_compressed_size for c in range(group.num_columns))
-                if nbytes >= target:
+                if nbytes >= cut.target:
                     pieces.append(Piece({"groups": groups}, rows, nbytes))
                     groups, rows, nbytes = [], 0, 0
             if groups:
@@ -81,12 +73,8 @@ class ParquetFormat(Format):
                     use_threads=False,
                 )
 
-    def check(self, schema: pa.Schema, options: Any) -> None:
-        for column, path, kind in walk_types(schema):
-            if pa.types.is_interval(kind) or pa.types.is_union(kind):
-                raise SchemaError(
-                    f"column {column!r} ({path}: {kind}) has no counterpart in Parquet; cast it first"
-                )
+    def carries(self, kind: pa.DataType) -> bool:
+        return not (pa.types.is_interval(kind) or pa.types.is_union(kind))
 
     def extension(self, options: ParquetWriteOptions) -> str:
         codec = options.compression or options.default_codec

@@ -1,6 +1,13 @@
 """SQLite: read by rowid ranges, written atomically, exact in both directions."""
 
-from spark_channel.connectors.sql.sqlite.reader import SqliteReader
-from spark_channel.connectors.sql.sqlite.writer import SqliteWriter
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.sqlite.reader import SqliteReader
+    from spark_channel.connectors.sql.sqlite.writer import SqliteWriter
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = ["SqliteReader", "SqliteWriter"]

@@ -15,9 +15,10 @@ import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 
+from spark_channel.connectors.sql.parameters import one_row
 from spark_channel.errors import ChannelError, SourceError, TargetError
 
-__all__ = ["DriverError", "Session", "check_file"]
+__all__ = ["DriverError", "Session", "check_file", "refuses_data"]
 
 DriverError = adbc_driver_manager.Error
 """What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
@@ -31,6 +32,7 @@ class Session:
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that SQLite refuses.
+    `init` are statements that run first.
     """
 
     def __init__(
@@ -40,6 +42,7 @@ class Session:
         *,
         lock_timeout: float,
         failure: type[ChannelError],
+        init: Sequence[str] = (),
     ) -> None:
         self.path = path
         self._failure = failure
@@ -49,6 +52,8 @@ class Session:
         try:
             self._connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
             self.rows(f"PRAGMA busy_timeout = {int(lock_timeout * 1000)}")
+            for statement in init:
+                self.rows(statement)
         except _FAILURES as error:
             self.close()
             raise failure(self._explain(error)) from error
@@ -74,7 +79,7 @@ class Session:
         """All rows of a small result; [] for a statement without one."""
         with closing(self._connection.cursor()) as cursor:
             try:
-                cursor.execute(sql, tuple(parameters) or None)
+                cursor.execute(sql, one_row(parameters))
                 return cast(list[tuple[Any, ...]], cursor.fetchall())
             except _FAILURES as error:
                 raise self._failure(self._explain(error)) from error
@@ -99,7 +104,7 @@ class Session:
         """A result as Arrow, in batches of `batch_rows`. Errors come as the driver raises them."""
         with closing(self._connection.cursor()) as cursor:
             cursor.adbc_statement.set_options(**{_BATCH_ROWS: str(batch_rows)})
-            cursor.execute(sql, tuple(parameters) or None)
+            cursor.execute(sql, one_row(parameters))
             yield cursor.fetch_record_batch()
 
     def explain(self, error: BaseException) -> ChannelError:
@@ -125,6 +130,16 @@ class Session:
         elif "failed to open" in text or "unable to open" in text:
             hint = "the file or its directory cannot be opened by this user"
         return f"{self.path}: {hint}. SQLite says: {text}" if hint else f"{self.path}: SQLite says: {text}"
+
+
+def refuses_data(error: BaseException) -> bool:
+    """Whether `error` of a `Session` says that a row is bad (a constraint, a type), not that SQLite is in trouble."""
+    cause = error.__cause__
+    if isinstance(cause, adbc_driver_manager.IntegrityError | adbc_driver_manager.DataError):
+        return True
+    return isinstance(cause, adbc_driver_manager.Error) and any(
+        text in str(cause) for text in ("constraint failed", "datatype mismatch", "string or blob too big")
+    )
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:

@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
+from spark_channel.connectors.sql.search import first_failure
 from spark_channel.connectors.sql.sqlite.column_types import EXACT_DIGITS, affinity
-from spark_channel.connectors.sql.sqlite.search import first_failure
 from spark_channel.connectors.sql.statements import Node
 
 __all__ = ["MisfitError", "ReadColumn", "decode", "misfit", "raw_type", "sentinel", "value_expression"]

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.connectors.sql.search import first_failure
 from spark_channel.connectors.sql.sqlite.column_types import (
     EXACT_DIGITS,
     INSTANT,
@@ -17,7 +18,6 @@ from spark_channel.connectors.sql.sqlite.column_types import (
     arrow_type,
     sqlite_type,
 )
-from spark_channel.connectors.sql.sqlite.search import first_failure
 from spark_channel.errors import SchemaError
 
 __all__ = ["BadValueError", "WriteColumn", "check_fit", "encode"]

@@ -52,13 +52,6 @@ class SqliteWriteOptions(SqlWriteOptions):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         database_path(self.url, self.path)
-        if self.write_mode == "apply":
-            raise OptionError(
-                "option 'writeMode' got 'apply'; the SQLite writer takes insert, upsert or skipExisting",
-                option="writeMode",
-                got="apply",
-                takes="insert, upsert or skipExisting",
-            )
 
 
 def database_path(url: str | None, path: str | None) -> Path:

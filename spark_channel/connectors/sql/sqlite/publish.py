@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
-from sqlglot import exp
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.sqlite.database import Session
+from spark_channel.connectors.sql.sqlite.merge import make_stage, merge
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.script import statements_of
 from spark_channel.connectors.sql.sqlite.tables import find_table
@@ -16,8 +16,6 @@ from spark_channel.connectors.sql.sqlite.target import Target, declared_columns
 from spark_channel.errors import TargetError
 
 __all__ = ["insert_files", "make_ready", "run_script", "transaction"]
-
-_STAGE = "spark_channel_stage"
 
 
 @contextmanager
@@ -72,10 +70,9 @@ def insert_files(session: Session, target: Target, options: SqliteWriteOptions, 
     Raises:
         TargetError: SQLite refused a row, or two rows have one key.
     """
-    names = [column.target for column in target.columns]
     keyed = options.write_mode != "insert"
-    into = _stage(session, target) if keyed else target.source
-    sql = statements.insert(into, names, "sqlite")
+    into = make_stage(session, target) if keyed else target.source
+    sql = statements.insert(into, target.staged, "sqlite")
     rows = 0
     for path in files:
         with pa.memory_map(str(path)) as file:
@@ -85,42 +82,9 @@ def insert_files(session: Session, target: Target, options: SqliteWriteOptions, 
                 session.insert(sql, table.slice(start, options.batch_size))
             del table
     if keyed:
-        _refuse_bad_keys(session, target, into)
-        update = options.write_mode == "upsert"
-        session.rows(
-            statements.insert_from(target.source, names, into, target.key, update=update, dialect="sqlite")
-        )
+        merge(session, target, options, into)
         session.rows(statements.on_table("DROP TABLE t", "sqlite", into))
     return rows
-
-
-def _stage(session: Session, target: Target) -> statements.Source:
-    """A temporary table with the same columns: keys are compared in it before the table sees them."""
-    stage = statements.named_table(("temp", _STAGE))
-    columns = [(column.target, column.declared, False) for column in target.columns]
-    session.rows(statements.create_table(stage, columns, (), "sqlite"))
-    return stage
-
-
-def _refuse_bad_keys(session: Session, target: Target, stage: statements.Source) -> None:
-    keys = [stage.column(name) for name in target.key]
-    empty = exp.or_(*(exp.Is(this=key.copy(), expression=exp.Null()) for key in keys))
-    if session.rows(statements.select([exp.Literal.number(1)], stage, [empty]).limit(1).sql("sqlite")):
-        raise TargetError(
-            f"a row has NULL in its key ({', '.join(target.key)}): SQLite takes each NULL for another key"
-        )
-    shown = [exp.Anonymous(this="quote", expressions=[key.copy()]) for key in keys]
-    twice = (
-        statements.select([*shown, exp.Count(this=exp.Star())], stage)
-        .group_by(*(key.copy() for key in keys))
-        .having(exp.GT(this=exp.Count(this=exp.Star()), expression=exp.Literal.number(1)))
-        .limit(1)
-    )
-    for *key, count in session.rows(twice.sql("sqlite")):
-        raise TargetError(
-            f"{count} rows have the key ({', '.join(target.key)}) = ({', '.join(map(str, key))}): "
-            "which of them is meant? Keep one row per key"
-        )
 
 
 def _listed(columns: tuple[tuple[str, str], ...]) -> str:

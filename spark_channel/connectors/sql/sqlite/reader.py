@@ -1,12 +1,14 @@
 """Reads a table, a view or a query of a SQLite file as Arrow."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, ClassVar, NoReturn
 
 import pyarrow as pa
 from sqlglot import exp
 
 from spark_channel.connectors.contracts import Reader
+from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.sql.sqlite.database import DriverError, Session, check_file
 from spark_channel.connectors.sql.sqlite.decode import (
     MisfitError,
@@ -18,6 +20,7 @@ from spark_channel.connectors.sql.sqlite.decode import (
     value_expression,
 )
 from spark_channel.connectors.sql.sqlite.options import SqliteReadOptions, database_path
+from spark_channel.connectors.sql.sqlite.script import session_statements
 from spark_channel.connectors.sql.sqlite.source import ReadSource, read_source
 from spark_channel.connectors.sql.sqlite.splits import make_splits, split_conditions
 from spark_channel.connectors.sql.statements import Node, identifier
@@ -76,16 +79,27 @@ class SqliteReader(Reader):
             except (DriverError, pa.ArrowException, OSError) as error:
                 _refuse_storage(session, source, split, error)
 
+    def feed(self, options: FeedOptions) -> ChangeFeed:
+        from spark_channel.connectors.sql.sqlite.feed import SqliteFeed
+
+        return SqliteFeed(self, options)
+
+    @contextmanager
+    def looking(self) -> Iterator[tuple[Session, ReadSource]]:
+        """A session in a read transaction, and the source as it is now."""
+        with self._session() as session:
+            session.rows("BEGIN")
+            yield session, read_source(session, self.options)
+
     def _session(self) -> Session:
         check_file(self._path, SourceError)
-        session = Session(self._path, "ro", lock_timeout=self.options.lock_timeout, failure=SourceError)
-        try:
-            for statement in self.options.session_init_statement or ():
-                session.rows(statement)
-        except BaseException:
-            session.close()
-            raise
-        return session
+        return Session(
+            self._path,
+            "ro",
+            lock_timeout=self.options.lock_timeout,
+            failure=SourceError,
+            init=session_statements(self.options.session_init_statement or ()),
+        )
 
     def _known(self, session: Session) -> ReadSource:
         if self._source is None:

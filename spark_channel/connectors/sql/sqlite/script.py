@@ -1,18 +1,21 @@
-"""SQL that users give to be run as it stands (`preSql`, `postSql`), taken apart into statements."""
+"""SQL that users give to be run as it stands (`preSql`, `sessionInitStatement`), taken apart into statements."""
 
 import re
 import sqlite3
 from collections.abc import Iterable, Iterator
 
+from spark_channel.connectors.sql.script import IN_SESSION, IN_TRANSACTION
 from spark_channel.errors import OptionError
 
-__all__ = ["statements_of"]
+__all__ = ["session_statements", "statements_of"]
 
 _TRANSACTION = re.compile(
     r"(?:\s|--[^\n]*(?:\n|$)|/\*.*?\*/)*"
     r"(BEGIN|COMMIT|END|ROLLBACK|SAVEPOINT|RELEASE|ATTACH|DETACH|VACUUM)\b",
     re.IGNORECASE | re.DOTALL,
 )
+_OUTSIDE = frozenset({"ATTACH", "DETACH", "VACUUM"})
+"""Those that run outside a transaction alone, as a session's first statements do."""
 _EMPTY = re.compile(r"(?:\s|;|--[^\n]*(?:\n|$)|/\*.*?\*/)*", re.DOTALL)
 
 
@@ -22,19 +25,26 @@ def statements_of(texts: Iterable[str], option: str) -> list[str]:
     Raises:
         OptionError: a statement that would leave the transaction in which they run.
     """
-    found = []
-    for text in texts:
-        for statement in _split(text):
-            if match := _TRANSACTION.match(statement):
-                raise OptionError(
-                    f"option {option!r} holds {match.group(1).upper()}: its statements run inside the "
-                    "transaction "
-                    "that writes the rows, and may not end it or leave it",
-                    option=option,
-                    got=statement.strip(),
-                )
-            found.append(statement.strip())
-    return found
+    return [_allowed(each, option, frozenset(), IN_TRANSACTION) for text in texts for each in _split(text)]
+
+
+def session_statements(texts: Iterable[str]) -> list[str]:
+    """The single statements of `sessionInitStatement`; it may attach files.
+
+    Raises:
+        OptionError: a statement that begins or ends a transaction.
+    """
+    option = "sessionInitStatement"
+    return [_allowed(each, option, _OUTSIDE, IN_SESSION) for text in texts for each in _split(text)]
+
+
+def _allowed(statement: str, option: str, but: frozenset[str], why: str) -> str:
+    match = _TRANSACTION.match(statement)
+    if match and match.group(1).upper() not in but:
+        raise OptionError(
+            f"option {option!r} holds {match.group(1).upper()}: {why}", option=option, got=statement.strip()
+        )
+    return statement.strip()
 
 
 def _split(text: str) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from spark_channel.connectors.sql import statements
-from spark_channel.connectors.sql.ddl import arrow_columns
+from spark_channel.connectors.sql.named import custom_kinds, known_name, missing_table, pick_columns
 from spark_channel.connectors.sql.sqlite.column_types import arrow_type, is_text_decimal
 from spark_channel.connectors.sql.sqlite.database import Session
 from spark_channel.connectors.sql.sqlite.decode import ReadColumn
@@ -65,7 +65,7 @@ def read_source(session: Session, options: SqliteReadOptions) -> ReadSource:
     source, table, found = _find(session, options)
     if not found:
         raise SourceError(f"{options.dbtable or 'the query'} in {session.path} has no columns")
-    picked = _pick(found, options, session)
+    picked = pick_columns(found, options.columns, same_name)
     condition = _condition(source, table, found, options)
     columns = _typed(session, source, condition, picked, found, options)
     schema = pa.schema([pa.field(column.name, column.kind) for column in columns])
@@ -85,29 +85,7 @@ def _find(session: Session, options: SqliteReadOptions) -> tuple[Source, Table |
         source = statements.source_query(options.dbtable, "sqlite", "dbtable")
         inner = source.expression.this
         return source, None, describe_query(session, inner)
-    names = table_names(session)
-    there = ", ".join(names[:20]) + (", ..." if len(names) > 20 else "") if names else "none"
-    raise SourceError(f"there is no table {options.dbtable!r} in {session.path}; its tables: {there}")
-
-
-def _pick(found: tuple[Column, ...], options: SqliteReadOptions, session: Session) -> list[Column]:
-    if options.columns is None:
-        return list(found)
-    by_name = {column.name: column for column in found}
-    picked = []
-    for wanted in options.columns:
-        name = same_name(wanted, list(by_name))
-        if name is None:
-            raise OptionError(
-                f"option 'columns' names {wanted!r}, which {options.dbtable or 'the query'} in "
-                f"{session.path} "
-                f"does not have; it has {', '.join(by_name)}",
-                option="columns",
-                got=wanted,
-                takes=", ".join(by_name),
-            )
-        picked.append(by_name[name])
-    return picked
+    raise missing_table(options.dbtable, table_names(session), session.path)
 
 
 def _condition(
@@ -118,14 +96,12 @@ def _condition(
     by_name = {column.name: column for column in found}
 
     def replace(column: exp.Column) -> Node:
-        qualifier = column.table
+        qualifier, wanted = column.table, column.name
         if qualifier and qualifier.lower() != source.name.lower():
-            raise _no_column(f"{qualifier}.{column.name}", by_name, options.where)
-        name = same_name(column.name, list(by_name))
-        if name is None:
-            if table is not None and table.rowid is not None and column.name.lower() == table.rowid:
-                return source.column(table.rowid)
-            raise _no_column(column.name, by_name, options.where)
+            wanted = f"{qualifier}.{wanted}"
+        elif table is not None and table.rowid is not None and wanted.lower() == table.rowid:
+            return source.column(table.rowid)
+        name = known_name(wanted, list(by_name), same_name, "where")
         if is_text_decimal(by_name[name].declared) and not isinstance(column.parent, exp.Is | exp.Cast):
             raise OptionError(
                 f"option 'where': column {name!r} keeps its decimals as text, which compares as text; "
@@ -138,37 +114,15 @@ def _condition(
     return statements.bind_columns(statements.condition(options.where, "sqlite", "where"), replace)
 
 
-def _no_column(name: str, by_name: dict[str, Column], where: str | None) -> OptionError:
-    return OptionError(
-        f"option 'where' names column {name!r}, which is not there; columns: {', '.join(by_name)}. "
-        "A text stands in single quotes",
-        option="where",
-        got=where,
-        takes=", ".join(by_name),
-    )
-
-
 def _typed(
     session: Session,
     source: Source,
     condition: Node | None,
-    picked: list[Column],
+    picked: Sequence[Column],
     found: tuple[Column, ...],
     options: SqliteReadOptions,
 ) -> tuple[ReadColumn, ...]:
-    custom: dict[str, pa.DataType] = {}
-    for name, kind in (
-        arrow_columns(options.custom_schema, "customSchema").items() if options.custom_schema else ()
-    ):
-        actual = same_name(name, [column.name for column in found])
-        if actual is None:
-            raise OptionError(
-                f"option 'customSchema' names column {name!r}, which is not there; "
-                f"columns: {', '.join(column.name for column in found)}",
-                option="customSchema",
-                got=options.custom_schema,
-            )
-        custom[actual] = kind
+    custom = custom_kinds(options.custom_schema, [column.name for column in found], same_name)
     kinds = {column.name: custom.get(column.name) or arrow_type(column.declared) for column in picked}
     unknown = [column.name for column in picked if kinds[column.name] is None]
     kinds |= _by_values(session, source, condition, unknown)

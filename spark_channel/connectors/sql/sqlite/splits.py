@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
+from spark_channel.connectors.sql.cursor import range_conditions
 from spark_channel.connectors.sql.sqlite.column_types import is_text_decimal
 from spark_channel.connectors.sql.sqlite.database import Session
 from spark_channel.connectors.sql.sqlite.options import SqliteReadOptions
@@ -19,7 +20,7 @@ from spark_channel.connectors.sql.stride import Bound, boundaries, parse_bound
 from spark_channel.errors import OptionError
 from spark_channel.planning import Split
 
-__all__ = ["make_splits", "split_conditions"]
+__all__ = ["make_splits", "mean_row_bytes", "split_conditions"]
 
 _PROBES = 64
 _SAMPLE_ROWS = 256
@@ -43,11 +44,11 @@ def make_splits(session: Session, source: ReadSource, options: SqliteReadOptions
     key = _key(source)
     if key is None:
         some = session.rows(source.select([exp.Literal.number(1)]).limit(1).sql("sqlite"))
-        return [_split({"kind": "all"}, None, _row_bytes(session, source, None))] if some else []
+        return [_split({"kind": "all"}, None, mean_row_bytes(session, source, None))] if some else []
     count = _count(session, source)
     if count == 0:
         return []
-    row_bytes = _row_bytes(session, source, key)
+    row_bytes = mean_row_bytes(session, source, key)
     ranges = _quantiles(session, source, key, count, min(advice, count))
     return [
         _split(
@@ -61,6 +62,14 @@ def make_splits(session: Session, source: ReadSource, options: SqliteReadOptions
 
 def split_conditions(source: ReadSource, split: Split) -> tuple[list[Node], list[Any]]:
     """The conditions of a split, and their parameters in order."""
+    conditions, values = _key_conditions(source, split)
+    if (within := split.params.get("cursor")) is not None:
+        more, bounds = range_conditions(source.column(within["column"]), within)
+        return [*conditions, *more], [*values, *bounds]
+    return conditions, values
+
+
+def _key_conditions(source: ReadSource, split: Split) -> tuple[list[Node], list[Any]]:
     params = split.params
     if params["kind"] == "all":
         return [], []
@@ -161,7 +170,7 @@ def _by_partition_column(
             takes=", ".join(names),
         )
     column = source.column(name)
-    row_bytes = _row_bytes(session, source, None)
+    row_bytes = mean_row_bytes(session, source, None)
     total, present = session.rows(
         source.select([exp.Count(this=exp.Star()), exp.Count(this=column.copy())]).sql("sqlite")
     )[0]
@@ -245,7 +254,7 @@ def _stored(bound: Bound) -> int | str:
     return bound
 
 
-def _row_bytes(session: Session, source: ReadSource, key: tuple[str, ...] | None) -> int:
+def mean_row_bytes(session: Session, source: ReadSource, key: tuple[str, ...] | None) -> int:
     """Arrow bytes of a row: fixed widths, and the mean of the others over a sample."""
     fixed = sum(_width(column.kind) for column in source.columns)
     varying = [

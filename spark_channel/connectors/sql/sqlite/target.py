@@ -7,7 +7,9 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import WritePlan
 from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
+from spark_channel.connectors.sql.keys import merge_key
 from spark_channel.connectors.sql.sqlite.column_types import sqlite_type
 from spark_channel.connectors.sql.sqlite.encode import WriteColumn, check_fit
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
@@ -27,7 +29,8 @@ class Target:
     """The table as the plan expects it.
 
     `declared` are its columns and types as they stand (or will stand, with `create`); a publish that finds
-    others refuses. `key` are `keyColumns` as the table spells them.
+    others refuses. `key` are `keyColumns` as the table spells them. `feed`: a column of the rows says what each of
+    them does (`writeMode=apply`).
     """
 
     name: str
@@ -35,10 +38,17 @@ class Target:
     declared: tuple[tuple[str, str], ...]
     create: str | None = None
     key: tuple[str, ...] = ()
+    feed: bool = False
 
     @property
     def source(self) -> Source:
         return statements.named_table(("main", self.name))
+
+    @property
+    def staged(self) -> tuple[str, ...]:
+        """The columns of what is staged."""
+        names = tuple(column.target for column in self.columns)
+        return (*names, OPERATION) if self.feed else names
 
 
 @dataclass(frozen=True)
@@ -66,7 +76,8 @@ def old_target(table: Table, schema: pa.Schema, options: SqliteWriteOptions) -> 
     _refuse_twins(schema)
     by_name = {column.name: column for column in table.columns}
     columns = []
-    for field in schema:
+    feed = options.write_mode == "apply"
+    for field in row_fields(schema) if feed else schema:
         name = same_name(field.name, list(by_name))
         if name is None:
             raise SchemaError(
@@ -90,7 +101,8 @@ def old_target(table: Table, schema: pa.Schema, options: SqliteWriteOptions) -> 
                 "which the rows "
                 f"do not have; they have {', '.join(schema.names)}"
             )
-    return Target(table.name, tuple(columns), declared_columns(table), key=_old_key(table, columns, options))
+    key = _old_key(table, columns, options)
+    return Target(table.name, tuple(columns), declared_columns(table), key=key, feed=feed)
 
 
 def new_target(name: str, schema: pa.Schema, options: SqliteWriteOptions) -> Target:
@@ -103,15 +115,17 @@ def new_target(name: str, schema: pa.Schema, options: SqliteWriteOptions) -> Tar
     if not schema.names:
         raise SchemaError(f"the rows have no columns, so table {name!r} cannot be created")
     _refuse_twins(schema)
+    feed = options.write_mode == "apply"
+    fields = row_fields(schema) if feed else list(schema)
     types = _chosen_types(schema, options)
     columns = []
-    for field in schema:
+    for field in fields:
         declared = types.get(field.name) or sqlite_type(field.name, field.type)
         column = WriteColumn(field.name, field.name, declared, field.type)
         check_fit(column)
         columns.append(column)
-    key = _keys(schema.names, options)
-    without_null = {field.name for field in schema if not field.nullable} | set(key)
+    key = merge_key(options, [field.name for field in fields], same_name, name)
+    without_null = {field.name for field in fields if not field.nullable} | set(key)
     create = statements.create_table(
         statements.named_table(("main", name)),
         [(column.target, column.declared, column.name in without_null) for column in columns],
@@ -119,7 +133,7 @@ def new_target(name: str, schema: pa.Schema, options: SqliteWriteOptions) -> Tar
         "sqlite",
     )
     declared_all = tuple((column.target, column.declared) for column in columns)
-    return Target(name, tuple(columns), declared_all, create + _table_options(options), key)
+    return Target(name, tuple(columns), declared_all, create + _table_options(options), key, feed)
 
 
 def _refuse_twins(schema: pa.Schema) -> None:
@@ -180,25 +194,10 @@ def _table_options(options: SqliteWriteOptions) -> str:
     return " WITHOUT ROWID"
 
 
-def _keys(names: list[str], options: SqliteWriteOptions) -> tuple[str, ...]:
-    keys = []
-    for wanted in options.key_columns or ():
-        name = same_name(wanted, names)
-        if name is None:
-            raise OptionError(
-                f"option 'keyColumns' names {wanted!r}, which the rows do not have; they have "
-                f"{', '.join(names)}",
-                option="keyColumns",
-                got=wanted,
-                takes=", ".join(names),
-            )
-        keys.append(name)
-    return tuple(keys)
-
-
 def _old_key(table: Table, columns: list[WriteColumn], options: SqliteWriteOptions) -> tuple[str, ...]:
     targets = {column.name: column.target for column in columns}
-    key = tuple(targets[name] for name in _keys(list(targets), options))
+    found = merge_key(options, list(targets), same_name, table.name, table.key)
+    key = tuple(targets[name] for name in found)
     if key and not any(
         {part.lower() for part in unique} == {part.lower() for part in key} for unique in table.unique
     ):

@@ -1,42 +1,34 @@
 """One attempt of one task: rows go to a staged file, and with `commit=task` into the table at the end."""
 
-import os
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from spark_channel.connectors.contracts import Receipt, TaskWriter
+from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
+from spark_channel.connectors.sieve import sift
+from spark_channel.connectors.sql.change_feed import OPERATION
+from spark_channel.connectors.sql.ledger import PUBLISHED
 from spark_channel.connectors.sql.sqlite.database import Session
 from spark_channel.connectors.sql.sqlite.encode import BadValueError, encode
-from spark_channel.connectors.sql.sqlite.ledger import PUBLISHED, Ledger
+from spark_channel.connectors.sql.sqlite.judge import Judge
+from spark_channel.connectors.sql.sqlite.ledger import ledger_of
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_files, transaction
-from spark_channel.connectors.sql.sqlite.staging import Staging, target_errors
+from spark_channel.connectors.sql.sqlite.script import session_statements
 from spark_channel.connectors.sql.sqlite.target import SqlitePlan
-from spark_channel.errors import TargetError
+from spark_channel.connectors.sql.staged_file import StagedFile
+from spark_channel.errors import BatchRefusedError, TargetError
 
-__all__ = ["NothingWriter", "SqliteTaskWriter"]
-
-
-class NothingWriter(TaskWriter):
-    """For a job whose transaction pair was published before: takes rows and keeps none."""
-
-    def __init__(self, task: int, attempt: int) -> None:
-        self._receipt = Receipt(task, attempt, rows=0, nbytes=0)
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        pass
-
-    def close(self) -> Receipt:
-        return self._receipt
-
-    def rollback(self) -> None:
-        pass
+__all__ = ["SqliteTaskWriter"]
 
 
 class SqliteTaskWriter(TaskWriter):
-    """Stages under a name of its own; an attempt without rows stages nothing."""
+    """Stages under a name of its own; an attempt without rows stages nothing.
+
+    When dirty rows are allowed (with `commit=task`), batches are staged as they come and judged in `close`, each
+    under a savepoint: the file's only write lock is not held while a slow source is read.
+    """
 
     def __init__(
         self, database: Path, options: SqliteWriteOptions, plan: SqlitePlan, task: int, attempt: int
@@ -46,77 +38,44 @@ class SqliteTaskWriter(TaskWriter):
         self._plan = plan
         self._task = task
         self._attempt = attempt
-        self._staging = Staging(Path(plan.staging))
-        self._staging.check(plan.token)
-        self._path = self._staging.new_file(task, attempt)
-        self._file: Any = None
-        self._ipc: Any = None
-        self._rows = 0
-        self._nbytes = 0
-        self._ended = False
+        self._file = StagedFile(plan.staging, plan.token, task, attempt)
+        self._tally = Tally(task, attempt)
 
     def write(self, batch: pa.RecordBatch) -> None:
-        self._hold_open()
-        try:
-            encoded = encode(batch, self._plan.target.columns)
-        except BadValueError as error:
-            raise TargetError(
-                f"column {error.column.name!r}, row {self._rows + error.index + 1} of task {self._task}: "
-                f"{error.value!r} cannot be stored in table {self._plan.target.name!r}: {error.why}"
-            ) from None
-        with target_errors(self._path):
-            if self._ipc is None:
-                # Not "xb": the name is random, and a directory that is gone says that the job was aborted.
-                self._file = self._path.open("wb")
-                self._ipc = pa.ipc.new_file(self._file, encoded.schema)
-            self._ipc.write_batch(encoded)
-        self._rows += batch.num_rows
-        self._nbytes += batch.nbytes
+        self._tally.hold_open()
+        self._file.write(batch if self.tolerant else self._encode(batch))
+        self._tally.add(batch)
 
     def flush(self) -> None:
-        self._hold_open()
-        if self._file is not None:
-            with target_errors(self._path):
-                self._file.flush()
+        self._tally.hold_open()
+        self._file.flush()
 
     def close(self) -> Receipt:
-        self._hold_open()
-        staged = self._ipc is not None
-        if staged:
-            with target_errors(self._path):
-                ipc, self._ipc = self._ipc, None
-                ipc.close()
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._file.close()
-        self._staging.check(self._plan.token)
+        self._tally.hold_open()
+        staged = self._file.close()
         if self._plan.commit == "task":
-            receipt = self._ingest([self._path] if staged else [])
-            self._path.unlink(missing_ok=True)
+            receipt = self._ingest([self._file.path] if staged else [])
+            self._file.drop()
         else:
-            details = {"file": self._path.name if staged else None}
-            receipt = Receipt(self._task, self._attempt, self._rows, self._nbytes, details)
-        self._ended = True
+            details = {"file": self._file.path.name if staged else None}
+            receipt = Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details)
+        self._tally.ended = True
         return receipt
 
     def rollback(self) -> None:
-        self._ended = True
-        ipc, file = self._ipc, self._file
-        self._ipc = self._file = None
-        for each in (ipc, file):
-            if each is not None:
-                try:
-                    each.close()
-                except (OSError, ValueError):
-                    pass  # a full disk, or closed already: what was written is removed next
-        self._path.unlink(missing_ok=True)
+        self._tally.ended = True
+        self._file.drop()
 
     def _ingest(self, files: list[Path]) -> Receipt:
         plan, failure = self._plan, TargetError
         with Session(
-            self._database, "rw", lock_timeout=self._options.lock_timeout, failure=failure
+            self._database,
+            "rw",
+            lock_timeout=self._options.lock_timeout,
+            failure=failure,
+            init=session_statements(self._options.session_init_statement or ()),
         ) as session:
-            ledger = Ledger(session, plan.target.name)
+            ledger = ledger_of(session, plan.target.name)
             with transaction(session):
                 done = ledger.entry(plan, self._task)
                 if done is None:
@@ -126,12 +85,53 @@ class SqliteTaskWriter(TaskWriter):
                             "attempt is "
                             "too late, and its rows were not written"
                         )
-                    insert_files(session, plan.target, self._options, files)
-                    ledger.add(plan, self._task, attempt=self._attempt, rows=self._rows, nbytes=self._nbytes)
+                    if self.tolerant:
+                        self._insert_tolerantly(session, files)
+                    else:
+                        insert_files(session, plan.target, self._options, files)
+                    ledger.add(
+                        plan,
+                        self._task,
+                        attempt=self._attempt,
+                        rows=self._tally.rows,
+                        nbytes=self._tally.nbytes,
+                    )
         if done is not None:
-            return Receipt(self._task, done.attempt, done.rows, done.nbytes, {"file": None})
-        return Receipt(self._task, self._attempt, self._rows, self._nbytes, {"file": None})
+            # An attempt before this one has committed, and its answer was lost: what it left out was refused.
+            dirty = max(0, self._tally.rows - done.rows) if self.tolerant else 0
+            return Receipt(self._task, done.attempt, done.rows, done.nbytes, {"file": None}, dirty)
+        return Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, {"file": None})
 
-    def _hold_open(self) -> None:
-        if self._ended:
-            raise TargetError(f"task {self._task}, attempt {self._attempt} has ended: open another attempt")
+    def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        target = self._plan.target
+        try:
+            encoded = encode(batch, target.columns)
+            if target.feed:
+                encoded = encoded.append_column(OPERATION, pc.cast(batch.column(OPERATION), pa.string()))
+            return encoded
+        except BadValueError as error:
+            row = "" if self.tolerant else f", row {self._tally.rows + error.index + 1} of task {self._task}"
+            raise BatchRefusedError(
+                f"column {error.column.name!r}{row}: {error.value!r} cannot be stored in "
+                f"table {target.name!r}: {error.why}"
+            ) from None
+
+    def _insert_tolerantly(self, session: Session, files: list[Path]) -> None:
+        """Insert what SQLite takes; every other row goes to `refused`, and is no row of this task."""
+        assert self.refused is not None, "the host allows dirty rows and takes none"
+        refused = self.refused
+        judge = Judge(session, self._plan.target, self._options, self._encode)
+
+        def refuse(row: pa.RecordBatch, reason: str) -> None:
+            self._tally.rows -= row.num_rows
+            self._tally.nbytes -= row.nbytes
+            refused(row, reason)
+
+        for path in files:
+            with pa.memory_map(str(path)) as file:
+                staged = pa.ipc.open_file(file)
+                for number in range(staged.num_record_batches):
+                    batch = staged.get_batch(number)
+                    for start in range(0, batch.num_rows, self._options.batch_size):
+                        sift(batch.slice(start, self._options.batch_size), judge.insert, refuse)
+        judge.close()

@@ -1,23 +1,33 @@
 """Writes a table of a SQLite file: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import ClassVar, Literal
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.connectors.contracts import (
+    Receipt,
+    TaskWriter,
+    Unfinished,
+    WriteContext,
+    WritePlan,
+    Writer,
+)
+from spark_channel.connectors.sql.database_file import hold_writable
+from spark_channel.connectors.sql.half_done import refuse_half_done, refuse_two_receipts, unfinished
+from spark_channel.connectors.sql.ledger import LEDGER, PREPARED, PUBLISHED, TableLedger
+from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.sqlite.database import Session, check_file
-from spark_channel.connectors.sql.sqlite.ledger import LEDGER, PREPARED, PUBLISHED, Ledger
+from spark_channel.connectors.sql.sqlite.ledger import ledger_of
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions, database_path
 from spark_channel.connectors.sql.sqlite.publish import insert_files, make_ready, run_script, transaction
-from spark_channel.connectors.sql.sqlite.script import statements_of
+from spark_channel.connectors.sql.sqlite.script import session_statements, statements_of
 from spark_channel.connectors.sql.sqlite.staging import Staging, clear_orphans
 from spark_channel.connectors.sql.sqlite.tables import Table, find_table
 from spark_channel.connectors.sql.sqlite.target import SqlitePlan, Target, new_target, old_target
-from spark_channel.connectors.sql.sqlite.task import NothingWriter, SqliteTaskWriter
+from spark_channel.connectors.sql.sqlite.task import SqliteTaskWriter
 from spark_channel.errors import CommitError, OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 
@@ -43,7 +53,9 @@ class SqliteWriter(Writer):
     def prepare(self, context: WriteContext, schema: pa.Schema) -> SqlitePlan:
         statements_of(self.options.pre_sql, "preSql")
         statements_of(self.options.post_sql, "postSql")
-        self._check_writable()
+        if self._path.exists():
+            check_file(self._path, TargetError)
+        hold_writable(self._path, "SQLite", "journal")
         table, published_at = self._look(context)
         target = self._target(table, schema, overwrite=context.overwrite)
         staging = Staging.of(self._path, context.job, context.batch)
@@ -71,18 +83,35 @@ class SqliteWriter(Writer):
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.published_at is not None:
-            return NothingWriter(task, attempt)
+            return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
         return SqliteTaskWriter(self._path, self.options, _own(plan), task, attempt)
+
+    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
+        own = _own(plan)
+        with self._session("ro", TargetError) as session:
+            done = ledger_of(session, own.target.name).entry(own, task)
+        if done is None:
+            return None
+        return Receipt(task, done.attempt, done.rows, done.nbytes, {"file": None})
+
+    def unfinished(self, context: WriteContext) -> Unfinished | None:
+        if not self._path.exists():
+            return None
+        with self._session("ro", TargetError) as session:
+            _, ledger = self._known(session)
+            return unfinished(ledger, context)
+
+    def keep(self, plan: WritePlan, text: str) -> None:
+        own = _own(plan)
+        with self._session("rw", TargetError) as session, transaction(session):
+            ledger_of(session, own.target.name).plans.keep(own.job, text)
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         if plan.published_at is not None:
             return
         own = _own(plan)
         staging = Staging(Path(own.staging))
-        tasks = [receipt.task for receipt in receipts]
-        twice = {task for task in tasks if tasks.count(task) > 1}
-        if twice:
-            raise CommitError(f"two receipts of task {min(twice)}: nothing was published")
+        refuse_two_receipts(receipts)
         new = not self._path.exists()
         try:
             with self._session("rwc", CommitError) as session:
@@ -100,9 +129,11 @@ class SqliteWriter(Writer):
             Staging(Path(own.staging)).remove()
         if own.commit == "task" and self._path.exists():
             with self._session("rw", TargetError) as session:
-                ledger = Ledger(session, own.target.name)
+                ledger = ledger_of(session, own.target.name)
                 done = ledger.tasks(own)
-                if done and ledger.entry(own, PUBLISHED) is None:
+                if not done:
+                    ledger.plans.drop(own.job)
+                elif ledger.entry(own, PUBLISHED) is None:
                     _log.warning(
                         "job %s was aborted after %d of its tasks had committed their rows (commit=task): "
                         "they stay in table %s, and ledger %s names them",
@@ -110,45 +141,23 @@ class SqliteWriter(Writer):
                     )  # fmt: skip
 
     def _session(self, mode: Literal["ro", "rw", "rwc"], failure: type[TargetError]) -> Session:
-        return Session(self._path, mode, lock_timeout=self.options.lock_timeout, failure=failure)
-
-    def _check_writable(self) -> None:
-        """Missing directories and permissions are told before any task runs."""
-        if self._path.exists():
-            check_file(self._path, TargetError)
-        directory = self._path.absolute().parent
-        if not directory.is_dir():
-            raise TargetError(
-                f"there is no directory {directory}; make it, or name the database in another one"
-            )
-        for path in (directory, *([self._path] if self._path.exists() else [])):
-            if not os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
-                raise TargetError(
-                    f"this user may not write {path}; SQLite needs the file and its directory, where "
-                    "it keeps its "
-                    "journal, to be writable"
-                )
+        init = session_statements(self.options.session_init_statement or ())
+        return Session(self._path, mode, lock_timeout=self.options.lock_timeout, failure=failure, init=init)
 
     def _look(self, context: WriteContext) -> tuple[Table | None, str | None]:
         """The target's table, and when the transaction pair was published to it."""
         if not self._path.exists():
             return None, None
         with self._session("ro", TargetError) as session:
-            table = find_table(session, self.options.dbtable)
-            ledger = Ledger(session, table.name if table is not None else self._new_name())
-            published_at = ledger.published_at(context.txn)
-            half = ledger.half_done(context.txn, context.job, context.batch)
-        if half is not None and published_at is None:
-            job, tasks, rows = half
-            assert context.txn is not None
-            raise TargetError(
-                f"txnVersion {context.txn[1]} of {context.txn[0]!r} is half done: job {job!r} "
-                f"committed {tasks} tasks "
-                f"with {rows} rows (commit=task) and did not end. A new job cannot tell which rows "
-                "these were: delete "
-                f"them, and the job's rows in {LEDGER}, or write with commit=job"
-            )
+            table, ledger = self._known(session)
+            published_at = ledger.published_at(context)
+            if published_at is None:
+                refuse_half_done(ledger, context)
         return table, published_at
+
+    def _known(self, session: Session) -> tuple[Table | None, TableLedger]:
+        table = find_table(session, self.options.dbtable)
+        return table, ledger_of(session, table.name if table is not None else self._new_name())
 
     def _target(self, table: Table | None, schema: pa.Schema, *, overwrite: bool) -> Target:
         if table is not None and table.name == LEDGER:
@@ -194,9 +203,10 @@ class SqliteWriter(Writer):
         new = not self._path.exists()
         try:
             with self._session("rwc", TargetError) as session:
-                ledger = Ledger(session, plan.target.name)
+                ledger = ledger_of(session, plan.target.name)
                 with transaction(session):
                     ledger.create()
+                    ledger.prune()
                     if ledger.entry(plan, PREPARED) is None:
                         run_script(session, self.options.pre_sql, "preSql")
                         make_ready(session, plan.target, self.options, overwrite=plan.overwrite)
@@ -208,11 +218,12 @@ class SqliteWriter(Writer):
     def _publish(
         self, session: Session, plan: SqlitePlan, receipts: Sequence[Receipt], staging: Staging
     ) -> None:
-        ledger = Ledger(session, plan.target.name)
+        ledger = ledger_of(session, plan.target.name)
         with transaction(session):
-            if ledger.entry(plan, PUBLISHED) is not None or ledger.published_at(plan.txn) is not None:
+            if ledger.published_at(plan) is not None:
                 return
             ledger.create()
+            ledger.prune()
             if plan.commit == "job":
                 self._insert_all(session, plan, receipts, staging)
             else:
@@ -222,12 +233,14 @@ class SqliteWriter(Writer):
             run_script(session, self.options.post_sql, "postSql")
             rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
             ledger.add(plan, PUBLISHED, rows=rows, nbytes=nbytes)
+            if plan.commit == "task":
+                ledger.plans.drop(plan.job)
 
     def _insert_all(
         self, session: Session, plan: SqlitePlan, receipts: Sequence[Receipt], staging: Staging
     ) -> None:
         files = []
-        for receipt in receipts:
+        for receipt in sorted(receipts, key=lambda each: each.task):
             name = receipt.details.get("file")
             if name is not None:
                 files.append(staging.directory / name)

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, load_writer
+from spark_channel.connectors.sql.ledger import LEDGER
 from spark_channel.connectors.sql.sqlite.database import Session
-from spark_channel.connectors.sql.sqlite.ledger import LEDGER
 from spark_channel.connectors.sql.sqlite.staging import ORPHAN_SECONDS, Staging
 from spark_channel.connectors.sql.sqlite.target import SqlitePlan
 from spark_channel.errors import CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance
+from tests.connectors.sql.micro_batches import hold_to_once
 from tests.connectors.sql.sqlite.conftest import AsNobody, Db, run_task
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None]})
@@ -298,3 +299,8 @@ def test_the_ledger_forgets_jobs_without_a_pair_after_a_month(db: Db) -> None:
     db.sql(f"UPDATE {LEDGER} SET published_at = '2020-01-01T00:00:00Z'")
     db.write(MORE)
     assert db.sql(f"SELECT job FROM {LEDGER} WHERE task = -1 ORDER BY job") == [("job-2",), ("job-3",)]
+
+
+def test_a_batch_of_a_stream_is_published_once(db: Db) -> None:
+    hold_to_once(db.writer, lambda: [each for (each,) in db.sql("SELECT id FROM t ORDER BY id")])
+    assert db.staged() == []

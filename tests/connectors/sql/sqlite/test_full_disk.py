@@ -1,6 +1,5 @@
 """A disk that is full, at each place where rows are written: told, and nothing half written."""
 
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +8,7 @@ import pytest
 
 from spark_channel.errors import CommitError, TargetError
 from tests.connectors.sql.sqlite.conftest import Db, run_task
+from tests.small_disk import small_disk
 
 ROWS = pa.table(
     {"id": range(200_000), "name": [f"a name that takes room {number}" for number in range(200_000)]}
@@ -18,18 +18,8 @@ FEW = ROWS.slice(0, 10)
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 4 MiB, mounted; a machine where that is not allowed cannot run these tests."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", place], capture_output=True, text=True, check=False
-    )
-    if mount.returncode != 0:
-        pytest.skip(f"a tiny tmpfs cannot be mounted here: {mount.stderr.strip()}")
-    try:
+    with small_disk(tmp_path / "small", 4) as place:
         yield place
-    finally:
-        subprocess.run(["umount", "-l", place], check=True)
 
 
 def test_staging_that_fills_the_disk(small: Path) -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_channel.errors import OptionError
+from tests.connectors.sql import skewed
 from tests.connectors.sql.sqlite.conftest import Db
 
 
@@ -45,6 +46,18 @@ def test_gaps_do_not_skew(db: Db) -> None:
     counts = sizes(db, 20)
     assert len(counts) == 20
     assert max(counts) <= 1.3 * min(counts)
+
+
+@pytest.mark.parametrize("rowid", ["", " WITHOUT ROWID"])
+def test_any_source_with_skewed_keys_makes_even_splits(db: Db, rowid: str) -> None:
+    db.sql("CREATE TABLE ints (id INTEGER PRIMARY KEY)")
+    db.sql(f"CREATE TABLE texts (id INTEGER, name TEXT, a TEXT, b INTEGER, PRIMARY KEY (name)){rowid}")
+    db.sql(f"CREATE TABLE pairs (a TEXT, b INTEGER, id INTEGER, PRIMARY KEY (a, b)){rowid}")
+    db.many("INSERT INTO texts VALUES (?, ?, ?, ?)", skewed.rows())
+    db.sql("INSERT INTO ints SELECT id FROM texts")
+    db.sql("INSERT INTO pairs SELECT a, b, id FROM texts")
+    db.sql("CREATE VIEW v AS SELECT * FROM texts")
+    assert skewed.uneven(db.reader) == {}
 
 
 def test_estimates_are_what_is_read(db: Db) -> None:

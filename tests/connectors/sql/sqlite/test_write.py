@@ -10,6 +10,7 @@ import pytest
 from spark_channel.connectors.sql.sqlite.target import SqlitePlan
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode
+from tests.connectors.sql.odd_names import hold_to_names
 from tests.connectors.sql.sqlite.conftest import Db, run_task
 
 ROWS = pa.table({"id": [1, 2, 3], "name": ["a", "b", None]})
@@ -246,6 +247,24 @@ def test_two_rows_of_one_key_are_an_error(db: Db, mode: str) -> None:
     assert db.sql("SELECT count(*) FROM t") == [(0,)]
 
 
+@pytest.mark.parametrize("commit", MODES)
+def test_the_key_is_the_tables_own_when_none_is_named(db: Db, commit: CommitMode) -> None:
+    db.sql("CREATE TABLE t (name TEXT UNIQUE, a INTEGER, b INTEGER, PRIMARY KEY (b, a))")
+    table = pa.table({"B": [1, 2], "a": [1, 1], "name": ["x", "y"]})
+    db.write(table, writeMode="upsert", commit=commit)
+    db.write(table.slice(1).set_column(2, "name", pa.array(["z"])), writeMode="upsert", commit=commit)
+    assert db.sql("SELECT b, a, name FROM t ORDER BY b") == [(1, 1, "x"), (2, 1, "z")]
+    db.write(table.slice(1), writeMode="skipExisting", commit=commit)
+    assert db.sql("SELECT name FROM t WHERE b = 2") == [("z",)]
+    with pytest.raises(OptionError, match="the primary key of table 't' names 'a', which the rows do not"):
+        db.write(table.drop_columns(["a"]), writeMode="upsert", commit=commit)
+    db.sql("CREATE TABLE keyless (name TEXT UNIQUE)")
+    with pytest.raises(OptionError, match="needs 'keyColumns', since table 'keyless' has no primary key"):
+        db.write(table.select(["name"]), writeMode="upsert", dbtable="keyless")
+    with pytest.raises(OptionError, match="needs 'keyColumns', since table 'made' is to be made"):
+        db.write(table, writeMode="upsert", dbtable="made")
+
+
 def test_upsert_needs_a_key_that_the_table_holds_unique(db: Db) -> None:
     db.sql("CREATE TABLE t (id INTEGER, name TEXT)")
     db.sql("CREATE UNIQUE INDEX part ON t (id) WHERE id > 5")
@@ -285,6 +304,21 @@ def test_sql_that_would_leave_the_transaction_is_refused(db: Db, statement: str)
     assert not db.path.exists()
 
 
+@pytest.mark.parametrize("commit", MODES)
+def test_statements_of_a_session_run_where_rows_are_written(db: Db, commit: CommitMode) -> None:
+    """SQLite looks at foreign keys in a connection that asks for it, and nowhere else."""
+    db.sql("CREATE TABLE known (id INTEGER PRIMARY KEY)")
+    db.sql("CREATE TABLE t (id INTEGER REFERENCES known, name TEXT)")
+    with pytest.raises(TargetError, match="FOREIGN KEY constraint failed"):
+        db.write(ROWS, commit=commit, sessionInitStatement="PRAGMA foreign_keys = ON")
+    assert db.sql("SELECT count(*) FROM t") == [(0,)]
+    db.write(ROWS, commit=commit)
+    assert db.sql("SELECT count(*) FROM t") == [(ROWS.num_rows,)]
+    with pytest.raises(OptionError, match="may not begin a transaction"):
+        db.write(ROWS, sessionInitStatement="SELECT 1; BEGIN")
+    db.write(ROWS, commit=commit, sessionInitStatement="ATTACH ':memory:' AS more; DETACH more")
+
+
 def test_a_table_that_changes_under_a_job_is_not_written(db: Db) -> None:
     for change, message in (
         ("ALTER TABLE t ADD COLUMN extra TEXT NOT NULL DEFAULT 'x'", "was created or altered"),
@@ -316,3 +350,15 @@ def test_small_batches_and_a_small_batch_size(db: Db) -> None:
     table = pa.table({"id": range(1000), "name": [str(number) for number in range(1000)]})
     db.write(pa.Table.from_batches(table.to_batches(max_chunksize=7)), batchsize="13")
     assert db.read() == table
+
+
+def test_odd_names_are_names_everywhere(db: Db) -> None:
+    db.sql("CREATE TABLE y AS SELECT 1 AS a")
+    hold_to_names(
+        db.reader,
+        db.write,
+        lambda name: '"' + name.replace('"', '""') + '"',
+        modes=["upsert", "skipExisting", "apply"],
+    )
+    assert db.sql("SELECT * FROM y") == [(1,)]
+    assert db.staged() == []

@@ -10,7 +10,7 @@ from spark_channel.planning.spec import TransferSpec
 from spark_channel.planning.tasks import merge_tasks
 from spark_channel.planning.types import Split, Task, TaskGroup
 
-__all__ = ["TransferPlan", "advise", "plan"]
+__all__ = ["TransferPlan", "advise", "deal", "plan"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +76,15 @@ def plan(
         reader_marks=reader_marks,
         writer_marks=writer_marks,
     )
+    return deal(spec, tasks, parallelism=parallelism)
+
+
+def deal(spec: TransferSpec, tasks: Sequence[Task], *, parallelism: int) -> TransferPlan:
+    """Cap the channels at the tasks, and assign: the last part of `plan`, for tasks that are known already.
+
+    Raises:
+        OptionError: a limit or a number of channels that makes no sense.
+    """
     channels = plan_channels(_wanted(spec), parallelism, len(tasks))
     groups = tuple(assign_fairly(tasks, channels, spec.channels_per_task))
     return TransferPlan(channels if groups else 0, groups)

@@ -1,0 +1,140 @@
+"""`spark-channel run` and `plan`: a DataX job, carried out or only planned."""
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from spark_channel.cli.session import parse_conf, session
+from spark_channel.errors import ChannelError
+from spark_channel.jobs import LoadedJob, load_job, parse_parameters
+from spark_channel.planning import TransferSpec
+from spark_channel.progress.render import short
+
+__all__ = ["plan_job", "run_job"]
+
+
+def run_job(
+    job: Path,
+    parameters: Sequence[str],
+    *,
+    master: str | None = None,
+    conf: Sequence[str] = (),
+    dry_run: bool = False,
+    all_content: bool = False,
+    dirty_rows_path: str | None = None,
+) -> None:
+    """Carry out the job; with `dry_run`, show its plan.
+
+    Raises:
+        ChannelError: see `spark_channel.run`.
+    """
+    loaded = _load(job, parameters, all_content)
+    settings = parse_conf(conf)
+    if dry_run:
+        _show(loaded, master or settings.get("spark.master"))
+        return
+    from spark_channel.spark.failures import own_error
+    from spark_channel.spark.transfer import carry_out
+
+    more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
+    with session(master, settings, f"spark-channel {loaded.name}") as spark:
+        for spec in loaded.specs:
+            try:
+                carry_out(spark, spec, more)
+            except ChannelError:
+                raise
+            except Exception as error:  # Spark's own: a page of stack traces, of which one line says it
+                raise own_error(error) or ChannelError(_first_line(error)) from error
+
+
+def plan_job(job: Path, parameters: Sequence[str], *, master: str | None, all_content: bool) -> None:
+    """Show the plan. Reads the source's schema and splits; moves nothing, and needs no Spark session.
+
+    Raises:
+        ChannelError: the job is broken, or its source or target cannot be opened.
+    """
+    _show(_load(job, parameters, all_content), master)
+
+
+def _load(job: Path, parameters: Sequence[str], all_content: bool) -> LoadedJob:
+    loaded = load_job(str(job), parse_parameters(" ".join(parameters)), all_content=all_content)
+    for warning in loaded.warnings:
+        print(f"warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line talks
+    return loaded
+
+
+def _show(loaded: LoadedJob, master: str | None) -> None:
+    console = Console(highlight=False, soft_wrap=True)
+    for number, spec in enumerate(loaded.specs):
+        if len(loaded.specs) > 1:
+            console.print(f"[bold]content {number}[/]")
+        _show_one(spec, _cores(master), console)
+
+
+def _show_one(spec: TransferSpec, parallelism: int, console: Console) -> None:
+    from spark_channel.spark.transfer_options import job_options
+    from spark_channel.spark.transfer_plan import open_transfer
+
+    if spec.reader.spark_format or spec.writer.spark_format:
+        ends = (spec.reader, spec.writer)
+        names = ", ".join(end.name for end in ends if end.spark_format)
+        console.print(f"runs as a DataFrame: {names} is a Spark format, and Spark plans it")
+        for half, end in zip(("reader", "writer"), ends, strict=True):
+            console.print(f"{half}: {end!r}", markup=False)
+        return
+    with ExitStack() as held:  # nothing is read: what the splits share may go at once
+        opened = open_transfer(job_options(spec, {}), parallelism, held)
+    options, made = opened.options, opened.plan
+    console.print(f"{opened.source} -> {opened.target}", markup=False)
+    steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
+    console.print(f"mode {spec.save_mode}, transformers: {steps or 'none'}", markup=False)
+    limits = [
+        f"{short(value)} {unit}/s"
+        for value, unit in ((options.rows_per_second, "rows"), (options.bytes_per_second, "Arrow bytes"))
+        if value is not None
+    ]
+    console.print(f"limit: {' and '.join(limits) or 'none'}; dirty rows: {_dirty(spec)}")
+    columns = ", ".join(f"{field.name} {field.type}" for field in opened.schema)
+    console.print(f"columns: {columns}", markup=False)
+    table = Table("task group", "channels", "tasks", "rows", "bytes")
+    for group in made.groups:
+        splits = [task.split for task in group.tasks]
+        table.add_row(
+            str(group.id),
+            str(group.channels),
+            str(len(group.tasks)),
+            _sum([split.rows for split in splits]),
+            _sum([split.nbytes for split in splits]),
+        )
+    console.print(table)
+    console.print(
+        f"{made.channels} channels, {len(made.tasks)} tasks in {len(made.groups)} task groups: "
+        f"{_sum([made.rows])} rows, {_sum([made.nbytes])} bytes"
+    )
+
+
+def _dirty(spec: TransferSpec) -> str:
+    if spec.max_dirty_fraction is not None:
+        return f"at most {100 * spec.max_dirty_fraction:g} %"
+    return "any number" if spec.max_dirty_rows is None else f"at most {spec.max_dirty_rows}"
+
+
+def _sum(values: list[int | None]) -> str:
+    known = [value for value in values if value is not None]
+    return short(sum(known)) if len(known) == len(values) else "unknown"
+
+
+def _cores(master: str | None) -> int:
+    """What `local[4]` says; else this machine's cores, since only a session knows a cluster's."""
+    inside = (master or "").removeprefix("local[").partition("]")[0].partition(",")[0]
+    return int(inside) if inside.isdigit() and int(inside) else os.cpu_count() or 1
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

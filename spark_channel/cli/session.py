@@ -1,0 +1,72 @@
+"""The Spark session of a command: made here, or the one that `spark-submit` has begun."""
+
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from spark_channel.errors import OptionError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+__all__ = ["parse_conf", "session", "settings"]
+
+_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}
+"""Over TCP the JVM's second write to a task that reads waits 40 ms for the acknowledgement of its first."""
+
+
+def parse_conf(texts: Sequence[str]) -> dict[str, str]:
+    """`k=v` texts, as `spark-submit --conf` takes them.
+
+    Raises:
+        OptionError: one that is not.
+    """
+    found = {}
+    for text in texts:
+        key, equals, value = text.partition("=")
+        if not equals or not key.strip():
+            takes = "a setting of Spark as name=value"
+            raise OptionError(
+                f"option '--conf' got {key!r}; it takes {takes}", option="--conf", got=key, takes=takes
+            )
+        found[key.strip()] = value
+    return found
+
+
+def settings(conf: dict[str, str], *, here: bool, submitted: bool) -> dict[str, str]:
+    """What a session, `here` on this machine alone, is made with; `conf`, the user's own, goes first."""
+    own = {"spark.ui.showConsoleProgress": "false"}
+    if not submitted:
+        own |= {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    if here:
+        own |= _SOCKETS
+    return own | conf
+
+
+@contextmanager
+def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[SparkSession]":
+    """A session for a `with` block; `master` None is `spark-submit`'s own, else this machine."""
+    from pyspark.sql import SparkSession
+
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ
+    local = master is None and not submitted and "spark.master" not in conf and "spark.remote" not in conf
+    here = local or (master or "").startswith("local")
+    if here:
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one machine: no look-up of the host's name
+    builder = SparkSession.builder.appName(name)
+    if master is not None or local:
+        builder = builder.master(master or "local[*]")
+    for key, value in settings(conf, here=here, submitted=submitted).items():
+        builder = builder.config(key, value)
+    spark = builder.getOrCreate()
+    if threading.current_thread() is threading.main_thread():
+        # Spark's own handler calls the JVM from within the call that it interrupts, which breaks both.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield spark
+    finally:
+        spark.stop()

@@ -1,0 +1,146 @@
+"""`spark-channel tunnel`: make tunnels, look at them, and begin them anew."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from spark_channel.connectors.feed import FeedLag
+from spark_channel.tunnel.tunnel import Tunnel, TunnelView
+
+__all__ = ["tunnel"]
+
+tunnel = typer.Typer(help="Make, list, describe, delete and reset tunnels.", no_args_is_help=True)
+
+_Name = Annotated[str, typer.Argument(help="The tunnel's name.")]
+_Option = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--option", "-o", metavar="NAME=VALUE",
+        help="An option of the source, as spark.readStream takes it; may be given several times. "
+        "`${env:NAME}` and `${file:PATH}` keep secrets out of the command.",
+    ),
+]  # fmt: skip
+_OptionsFile = Annotated[
+    Path | None, typer.Option(help="A file of NAME=VALUE lines, for what should not stand in a command.")
+]
+_Store = Annotated[
+    str | None,
+    typer.Option(
+        envvar="SPARK_CHANNEL_TUNNEL_STORE",
+        help="Where tunnels are kept: a file, or postgresql://user:password@host/database.",
+    ),
+]
+_Channels = Annotated[int, typer.Option(min=1, help="About how many splits of what is there.")]
+_Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
+
+
+@tunnel.command()
+def create(
+    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
+    channels: _Channels = 8,
+) -> None:  # fmt: skip
+    """Make a tunnel of a source: where it ends now, and splits of what is there."""
+    made = Tunnel(name, _options(option, options_file), store=store)
+    record = made.create(channels=channels)
+    count = len(made.store.state(name).channels)
+    typer.echo(f"tunnel {name} of {record.source}: {record.type}, {count} channels, in {made.store.show()}")
+
+
+@tunnel.command("list")
+def list_(store: _Store = None) -> None:
+    """List the tunnels of a store."""
+    table = Table("tunnel", "type", "source", "channels", "done", "clients")
+    place = Tunnel("", store=store).store
+    for record in place.all():
+        state = place.state(record.name)
+        done = sum(channel.state == "terminated" for channel in state.channels.values())
+        table.add_row(
+            record.name, str(record.type), record.source, str(len(state.channels)), str(done),
+            str(len(state.clients)),
+        )  # fmt: skip
+    Console().print(table)
+
+
+@tunnel.command()
+def describe(
+    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None
+) -> None:
+    """Show a tunnel's channels and clients; with its source's options, how far each channel is behind."""
+    _print(Tunnel(name, _options(option, options_file), store=store).describe())
+
+
+@tunnel.command()
+def delete(
+    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
+    yes: _Yes = False,
+) -> None:  # fmt: skip
+    """Remove a tunnel and its checkpoints; with its source's options, also a replication slot of its own."""
+    found = Tunnel(name, _options(option, options_file), store=store)
+    found.store.get(name)
+    if not yes:
+        typer.confirm(f"Remove tunnel {name} and all its checkpoints?", abort=True)
+    found.delete()
+    typer.echo(f"tunnel {name} is gone")
+
+
+@tunnel.command()
+def reset(
+    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
+    channels: _Channels = 8, yes: _Yes = False,
+) -> None:  # fmt: skip
+    """Begin a tunnel anew, with the columns that its source has now."""
+    found = Tunnel(name, _options(option, options_file), store=store)
+    found.store.get(name)
+    if not yes:
+        typer.confirm(f"Drop all checkpoints of tunnel {name} and begin anew?", abort=True)
+    found.reset(channels=channels)
+    typer.echo(f"tunnel {name} begins anew")
+
+
+def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:
+    lines = list(given or ())
+    if path is not None:
+        try:
+            text = path.read_text("utf-8")
+        except OSError as error:
+            raise typer.BadParameter(f"--options-file {path}: {error.strerror}") from error
+        stripped = (line.strip() for line in text.splitlines())
+        lines += [line for line in stripped if line and not line.startswith("#")]
+    options = {}
+    for line in lines:
+        name, equals, value = line.partition("=")
+        if not equals or not name.strip():
+            # The rest may be a secret.
+            raise typer.BadParameter(f"--option takes NAME=VALUE; {name.split()[:1]} has no '='")
+        options[name.strip()] = value.strip()
+    return options
+
+
+def _print(view: TunnelView) -> None:
+    record = view.record
+    wide = Console(file=sys.stdout)
+    wide.print(f"{record.name}: {record.type} of {record.source}", highlight=False)
+    channels = Table(
+        "channel", "state", "version", "client", "checkpoint", "rows behind", "bytes behind", "seconds"
+    )
+    for each in view.channels:
+        channel, lag = each.channel, each.lag or FeedLag()
+        channels.add_row(
+            channel.id, str(channel.state), str(channel.version), channel.client or "-", str(channel.sequence),
+            _number(lag.rows), _number(lag.nbytes), "-" if lag.seconds is None else f"{lag.seconds:.1f}",
+        )  # fmt: skip
+    wide.print(channels)
+    if view.clients:
+        clients = Table("client", "tag", "host", "timeout")
+        for client in view.clients:
+            clients.add_row(client.id, client.tag, client.host.partition("/")[0], f"{client.timeout:g} s")
+        wide.print(clients)
+
+
+def _number(value: int | None) -> str:
+    return "-" if value is None else f"{value:,}".replace(",", " ")

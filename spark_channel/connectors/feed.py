@@ -1,0 +1,111 @@
+"""The incremental half of a reader: what changed in a source since a token.
+
+A feed has partitions, each with tokens of its own: a token is plain JSON data that the feed alone
+understands, and the range between two tokens names the same changes for ever. Ranges are open at their
+start and closed at their end.
+"""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from spark_channel.connectors.contracts import SplitReader, Token
+from spark_channel.planning import Split
+
+__all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class FeedOptions:
+    """What the user says about the feed; each feed takes what it understands.
+
+    `cursor_column`: the column that only grows. `late_seconds`: how long after their cursor value, or
+    their time of change, rows and files may still come to light; None = the feed's default.
+    `partitions`: how many partitions the feed should have, where it can choose. `slot` and `publication`:
+    of logical replication.
+    """
+
+    cursor_column: str | None = None
+    late_seconds: float | None = None
+    partitions: int = 1
+    slot: str | None = None
+    publication: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLimit:
+    """The most that a range should bring; None = no limit. A feed brings more where it cannot cut finer."""
+
+    rows: int | None = None
+    nbytes: int | None = None
+
+    def __bool__(self) -> bool:
+        return self.rows is not None or self.nbytes is not None
+
+
+@dataclass(frozen=True, slots=True)
+class FeedLag:
+    """How far a token is behind: what is not known is None."""
+
+    rows: int | None = None
+    nbytes: int | None = None
+    seconds: float | None = None
+
+
+class ChangeFeed(SplitReader):
+    """One source's changes. Plain data, pickled into tasks; used by one thread at a time on the driver."""
+
+    @abstractmethod
+    def schema(self) -> pa.Schema:
+        """The schema of every batch of `read`, of `base` splits as of `changes`."""
+
+    @abstractmethod
+    def earliest(self) -> list[Token]:
+        """Where each partition begins, before the first change that the source still has."""
+
+    @abstractmethod
+    def now(self) -> list[Token]:
+        """Where each partition ends now, late rows included: may wait for as long as those may be late."""
+
+    def end(self) -> list[Token]:
+        """Where each partition ends now, for one who has begun before: makes nothing in the source."""
+        return self.now()
+
+    @abstractmethod
+    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        """Where the partition of `after` ends, or where `limit` cuts it; `after` itself when nothing is new.
+
+        `upto`, a token that `now` gave, is not passed.
+
+        Raises:
+            SourceError: `after` is damaged, of another source, from the future, or not there any more.
+            SchemaError: the source's columns have changed; names the column.
+        """
+
+    @abstractmethod
+    def changes(self, after: Token, upto: Token) -> list[Split]:
+        """Splits that cover what changed after `after` up to and with `upto`, once; [] for nothing."""
+
+    def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
+        """Splits that cover what was there at `upto`: with the changes after it, every row once or, for a
+        source that changes rows, its last state at the end.
+        """
+        raise NotImplementedError
+
+    def is_passing(self, error: BaseException) -> bool:
+        """Whether `error`, which a call of this feed raised, is of the moment: a connection was lost, or another
+        holds a lock. The same call may succeed later; all but `read` are then made again with back-off.
+        """
+        return False
+
+    def settle(self, upto: Token) -> None:
+        """Everything up to `upto` is done with for good: the source may forget it."""
+
+    @abstractmethod
+    def lag(self, token: Token) -> FeedLag:
+        """How far `token` is behind."""
+
+    def close(self) -> None:
+        """The tunnel is deleted: release what the source holds for it."""

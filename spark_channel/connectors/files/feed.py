@@ -1,0 +1,209 @@
+"""A directory, a bucket or a glob as a change feed: the files that arrive.
+
+Files are taken in the order of their time of change. A token remembers up to which time all files were taken,
+and by name (a digest) those that were taken within `late_seconds` before: a file that shows up late, or
+with an older time, is found for that long. A file must arrive whole: written elsewhere and renamed, or
+hidden (a name that begins with `.` or `_`) until it is whole.
+"""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.files.errors_at import reading
+from spark_channel.connectors.files.listing import SourceFile
+from spark_channel.connectors.files.paths import reopen
+from spark_channel.connectors.files.source import find_files
+from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.planning import Split
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.files.reader import FilesReader
+
+__all__ = ["FilesFeed"]
+
+_LATE_SECONDS = 600.0
+_AHEAD_SECONDS = 86_400.0
+"""Clocks differ; a token this far ahead of both the clock and every file is no token of this source."""
+_CHUNK = 4 << 20
+_FIELDS = {"part", "parts", "until", "recent"}
+
+
+class FilesFeed(ChangeFeed):
+    """`partitions` deals the files out by a digest of their paths."""
+
+    def __init__(self, reader: "FilesReader", options: FeedOptions) -> None:
+        if options.cursor_column is not None:
+            raise OptionError(
+                "option 'cursorColumn' is for tables; files are taken as they arrive", option="cursorColumn"
+            )
+        late = _LATE_SECONDS if options.late_seconds is None else options.late_seconds
+        self._late_ns = int(late * 1e9)
+        self._partitions = options.partitions
+        self._reader = reader
+        self._advice = reader.options.channels or 2
+
+    def schema(self) -> pa.Schema:
+        return self._reader.schema()
+
+    def earliest(self) -> list[Token]:
+        return [
+            {"part": part, "parts": self._partitions, "until": 0, "recent": []}
+            for part in range(self._partitions)
+        ]
+
+    def now(self) -> list[Token]:
+        return [self.latest(token, FeedLimit()) for token in self.earliest()]
+
+    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        _check(after)
+        files = self._listed(after)
+        self._check_not_ahead(after, files)
+        new = sorted((file for file in files if not self._covers(after, file)), key=_order)
+        if upto is not None:
+            new = [file for file in new if self._covers(upto, file)]
+        taken = self._within(new, limit)
+        if not taken:
+            return after
+        self._check_columns(taken)
+        until = max(int(after["until"]), taken[-1].mtime_ns)
+        known = [file for file in files if self._covers(after, file)]
+        recent = sorted(_digest(file) for file in [*known, *taken] if file.mtime_ns >= until - self._late_ns)
+        return {**after, "until": until, "recent": recent}
+
+    def changes(self, after: Token, upto: Token) -> list[Split]:
+        _check(after)
+        _check(upto)
+        files = [
+            file for file in self._listed(upto) if self._covers(upto, file) and not self._covers(after, file)
+        ]
+        return self._reader.split_files(sorted(files, key=_order), self._advice) if files else []
+
+    def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
+        files = [file for token in upto for file in self._listed(token) if self._covers(token, file)]
+        return self._reader.split_files(sorted(files, key=lambda file: file.path), advice) if files else []
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        return self._reader.read(split)
+
+    def lag(self, token: Token) -> FeedLag:
+        _check(token)
+        behind = [file for file in self._listed(token) if not self._covers(token, file)]
+        rows = [file.listed.rows for file in behind if file.listed is not None]
+        oldest = min((file.mtime_ns for file in behind), default=None)
+        seconds = 0.0 if oldest is None else max(0.0, utc_now().timestamp() - oldest / 1e9)
+        known = [each for each in rows if each is not None]
+        return FeedLag(
+            sum(known) if len(known) == len(behind) else None, sum(file.size for file in behind), seconds
+        )
+
+    def _listed(self, token: Token) -> list[SourceFile]:
+        return [
+            file for file in find_files(self._reader.options)
+            if int(_digest(file), 16) % int(token["parts"]) == token["part"]
+        ]  # fmt: skip
+
+    def _covers(self, token: Token, file: SourceFile) -> bool:
+        """Whether the file was taken at `token`, or came too late for it."""
+        if file.mtime_ns < int(token["until"]) - self._late_ns:
+            return True
+        return _digest(file) in token["recent"]
+
+    def _within(self, files: Sequence[SourceFile], limit: FeedLimit) -> list[SourceFile]:
+        """The first files that the limit lets through, at least one."""
+        if not limit:
+            return list(files)
+        taken: list[SourceFile] = []
+        rows = nbytes = 0
+        for file in files:
+            rows += self._rows(file) if limit.rows is not None else 0
+            nbytes += file.size
+            over = (limit.rows is not None and rows > limit.rows) or (
+                limit.nbytes is not None and nbytes > limit.nbytes
+            )
+            if over and taken:
+                break
+            taken.append(file)
+        return taken
+
+    def _rows(self, file: SourceFile) -> int:
+        splits = self._reader.split_files([file], 1)
+        counts = [split.rows for split in splits]
+        if all(count is not None for count in counts):
+            return sum(count for count in counts if count is not None)
+        return _lines(file)
+
+    def _check_columns(self, files: Sequence[SourceFile]) -> None:
+        """Raises: SchemaError, when a file has other columns than the stream began with."""
+        expected = self._reader.file_columns()
+        for file in files:
+            found = self._reader.columns_of(file)
+            if found is None or file.size == 0:
+                continue
+            _compare(expected, found, file.path, typed=not self._reader.form.text)
+
+    def _check_not_ahead(self, token: Token, files: Sequence[SourceFile]) -> None:
+        newest = max((file.mtime_ns for file in files), default=0)
+        ahead = utc_now().timestamp() + _AHEAD_SECONDS
+        if int(token["until"]) > max(newest, int(ahead * 1e9)):
+            raise SourceError(
+                "the checkpoint stands at a time of change that lies more than a day ahead of this machine's "
+                "clock and of every file: it is damaged, or of another source. Reset the tunnel, or begin "
+                "with a new checkpoint directory"
+            )
+
+
+def _compare(expected: pa.Schema, found: pa.Schema, path: str, *, typed: bool) -> None:
+    advice = "Begin a new stream, or reset the tunnel, to take new columns"
+    known = {field.name.lower(): field for field in expected}
+    there = {field.name.lower() for field in found}
+    for field in found:
+        was = known.get(field.name.lower())
+        if was is None:
+            raise SchemaError(f"{path} has a new column {field.name!r}. {advice}")
+        kind = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+        if typed and kind != was.type:
+            raise SchemaError(
+                f"{path} has column {field.name!r} as {kind}; its stream began with {was.type}. {advice}"
+            )
+    for name, field in known.items():
+        if name not in there:
+            raise SchemaError(f"{path} lacks column {field.name!r}, with which its stream began. {advice}")
+
+
+def _check(token: Token) -> None:
+    ok = (
+        set(token) == _FIELDS
+        and all(isinstance(token[name], int) for name in ("part", "parts", "until"))
+        and isinstance(token["recent"], list)
+        and 0 <= token["part"] < token["parts"]
+    )
+    if not ok:
+        raise SourceError(
+            f"the checkpoint {str(dict(token))[:200]} is no position among arriving files: it is damaged, or "
+            "of another source. Reset the tunnel, or begin with a new checkpoint directory"
+        )
+
+
+def _lines(file: SourceFile) -> int:
+    """The line ends of a text file, unpacked: what it may hold in rows."""
+    lines = 0
+    with reading(file.path), reopen(file.root).open_input_stream(file.path) as opened:
+        while chunk := opened.read(_CHUNK):
+            lines += chunk.count(b"\n")
+    return lines
+
+
+def _order(file: SourceFile) -> tuple[int, str]:
+    return file.mtime_ns, file.path
+
+
+def _digest(file: SourceFile) -> str:
+    """Short, and new when the file is replaced."""
+    name = f"{file.root}\0{file.path}\0{file.size}\0{file.mtime_ns}"
+    return hashlib.blake2b(name.encode(), digest_size=8).hexdigest()

@@ -1,0 +1,13 @@
+"""Any database with an ADBC driver, by the driver's name."""
+
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.adbc.reader import AdbcReader
+    from spark_channel.connectors.sql.adbc.writer import AdbcWriter
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
+
+__all__ = ["AdbcReader", "AdbcWriter"]

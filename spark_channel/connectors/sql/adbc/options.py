@@ -1,0 +1,173 @@
+"""Options of the ADBC connector: which driver, how it reaches the database, and what SQL the database speaks."""
+
+import json
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, Field, SecretStr
+
+from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
+from spark_channel.errors import OptionError
+from spark_channel.options import Secret
+
+__all__ = ["AdbcReadOptions", "AdbcWriteOptions", "DriverOptions"]
+
+_TAKES = 'a JSON object of the driver\'s own options, such as {"adbc.snowflake.sql.db": "SHOP"}'
+_DIALECTS: Mapping[str, str] = {
+    "postgresql": "postgres", "sqlite": "sqlite", "snowflake": "snowflake", "bigquery": "bigquery",
+    "duckdb": "duckdb", "mssql": "tsql", "mysql": "mysql", "redshift": "redshift", "databricks": "databricks",
+    "trino": "trino", "clickhouse": "clickhouse",
+}  # fmt: skip
+_MERGING = ("sqlite", "postgres", "duckdb")
+_IGNORED: Mapping[str, str] = {
+    "queryTimeout": "ADBC knows none; give the driver's own with 'driverOptions'",
+    "isolationLevel": "give the driver's own with 'driverOptions'",
+    "hint": "hints stand inside 'query'",
+    "cascadeTruncate": "an overwrite deletes rows, and cascades where the foreign keys say so",
+    "tableComment": "write it into 'postSql'",
+}
+
+
+def _driver_options(value: SecretStr) -> SecretStr:
+    """They may hold tokens, so the whole text is a secret."""
+    text = value.get_secret_value()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        raise ValueError(_TAKES) from None
+    if not isinstance(found, dict) or not all(
+        isinstance(each, str | int | float | bool) for each in found.values()
+    ):
+        raise ValueError(_TAKES)
+    return SecretStr(text)
+
+
+DriverTexts = Annotated[Secret, AfterValidator(_driver_options)]
+
+
+class DriverOptions(Credentials):
+    """The driver and what it is given."""
+
+    driver: str = Field(
+        description="an installed ADBC driver: `postgresql` for the package adbc-driver-postgresql, or a library's path"
+    )
+    entrypoint: str | None = Field(
+        None, description="the driver library's entry point, where it is not the usual one"
+    )
+    uri: Secret | None = Field(
+        None, description="the database, as the driver writes it; `${env:NAME}` and `${file:PATH}` too"
+    )
+    driver_options: DriverTexts | None = Field(
+        None, description=_TAKES + "; `${env:NAME}` and `${file:PATH}` too"
+    )
+    dialect: str | None = Field(
+        None, description="the SQL that the database speaks, by sqlglot's name; default: by the driver's name"
+    )
+
+    def database(self) -> dict[str, str]:
+        """What the driver's database is made with, secrets included."""
+        found: dict[str, str] = {}
+        if self.driver_options is not None:
+            found = {
+                name: str(value).lower() if isinstance(value, bool) else str(value)
+                for name, value in json.loads(self.driver_options.get_secret_value()).items()
+            }
+        if self.uri is not None:
+            found["uri"] = self.uri.get_secret_value()
+        if self.user is not None:
+            found["username"] = self.user
+        if self.password is not None:
+            found["password"] = self.password.get_secret_value()
+        return found
+
+    def sql_dialect(self) -> str:
+        """sqlglot's name of the SQL; "" is standard SQL."""
+        if self.dialect is not None:
+            return self.dialect.lower()
+        return _DIALECTS.get(self.driver.lower().removeprefix("adbc_driver_"), "")
+
+
+def _check_dialect(options: DriverOptions) -> None:
+    import sqlglot
+
+    known = sorted(each.value for each in sqlglot.Dialects)
+    if options.sql_dialect() not in known:
+        raise OptionError(
+            f"option 'dialect' got {options.dialect!r}; it takes one of: {', '.join(each for each in known if each)}",
+            option="dialect",
+            got=options.dialect,
+        )
+
+
+class AdbcReadOptions(DriverOptions, SqlReadOptions):
+    """What the ADBC reader takes."""
+
+    ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
+    refused: ClassVar[Mapping[str, str]] = {
+        **SqlReadOptions.refused,
+        "url": "an ADBC driver takes its own 'uri'",
+        "customSchema": "convert the column with 'query'",
+    }
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        _check_dialect(self)
+        _refuse(self, "url", self.url)
+        _refuse(self, "customSchema", self.custom_schema)
+
+
+class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
+    """What the ADBC writer takes."""
+
+    ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}
+    refused: ClassVar[Mapping[str, str]] = {
+        **SqlWriteOptions.refused,
+        "url": "an ADBC driver takes its own 'uri'",
+        "createTableOptions": "the driver makes the table; create it yourself for more",
+        "createTableColumnTypes": "the driver makes the table; create it yourself for more",
+    }
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        _check_dialect(self)
+        _refuse(self, "url", self.url)
+        _refuse(self, "createTableOptions", self.create_table_options)
+        _refuse(self, "createTableColumnTypes", self.create_table_column_types)
+        if self.write_mode != "insert":
+            self._check_merge()
+        if not self.truncate:
+            raise OptionError(
+                "option 'truncate' got 'false'; an overwrite deletes the rows and keeps the table, in one "
+                "transaction. Drop the table first if that is what you mean",
+                option="truncate",
+                got="false",
+                takes="true",
+            )
+
+    def _check_merge(self) -> None:
+        if self.sql_dialect() not in _MERGING:
+            spoken = self.sql_dialect() or "standard SQL"
+            raise OptionError(
+                f"option 'writeMode' got {self.write_mode!r}; with a database that speaks {spoken} it takes insert: "
+                f"the others need INSERT ... ON CONFLICT, as {', '.join(_MERGING)} have it ('dialect' names the SQL). "
+                "Write into a table beside the target, with your MERGE as 'postSql', which is in the same transaction",
+                option="writeMode",
+                got=self.write_mode,
+                takes="insert",
+            )
+        if self.key_columns is None:
+            raise OptionError(
+                f"option 'writeMode' {self.write_mode} needs 'keyColumns': an ADBC driver tells no primary key",
+                option="keyColumns",
+            )
+        if self.tolerates_dirty_rows:
+            raise OptionError(
+                f"options 'maxDirtyRows' and 'maxDirtyFraction' need writeMode=insert, and it is {self.write_mode}: "
+                "rows are merged all together. The database's own connector judges them one by one",
+                option="maxDirtyRows",
+            )
+
+
+def _refuse(options: AdbcReadOptions | AdbcWriteOptions, name: str, value: object) -> None:
+    if value is not None:
+        raise OptionError(f"option {name!r} is not supported: {options.refused[name]}", option=name)

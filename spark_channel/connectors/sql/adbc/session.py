@@ -1,0 +1,180 @@
+"""One connection through an ADBC driver, in transactions: nothing stands until `commit`."""
+
+import importlib
+from collections.abc import Sequence
+from contextlib import closing
+from types import TracebackType
+from typing import Any, Self, cast
+
+import adbc_driver_manager
+import adbc_driver_manager.dbapi
+import pyarrow as pa
+
+from spark_channel.connectors.sql.adbc.options import DriverOptions
+from spark_channel.connectors.sql.script import session_script
+from spark_channel.errors import ChannelError, OptionError
+
+__all__ = ["FAILURES", "Session", "driver_path"]
+
+FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
+"""What drivers raise, while they connect and while a result is being read."""
+
+
+def driver_path(name: str) -> str:
+    """The library of the driver that `name` names: of the package adbc_driver_NAME, or `name` as it is.
+
+    Raises:
+        OptionError: no such package, and nothing that looks like a library or a driver manifest.
+    """
+    bare = name.lower().removeprefix("adbc_driver_").replace("-", "_")
+    try:
+        package = importlib.import_module(f"adbc_driver_{bare}")
+    except (ImportError, ValueError):
+        if "/" in name or name.endswith((".so", ".dylib", ".dll", ".toml")):
+            return name
+        raise OptionError(
+            f"option 'driver' got {name!r}; there is no package adbc-driver-{bare.replace('_', '-')} here. Install "
+            "it, or give the path of the driver's library",
+            option="driver",
+            got=name,
+        ) from None
+    return str(package._driver_path())  # noqa: SLF001 - how the packages' own dbapi modules find it
+
+
+class Session:
+    """Used by one thread. `failure` is the class of what it raises for anything that the database refuses."""
+
+    def __init__(self, options: DriverOptions, failure: type[ChannelError]) -> None:
+        self._failure = failure
+        self._secrets = [
+            value for value in options.database().values() if len(value) > 3 and value != options.user
+        ]
+        self.name = options.driver
+        self._connection: Any = None
+        try:
+            self._connection = adbc_driver_manager.dbapi.connect(
+                driver=driver_path(options.driver),
+                entrypoint=options.entrypoint,
+                db_kwargs=options.database(),
+            )
+        except FAILURES as error:
+            raise self.explain(error) from None
+        try:
+            if statements := session_script(options, options.sql_dialect()):
+                self._run_first(statements)
+        except BaseException:
+            self.close()
+            raise
+
+    def _run_first(self, statements: Sequence[str]) -> None:
+        """Outside transactions: some settings are taken only there, and all must outlive a rollback."""
+        connection = self._connection.adbc_connection
+        try:
+            connection.set_autocommit(True)
+            for statement in statements:
+                self.rows(statement)
+            connection.set_autocommit(False)
+        except FAILURES as error:
+            raise self.explain(error) from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, and with it a transaction that is open. Safe twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except FAILURES:
+                pass  # it is gone, which is what is wanted
+
+    def commit(self) -> None:
+        try:
+            self._connection.commit()
+        except FAILURES as error:
+            raise self.explain(error) from None
+
+    def rollback(self) -> None:
+        try:
+            self._connection.rollback()
+        except FAILURES as error:
+            raise self.explain(error) from None
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one."""
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                cursor.execute(sql, tuple(parameters) or None)
+                return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []
+        except FAILURES as error:
+            raise self.explain(error) from None
+
+    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first column of the first row; None when there is none."""
+        rows = self.rows(sql, parameters)
+        return rows[0][0] if rows else None
+
+    def cursor(self) -> Any:
+        """A cursor, for what reads a result as it comes. Errors come as the driver raises them."""
+        return self._connection.cursor()
+
+    def table_schema(self, schema: str | None, name: str) -> pa.Schema | None:
+        """The columns of a table as the driver sees them; None when it is not there. Ends the transaction."""
+        try:
+            found = self._connection.adbc_get_table_schema(name, db_schema_filter=schema)
+        except adbc_driver_manager.Error as error:
+            if (
+                error.status_code == adbc_driver_manager.AdbcStatusCode.NOT_FOUND
+                or "not" in str(error).lower()
+            ):
+                found = None
+            else:
+                raise self.explain(error) from None
+        self.rollback()
+        return found
+
+    def tables(self, schema: str | None, beginning: str) -> list[str]:
+        """Names of tables that begin so; `beginning` holds no wildcard but `_`, which it means.
+
+        Without `schema` those of the current one, which a name without a schema means, where the driver tells it.
+        """
+        try:
+            found = self._connection.adbc_get_objects(
+                depth="tables",
+                db_schema_filter=schema or self._current_schema(),
+                table_name_filter=beginning + "%",
+            ).read_all()
+        except FAILURES as error:
+            raise self.explain(error) from None
+        names = set()
+        for catalog in found.to_pylist():
+            for each in catalog["catalog_db_schemas"] or ():
+                names |= {table["table_name"] for table in each["db_schema_tables"] or ()}
+        return sorted(name for name in names if name.startswith(beginning))
+
+    def _current_schema(self) -> str | None:
+        try:
+            return str(self._connection.adbc_current_db_schema) or None
+        except FAILURES:
+            return None  # a database without schemas, or a driver that does not say
+
+    def ingest(self, schema: str | None, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> None:
+        """Append rows to a table; `mode` "create" makes it, "create_append" where it is not there."""
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema)
+        except FAILURES as error:
+            raise self.explain(error) from None
+
+    def explain(self, error: BaseException) -> ChannelError:
+        """`error` of the driver as what a user is told, without anything that the driver was given."""
+        text = str(error).split("\nquery", 1)[0].strip()
+        for secret in sorted(self._secrets, key=len, reverse=True):
+            text = text.replace(secret, "***")
+        return self._failure(f"ADBC driver {self.name}: {text}")

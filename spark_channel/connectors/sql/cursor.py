@@ -1,0 +1,129 @@
+"""A table read by a column that only grows: its type, its conditions, how long late rows are waited for.
+
+A row that is committed after rows with a higher value were read would be missed. So a value is read only
+when it was the highest one at least `late_seconds` before: who took a lower one had that long to commit.
+"""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.sql.statements import Node
+from spark_channel.errors import OptionError, SchemaError, SourceError
+
+__all__ = ["LateRows", "check_cursor_type", "check_same_columns", "cursor_of", "range_conditions", "token_of"]
+
+_NAME = "cursor"
+
+
+def token_of(value: Any) -> Token:
+    """The token of a cursor value; None: before the first row."""
+    return {_NAME: value}
+
+
+def cursor_of(token: Token, column: str) -> Any:
+    """The cursor value in a token.
+
+    Raises:
+        SourceError: no token of such a feed.
+    """
+    if set(token) != {_NAME} or not isinstance(token[_NAME], int | float | str | None):
+        raise SourceError(
+            f"the checkpoint {dict(token)!r} is no position in cursor column {column!r}: it is damaged, or "
+            "of another source. Reset the tunnel, or begin with a new checkpoint directory"
+        )
+    return token[_NAME]
+
+
+def check_cursor_type(name: str, kind: pa.DataType | None, declared: str = "") -> None:
+    """Hold the column to be of a type whose values have one order, and no value beside it.
+
+    `kind` is None for what Arrow has no type for; `declared` is what its database calls it.
+
+    Raises:
+        OptionError: another type.
+    """
+    if kind is not None and (
+        pa.types.is_integer(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_date(kind)
+        or pa.types.is_timestamp(kind)
+        or pa.types.is_string(kind)
+    ):
+        return
+    raise OptionError(
+        f"option 'cursorColumn' names {name!r} of type {declared or kind}, whose values have no order that rows can be "
+        "read by; it takes a column of whole numbers, decimals, dates, timestamps or texts",
+        option="cursorColumn", got=name,
+    )  # fmt: skip
+
+
+def range_conditions(column: Node, within: Mapping[str, Any]) -> tuple[list[Node], list[Any]]:
+    """Conditions, and their parameters: after `within["after"]` (None: all), up to `within["upto"]`."""
+    conditions: list[Node] = []
+    values = []
+    for bound, compare in ((within["after"], exp.GT), (within["upto"], exp.LTE)):
+        if bound is not None:
+            conditions.append(compare(this=column.copy(), expression=exp.Placeholder()))
+            values.append(bound)
+    if within["upto"] is None:
+        conditions.append(exp.false())  # the table was empty
+    return conditions, values
+
+
+def check_same_columns(was: pa.Schema, now: pa.Schema, source: str) -> None:
+    """Hold a source to have the columns that its stream began with.
+
+    Raises:
+        SchemaError: names the first column that differs.
+    """
+    advice = "Begin a new stream, or reset the tunnel, to take its new columns"
+    for field in was:
+        place = now.get_field_index(field.name)
+        if place < 0:
+            raise SchemaError(f"{source} has lost column {field.name!r} since its stream began. {advice}")
+        if not now.field(place).type.equals(field.type):
+            raise SchemaError(
+                f"column {field.name!r} of {source} is {now.field(place).type} now, and was {field.type} "
+                f"when its stream began. {advice}"
+            )
+    for field in now:
+        if was.get_field_index(field.name) < 0:
+            raise SchemaError(f"{source} has a new column {field.name!r} since its stream began. {advice}")
+
+
+class LateRows:
+    """Which of the highest values seen is old enough that no lower one can come to light.
+
+    Plain data apart from the clock, which a copy takes anew.
+    """
+
+    def __init__(self, seconds: float, clock: Clock | None = None) -> None:
+        self.seconds = seconds
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._seen: deque[tuple[float, Any]] = deque()
+
+    def see(self, highest: Any) -> Any:
+        """Note the highest value now; returns the value up to which all is there, None when not known yet."""
+        now = self._clock.now()
+        if not self._seen or self._seen[-1][1] != highest:
+            self._seen.append((now, highest))
+        while len(self._seen) > 1 and self._seen[1][0] <= now - self.seconds:
+            self._seen.popleft()
+        time, value = self._seen[0]
+        return value if time <= now - self.seconds else None
+
+    def wait(self) -> None:
+        """Wait until whatever is highest now is old enough."""
+        self._clock.sleep(self.seconds)
+
+    def __getstate__(self) -> Sequence[Any]:
+        return [self.seconds]
+
+    def __setstate__(self, state: Sequence[Any]) -> None:
+        self.__init__(state[0])  # type: ignore[misc]

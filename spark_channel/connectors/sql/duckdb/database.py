@@ -1,0 +1,169 @@
+"""One connection to a DuckDB file."""
+
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.errors import ChannelError, SourceError, TargetError
+
+__all__ = ["Session", "check_file", "is_locked", "literal_cast"]
+
+_MAGIC = b"DUCK"
+_MAGIC_AT = 8
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+
+
+class Session:
+    """A connection in autocommit: transactions are begun and ended by statements.
+
+    Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
+    one process write, or several read; it tells at once when others are in the way and offers no wait, so
+    opening is tried again with growing pauses for `lock_timeout` seconds. `init` are statements that run first.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        read_only: bool,
+        lock_timeout: float,
+        failure: type[ChannelError],
+        init: Sequence[str] = (),
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self.path = path
+        self._failure = failure
+        self._lock_timeout = lock_timeout
+        self._connection: Any = self._open(read_only, clock)
+        try:
+            for statement in init:
+                self.rows(statement)
+            self.rows("SET TimeZone = 'UTC'")
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self, read_only: bool, clock: Clock) -> Any:
+        import duckdb
+
+        end, pause = clock.now() + self._lock_timeout, _FIRST_PAUSE
+        while True:
+            try:
+                return duckdb.connect(str(self.path.absolute()), read_only=read_only)
+            except duckdb.Error as error:
+                left = end - clock.now()
+                if not _in_the_way(str(error)) or left <= 0:
+                    raise self.explain(error) from None
+                clock.sleep(min(pause, left))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, and with it a transaction that is open. Safe twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one."""
+        import duckdb
+
+        try:
+            self._connection.execute(sql, list(parameters) or None)
+            return cast(list[tuple[Any, ...]], self._connection.fetchall())
+        except duckdb.Error as error:
+            raise self.explain(error) from error
+
+    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first column of the first row; None when there is none."""
+        rows = self.rows(sql, parameters)
+        return rows[0][0] if rows else None
+
+    def stream(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
+        """A result as Arrow, in batches of at most `batch_rows`. Errors come as DuckDB raises them."""
+        relation = self._connection.sql(sql)
+        if hasattr(relation, "to_arrow_reader"):
+            return relation.to_arrow_reader(batch_rows)
+        return relation.fetch_arrow_reader(batch_rows)  # releases before 1.5
+
+    def insert(self, sql: str, name: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> None:
+        """Run `sql`, which reads the rows of `batches` as a table called `name`."""
+        import duckdb
+
+        reader = pa.RecordBatchReader.from_batches(schema, batches)
+        self._connection.register(name, reader)
+        try:
+            self.rows(sql)
+        finally:
+            try:
+                self._connection.unregister(name)
+            except duckdb.Error:
+                pass  # a transaction that has failed takes nothing but ROLLBACK; the name ends with the session
+
+    def explain(self, error: BaseException) -> ChannelError:
+        """`error` of DuckDB as what a user is told."""
+        text = str(error).strip()
+        hint = ""
+        if _in_the_way(text):
+            hint = (
+                f"another process held the file for longer than lockTimeout ({self._lock_timeout:g} s); "
+                "DuckDB lets one process write, or several read: end that process, or raise 'lockTimeout'. "
+            )
+        elif "No space left" in text or "enough space" in text:
+            hint = "the disk is full; free space on it and run again. "
+        elif "Permission denied" in text:
+            hint = "this user may not use the file or its directory. "
+        return self._failure(f"{self.path}: {hint}DuckDB says: {text.splitlines()[0] if text else 'nothing'}")
+
+
+def _in_the_way(text: str) -> bool:
+    return "Conflicting lock" in text or "Could not set lock" in text or "different configuration" in text
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether `error`, of a session, is of a file that another process holds."""
+    return _in_the_way(str(error.__cause__ or error.__context__ or error))
+
+
+def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
+    """Hold `path` to be a readable DuckDB file.
+
+    Raises:
+        failure: missing, a directory, unreadable, or something else; says what to do.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_MAGIC_AT + len(_MAGIC))
+    except FileNotFoundError:
+        hint = ""
+        if path.is_absolute() and Path(str(path).lstrip("/")).exists():
+            hint = f"; a relative file is written duckdb:{str(path).lstrip('/')}"
+        raise failure(f"there is no database file {path}{hint}") from None
+    except IsADirectoryError:
+        raise failure(f"{path} is a directory; name the database file in it") from None
+    except OSError as error:
+        raise failure(f"{path}: {os.strerror(error.errno or 0)}; let this user read the file") from error
+    if start[_MAGIC_AT:] != _MAGIC:
+        raise failure(f"{path} is not a DuckDB database, or it is encrypted; name another file")
+
+
+def literal_cast(text: str, declared: str) -> str:
+    """A value as it stands in a statement: its text, and the type that DuckDB itself has named."""
+    return f"CAST({quoted(text)} AS {declared})"
+
+
+def quoted(text: str) -> str:
+    """A text literal: DuckDB knows no escapes but the doubled quote."""
+    return "'" + text.replace("'", "''") + "'"

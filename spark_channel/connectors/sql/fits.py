@@ -1,0 +1,51 @@
+"""Whether every value of one Arrow type is a value of another. Pure."""
+
+import pyarrow as pa
+
+__all__ = ["fits", "integer_digits"]
+
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_WIDER = {pa.uint8(): 16, pa.uint16(): 32, pa.uint32(): 64}
+
+
+def integer_digits(kind: pa.DataType) -> int:
+    """Decimal digits that the largest value of an integer type has."""
+    return 20 if kind == pa.uint64() else _DIGITS[kind.bit_width]
+
+
+def fits(given: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether `wanted` holds each value of `given` exactly, so that reading it back gives an equal value."""
+    if given.equals(wanted):
+        return True
+    if pa.types.is_integer(wanted):
+        return _fits_integer(given, wanted)
+    if pa.types.is_floating(wanted):
+        if pa.types.is_floating(given):
+            return bool(given.bit_width <= wanted.bit_width)
+        return bool(pa.types.is_integer(given) and given.bit_width <= (32 if wanted == pa.float64() else 16))
+    if pa.types.is_decimal(wanted):
+        whole = wanted.precision - wanted.scale
+        if pa.types.is_integer(given):
+            return bool(integer_digits(given) <= whole)
+        if pa.types.is_decimal(given):
+            return bool(given.scale <= wanted.scale and given.precision - given.scale <= whole)
+    if pa.types.is_timestamp(wanted) and pa.types.is_timestamp(given):
+        units = ("s", "ms", "us", "ns")
+        return bool(
+            (given.tz is None) == (wanted.tz is None) and units.index(given.unit) <= units.index(wanted.unit)
+        )
+    return False
+
+
+def _fits_integer(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_boolean(given):
+        return True
+    if pa.types.is_decimal(given):
+        return bool(given.scale == 0 and given.precision < integer_digits(wanted))
+    if not pa.types.is_integer(given):
+        return False
+    if pa.types.is_unsigned_integer(wanted):
+        return bool(pa.types.is_unsigned_integer(given) and given.bit_width <= wanted.bit_width)
+    if pa.types.is_unsigned_integer(given):
+        return given in _WIDER and _WIDER[given] <= wanted.bit_width
+    return bool(given.bit_width <= wanted.bit_width)

@@ -1,0 +1,15 @@
+"""The `?` of a statement, as its database marks parameters."""
+
+import itertools
+import re
+from collections.abc import Callable
+
+__all__ = ["marked"]
+
+_MARK = re.compile(r"""("[^"]*"|`[^`]*`|'[^']*')|\?""")
+
+
+def marked(sql: str, mark: Callable[[int], str]) -> str:
+    """`sql` with `mark(n)` for its n-th `?`, counted from 1; names and texts in quotes keep theirs."""
+    numbers = itertools.count(1)
+    return _MARK.sub(lambda found: found[1] or mark(next(numbers)), sql)

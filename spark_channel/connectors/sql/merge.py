@@ -1,0 +1,123 @@
+"""From staged rows into a table as `writeMode` says, inside a transaction that the caller ends."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
+from spark_channel.connectors.sql.statements import identifier
+from spark_channel.errors import TargetError
+
+__all__ = ["PLACE", "Merge"]
+
+PLACE = "spark_channel_place"
+"""The column that numbers staged rows in the order in which they came."""
+
+
+class Merge:
+    """For databases with ON CONFLICT. Another one overrides `_keep_last`, `_delete` and `_write`.
+
+    `run` runs a statement and returns its rows. `target` and `rows` are two tables, as SQL; `rows` has the columns
+    `names` of the target, and for a change feed `OPERATION` and `PLACE` besides.
+    """
+
+    def __init__(
+        self,
+        run: Callable[[str], Sequence[tuple[Any, ...]]],
+        target: str,
+        rows: str,
+        names: Sequence[str],
+        key: Sequence[str],
+        mode: str,
+        dialect: str,
+    ) -> None:
+        self._run, self._target, self._rows = run, target, rows
+        self._names, self._key, self._mode, self._dialect = names, key, mode, dialect
+        self._operation = self.quoted(OPERATION)
+
+    def bring(self) -> None:
+        """Bring the rows into the target. Of a change feed only the last writes are left in `rows`.
+
+        Raises:
+            TargetError: a key holds NULL, two rows have one key, `OPERATION` says nothing known, or the database
+                refused a row.
+        """
+        self._refuse_null_keys()
+        if self._mode == "apply":
+            self._refuse_unknown_operations()
+            self._keep_last()
+            self._delete()
+            self._run(f"DELETE FROM {self._rows} WHERE {self.gone()}")  # noqa: S608 - quoted names, as in all below
+        else:
+            self._refuse_twins()
+        self._write(update=self._mode != "skipExisting")
+
+    def quoted(self, name: str) -> str:
+        return identifier(name).sql(self._dialect or None)
+
+    def listed(self, names: Sequence[str], prefix: str = "") -> str:
+        return ", ".join(prefix + self.quoted(name) for name in names)
+
+    @property
+    def others(self) -> list[str]:
+        """The columns that are not of the key."""
+        return [name for name in self._names if name not in self._key]
+
+    def _keep_last(self) -> None:
+        """Leave the last row of each key."""
+        last = f"SELECT MAX({PLACE}) FROM {self._rows} GROUP BY {self.listed(self._key)}"  # noqa: S608
+        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} NOT IN ({last})")  # noqa: S608
+
+    def gone(self, prefix: str = "") -> str:
+        """The condition that a row is a delete."""
+        return f"LOWER({prefix}{self._operation}) IN ({_texts(DELETES)})"
+
+    def _delete(self) -> None:
+        """Remove the keys of deletes from the target."""
+        keys = self.listed(self._key)
+        gone = f"SELECT {keys} FROM {self._rows} WHERE {self.gone()}"  # noqa: S608
+        self._run(f"DELETE FROM {self._target} WHERE ({keys}) IN ({gone})")  # noqa: S608
+
+    def _write(self, *, update: bool) -> None:
+        """Insert the rows; those whose keys are there are updated, or skipped."""
+        action = "DO NOTHING"
+        if update and self.others:
+            sets = ", ".join(f"{self.quoted(name)} = excluded.{self.quoted(name)}" for name in self.others)
+            action = f"DO UPDATE SET {sets}"
+        # WHERE: without it SQLite takes ON for the beginning of a join
+        self._run(
+            f"INSERT INTO {self._target} ({self.listed(self._names)}) "  # noqa: S608
+            f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s WHERE TRUE "
+            f"ON CONFLICT ({self.listed(self._key)}) {action}"
+        )
+
+    def _refuse_unknown_operations(self) -> None:
+        known = (*WRITES, *DELETES)
+        unknown = self._run(
+            f"SELECT {self._operation} FROM {self._rows} WHERE {self._operation} IS NULL "  # noqa: S608
+            f"OR LOWER({self._operation}) NOT IN ({_texts(known)}) LIMIT 1"
+        )
+        for (found,) in unknown:
+            raise TargetError(f"a row has {found!r} in {OPERATION}; it takes one of {', '.join(known)}")
+
+    def _refuse_null_keys(self) -> None:
+        empty = " OR ".join(f"{self.quoted(name)} IS NULL" for name in self._key)
+        if self._run(f"SELECT 1 FROM {self._rows} WHERE {empty} LIMIT 1"):  # noqa: S608
+            raise TargetError(
+                f"a row has NULL in its key ({', '.join(self._key)}), which is equal to no other"
+            )
+
+    def _refuse_twins(self) -> None:
+        keys = self.listed(self._key)
+        twice = self._run(
+            f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1 LIMIT 1"  # noqa: S608
+        )
+        for *key, count in twice:
+            shown = ", ".join(repr(part) if isinstance(part, str) else str(part) for part in key)
+            raise TargetError(
+                f"{count} rows have the key ({', '.join(self._key)}) = ({shown}): which of them is meant? "
+                "Keep one row per key"
+            )
+
+
+def _texts(words: Sequence[str]) -> str:
+    return ", ".join(f"'{word}'" for word in words)

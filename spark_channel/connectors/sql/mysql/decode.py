@@ -1,0 +1,131 @@
+"""From the server's texts to Arrow: one column at a time for texts and bytes, one CSV for all the others."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv
+
+from spark_channel.connectors.sql.mysql.source import ReadColumn
+
+__all__ = ["MisfitError", "decode", "selected"]
+
+
+class MisfitError(Exception):
+    """A value of `column` is not of its type; `why` shows it."""
+
+    def __init__(self, column: ReadColumn, why: str) -> None:
+        super().__init__(column.name)
+        self.column, self.why = column, why
+
+
+def selected(columns: Sequence[ReadColumn]) -> list[str]:
+    """What is selected: texts and bytes as they are, and one field with all other columns, commas between.
+
+    Numbers, dates and times hold no comma, so that Arrow's own CSV reader takes them apart, which is several
+    times as fast as a field each.
+    """
+    plain = [f"IFNULL({_shown(each)}, '')" for each in columns if not each.is_raw]
+    raw = [each.expression for each in columns if each.is_raw]
+    return [f"CONCAT_WS(',', {', '.join(plain)})", *raw] if plain else raw
+
+
+def _shown(column: ReadColumn) -> str:
+    """An IFNULL with a text would show a double with fewer digits than it has; CONCAT shows all."""
+    return f"CONCAT({column.expression})"
+
+
+def decode(
+    fields: Sequence[pa.LargeBinaryArray], columns: Sequence[ReadColumn], schema: pa.Schema
+) -> pa.RecordBatch:
+    """The fields of `selected(columns)` as a batch of `schema`.
+
+    Raises:
+        MisfitError: a value that its column's type cannot hold.
+    """
+    plain = [column for column in columns if not column.is_raw]
+    arrays = _plain_arrays(fields[0], plain) if plain else {}
+    taken = iter(fields[1:] if plain else fields)
+    for column in columns:
+        if column.is_raw:
+            try:
+                arrays[column.name] = pc.cast(next(taken), column.kind)
+            except pa.ArrowInvalid as error:
+                raise MisfitError(column, str(error)) from None
+    return pa.RecordBatch.from_arrays([arrays[column.name] for column in columns], schema=schema)
+
+
+def _plain_arrays(lines: pa.LargeBinaryArray, columns: list[ReadColumn]) -> dict[str, pa.Array]:
+    ends = [pa.scalar(end, pa.large_binary()) for end in (b"", b"\n")]
+    names = [str(number) for number in range(len(columns))]
+    if len(columns) == 1:
+        # A line without anything would be no line at all.
+        lines = pc.binary_join_element_wise(ends[0], lines, pa.scalar(b",", pa.large_binary()))
+        names = ["_", *names]
+    text = pc.binary_join_element_wise(lines, *ends).buffers()[2]
+    kinds = {name: _parsed(column.kind) for name, column in zip(names[-len(columns) :], columns, strict=True)}
+    try:
+        table = pyarrow.csv.read_csv(
+            pa.BufferReader(text),
+            read_options=pyarrow.csv.ReadOptions(
+                column_names=names, use_threads=False, block_size=max(1 << 20, text.size + 1)
+            ),
+            parse_options=pyarrow.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+            convert_options=pyarrow.csv.ConvertOptions(
+                column_types=kinds, null_values=[""], include_columns=list(kinds)
+            ),
+        )
+    except pa.ArrowInvalid as error:
+        raise _misfit(text, names, columns, kinds, error) from None
+    arrays = {}
+    for name, column in zip(kinds, columns, strict=True):
+        array = table.column(name).combine_chunks()
+        array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
+        arrays[column.name] = _finished(array, column)
+    return arrays
+
+
+def _parsed(kind: pa.DataType) -> pa.DataType:
+    if pa.types.is_boolean(kind):
+        return pa.int64()
+    return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
+
+
+def _finished(array: pa.Array, column: ReadColumn) -> pa.Array:
+    if pa.types.is_boolean(column.kind):
+        outside = pc.or_(pc.less(array, 0), pc.greater(array, 1))
+        index = pc.index(outside, True).as_py()
+        if index >= 0:
+            raise MisfitError(column, f"{array[index].as_py()}, neither 0 nor 1; read it with customSchema "
+                              f"({column.name} TINYINT)")  # fmt: skip
+        return pc.cast(array, pa.bool_())
+    if pa.types.is_timestamp(column.kind) and column.kind.tz is not None:
+        return array.view(column.kind)
+    return array
+
+
+def _misfit(
+    text: pa.Buffer,
+    names: list[str],
+    columns: list[ReadColumn],
+    kinds: dict[str, pa.DataType],
+    error: Exception,
+) -> Exception:
+    """Which column it is: each is converted alone."""
+    for name, column in zip(kinds, columns, strict=True):
+        try:
+            pyarrow.csv.read_csv(
+                pa.BufferReader(text),
+                read_options=pyarrow.csv.ReadOptions(
+                    column_names=names, use_threads=False, block_size=max(1 << 20, text.size + 1)
+                ),
+                parse_options=pyarrow.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+                convert_options=pyarrow.csv.ConvertOptions(
+                    column_types={name: kinds[name]}, null_values=[""], include_columns=[name]
+                ),
+            )
+        except pa.ArrowInvalid as found:
+            return MisfitError(
+                column, str(found).rpartition("CSV conversion error")[2].strip(" :") or str(found)
+            )
+    return error

@@ -1,0 +1,89 @@
+"""Puts rows into one table of a session: by LOAD DATA LOCAL, or by INSERT where the server forbids that."""
+
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.mysql.encode import assignments, insert_values, load_lines
+from spark_channel.connectors.sql.mysql.session import Session, quoted
+from spark_channel.connectors.sql.mysql.target import WriteColumn
+
+__all__ = ["Loader", "RefusedRowsError"]
+
+_MOST_PACKET = 4 << 20
+
+
+class RefusedRowsError(Exception):
+    """The server took rows only with warnings, or not all of them."""
+
+
+class Loader:
+    """Loads batches into `table`. What the server would change or leave out is an error, and nothing of that
+    batch is in the table when the caller rolls its statement back.
+    """
+
+    def __init__(
+        self, session: Session, table: str, columns: Sequence[WriteColumn], local: bool | None
+    ) -> None:
+        self._session = session
+        self._table = table
+        self._columns = columns
+        self._local = bool(session.value("SELECT @@local_infile")) if local is None else local
+        if not self._local:
+            packet = int(session.value("SELECT @@max_allowed_packet"))
+            self._packet = min(_MOST_PACKET, packet // 2)
+
+    def load(self, batch: pa.RecordBatch) -> None:
+        """All rows of `batch`.
+
+        Raises:
+            BadValueError: a value that cannot be stored exactly, found here.
+            RefusedRowsError: a value that the server would change, or a row that it left out.
+        """
+        if batch.num_rows == 0:
+            return
+        if self._local:
+            self._load(load_lines(batch, self._columns), batch.num_rows)
+        else:
+            names = ", ".join(quoted(column.target) for column in self._columns)
+            for text, rows in insert_values(batch, self._columns, self._packet):
+                self._run(f"INSERT INTO {self._table} ({names}) VALUES {text}", rows)  # noqa: S608 - literals
+
+    def _load(self, lines: bytes, rows: int) -> None:
+        names, sets = assignments(self._columns, quoted)
+        with _as_file(lines) as path:
+            self._run(
+                f"LOAD DATA LOCAL INFILE {self._session.literal(path)} INTO TABLE {self._table} "
+                "CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' "
+                f"LINES TERMINATED BY '\\n' ({names}){sets}",
+                rows,
+            )
+
+    def _run(self, sql: str, rows: int) -> None:
+        affected, warnings = self._session.affected(sql)
+        if warnings:
+            texts = [text for _, _, text in self._session.warnings()]
+            raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
+        if affected != rows:
+            raise RefusedRowsError(f"the server took {affected} of {rows} rows")
+
+
+@contextmanager
+def _as_file(data: bytes) -> Iterator[str]:
+    """A path under which this process reads `data`: in memory where the system can, else a temporary file."""
+    if hasattr(os, "memfd_create"):
+        handle = os.memfd_create("spark-channel")
+        try:
+            with os.fdopen(os.dup(handle), "wb") as file:
+                file.write(data)
+            yield f"/proc/self/fd/{handle}"
+        finally:
+            os.close(handle)
+        return
+    with tempfile.NamedTemporaryFile(prefix="spark-channel-") as file:
+        file.write(data)
+        file.flush()
+        yield file.name

@@ -1,0 +1,198 @@
+"""Options of the MySQL connector, and the server that they mean."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from pydantic import Field
+
+from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
+from spark_channel.errors import OptionError
+
+__all__ = ["Address", "MysqlReadOptions", "MysqlWriteOptions", "ServerOptions", "address_of"]
+
+_TAKES = "jdbc:mysql://host:3306/database, mysql://host/database or mariadb://host/database"
+_HARMLESS = frozenset({
+    "allowloadlocalinfile", "allowpublickeyretrieval", "autoreconnect", "cacheprepstmts", "characterencoding",
+    "connectionattributes", "defaultfetchsize", "prepstmtcachesize", "prepstmtcachesqllimit",
+    "rewritebatchedstatements", "servertimezone", "sessionvariables", "tcpkeepalive", "usebulkstmts", "usecompression",
+    "usecursorfetch", "uselegacydatetimecode", "useserverprepstmts", "useunicode",
+})  # fmt: skip
+"""Parameters of the JDBC drivers that change nothing here: how they fetch, batch and cache."""
+_IGNORED: Mapping[str, str] = {
+    "isolationLevel": "a publish is one transaction, whatever the level",
+    "hint": "MySQL takes its hints inside 'query'",
+    "cascadeTruncate": "MySQL cascades only where its foreign keys say so",
+}
+
+_Seconds = Annotated[float, Field(gt=0, le=86_400)]
+SslMode = Literal["disabled", "required", "verify-ca", "verify-identity"]
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the server is; `database` is "" where the url names none."""
+
+    host: str
+    port: int
+    database: str
+
+
+class ServerOptions(Credentials):
+    """The server, how it is reached, and for how long it is tried."""
+
+    ssl_mode: SslMode | None = Field(
+        None,
+        description="`disabled`, `required`, `verify-ca` or `verify-identity`; default: `verify-identity` with "
+        "sslCa, else disabled",
+    )
+    ssl_ca: str | None = Field(
+        None, description="path of the certificates that the server's is checked against"
+    )
+    ssl_cert: str | None = Field(None, description="path of this client's certificate")
+    ssl_key: str | None = Field(None, description="path of this client's key")
+    connect_timeout: _Seconds = Field(10.0, description="seconds that one attempt to connect may take")
+    retry_timeout: _Seconds = Field(
+        60.0, description="seconds for which a running job tries to connect again while the server is away"
+    )
+
+    @classmethod
+    def parse(cls, raw: Mapping[str, Any], *, connector: str = "") -> tuple[Self, list[str]]:
+        """Logins in the url become `user` and `password`, so that nothing shows them."""
+        return super().parse(_without_login(raw), connector=connector)
+
+
+def _without_login(raw: Mapping[str, Any]) -> dict[str, Any]:
+    by_name = {key.lower(): key for key in raw}
+    key = by_name.get("url")
+    if key is None or raw[key] is None:
+        return dict(raw)
+    text = str(raw[key]).strip()
+    bare = text[len("jdbc:") :] if text.lower().startswith("jdbc:") else text
+    scheme, separator, rest = bare.partition("://")
+    if not separator:
+        return dict(raw)
+    place, _, query = rest.partition("?")
+    authority, slash, path = place.partition("/")
+    login, at, host = authority.rpartition("@")
+    found: dict[str, str] = {}
+    if at:
+        user, colon, password = login.partition(":")
+        found["user"] = unquote(user)
+        if colon:
+            found["password"] = unquote(password)
+    kept = []
+    for name, value in parse_qsl(query, keep_blank_values=True):
+        if name.lower() in ("user", "password"):
+            found[name.lower()] = value
+        else:
+            kept.append((name, value))
+    url = f"{scheme}://{host}{slash}{path}"
+    made: dict[str, Any] = {name: value for name, value in raw.items() if name != key}
+    for name, value in kept:
+        option = _parameter(name, value)
+        if option is not None and option[0].lower() not in by_name:
+            made[option[0]] = option[1]
+    made |= {name: value for name, value in found.items() if name not in by_name}
+    made[key] = url
+    return made
+
+
+def _parameter(name: str, value: str) -> tuple[str, str] | None:
+    """A parameter of the JDBC drivers as an option; None = it changes nothing here."""
+    lowered, text = name.lower(), value.strip().lower()
+    if lowered in _HARMLESS:
+        return None
+    if lowered == "sslmode":
+        modes = {"verify_ca": "verify-ca", "verify_identity": "verify-identity", "verify-full": "verify-identity",
+                 "trust": "required", "disable": "disabled", "preferred": "disabled"}  # fmt: skip
+        return "sslMode", modes.get(text, text)
+    if lowered in ("usessl", "requiressl"):
+        return "sslMode", "required" if text == "true" else "disabled"
+    if lowered == "zerodatetimebehavior":
+        return "zeroDates", "null" if text in ("converttonull", "convert_to_null") else "error"
+    if lowered == "connecttimeout":
+        return ("connectTimeout", str(max(1, int(text) // 1000))) if text.isdigit() and int(text) else None
+    if lowered == "sockettimeout":
+        return None
+    raise OptionError(
+        f"option 'url' carries parameter {name!r}, which this connector does not know; leave it out, or give "
+        "the option that means it (such as sslMode, zeroDates, connectTimeout)",
+        option="url",
+        takes=_TAKES,
+    )
+
+
+class MysqlReadOptions(ServerOptions, SqlReadOptions):
+    """What the MySQL reader takes."""
+
+    ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
+
+    query_timeout: Annotated[int, Field(ge=0)] = Field(
+        0, description="seconds that one statement may run in the server; 0: no limit"
+    )
+    zero_dates: Literal["error", "null"] = Field(
+        "error", description="what `0000-00-00` is read as: an error that names the column, or NULL"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        address_of(self)
+
+
+class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
+    """What the MySQL writer takes."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        **SqlWriteOptions.ignored,
+        **_IGNORED,
+        "zeroDates": "it applies to reading",
+    }
+
+    query_timeout: Annotated[int, Field(ge=0)] = Field(
+        0, description="seconds that one statement may run in the server; 0: no limit"
+    )
+    table_comment: str | None = Field(None, description="the comment of a new table")
+    local_infile: bool | None = Field(
+        None, description="false: never LOAD DATA LOCAL; default: where the server allows it, else INSERT"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        address_of(self)
+        if not self.truncate:
+            raise OptionError(
+                "option 'truncate' got 'false'; a table cannot be dropped and made anew in one transaction here "
+                "(DDL commits by itself), so an overwrite keeps the table and replaces its rows. Drop the table "
+                "first if that is what you mean",
+                option="truncate",
+                got="false",
+                takes="true",
+            )
+
+
+def address_of(options: Any) -> Address:
+    """The server that `options.url` names.
+
+    Raises:
+        OptionError: no url, another scheme, or an address that is none.
+    """
+    url = options.url
+    if url is None:
+        raise OptionError(f"nothing names the server: give 'url' as {_TAKES}", option="url", takes=_TAKES)
+    text = url.strip()
+    bare = text[len("jdbc:") :] if text.lower().startswith("jdbc:") else text
+    scheme = bare.partition(":")[0].lower()
+    if scheme not in ("mysql", "mariadb") or "://" not in bare:
+        raise OptionError(
+            f"option 'url' has scheme {scheme!r}; it takes {_TAKES}", option="url", got=scheme, takes=_TAKES
+        )
+    try:
+        parts = urlsplit(bare)
+        host, port = parts.hostname or "localhost", parts.port or 3306
+    except ValueError:
+        raise OptionError(f"option 'url' names no host and port; it takes {_TAKES}", option="url") from None
+    if "," in parts.netloc:
+        raise OptionError("option 'url' names several hosts; name one", option="url", takes=_TAKES)
+    return Address(host, port, unquote(parts.path.lstrip("/")))

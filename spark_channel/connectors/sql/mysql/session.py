@@ -1,0 +1,275 @@
+"""One connection to a MySQL or MariaDB server, through PyMySQL."""
+
+import ssl
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar, cast
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.sql.mysql.options import ServerOptions, address_of
+from spark_channel.connectors.sql.script import session_script
+from spark_channel.errors import ChannelError
+
+__all__ = ["LostConnectionError", "Session", "is_away", "quoted"]
+
+_T = TypeVar("_T")
+
+_AWAY = frozenset(
+    {1040, 1053, 1077, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
+)
+"""Too many connections, shutting down, network, killed, lost; and lock waits and deadlocks, which pass."""
+_PASSES = frozenset({1205, 1213})
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+_MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
+
+
+class LostConnectionError(Exception):
+    """The connection ended while the server was asked: what it did is not known. `text` is for the user."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self.text = text
+
+
+def is_away(error: BaseException) -> bool:
+    """Whether `error`, of a session, is of a server that was lost or overloaded, or of a lock: it may pass."""
+    cause = error.__cause__ or error.__context__ or error
+    return isinstance(cause, LostConnectionError) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+
+
+def quoted(name: str) -> str:
+    """A name as it stands in a statement."""
+    return "`" + name.replace("`", "``") + "`"
+
+
+class Session:
+    """A connection in autocommit: transactions are begun and ended by statements. Used by one thread.
+
+    `failure` is the class of what it raises for anything that the server refuses. The session's zone is UTC, and
+    its mode is strict whatever the server's is, or `sessionInitStatement` says. While the server is away, connecting
+    is tried again with growing pauses for `retryTimeout` seconds; not so when `patient` is false: a server that is not
+    there when a job begins is a mistake in its url.
+    """
+
+    def __init__(
+        self,
+        options: ServerOptions,
+        failure: type[ChannelError],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        local_infile: bool = False,
+        patient: bool = True,
+    ) -> None:
+        self._failure = failure
+        self._address = address_of(options)
+        self._connection: Any = None
+        end = clock.now() + (options.retry_timeout if patient else 0.0)
+        while True:
+            self._connection = self._connect(options, clock, end, local_infile)
+            try:
+                self._make_ready(options)
+                return
+            except LostConnectionError as error:
+                self.close()
+                if clock.now() >= end:
+                    raise failure(error.text) from error
+            except BaseException:
+                self.close()
+                raise
+
+    def _make_ready(self, options: ServerOptions) -> None:
+        for statement in session_script(options, "mysql"):
+            self.rows(statement)
+        self.rows(f"SET SESSION time_zone = '+00:00', sql_mode = '{_MODE}', group_concat_max_len = 1048576")
+        self.id = int(self._connection.thread_id())
+        seconds = getattr(options, "query_timeout", 0)
+        if seconds:
+            self._limit_statements(seconds)
+
+    def _connect(self, options: ServerOptions, clock: Clock, end: float, local_infile: bool) -> Any:
+        import pymysql
+
+        pause = _FIRST_PAUSE
+        while True:
+            try:
+                return pymysql.connect(
+                    host=self._address.host,
+                    port=self._address.port,
+                    user=options.user,
+                    password="" if options.password is None else options.password.get_secret_value(),
+                    database=self._address.database or None,
+                    charset="utf8mb4",
+                    autocommit=True,
+                    connect_timeout=int(max(1, options.connect_timeout)),
+                    local_infile=local_infile,
+                    program_name="spark-channel",
+                    ssl=_tls(options, self._failure),
+                    ssl_disabled=True if _mode(options) == "disabled" else None,
+                )
+            except pymysql.err.MySQLError as error:
+                left = end - clock.now()
+                if _code(error) not in _AWAY or _is_untrusted(error) or left <= 0:
+                    raise self.explain(error) from None
+                clock.sleep(min(pause, left))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            except (OSError, ssl.SSLError) as error:
+                raise self.explain(error) from None
+
+    def _limit_statements(self, seconds: int) -> None:
+        """MariaDB's and MySQL's name for it differ, and so do their units."""
+        if self.is_mariadb:
+            self.rows(f"SET SESSION max_statement_time = {seconds}")
+        else:
+            self.rows(f"SET SESSION max_execution_time = {seconds * 1000}")
+
+    @property
+    def is_mariadb(self) -> bool:
+        return "mariadb" in str(self._connection.get_server_info()).lower()
+
+    @property
+    def connection(self) -> Any:
+        """PyMySQL's own, for what reads results as they come."""
+        return self._connection
+
+    @property
+    def place(self) -> str:
+        """host:port, for messages."""
+        return f"{self._address.host}:{self._address.port}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection, and with it a transaction that is open. Safe twice."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except Exception:  # PyMySQL raises for a connection that is gone, which is what is wanted
+                connection._force_close()  # noqa: SLF001 - there is no other way to free its socket
+
+    def abandon(self) -> None:
+        """End the connection at once, in the middle of a result: nothing is said to the server."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection._force_close()  # noqa: SLF001 - `close` would read the rest of the result
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one.
+
+        Raises:
+            LostConnectionError: the connection ended before the answer came.
+        """
+        return list(self._asked(lambda cursor: self._fetch(cursor, sql, parameters)))
+
+    def affected(self, sql: str) -> tuple[int, int]:
+        """Run a statement: (rows it affected, warnings it left)."""
+
+        def run(cursor: Any) -> tuple[int, int]:
+            cursor.execute(sql)
+            return int(cursor.rowcount), int(cursor.warning_count)
+
+        return self._asked(run)
+
+    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        """The first column of the first row; None when there is none."""
+        rows = self.rows(sql, parameters)
+        return rows[0][0] if rows else None
+
+    def literal(self, value: Any) -> str:
+        """A value as it stands in a statement."""
+        with self._connection.cursor() as cursor:
+            return str(cursor.mogrify("%s", (value,)))
+
+    def fields(self, sql: str) -> list[Any]:
+        """PyMySQL's descriptions of the columns of a result without rows."""
+
+        def run(cursor: Any) -> list[Any]:
+            cursor.execute(sql)
+            return list(cursor._result.fields)  # noqa: SLF001 - flags and character sets stand nowhere else
+
+        return self._asked(run)
+
+    def warnings(self) -> list[tuple[str, int, str]]:
+        """(level, code, text) of the last statement's first warnings."""
+        return [
+            (str(level), int(code), str(text)) for level, code, text in self.rows("SHOW WARNINGS LIMIT 5")
+        ]
+
+    def explain(self, error: BaseException) -> ChannelError:
+        """`error` of the driver as what a user is told."""
+        return self._failure(self._text(error))
+
+    def _asked(self, run: Callable[[Any], _T]) -> _T:
+        import pymysql
+
+        try:
+            with self._connection.cursor() as cursor:
+                return run(cursor)
+        except pymysql.err.MySQLError as error:
+            if _code(error) in _AWAY - _PASSES or isinstance(error, pymysql.err.InterfaceError):
+                raise LostConnectionError(self._text(error)) from error
+            raise self.explain(error) from error
+        except OSError as error:
+            raise LostConnectionError(self._text(error)) from error
+
+    @staticmethod
+    def _fetch(cursor: Any, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        cursor.execute(sql, tuple(parameters) or None)
+        return cast(list[tuple[Any, ...]], list(cursor.fetchall()))
+
+    def _text(self, error: BaseException) -> str:
+        arguments = getattr(error, "args", ())
+        code, text = _code(error), str(arguments[-1]) if arguments else str(error)
+        hint = _HINTS.get(code, "")
+        return (
+            f"{self.place}: {hint}the server says: {text} ({code})" if code else f"{self.place}: {hint}{text}"
+        )
+
+
+_HINTS = {
+    1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",
+    1044: "this user may not use the database. ",
+    1045: "the login was refused; see 'user' and 'password'. ",
+    1049: "there is no such database. ",
+    1114: "the server's disk or table space is full; free space on it and run again. ",
+    1021: "the server's disk is full; free space on it and run again. ",
+    1142: "this user lacks a right: ",
+    1205: "somebody else holds a lock for too long. ",
+    2003: "no server answers there. ",
+}
+
+
+def _is_untrusted(error: BaseException) -> bool:
+    """The server is there, and not who it should be: waiting does not help."""
+    return isinstance(getattr(error, "original_exception", None), ssl.SSLCertVerificationError)
+
+
+def _code(error: BaseException) -> int:
+    arguments = getattr(error, "args", ())
+    return int(arguments[0]) if arguments and isinstance(arguments[0], int) else 0
+
+
+def _mode(options: ServerOptions) -> str:
+    return options.ssl_mode or ("verify-identity" if options.ssl_ca else "disabled")
+
+
+def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext | None:
+    mode = _mode(options)
+    if mode == "disabled":
+        return None
+    try:
+        context = ssl.create_default_context(cafile=options.ssl_ca)
+        context.check_hostname = mode == "verify-identity"
+        if mode == "required":
+            context.verify_mode = ssl.CERT_NONE
+        if options.ssl_cert is not None:
+            context.load_cert_chain(options.ssl_cert, options.ssl_key)
+    except (OSError, ssl.SSLError) as error:
+        raise failure(f"the files of sslCa, sslCert and sslKey cannot be used: {error}") from None
+    return context

@@ -1,0 +1,75 @@
+"""What options name, found among what there is."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol, TypeVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.ddl import arrow_columns
+from spark_channel.errors import OptionError, SourceError
+
+__all__ = ["SameName", "custom_kinds", "known_name", "missing_table", "pick_columns"]
+
+SameName = Callable[[str, Sequence[str]], str | None]
+"""The one of several names that a database takes a name for; None = none of them."""
+
+_SHOWN = 20
+
+
+class Named(Protocol):
+    """A column."""
+
+    @property
+    def name(self) -> str: ...
+
+
+_Column = TypeVar("_Column", bound=Named)
+
+
+def known_name(wanted: str, names: Sequence[str], same_name: SameName, option: str) -> str:
+    """The one of `names` that `option` means by `wanted`.
+
+    Raises:
+        OptionError: none of them.
+    """
+    name = same_name(wanted, names)
+    if name is None:
+        hint = ". A text stands in single quotes" if option == "where" else ""
+        raise OptionError(
+            f"option {option!r} names column {wanted!r}, which is not there; columns: {', '.join(names)}{hint}",
+            option=option,
+            got=wanted,
+            takes=", ".join(names),
+        )
+    return name
+
+
+def pick_columns(
+    found: Sequence[_Column], wanted: Sequence[str] | None, same_name: SameName
+) -> tuple[_Column, ...]:
+    """The columns that option `columns` names, in its order; all of them without it.
+
+    Raises:
+        OptionError: a column that is not there.
+    """
+    if wanted is None:
+        return tuple(found)
+    by_name = {column.name: column for column in found}
+    return tuple(by_name[known_name(each, list(by_name), same_name, "columns")] for each in wanted)
+
+
+def custom_kinds(text: str | None, names: Sequence[str], same_name: SameName) -> dict[str, pa.DataType]:
+    """The types that option `customSchema` chooses, by column.
+
+    Raises:
+        OptionError: a column that is not there, or text that is no schema.
+    """
+    kinds = {} if text is None else arrow_columns(text, "customSchema")
+    return {known_name(name, names, same_name, "customSchema"): kind for name, kind in kinds.items()}
+
+
+def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceError:
+    """That there is no such table, with some that there are."""
+    more = ", ..." if len(names) > _SHOWN else ""
+    there = ", ".join(names[:_SHOWN]) + more if names else "none"
+    return SourceError(f"there is no table {dbtable!r} in {place}; its tables: {there}")

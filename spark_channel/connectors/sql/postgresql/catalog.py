@@ -1,0 +1,176 @@
+"""What the server's catalog says about a table: columns, keys, size; and how a name is looked up."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import sqlglot
+from sqlglot import exp
+
+from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.postgresql.session import Session, literal
+from spark_channel.connectors.sql.statements import Source
+
+__all__ = ["Column", "Table", "find_table", "name_parts", "same_name", "table_names"]
+
+_FIND = """
+SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relname = {name} AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {where}
+ORDER BY n.nspname = 'pg_catalog' LIMIT 1
+"""
+_COLUMNS = """
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.typname, b.typcategory::text,
+  CASE WHEN t.typtype = 'd' AND a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END,
+  a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL, a.attgenerated <> '', a.attidentity::text, e.typname
+FROM pg_catalog.pg_attribute a
+JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
+JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
+LEFT JOIN pg_catalog.pg_type e ON e.oid = b.typelem AND b.typcategory = 'A'
+WHERE a.attrelid = {oid} AND a.attnum > 0 AND NOT a.attisdropped
+ORDER BY a.attnum
+"""
+_KEYS = """
+SELECT i.indisprimary, i.indisunique AND i.indimmediate,
+  (SELECT array_agg(a.attname::text ORDER BY k.n)
+   FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+   WHERE k.n <= i.indnkeyatts),
+  (SELECT bool_and(a.attnotnull)
+   FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
+   WHERE k.n <= i.indnkeyatts)
+FROM pg_catalog.pg_index i
+JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
+JOIN pg_catalog.pg_am m ON m.oid = c.relam
+WHERE i.indrelid = {oid} AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL AND m.amname = 'btree'
+ORDER BY i.indisprimary DESC, i.indisunique DESC, i.indnkeyatts, c.relname
+"""
+_SIZE = """
+SELECT coalesce((SELECT sum(pg_relation_size(relid)) FROM pg_partition_tree({oid})), pg_relation_size({oid}))::bigint
+  / current_setting('block_size')::bigint
+"""
+_NAMES = """
+SELECT CASE WHEN pg_table_is_visible(c.oid) THEN c.relname::text ELSE n.nspname || '.' || c.relname END
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'v', 'm', 'f') AND n.nspname NOT IN ('pg_catalog', 'information_schema', 'pg_toast')
+ORDER BY 1 LIMIT 21
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `declared` is its type as SQL, `base` the type's name below a domain, `element` an array's."""
+
+    name: str
+    declared: str
+    base: str
+    category: str = ""
+    typmod: int = -1
+    not_null: bool = False
+    has_default: bool = False
+    generated: bool = False
+    identity: str = ""
+    element: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table or view. `kind` is pg_class.relkind. `unique` are column sets that are held unique.
+
+    `key` is what its rows can be cut by: NOT NULL columns of an index, () without one; `primary` is the primary key.
+    `pages` counts partitions too.
+    """
+
+    oid: int
+    schema: str
+    name: str
+    kind: str
+    columns: tuple[Column, ...]
+    key: tuple[str, ...] = ()
+    nullable_key: str | None = None
+    unique: tuple[tuple[str, ...], ...] = ()
+    pages: int = 0
+    primary: tuple[str, ...] = ()
+
+    @property
+    def is_view(self) -> bool:
+        return self.kind in ("v", "f")
+
+    @property
+    def source(self) -> Source:
+        return statements.named_table((self.schema, self.name))
+
+    @property
+    def label(self) -> str:
+        return f"{self.schema}.{self.name}"
+
+
+def name_parts(text: str) -> tuple[str | None, str] | None:
+    """(schema, table) that `text` names in PostgreSQL's way: what is not quoted is lower case."""
+    try:
+        tree = exp.to_table(text, dialect="postgres")
+    except sqlglot.errors.SqlglotError:
+        return None
+    except (ValueError, AttributeError, TypeError):  # what releases of sqlglot raise for text that is no name
+        return None
+    if not isinstance(tree.this, exp.Identifier) or tree.catalog or tree.alias:
+        return None
+    return (_folded(tree.args["db"]) if tree.args.get("db") else None), _folded(tree.this)
+
+
+def _folded(name: exp.Identifier) -> str:
+    text = str(name.this)
+    return text if name.args.get("quoted") else text.lower()
+
+
+def find_table(session: Session, text: str) -> Table | None:
+    """The table or view that `text` names; None when there is none."""
+    readings = [name_parts(text), (None, text)]
+    for reading in readings:
+        if reading is not None and (found := _lookup(session, *reading)) is not None:
+            return _describe(session, found)
+    return None
+
+
+def table_names(session: Session) -> list[str]:
+    """Some names of tables that there are, for messages."""
+    return [str(name) for (name,) in session.rows(_NAMES)]
+
+
+def same_name(name: str, names: Sequence[str]) -> str | None:
+    """The one of `names` that is meant: the exact one, else the only one that differs in case."""
+    if name in names:
+        return name
+    near = [each for each in names if each.lower() == name.lower()]
+    return near[0] if len(near) == 1 else None
+
+
+def _lookup(session: Session, schema: str | None, name: str) -> tuple[int, str, str, str] | None:
+    where = (
+        "pg_catalog.pg_table_is_visible(c.oid)"
+        if schema is None
+        else f"n.nspname = {literal(schema).sql('postgres')}"
+    )
+    rows = session.rows(_FIND.format(name=literal(name).sql("postgres"), where=where))
+    return None if not rows else (int(rows[0][0]), str(rows[0][1]), str(rows[0][2]), str(rows[0][3]))
+
+
+def _describe(session: Session, found: tuple[int, str, str, str]) -> Table:
+    oid, schema, name, kind = found
+    columns = tuple(Column(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
+    key: tuple[str, ...] = ()
+    nullable_key = None
+    primary: tuple[str, ...] = ()
+    unique = []
+    if kind in ("r", "p", "m"):
+        for is_primary, is_unique, names, not_null in session.rows(_KEYS.format(oid=oid)):
+            if is_primary:
+                primary = tuple(names)
+            if is_unique:
+                unique.append(tuple(names))
+                if not_null and not key:
+                    key = tuple(names)
+            if nullable_key is None:
+                nullable_key = str(names[0])
+    pages = int(session.value(_SIZE.format(oid=oid)) or 0) if kind in ("r", "p", "m") else 0
+    return Table(oid, schema, name, kind, columns, key, nullable_key, tuple(unique), pages, primary)

@@ -1,0 +1,319 @@
+"""From Arrow's values to what COPY sends, in the types of the table's columns, or a refusal of the row."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.connectors.sql.postgresql.catalog import Column
+from spark_channel.connectors.sql.postgresql.column_types import (
+    ELEMENTS,
+    INSTANT,
+    LOCAL,
+    NATURAL,
+    TIME,
+    numeric_digits,
+    numeric_size,
+)
+from spark_channel.connectors.sql.postgresql.copy_rows import ELEMENT
+from spark_channel.connectors.sql.search import first_failure
+from spark_channel.errors import SchemaError
+
+__all__ = ["BadValueError", "WriteColumn", "encode", "write_column"]
+
+_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
+_WHOLE = {"int2": (16, 4), "int4": (32, 9), "int8": (64, 18)}
+_TEXTS = frozenset({"text", "varchar", "bpchar", "name", "json", "xml", "citext", "char"})
+_NAME_BYTES = 63
+_FINER: dict[str, str] = {
+    "money": r"^[^.,]*\.[0-9]{2}[0-9]*[1-9]",
+    **dict.fromkeys(
+        ("interval", "timetz", "tsrange", "tstzrange", "tsmultirange", "tstzmultirange"),
+        r"\.[0-9]{6}[0-9]*[1-9]",
+    ),
+    **dict.fromkeys(("oid", "xid", "cid"), r"^\s*-"),
+}
+"""Texts of which these types would make another value without a word: rounded, or counted down from 2^32."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteColumn:
+    """One column that is written.
+
+    `name` is its name in the batch, `column` the table's. `wire` is the Arrow type that COPY's bytes are made of.
+    `cast`: what is sent is text, in a column of the type `staged`, and PostgreSQL makes the column's own type of it.
+    """
+
+    name: str
+    column: Column
+    kind: pa.DataType
+    wire: pa.DataType
+    staged: str
+    cast: bool = False
+
+    @property
+    def target(self) -> str:
+        return self.column.name
+
+
+class BadValueError(Exception):
+    """Row `index` of a batch holds `value` in `column`, which PostgreSQL would not give back as it is."""
+
+    def __init__(self, column: WriteColumn, index: int, value: Any, why: str) -> None:
+        super().__init__(column.name)
+        self.column, self.index, self.value, self.why = column, index, value, why
+
+
+def write_column(name: str, kind: pa.DataType, column: Column) -> WriteColumn:
+    """How values of `kind` get into the table's `column`.
+
+    Raises:
+        SchemaError: it cannot hold them exactly; names the column and both types.
+    """
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if isinstance(plain, pa.BaseExtensionType):
+        plain = plain.storage_type
+    wire = _wire(plain, column)
+    if wire is not None:
+        return WriteColumn(name, column, kind, wire, _staged(column))
+    text = pa.list_(pa.string()) if column.category == "A" else pa.string()
+    if _reads_text(column) and (pa.types.is_null(plain) or _same_shape(plain, text)):
+        return WriteColumn(
+            name, column, kind, text, "text[]" if column.category == "A" else "text", cast=True
+        )
+    hint = "cast it"
+    if pa.types.is_timestamp(plain) and column.base in ("timestamp", "timestamptz"):
+        hint = "one has a time zone and the other has none; cast it, or change the table's column"
+    raise SchemaError(
+        f"column {name!r} is {kind}, and the table's column {column.name!r} is {column.declared}, which "
+        f"cannot hold it exactly: {hint}"
+    )
+
+
+def _staged(column: Column) -> str:
+    """The type of the column in staging: as the table's, without a domain's or a serial's rules."""
+    return column.declared
+
+
+def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
+    if pa.types.is_list(wanted):
+        return _is_list(given) and _same_shape(given.value_type, pa.string())
+    return _is_text(given)
+
+
+def _reads_text(column: Column) -> bool:
+    """Whether the column is one that is read as text, and so is written as text."""
+    base = column.element if column.category == "A" else column.base
+    if base in ("interval", "timetz") and column.typmod != -1:
+        return False  # it would be rounded without a word
+    if column.category == "A":
+        return True
+    return column.base not in NATURAL and not (column.base == "numeric" and numeric_size(column.typmod))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _is_bytes(kind: pa.DataType) -> bool:
+    return bool(
+        pa.types.is_binary(kind)
+        or pa.types.is_large_binary(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or kind == pa.binary_view()
+    )
+
+
+def _wire(given: pa.DataType, column: Column) -> pa.DataType | None:
+    """The Arrow type that COPY takes for the column, when `given` fits it without loss; else None."""
+    if column.category == "A":
+        if not _is_list(given) or column.element not in ELEMENTS:
+            return None
+        inner = Column(column.name, column.declared, column.element, typmod=column.typmod)
+        element = _wire(given.value_type, inner)
+        return None if element is None else pa.list_(element)
+    base = column.base
+    if pa.types.is_null(given) and base in NATURAL:
+        return pa.binary() if base == "jsonb" else NATURAL[base]
+    if base == "numeric":
+        return _numeric_wire(given, column)
+    if base in _WHOLE:
+        return _whole_wire(given, base)
+    if base in ("float4", "float8"):
+        wide = base == "float8"
+        fits = (pa.types.is_floating(given) and given.bit_width <= (64 if wide else 32)) or (
+            pa.types.is_integer(given) and given.bit_width <= (32 if wide else 16)
+        )
+        return NATURAL[base] if fits else None
+    if base in _TEXTS or column.category == "E":
+        return pa.string() if _is_text(given) else None
+    if base == "jsonb":
+        return pa.binary() if _is_text(given) else None
+    if base == "uuid":
+        return pa.binary(16) if _is_text(given) or given == pa.binary(16) else None
+    if base == "bytea":
+        return pa.binary() if _is_bytes(given) else None
+    if (
+        base == "interval"
+        and column.typmod == -1
+        and (pa.types.is_duration(given) or pa.types.is_interval(given))
+    ):
+        return pa.duration("us") if pa.types.is_duration(given) else given
+    same = (
+        (base == "bool" and pa.types.is_boolean(given))
+        or (base == "date" and pa.types.is_date(given))
+        or (base == "time" and pa.types.is_time(given))
+        or (base == "timestamp" and pa.types.is_timestamp(given) and given.tz is None)
+        or (base == "timestamptz" and pa.types.is_timestamp(given) and given.tz is not None)
+    )
+    return NATURAL[base] if same else None
+
+
+def _whole_wire(given: pa.DataType, base: str) -> pa.DataType | None:
+    bits, digits = _WHOLE[base]
+    if pa.types.is_integer(given):
+        needed = given.bit_width + (1 if pa.types.is_unsigned_integer(given) else 0)
+        return NATURAL[base] if needed <= bits else None
+    if pa.types.is_decimal(given) and given.scale == 0 and given.precision <= digits:
+        return NATURAL[base]
+    return None
+
+
+def _numeric_wire(given: pa.DataType, column: Column) -> pa.DataType | None:
+    if column.typmod >= 4:
+        precision, scale = numeric_digits(column.typmod)
+    else:
+        precision, scale = 1000, 500
+    if pa.types.is_integer(given):
+        digits = _DIGITS[given.bit_width] + (1 if given == pa.uint64() else 0)
+        return pa.decimal128(digits, 0) if digits <= precision - scale and scale >= 0 else None
+    if pa.types.is_decimal(given):
+        whole = given.precision - given.scale
+        return given if given.scale <= scale and whole <= precision - scale else None
+    if pa.types.is_null(given):
+        return pa.decimal128(1, 0)
+    return None
+
+
+def encode(batch: pa.RecordBatch | pa.Table, columns: Sequence[WriteColumn]) -> pa.RecordBatch:
+    """A batch as COPY sends it, its columns named as the table's.
+
+    Raises:
+        BadValueError: the first value found that would come back changed.
+    """
+    arrays = [_encode(batch.column(column.name), column) for column in columns]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([_sent(column) for column in columns]))
+
+
+def _sent(column: WriteColumn) -> pa.Field:
+    if not pa.types.is_list(column.wire):
+        return pa.field(column.target, column.wire)
+    element = ELEMENTS["text" if column.cast else str(column.column.element)]
+    return pa.field(column.target, column.wire, metadata={ELEMENT: str(element).encode()})
+
+
+def _encode(array: Any, column: WriteColumn) -> pa.Array:
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    if isinstance(array, pa.ChunkedArray):  # pyarrow before 26 may keep chunks that overflow one array
+        array = pa.concat_arrays(array.chunks)
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if pa.types.is_dictionary(array.type):
+        array = pc.cast(array, array.type.value_type)
+    base = column.column.base
+    if base == "uuid" and not column.cast and not array.type.equals(pa.binary(16)):
+        return _uuids(array, column)
+    if base == "jsonb" and not column.cast:
+        texts = _convert(array, pa.string(), column, "")
+        return pc.cast(pc.binary_join_element_wise("\x01", texts, ""), pa.binary())
+    array = _convert(array, column.wire, column, _why(column.wire))
+    _refuse_what_would_change(array, column)
+    return array
+
+
+def _why(kind: pa.DataType) -> str:
+    if kind in (LOCAL, INSTANT, TIME):
+        return "PostgreSQL's times end at microseconds"
+    return "a date has no time of day" if pa.types.is_date(kind) else ""
+
+
+def _convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str) -> pa.Array:
+    if array.type.equals(kind):
+        return array
+
+    def convert(part: pa.Array) -> pa.Array:
+        return pc.cast(part, kind)
+
+    try:
+        return convert(array)
+    except pa.ArrowInvalid as error:
+        index = first_failure(array, convert)
+        raise BadValueError(column, index, _shown(array, index), why or str(error)) from None
+
+
+def _uuids(array: pa.Array, column: WriteColumn) -> pa.Array:
+    """Texts as the 16 bytes of a uuid."""
+    found: list[bytes | None] = []
+    for index, text in enumerate(array.to_pylist()):
+        try:
+            found.append(None if text is None else uuid.UUID(text).bytes)
+        except ValueError:
+            raise BadValueError(column, index, text, "it is no uuid") from None
+    return pa.array(found, pa.binary(16))
+
+
+def _refuse_what_would_change(array: pa.Array, column: WriteColumn) -> None:
+    """What PostgreSQL would cut or round without a word, in a value or in the elements of an array."""
+    about = column.column
+    base, typmod = about.base, about.typmod
+    if about.category == "A":
+        array, base = array.flatten(), about.element or ""
+    if base in ("varchar", "bpchar") and typmod >= 4:
+        long = pc.greater(pc.utf8_length(array), typmod - 4)
+        _refuse_where(long, array, column, f"it is longer than {about.declared}")
+    elif base == "name":
+        long = pc.greater(pc.binary_length(array), _NAME_BYTES)
+        _refuse_where(long, array, column, "a name has 63 bytes at most")
+    elif base in ("bit", "varbit") and typmod >= 0:
+        wrong = pc.not_equal if base == "bit" else pc.greater
+        _refuse_where(
+            wrong(pc.binary_length(array), typmod), array, column, f"it does not fit {about.declared}"
+        )
+    elif base == "numeric" and typmod >= 4 and pa.types.is_string(array.type):
+        scale = max(0, numeric_digits(typmod)[1])
+        long = pc.match_substring_regex(array, rf"\.[0-9]{{{scale}}}[0-9]*[1-9]|[eE]")
+        _refuse_where(long, array, column, f"{about.declared} would round it")
+    elif base in ("time", "timestamp", "timestamptz") and 0 <= typmod < 6:
+        unit = 10 ** (6 - typmod)
+        plain = pc.cast(array, pa.int64())
+        rest = pc.not_equal(pc.multiply(pc.divide(plain, unit), unit), plain)
+        _refuse_where(rest, array, column, f"{about.declared} would round it")
+    elif pa.types.is_interval(array.type):
+        finer = [value is not None and value.nanoseconds % 1000 != 0 for value in array.to_pylist()]
+        _refuse_where(
+            pa.array(finer, pa.bool_()), array, column, "PostgreSQL's intervals end at microseconds"
+        )
+    elif base in _FINER and pa.types.is_string(array.type):
+        other = pc.match_substring_regex(array, _FINER[base])
+        _refuse_where(other, array, column, f"{about.declared} would hold another value")
+
+
+def _refuse_where(mask: pa.Array, array: pa.Array, column: WriteColumn, why: str) -> None:
+    index = pc.index(mask, True).as_py()
+    if index >= 0:
+        raise BadValueError(column, index, _shown(array, index), why)
+
+
+def _shown(array: pa.Array, index: int) -> str:
+    try:
+        return str(array[index].as_py())
+    except (ValueError, OverflowError):  # Python's dates and times hold less than Arrow's
+        return str(pc.cast(array.slice(index, 1), pa.string())[0].as_py())

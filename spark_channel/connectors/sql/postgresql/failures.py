@@ -1,0 +1,89 @@
+"""What an error of the server means: gone, bad data, or something to tell the user. Pure."""
+
+import re
+
+from spark_channel.errors import ChannelError
+
+__all__ = ["CANNOT_CARRY", "explain", "is_gone", "is_refused_data", "sqlstate_of"]
+
+CANNOT_CARRY = "spark-channel cannot carry:"
+"""Begins what a statement of a read says of an array that Arrow has no shape for."""
+_ODD_ARRAY = re.compile(rf'{CANNOT_CARRY} (.*?)"?\nDETAIL', re.DOTALL)
+
+_GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "40001", "40P01"})
+_GONE_TEXTS = (
+    "server closed the connection", "no connection to the server", "connection to server was lost",
+    "Connection refused", "could not receive data", "could not send data", "SSL connection has been closed",
+    "connection not open", "Connection reset", "terminating connection", "the database system is",
+    "timeout expired", "Broken pipe", "SSL SYSCALL error", "unexpected EOF",
+    "the connection is closed", "the connection is lost",
+)  # fmt: skip
+_HINTS = {
+    "28P01": "the login is refused: see 'user' and 'password'",
+    "28000": "the login is refused: see 'user', and the server's pg_hba.conf",
+    "3D000": "there is no such database: see 'url'",
+    "42501": "this user lacks a privilege: GRANT it",
+    "53100": "the disk of the server is full: free space on it and run again",
+    "53300": "the server has no connection left: lower 'channels' or 'maxConnections'",
+    "53200": "the server is out of memory",
+    "55P03": "a lock is held by another session: end that, or run again later",
+    "22021": "a text holds the character U+0000, which PostgreSQL cannot hold: replace it",
+    "57014": "the statement was cancelled, or took longer than 'queryTimeout'",
+}
+_HINT_TEXTS = {
+    "password authentication failed": _HINTS["28P01"],
+    "no password supplied": _HINTS["28P01"],
+    "no pg_hba.conf entry": _HINTS["28000"],
+    "Connection refused": "no server answers there: see 'url', and whether the server runs",
+    'FATAL:  database "': _HINTS["3D000"],
+    "could not translate host name": "the host is not known: see 'url'",
+    "No space left on device": _HINTS["53100"],
+    "too many clients": _HINTS["53300"],
+    "remaining connection slots": _HINTS["53300"],
+}
+_NOISE = re.compile(
+    r"^\w+: |Execution error \[\]: |\[libpq\] |(Failed to [\w ]+(statement|query|params)?( '[^']*')?: )"
+    r"|PGRES_FATAL_ERROR ?|connection failed: |\nLINE \d+: .*?\n *\^"
+    r"|\.? ?SQLSTATE: \w{5}\s*\Z|\n*Query was:.*\Z|\n*Query:.*\Z",
+    re.DOTALL,
+)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """What the driver said."""
+    return (error.__cause__ or error) if isinstance(error, ChannelError) else error
+
+
+def sqlstate_of(error: BaseException) -> str | None:
+    """PostgreSQL's code of `error`, of the driver's or of one that a `Session` raised from it."""
+    state = getattr(_cause(error), "sqlstate", None)
+    return None if state is None else str(state)
+
+
+def is_gone(error: BaseException) -> bool:
+    """Whether the session is lost, or was ended for another's sake: a new one may succeed."""
+    state = sqlstate_of(error)
+    if state is not None:
+        return state in _GONE or (state.startswith("08") and state != "08P01")
+    cause = _cause(error)
+    return not isinstance(cause, ChannelError) and any(text in str(cause) for text in _GONE_TEXTS)
+
+
+def is_refused_data(error: BaseException) -> bool:
+    """Whether a value or a constraint is the matter: other rows may go through."""
+    state = sqlstate_of(error) or ""
+    return state[:2] in ("22", "23") or state in ("44000", "P0001")
+
+
+def explain(error: BaseException, place: str) -> str:
+    """`error` as a user is told it: what to do, and the server's own words without the statement."""
+    text = str(_cause(error)).strip()
+    state = sqlstate_of(error)
+    if match := _ODD_ARRAY.search(text):
+        return (
+            f"{place}: {match.group(1)}, which has several dimensions or does not begin at 1. Leave the rows out "
+            "with 'where', or read the column as text with 'customSchema'"
+        )
+    said = _NOISE.sub("", text).strip() or text
+    hint = _HINTS.get(state or "") or next((hint for words, hint in _HINT_TEXTS.items() if words in text), "")
+    return f"{place}: {hint}. PostgreSQL says: {said}" if hint else f"{place}: PostgreSQL says: {said}"

@@ -1,0 +1,130 @@
+"""Options of the PostgreSQL connector, and the address they make."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, SecretStr, model_validator
+
+from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.postgresql.address import Address, conninfo, parse_url
+from spark_channel.errors import OptionError
+from spark_channel.options import Secret
+
+__all__ = ["PostgresOptions", "PostgresReadOptions", "PostgresWriteOptions", "SslMode"]
+
+SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
+
+_OF_JDBC_DRIVER: Mapping[str, str] = dict.fromkeys(
+    (
+        "reWriteBatchedInserts", "prepareThreshold", "defaultRowFetchSize", "stringtype", "autosave",
+        "socketTimeout", "tcpKeepAlive", "binaryTransfer", "preferQueryMode",),
+    "it is about the JDBC driver's own way of talking to the server; this connector uses COPY",
+)  # fmt: skip
+
+
+class PostgresOptions(Credentials):
+    """What both halves take. A login inside the url is moved to `user` and `password`."""
+
+    sslmode: SslMode | None = Field(None, description="how far TLS is asked for and the server verified")
+    sslrootcert: str | None = Field(None, description="file of the certificates that are trusted")
+    sslcert: str | None = Field(None, description="file of this client's certificate")
+    sslkey: str | None = Field(None, description="file of this client's key")
+    sslpassword: Secret | None = Field(None, description="the password of `sslkey`")
+    current_schema: str | None = Field(None, description="the schema in which names are looked up first")
+    connect_timeout: Annotated[int, Field(ge=1, le=3600)] = Field(
+        10, description="seconds to wait for a connection"
+    )
+    query_timeout: Annotated[int, Field(ge=0, le=2_000_000)] = Field(
+        0, description="seconds that one statement may take; 0: as long as it needs"
+    )
+    retry_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
+        60.0, description="how long a task tries to reach a server again that went away"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hide_login(cls, values: Any) -> Any:
+        """A password stays in no text that somebody may print."""
+        url = values.get("url") if isinstance(values, dict) else None
+        if not isinstance(url, str):
+            return values
+        address = parse_url(url)
+        secrets = ("sslpassword",)
+        parts = [
+            f"{name}={value}"
+            for name, value in address.parameters.items()
+            if name not in ("host", "port", "dbname", *secrets)
+        ]
+        kept = {**values, "url": address.shown + ("?" + "&".join(parts) if parts else "")}
+        for name, value in (
+            ("user", address.user),
+            ("password", address.password),
+            ("current_schema", address.current_schema),
+            ("sslpassword", address.parameters.get("sslpassword")),
+        ):
+            if value is not None and kept.get(name) is None:
+                kept[name] = value
+        return kept
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if getattr(self, "url", None) is None:
+            raise OptionError(
+                "nothing says where the database is: give 'url' as jdbc:postgresql://host:5432/database",
+                option="url",
+            )
+
+    @property
+    def address(self) -> Address:
+        return parse_url(str(getattr(self, "url")))  # noqa: B009 - both subclasses have it
+
+    def conninfo(self, application: str) -> str:
+        """libpq's connection string, password included: never to be shown."""
+        given: dict[str, str | SecretStr | None] = {
+            "user": self.user, "password": self.password, "sslmode": self.sslmode,
+            "sslrootcert": self.sslrootcert, "sslcert": self.sslcert, "sslkey": self.sslkey,
+            "sslpassword": self.sslpassword,
+        }  # fmt: skip
+        parameters: dict[str, str] = {
+            "connect_timeout": str(self.connect_timeout),
+            "application_name": application,
+            # A server that vanished is noticed within a minute instead of hours.
+            "keepalives_idle": "30",
+            "keepalives_interval": "10",
+            "keepalives_count": "3",
+            **self.address.parameters,
+            "client_encoding": "UTF8",
+        }
+        for name, value in given.items():
+            if value is not None:
+                parameters[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
+        return conninfo(parameters)
+
+
+class PostgresReadOptions(PostgresOptions, SqlReadOptions):
+    """What the PostgreSQL reader takes."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        **SqlReadOptions.ignored,
+        **_OF_JDBC_DRIVER,
+        "hint": "PostgreSQL takes no hints",
+    }
+
+    snapshot: bool = Field(
+        False, description="all splits see one state of the database; a transfer alone can hold it"
+    )
+
+
+class PostgresWriteOptions(PostgresOptions, SqlWriteOptions):
+    """What the PostgreSQL writer takes."""
+
+    ignored: ClassVar[Mapping[str, str]] = {
+        **SqlWriteOptions.ignored,
+        **_OF_JDBC_DRIVER,
+        "isolationLevel": "rows and ledger are written in one READ COMMITTED transaction",
+    }
+
+    cascade_truncate: bool = Field(
+        False, description="overwrite also empties the tables that refer to this one"
+    )
+    table_comment: str | None = Field(None, description="a comment on a table that is created")

@@ -1,0 +1,73 @@
+"""COMMIT, and what became of one whose answer never came: the server knows each transaction by its number."""
+
+from collections.abc import Callable
+
+import stamina
+
+from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.connectors.sql.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.write_session import reach
+from spark_channel.errors import ChannelError
+
+__all__ = ["commit", "transaction_number"]
+
+
+class _StillRunningError(Exception):
+    """The server has not noticed yet that its client is gone."""
+
+
+def transaction_number(session: Session) -> int:
+    """The number of the open transaction; asking gives it one."""
+    return int(session.value("SELECT pg_current_xact_id()::text"))
+
+
+def commit(
+    session: Session,
+    options: PostgresOptions,
+    number: int,
+    failure: type[ChannelError],
+    *,
+    stands: Callable[[Session], bool] | None = None,
+) -> None:
+    """End the transaction `number` of `session`. When the answer does not come, ask another session for it.
+
+    `stands` asks the ledger for what the transaction wrote there; without it, the server's own record of the
+    transaction counts. `session` is closed when its answer did not come.
+
+    Raises:
+        failure: it was not committed, and nothing of it stands.
+    """
+    try:
+        session.rows("COMMIT")
+    except failure as error:
+        if not is_gone(error):
+            raise
+        session.close()
+        if not _settled(options, number, failure, stands):
+            raise
+
+
+def _settled(
+    options: PostgresOptions,
+    number: int,
+    failure: type[ChannelError],
+    stands: Callable[[Session], bool] | None,
+) -> bool:
+    for attempt in stamina.retry_context(
+        on=_StillRunningError,
+        attempts=None,
+        timeout=max(options.retry_seconds, 1.0),
+        wait_initial=0.1,
+        wait_max=2.0,
+    ):
+        with attempt, reach(options, failure=failure, purpose="settle") as session:
+            # After a crash, a number that was never written down lies ahead of those given since.
+            status = session.value(
+                f"SELECT CASE WHEN '{int(number)}'::xid8 < pg_current_xact_id() "
+                f"THEN pg_xact_status('{int(number)}'::xid8) ELSE 'aborted' END"
+            )
+            if status == "in progress":
+                raise _StillRunningError(f"transaction {number} is still running")
+            return status == "committed" and (stands is None or stands(session))
+    raise AssertionError("stamina ends with an answer or an exception")

@@ -1,0 +1,267 @@
+"""Decodes pgoutput, PostgreSQL's own format of logical replication (protocol 1), into Arrow. Pure.
+
+Values come as texts of the server; each column's texts become its Arrow type in one cast. Messages:
+B(egin), C(ommit), R(elation), I(nsert), U(pdate), D(elete), T(runcate); O(rigin), Y (type) and M are skipped.
+"""
+
+import struct
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import time
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.connectors.sql.change_feed import OPERATION
+from spark_channel.errors import SchemaError, SourceError
+
+__all__ = ["COMMIT_TIME", "LSN", "ChangeDecoder", "TableShape", "begin_time", "change_schema", "lsn_text"]
+
+LSN = "_lsn"
+COMMIT_TIME = "_commit_ts"
+
+_EPOCH_MICROSECONDS = 946_684_800_000_000
+"""2000-01-01, where PostgreSQL's times begin."""
+_INT16 = struct.Struct(">h").unpack_from
+_INT32 = struct.Struct(">i").unpack_from
+_BEGIN = struct.Struct(">Qqi").unpack_from
+_RELATION = struct.Struct(">I").unpack_from
+_UNCHANGED = object()
+_INSERT, _UPDATE, _DELETE, _TRUNCATE = "insert", "update", "delete", "truncate"
+
+
+def change_schema(columns: pa.Schema) -> pa.Schema:
+    """The table's columns, all nullable (a delete has its key alone), with `_op`, `_lsn` and `_commit_ts`."""
+    fields = [pa.field(each.name, each.type) for each in columns]
+    return pa.schema(
+        [
+            *fields,
+            pa.field(OPERATION, pa.string()),
+            pa.field(LSN, pa.string()),
+            pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")),
+        ]
+    )
+
+
+def lsn_text(lsn: int) -> str:
+    """A position in the log as PostgreSQL writes it, with zeros, so that texts compare as positions do."""
+    return f"{lsn >> 32:08X}/{lsn & 0xFFFFFFFF:08X}"
+
+
+def begin_time(message: bytes) -> int | None:
+    """When the transaction that this message begins was committed, microseconds since 1970; else None."""
+    return _BEGIN(message, 1)[1] + _EPOCH_MICROSECONDS if message[:1] == b"B" else None
+
+
+@dataclass(frozen=True)
+class TableShape:
+    """The table that is followed: its place in the log, and its columns (name, type's oid) as they were."""
+
+    oid: int
+    label: str
+    columns: tuple[tuple[str, int], ...]
+
+
+@dataclass
+class _Rows:
+    """Rows that are decoded and not yet given."""
+
+    values: list[list[bytes | None]]
+    operations: list[str] = field(default_factory=list)
+    lsns: list[int] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
+
+
+class ChangeDecoder:
+    """Messages in, batches out: of one table, and of the transactions whose commit is in [after, upto).
+
+    Args:
+        schema: `change_schema` of the columns that are wanted.
+        batch_rows: how many rows make a batch.
+    """
+
+    def __init__(
+        self, shape: TableShape, schema: pa.Schema, after: int, upto: int, *, batch_rows: int = 20_000
+    ) -> None:
+        self._shape = shape
+        self._schema = schema
+        self._after, self._upto = after, upto
+        self._batch_rows = batch_rows
+        names = [name for name, _ in shape.columns]
+        self._places = [names.index(name) for name in schema.names[:-3]]
+        self._rows = self._fresh()
+        self._wanted = False
+        self._lsn = 0
+        self._time = 0
+
+    def feed(self, messages: Sequence[bytes]) -> Iterator[pa.RecordBatch]:
+        """Decode messages in the order in which the server gave them.
+
+        Raises:
+            SchemaError: the table has other columns than the stream began with; names the column.
+            SourceError: an update without a value that is stored out of line, or a broken message.
+        """
+        relation = self._shape.oid
+        for message in messages:
+            kind = message[0]
+            if kind == 73 or kind == 85 or kind == 68:  # I, U, D
+                if self._wanted and _RELATION(message, 1)[0] == relation:
+                    self._change(kind, message)
+                    if len(self._rows.lsns) >= self._batch_rows:
+                        yield self._take()
+            elif kind == 66:  # B
+                commit, time, _ = _BEGIN(message, 1)
+                self._wanted = self._after <= commit < self._upto
+                self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
+            elif kind == 82:  # R
+                if _RELATION(message, 1)[0] == relation:
+                    self._check_relation(message)
+            elif kind == 84 and self._wanted and self._truncates(message):  # T
+                self._add(_TRUNCATE, [None] * len(self._shape.columns))
+
+    def finish(self) -> Iterator[pa.RecordBatch]:
+        """What is left."""
+        if self._rows.lsns:
+            yield self._take()
+
+    def _change(self, kind: int, message: bytes) -> None:
+        old: list[Any] | None = None
+        place = 5
+        part = message[place]
+        if part == 75 or part == 79:  # K, O: the key, or all, before the change
+            old, place = self._tuple(message, place + 1)
+        if kind == 68:
+            assert old is not None
+            self._add(_DELETE, old)
+            return
+        new, _ = self._tuple(message, place + 1)
+        if any(value is _UNCHANGED for value in new):
+            new = self._filled(new, old if part == 79 else None)
+        if kind == 85 and old is not None and part == 75:
+            self._add(_DELETE, old)  # the key has changed: the row of the old one is gone
+        elif kind == 85 and old is not None and self._key_differs(old, new):
+            self._add(_DELETE, old)
+        self._add(_INSERT if kind == 73 else _UPDATE, new)
+
+    def _key_differs(self, old: list[Any], new: list[Any]) -> bool:
+        return any(old[place] != new[place] for place in self._key)
+
+    _key: tuple[int, ...] = ()
+
+    def follow_key(self, names: Sequence[str]) -> None:
+        """With REPLICA IDENTITY FULL, an update that changes one of these columns is a delete as well."""
+        every = [name for name, _ in self._shape.columns]
+        self._key = tuple(every.index(name) for name in names)
+
+    def _tuple(self, message: bytes, place: int) -> tuple[list[Any], int]:
+        (count,) = _INT16(message, place)
+        place += 2
+        values: list[Any] = []
+        append = values.append
+        for _ in range(count):
+            kind = message[place]
+            place += 1
+            if kind == 116:  # t
+                (size,) = _INT32(message, place)
+                place += 4
+                append(message[place : place + size])
+                place += size
+            else:
+                append(None if kind == 110 else _UNCHANGED)
+        return values, place
+
+    def _filled(self, new: list[Any], old: list[Any] | None) -> list[Any]:
+        for place, value in enumerate(new):
+            if value is _UNCHANGED:
+                if old is None:
+                    name = self._shape.columns[place][0]
+                    raise SourceError(
+                        f"an update of {self._shape.label} left column {name!r} as it was, and its value, stored "
+                        "out of line, is not in the log: run ALTER TABLE ... REPLICA IDENTITY FULL, then reset "
+                        "the tunnel"
+                    )
+                new[place] = old[place]
+        return new
+
+    def _add(self, operation: str, values: list[Any]) -> None:
+        rows = self._rows
+        for column, place in zip(rows.values, self._places, strict=True):
+            column.append(values[place])
+        rows.operations.append(operation)
+        rows.lsns.append(self._lsn)
+        rows.times.append(self._time)
+
+    def _truncates(self, message: bytes) -> bool:
+        (count,) = _INT32(message, 1)
+        return any(_RELATION(message, 6 + 4 * number)[0] == self._shape.oid for number in range(count))
+
+    def _check_relation(self, message: bytes) -> None:
+        place = message.index(b"\0", 5) + 1
+        place = message.index(b"\0", place) + 2  # the name's end, and the replica identity
+        (count,) = _INT16(message, place)
+        place += 2
+        found = []
+        for _ in range(count):
+            end = message.index(b"\0", place + 1)
+            name = message[place + 1 : end].decode()
+            found.append((name, _RELATION(message, end + 1)[0]))
+            place = end + 9
+        if tuple(found) != self._shape.columns:
+            raise SchemaError(_difference(self._shape, found))
+
+    def _take(self) -> pa.RecordBatch:
+        rows, self._rows = self._rows, self._fresh()
+        columns = [
+            _typed(values, each) for values, each in zip(rows.values, list(self._schema)[:-3], strict=True)
+        ]
+        lsns = pa.array([lsn_text(lsn) for lsn in rows.lsns], pa.string())
+        times = pa.array(rows.times, pa.int64()).cast(pa.timestamp("us", "UTC"))
+        return pa.RecordBatch.from_arrays(
+            [*columns, pa.array(rows.operations, pa.string()), lsns, times], schema=self._schema
+        )
+
+    def _fresh(self) -> _Rows:
+        return _Rows([[] for _ in self._places])
+
+
+def _difference(shape: TableShape, found: Sequence[tuple[str, int]]) -> str:
+    was, now = dict(shape.columns), dict(found)
+    for name, oid in found:
+        if name not in was:
+            what = f"has a new column {name!r}"
+            break
+        if was[name] != oid:
+            what = f"has column {name!r} of another type"
+            break
+    else:
+        lost = next((name for name in was if name not in now), None)
+        what = f"has lost column {lost!r}" if lost else "has its columns in another order"
+    return (
+        f"{shape.label} {what} since its stream began; begin a new stream, or reset the tunnel, to take its "
+        "new columns"
+    )
+
+
+def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:
+    """Texts of the server as the column's type."""
+    kind = about.type
+    texts = pa.array(values, pa.binary()).cast(pa.string())
+    try:
+        if pa.types.is_time(kind):  # Arrow casts no text to a time of day
+            times = [None if each is None else time.fromisoformat(each) for each in texts.to_pylist()]
+            return pa.array(times, kind)
+        if pa.types.is_string(kind):
+            return texts
+        if pa.types.is_boolean(kind):
+            return pc.equal(texts, "t")
+        if pa.types.is_binary(kind):
+            return pa.array(
+                [None if value is None else bytes.fromhex(value[2:].decode()) for value in values], kind
+            )
+        if pa.types.is_timestamp(kind) and kind.tz is not None:
+            plain = pc.replace_substring_regex(texts, r"\+00$", "")
+            return pc.cast(plain, pa.timestamp("us")).cast(pa.int64()).cast(kind)
+        return pc.cast(texts, kind)
+    except (ValueError, pa.ArrowNotImplementedError) as error:
+        raise SourceError(f"a change of column {about.name!r} does not fit {kind}: {error}") from error

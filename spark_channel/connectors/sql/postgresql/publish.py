@@ -1,0 +1,122 @@
+"""Puts what tasks have staged into the table, inside a transaction that the caller has begun."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from spark_channel.connectors.contracts import Receipt
+from spark_channel.connectors.sql.postgresql.catalog import find_table
+from spark_channel.connectors.sql.postgresql.merge import (
+    keys_sql,
+    merge_statements,
+    null_key_query,
+    twice_query,
+)
+from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
+from spark_channel.connectors.sql.postgresql.session import Session, literal
+from spark_channel.connectors.sql.postgresql.staging import drop_stage, table_sql
+from spark_channel.connectors.sql.postgresql.target import PostgresPlan, Target, declared_columns
+from spark_channel.connectors.sql.script import split_script
+from spark_channel.connectors.sql.statements import identifier
+from spark_channel.errors import CommitError, TargetError
+
+__all__ = ["CHUNKS", "make_ready", "publish_stage", "refuse_bad_keys", "run_script"]
+
+CHUNKS = "chunks"
+"""In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
+_XID = 1 << 32
+"""`xmin` holds the last 32 bits of a transaction's number."""
+
+
+def run_script(session: Session, texts: Iterable[str], option: str) -> None:
+    for statement in split_script(texts, option, "postgres"):
+        session.rows(statement)
+
+
+def make_ready(session: Session, target: Target, options: PostgresWriteOptions, *, overwrite: bool) -> bool:
+    """Empty the table, or hold it to be as the plan found it. False: it is not there, and is to be made.
+
+    Raises:
+        TargetError: the table came, went or changed since the plan was made.
+    """
+    table = find_table(session, target.sql)
+    if table is not None and overwrite and not options.truncate:
+        session.rows(f"DROP TABLE {target.sql}")
+        table = None
+    if table is None:
+        if not target.create:
+            raise TargetError(f"table {target.label} was dropped while its rows were written")
+        return False
+    if target.create or declared_columns(table) != target.declared:
+        raise TargetError(
+            f"table {target.label} was created or altered while its rows were written: "
+            f"it has {_listed(declared_columns(table))}, and the plan has {_listed(target.declared)}"
+        )
+    if overwrite:
+        session.rows(f"TRUNCATE {target.sql}{' CASCADE' if options.cascade_truncate else ''}")
+    return True
+
+
+def publish_stage(
+    session: Session, plan: PostgresPlan, options: PostgresWriteOptions, receipts: Sequence[Receipt]
+) -> None:
+    """Bring exactly the rows of `receipts` into the table, and drop the staging.
+
+    Raises:
+        CommitError: staged rows are gone.
+    """
+    target, stage = plan.target, table_sql(plan.target.schema, plan.stage)
+    if session.value(f"SELECT to_regclass({literal(stage).sql('postgres')})::text") is None:
+        raise CommitError(f"the staging table {stage} is gone")
+    session.rows(f"LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE")
+    _keep_only(session, stage, receipts)
+    run_script(session, options.pre_sql, "preSql")
+    there = make_ready(session, target, options, overwrite=plan.overwrite)
+    if options.write_mode != "insert":
+        refuse_bad_keys(session, target, stage, options)
+    if there:
+        for statement in merge_statements(target, stage, options):
+            session.rows(statement)
+        drop_stage(session, target.schema, plan.stage)
+        return
+    session.rows(f"ALTER TABLE {stage} RENAME TO {identifier(target.name).sql('postgres')}")
+    comment = literal(options.table_comment).sql("postgres")
+    session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
+    if target.key:
+        session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
+
+
+def refuse_bad_keys(session: Session, target: Target, rows: str, options: PostgresWriteOptions) -> None:
+    """Hold the keys in the table `rows` to be there, and, but for a change feed, to be there once."""
+    if session.rows(null_key_query(target, rows)):
+        raise TargetError(
+            f"a row has NULL in its key ({', '.join(target.key)}): PostgreSQL takes each NULL for another key"
+        )
+    if options.write_mode == "apply":
+        return
+    for count, key in session.rows(twice_query(target, rows)):
+        raise TargetError(
+            f"{count} rows have the key ({', '.join(target.key)}) = ({key}): which of them is meant? "
+            "Keep one row per key"
+        )
+
+
+def _keep_only(session: Session, stage: str, receipts: Sequence[Receipt]) -> None:
+    """Remove the rows of attempts that have no receipt; miss none of those that have."""
+    wanted: dict[int, int] = {}
+    for receipt in receipts:
+        chunks: Mapping[str, int] = receipt.details.get(CHUNKS, {})
+        wanted |= {int(number) % _XID: rows for number, rows in chunks.items()}
+    query = f"SELECT xmin::text, count(*) FROM {stage} GROUP BY xmin"  # noqa: S608 - a quoted identifier
+    found = {int(number): int(rows) for number, rows in session.rows(query)}
+    lost = sum(rows - found.get(number, 0) for number, rows in wanted.items())
+    if lost:
+        raise CommitError(
+            f"{lost} rows that tasks staged are gone from {stage}: an unlogged table is empty after its server "
+            "has crashed. Run the job again"
+        )
+    if strange := found.keys() - wanted.keys():
+        listed = ", ".join(f"'{number}'" for number in sorted(strange))
+        session.rows(f"DELETE FROM {stage} WHERE xmin::text IN ({listed})")  # noqa: S608
+
+
+def _listed(columns: tuple[tuple[str, str], ...]) -> str:
+    return ", ".join(f"{name} {declared}".strip() for name, declared in columns)

@@ -1,0 +1,357 @@
+"""A table's changes by logical replication: insert, update, delete and truncate as rows, in commit order.
+
+The slot is peeked at, so a range can be read again; it is advanced only when a range is settled. A position T
+means: all transactions whose commit record begins before T are done. That is also how the server skips
+transactions behind a slot, and what the consistent point of a new slot says about a copy that begins after it.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import stamina
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.sql.cursor import check_same_columns
+from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.connectors.sql.postgresql.pgoutput import (
+    ChangeDecoder,
+    TableShape,
+    begin_time,
+    change_schema,
+    lsn_text,
+)
+from spark_channel.connectors.sql.postgresql.read_session import ReadSession
+from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.source import ReadSource, read_source
+from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.planning import Split
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.postgresql.reader import PostgresReader
+
+__all__ = ["ReplicationFeed"]
+
+_POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
+_BATCH_BYTES = 4 << 20
+_CHANGE_BYTES = 128
+"""A change's size, where a limit is given in bytes alone."""
+_BUSY = "is active for PID"
+_BUSY_SECONDS = 60.0
+
+
+class ReplicationFeed(ChangeFeed):
+    """One partition: a slot has one reader. It is made when the feed begins, and dropped with the tunnel."""
+
+    def __init__(self, reader: "PostgresReader", options: FeedOptions) -> None:
+        assert options.slot is not None
+        if options.publication is None:
+            raise OptionError(
+                "option 'slot' needs 'publication': which tables' changes does it decode? Make one with "
+                "CREATE PUBLICATION name FOR TABLE ...",
+                option="publication",
+            )
+        if reader.options.where is not None or reader.options.query is not None:
+            raise OptionError(
+                "logical replication follows a whole table: leave 'where' and 'query' away, and name the "
+                "table with 'dbtable' (a publication may have a row filter)",
+                option="where",
+            )
+        self._reader = reader
+        self._slot = options.slot
+        self._publication = options.publication
+        with self._session() as session:
+            source = read_source(session, reader.options)
+            self._shape = self._check(session, source)
+            self._label = source.label
+            self._columns = source.schema
+            self._key = source.table.key if source.table is not None else ()
+            self._schema = change_schema(source.schema)
+
+    def schema(self) -> pa.Schema:
+        return self._schema
+
+    def earliest(self) -> list[Token]:
+        """As far back as the slot goes."""
+        with self._session() as session:
+            return [_token(self._made(session) or self._confirmed(session))]
+
+    def now(self) -> list[Token]:
+        """A point that every transaction before it is visible at: a new slot's, if need be a temporary one's."""
+        with self._session() as session:
+            made = self._made(session)
+            if made is None:
+                name = f"{self._slot[:50]}_now"
+                made = _create(session, name, temporary=True)
+                session.rows(f"SELECT pg_drop_replication_slot({_quoted(name)})::text")
+            return [_token(made)]
+
+    def end(self) -> list[Token]:
+        with self._session() as session:
+            return [_token(_flushed(session))]
+
+    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        start = position(after)
+        with self._session() as session:
+            source = read_source(session, self._reader.options)
+            check_same_columns(self._columns, source.schema, source.label)
+            self._check_place(session, start)
+            most = _most(limit)
+            last = self._last_of(session, start, most or 1)
+            if last is None:
+                return after
+            # Without a limit it is enough to know that there is something: all up to now is taken.
+            end = last if most else max(last, _flushed(session))
+        if upto is not None:
+            end = min(end, position(upto))
+        return _token(end) if end > start else after
+
+    def changes(self, after: Token, upto: Token) -> list[Split]:
+        start, end = position(after), position(upto)
+        return [Split({"kind": "changes", "after": start, "upto": end})] if end > start else []
+
+    def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
+        note = {"at": position(upto[0])}
+        return [
+            Split({**split.params, **note}, split.rows, split.nbytes) for split in self._reader.split(advice)
+        ]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        if split.params["kind"] == "changes":
+            yield from self._changes(split)
+            return
+        for batch in self._reader.read(split):
+            rows = batch.num_rows
+            marks = [
+                pa.repeat(pa.scalar("insert"), rows),
+                pa.repeat(pa.scalar(lsn_text(split.params["at"])), rows),
+                pa.nulls(rows, self._schema[-1].type),
+            ]
+            yield pa.RecordBatch.from_arrays([*batch.columns, *marks], schema=self._schema)
+
+    def is_passing(self, error: BaseException) -> bool:
+        return isinstance(error, SourceError) and (is_gone(error) or _BUSY in str(error))
+
+    def settle(self, upto: Token) -> None:
+        end = _text(position(upto))
+        slot = _quoted(self._slot)
+        with self._session() as session:
+            # A slot that stands there already refuses to go back.
+            session.rows(
+                f"SELECT pg_replication_slot_advance(slot_name, {end})::text FROM pg_replication_slots "  # noqa: S608 - quoted
+                f"WHERE slot_name = {slot} AND NOT active AND confirmed_flush_lsn < {end}"
+            )
+
+    def lag(self, token: Token) -> FeedLag:
+        start = position(token)
+        with self._session() as session:
+            self._confirmed(session)
+            behind = max(0, _flushed(session) - start)
+            rows = _peek(session, self._query("data", None, 1))
+        times = [time for (data,) in rows if (time := begin_time(data)) is not None]
+        if not times:
+            return FeedLag(0, behind, 0.0)
+        return FeedLag(None, behind, max(0.0, utc_now().timestamp() - times[0] / 1e6))
+
+    def close(self) -> None:
+        slot = _quoted(self._slot)
+        with self._session() as session:
+            session.rows(
+                "SELECT pg_drop_replication_slot(slot_name)::text FROM pg_replication_slots "  # noqa: S608 - quoted
+                f"WHERE slot_name = {slot}"
+            )
+
+    def _session(self) -> ReadSession:
+        return ReadSession(self._reader.options, failure=SourceError, purpose="changes")
+
+    def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
+        after, upto = int(split.params["after"]), int(split.params["upto"])
+        decoder = ChangeDecoder(self._shape, self._schema, after, upto)
+        decoder.follow_key(self._key)
+        with self._session() as session:
+            self._check_place(session, after)
+            _wait_until_free(session, self._slot)
+            with session.stream(self._query("data", upto, None), _BATCH_BYTES) as batches:
+                for batch in batches:
+                    yield from decoder.feed(batch.column(0).to_pylist())
+            yield from decoder.finish()
+
+    def _last_of(self, session: ReadSession, start: int, most: int) -> int | None:
+        """Where about `most` changes after `start` end; None when there is none.
+
+        A slot that was not advanced to `start` yet shows older changes first, and may show nothing else.
+        """
+        what = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {_text(start)})::bigint, count(*)::bigint"
+        while True:
+            ((last, shown),) = _peek(session, self._query(what, None, most))
+            if last is not None:
+                return int(last)
+            if shown < most:
+                return None
+            most *= 4
+
+    def _query(self, what: str, upto: int | None, most: int | None) -> str:
+        return (
+            f"SELECT {what} FROM pg_logical_slot_peek_binary_changes({_quoted(self._slot)}, "  # noqa: S608 - quoted
+            f"{'NULL' if upto is None else _text(upto)}, {'NULL' if most is None else most}, "
+            f"'proto_version', '1', 'publication_names', {_quoted(_identifier(self._publication))})"
+        )
+
+    def _check(self, session: ReadSession, source: ReadSource) -> TableShape:
+        table = source.table
+        if table is None or table.kind != "r":
+            raise OptionError(
+                f"logical replication follows one plain table, and {source.label} is none", option="dbtable"
+            )
+        level = session.value("SELECT current_setting('wal_level')")
+        if level != "logical":
+            raise SourceError(
+                f"{session.place} has wal_level = {level}; logical replication needs wal_level = logical "
+                "in postgresql.conf, and a restart of the server"
+            )
+        name = _quoted(self._publication)
+        if not session.value(f"SELECT count(*) FROM pg_publication WHERE pubname = {name}"):  # noqa: S608 - quoted
+            raise SourceError(
+                f"there is no publication {self._publication!r} in {session.place}; make it with "
+                f"CREATE PUBLICATION {self._publication} FOR TABLE {table.label}"
+            )
+        found = session.value(
+            f"SELECT count(*) FROM pg_publication_tables WHERE pubname = {name} "  # noqa: S608 - quoted
+            f"AND schemaname = {_quoted(table.schema)} AND tablename = {_quoted(table.name)}"
+        )
+        if not found:
+            raise SourceError(
+                f"publication {self._publication!r} does not hold table {table.label}; add it with "
+                f"ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"
+            )
+        for column in source.columns:
+            if column.read.is_array:
+                raise SchemaError(
+                    f"column {column.name!r} of {source.label} is an array, which the change feed does not "
+                    "decode: leave it out with option 'columns'"
+                )
+        rows = session.rows(
+            "SELECT attname, atttypid::bigint FROM pg_attribute "  # noqa: S608 - a number
+            f"WHERE attrelid = {table.oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' "
+            "ORDER BY attnum"
+        )
+        return TableShape(table.oid, source.label, tuple((str(each), int(oid)) for each, oid in rows))
+
+    def _made(self, session: ReadSession) -> int | None:
+        """The consistent point of the slot when it had to be made; None when it is there."""
+        if session.rows(self._slot_query()):
+            return None
+        return _create(session, self._slot, temporary=False)
+
+    def _slot_query(self) -> str:
+        return (
+            "SELECT plugin::text, (confirmed_flush_lsn - '0/0'::pg_lsn)::bigint "  # noqa: S608 - quoted
+            f"FROM pg_replication_slots WHERE slot_name = {_quoted(self._slot)} AND database = current_database()"
+        )
+
+    def _confirmed(self, session: ReadSession) -> int:
+        rows = session.rows(self._slot_query())
+        if not rows:
+            raise SourceError(
+                f"replication slot {self._slot!r} is not in {session.place} (any more): changes since it was "
+                "dropped are lost to the stream. Reset the tunnel, or begin with a new checkpoint directory"
+            )
+        plugin, confirmed = rows[0]
+        if plugin != "pgoutput":
+            raise SourceError(f"replication slot {self._slot!r} decodes with {plugin}; it must be pgoutput")
+        return int(confirmed)
+
+    def _check_place(self, session: ReadSession, start: int) -> None:
+        confirmed = self._confirmed(session)
+        advice = "Reset the tunnel, or begin with a new checkpoint directory"
+        if start < confirmed:
+            raise SourceError(
+                f"the checkpoint stands at {lsn_text(start)}, and slot {self._slot!r} at {lsn_text(confirmed)}: "
+                f"it was made anew, or another reader has advanced it, and the changes between are gone. {advice}"
+            )
+        flushed = _flushed(session)
+        if start > flushed:
+            raise SourceError(
+                f"the checkpoint stands at {lsn_text(start)}, and the server's log ends at "
+                f"{lsn_text(flushed)}: the offset is from the future, or of another server. {advice}"
+            )
+
+
+def position(token: Token) -> int:
+    """The position in the log that a token holds.
+
+    Raises:
+        SourceError: no token of such a feed.
+    """
+    text = token.get("lsn")
+    if set(token) != {"lsn"} or not isinstance(text, str) or not _POSITION.fullmatch(text):
+        raise SourceError(
+            f"the checkpoint {dict(token)!r} is no position in a PostgreSQL log: it is damaged, or of another "
+            "source. Reset the tunnel, or begin with a new checkpoint directory"
+        )
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def _token(lsn: int) -> Token:
+    return {"lsn": lsn_text(lsn)}
+
+
+def _text(lsn: int) -> str:
+    return f"'{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}'::pg_lsn"
+
+
+def _quoted(text: str) -> str:
+    return str(literal(text).sql("postgres"))
+
+
+def _identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _create(session: ReadSession, name: str, *, temporary: bool) -> int:
+    made = session.value(
+        "SELECT (lsn - '0/0'::pg_lsn)::bigint FROM pg_create_logical_replication_slot("  # noqa: S608 - quoted
+        f"{_quoted(name)}, 'pgoutput', {str(temporary).lower()})"
+    )
+    return int(made)
+
+
+def _flushed(session: ReadSession) -> int:
+    return int(session.value("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"))
+
+
+def _most(limit: FeedLimit) -> int | None:
+    found = [] if limit.rows is None else [limit.rows]
+    if limit.nbytes is not None:
+        found.append(max(1, limit.nbytes // _CHANGE_BYTES))
+    return min(found, default=None)
+
+
+def _peek(session: ReadSession, sql: str) -> list[tuple[Any, ...]]:
+    """A look at the slot, which one session at a time may take."""
+    for attempt in stamina.retry_context(
+        on=lambda error: isinstance(error, SourceError) and _BUSY in str(error),
+        attempts=None, timeout=_BUSY_SECONDS, wait_initial=0.05, wait_max=1.0,
+    ):  # fmt: skip
+        with attempt:
+            return session.rows(sql)
+    raise AssertionError("stamina ends with rows or an exception")
+
+
+def _wait_until_free(session: ReadSession, slot: str) -> None:
+    """A reader that was killed holds the slot until the server notices."""
+    query = f"SELECT active FROM pg_replication_slots WHERE slot_name = {_quoted(slot)}"  # noqa: S608 - quoted
+    for attempt in stamina.retry_context(
+        on=_SlotBusyError, attempts=None, timeout=_BUSY_SECONDS, wait_initial=0.05, wait_max=1.0
+    ):
+        with attempt:
+            if session.value(query):
+                raise _SlotBusyError(f"replication slot {slot!r} {_BUSY} of another reader")
+
+
+class _SlotBusyError(SourceError):
+    """Another session reads from the slot."""

@@ -1,0 +1,112 @@
+"""What every connection to a server has, whichever driver made it; transactions are begun and ended by statements."""
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, Self
+
+from sqlglot import exp
+
+from spark_channel.connectors.sql.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.script import session_script
+from spark_channel.connectors.sql.statements import Node
+from spark_channel.errors import ChannelError
+
+__all__ = ["Session", "literal"]
+
+# Where a program has set up no logging, each retry would print a bare "stamina.retry_scheduled".
+logging.getLogger("stamina").addHandler(logging.NullHandler())
+
+_SETTINGS = {
+    "DateStyle": "ISO, YMD",
+    "IntervalStyle": "postgres",
+    "TimeZone": "UTC",
+    "extra_float_digits": "1",
+    "bytea_output": "hex",
+    "standard_conforming_strings": "on",
+    "idle_in_transaction_session_timeout": "0",
+}
+
+
+class Session(ABC):
+    """One connection, used by one thread. `failure` is the class of what it raises for anything the server refuses."""
+
+    def __init__(self, options: PostgresOptions, *, failure: type[ChannelError]) -> None:
+        self.place = options.address.shown
+        self._failure = failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection, and with it a transaction that is open. Safe twice."""
+
+    @property
+    @abstractmethod
+    def is_open(self) -> bool:
+        """Whether it was not closed; its server may be gone all the same."""
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one."""
+        return self._run(sql)
+
+    def value(self, sql: str) -> Any:
+        """The first column of the first row; None when there is none."""
+        rows = self.rows(sql)
+        return rows[0][0] if rows else None
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits in the end; any exception rolls back."""
+        self.rows("BEGIN")
+        try:
+            yield
+            self.rows("COMMIT")
+        except BaseException:
+            self.roll_back()
+            raise
+
+    def roll_back(self) -> None:
+        """End the transaction without its changes; a connection that is gone has done so."""
+        if self.is_open:
+            try:
+                self.rows("ROLLBACK")
+            except self._failure:
+                pass
+
+    @abstractmethod
+    def _run(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+    def _set_up(self, options: PostgresOptions, purpose: str) -> None:
+        settings = {**_SETTINGS, "application_name": f"spark-channel {purpose}"}
+        if options.current_schema is not None:
+            settings["search_path"] = _search_path(options.current_schema)
+        if options.query_timeout:
+            settings["statement_timeout"] = str(options.query_timeout * 1000)
+        calls = [
+            exp.func("set_config", literal(name), literal(value), exp.false())
+            for name, value in settings.items()
+        ]
+        for statement in session_script(options, "postgres"):
+            self.rows(statement)
+        self.rows(exp.select(*calls).sql("postgres"))
+
+
+def literal(value: str | int | None) -> Node:
+    """A value in a statement: quoted, or NULL."""
+    if value is None:
+        return exp.null()
+    return exp.Literal.number(value) if isinstance(value, int) else exp.Literal.string(value)
+
+
+def _search_path(text: str) -> str:
+    names: Sequence[str] = [name.strip().strip('"') for name in text.split(",")]
+    return ", ".join(exp.to_identifier(name, quoted=True).sql("postgres") for name in names)

@@ -1,0 +1,96 @@
+"""A connection to a server that rows are written through, by psycopg, which sends COPY's bytes as they are."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, cast
+
+import psycopg
+import pyarrow as pa
+import stamina
+
+from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, copy_rows
+from spark_channel.connectors.sql.postgresql.failures import explain, is_gone
+from spark_channel.connectors.sql.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.statements import identifier
+from spark_channel.errors import ChannelError
+
+__all__ = ["WriteSession", "reach"]
+
+_LONGEST_PAUSE = 5.0
+
+
+class WriteSession(Session):
+    """Used by one thread."""
+
+    def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
+        super().__init__(options, failure=failure)
+        self._connection: psycopg.Connection[Any] | None = None
+        with self._explained():
+            self._connection = psycopg.connect(
+                options.conninfo("spark-channel"), autocommit=True, prepare_threshold=None
+            )
+        try:
+            self._set_up(options, purpose)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def copy(self, schema: str, table: str, rows: pa.RecordBatch) -> None:
+        """COPY `rows` into the columns of the same names."""
+        if rows.num_rows == 0:
+            return
+        place = statements.named_table((schema, table)).expression.sql("postgres")
+        names = ", ".join(identifier(name).sql("postgres") for name in rows.schema.names)
+        data = copy_rows(rows)
+        with (
+            self._cursor() as cursor,
+            cursor.copy(f"COPY {place} ({names}) FROM STDIN (FORMAT binary)") as copy,
+        ):
+            copy.write(HEADER)
+            copy.write(data)
+            copy.write(TRAILER)
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._cursor() as cursor:
+            cursor.execute(cast(Any, sql))
+            return cursor.fetchall() if cursor.description else []
+
+    @contextmanager
+    def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
+        if self._connection is None:
+            raise self._failure(f"{self.place}: the connection is closed")
+        with self._explained(), self._connection.cursor() as cursor:
+            yield cursor
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except (psycopg.Error, OSError) as error:
+            raise self._failure(explain(error, self.place)) from error
+
+
+def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> WriteSession:
+    """A new session, tried for `retrySeconds` with back-off while the server cannot be reached."""
+    for attempt in stamina.retry_context(
+        on=lambda error: isinstance(error, failure) and is_gone(error),
+        attempts=None,
+        timeout=max(options.retry_seconds, 0.001),
+        wait_initial=0.1,
+        wait_max=_LONGEST_PAUSE,
+        wait_jitter=0.5,
+    ):
+        with attempt:
+            return WriteSession(options, failure=failure, purpose=purpose)
+    raise AssertionError("stamina ends with a session or an exception")

@@ -1,0 +1,114 @@
+"""Lets SQLite judge a batch under a savepoint: it takes all of it, or none and says why."""
+
+from collections.abc import Callable
+
+import pyarrow as pa
+from sqlglot import exp
+
+from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.sqlite.database import Session, refuses_data
+from spark_channel.connectors.sql.sqlite.merge import make_stage, merge
+from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
+from spark_channel.connectors.sql.sqlite.target import Target
+from spark_channel.errors import BatchRefusedError, TargetError
+
+__all__ = ["Judge"]
+
+_SAVEPOINT = "spark_channel_batch"
+_KEYS = "spark_channel_keys"
+
+
+class Judge:
+    """Inserts batch after batch inside a transaction that the caller has begun.
+
+    With `upsert` and `skipExisting` two rows of one key are refused over all the batches, as they are when a
+    task is inserted as a whole. With `apply` a later batch changes what an earlier one wrote.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        target: Target,
+        options: SqliteWriteOptions,
+        encode: Callable[[pa.RecordBatch], pa.RecordBatch],
+    ) -> None:
+        self._session = session
+        self._target = target
+        self._encode = encode
+        self._options = options
+        self._stage: statements.Source | None = None
+        self._keys = statements.named_table(("temp", _KEYS))
+        self._notes = options.write_mode in ("upsert", "skipExisting")
+        if options.write_mode != "insert":
+            self._stage = make_stage(session, target)
+        if self._notes:
+            declared = {column.target: column.declared for column in target.columns}
+            columns = [(name, declared[name], True) for name in target.key]
+            session.rows(statements.create_table(self._keys, columns, target.key, "sqlite"))
+        into = self._stage or target.source
+        self._insert = statements.insert(into, target.staged, "sqlite")
+
+    def insert(self, batch: pa.RecordBatch) -> None:
+        """Insert all rows of `batch`, which is in the plan's schema.
+
+        Raises:
+            BatchRefusedError: SQLite refuses one of them, and holds none. TargetError: it cannot go on.
+        """
+        encoded = self._encode(batch)
+        self._session.rows(f"SAVEPOINT {_SAVEPOINT}")
+        try:
+            self._put(encoded)
+        except TargetError as error:
+            self._roll_back(error)
+            if isinstance(error, BatchRefusedError):
+                raise
+            if refuses_data(error):
+                raise BatchRefusedError(str(error)) from error
+            raise
+        self._session.rows(f"RELEASE {_SAVEPOINT}")
+
+    def close(self) -> None:
+        """Drop the temporary tables."""
+        if self._stage is not None:
+            for table in (self._stage, self._keys) if self._notes else (self._stage,):
+                self._session.rows(statements.on_table("DROP TABLE t", "sqlite", table))
+
+    def _put(self, encoded: pa.RecordBatch) -> None:
+        self._session.insert(self._insert, encoded)
+        if self._stage is None:
+            return
+        try:
+            merge(self._session, self._target, self._options, self._stage)
+        except TargetError as error:
+            if error.__cause__ is not None:  # SQLite's own trouble, not a key or an operation
+                raise
+            raise BatchRefusedError(str(error)) from None
+        if self._notes:
+            self._note_keys(self._stage)
+        self._session.rows(statements.on_table("DELETE FROM t", "sqlite", self._stage))
+
+    def _note_keys(self, stage: statements.Source) -> None:
+        """Refuse a key that an earlier batch brought."""
+        rows = exp.select(*(stage.column(name) for name in self._target.key))
+        into = exp.Schema(
+            this=self._keys.expression.copy(),
+            expressions=[statements.identifier(name) for name in self._target.key],
+        )
+        insert = exp.Insert(this=into, expression=rows.from_(stage.expression.copy()))
+        try:
+            self._session.rows(insert.sql("sqlite"))
+        except TargetError as error:
+            if not refuses_data(error):
+                raise
+            raise BatchRefusedError(
+                f"another row before it has the key ({', '.join(self._target.key)}): which of them is meant? "
+                "Keep one row per key"
+            ) from error
+
+    def _roll_back(self, error: TargetError) -> None:
+        try:
+            self._session.rows(f"ROLLBACK TO {_SAVEPOINT}")
+            self._session.rows(f"RELEASE {_SAVEPOINT}")
+        except TargetError:
+            # SQLite has ended the transaction itself, as it does when the disk is full: that is the cause.
+            raise error from None

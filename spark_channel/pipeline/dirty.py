@@ -1,0 +1,246 @@
+"""Refused rows: counted against the job's limit, and kept with the reason."""
+
+import base64
+import json
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Self
+
+import pyarrow as pa
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer, load_writer
+from spark_channel.connectors.contracts import DirtyRow
+from spark_channel.errors import DirtyRowsError
+from spark_channel.options import WriteOptions
+from spark_channel.progress import DirtyLimit
+
+if TYPE_CHECKING:
+    from spark_channel.progress import Counters
+
+__all__ = ["DIRTY_SCHEMA", "DirtyBudget", "DirtyLog", "DirtyPart", "DirtyStore", "dirty_limit_of", "row_text"]
+
+DIRTY_SCHEMA = pa.schema(
+    [
+        ("job", pa.string()),
+        ("task", pa.int32()),
+        ("target", pa.string()),
+        ("reason", pa.string()),
+        ("row", pa.string()),
+        ("refused_at", pa.timestamp("us", "UTC")),
+    ]
+)
+"""Columns of the files in `dirtyRowsPath`; `row` is a JSON object."""
+
+_SAMPLES = 10
+_LONGEST_SAMPLE = 2_000
+_KEPT_BACK = 1_000
+
+
+def dirty_limit_of(options: WriteOptions) -> DirtyLimit:
+    """How many rows these options allow to be refused."""
+    return DirtyLimit(options.most_dirty_rows, options.max_dirty_fraction)
+
+
+class DirtyBudget:
+    """What the tasks of one process may still refuse. Thread-safe.
+
+    `stop` gives the reason for which the whole job should stop, as last heard from the service, or
+    an empty text: other tasks refuse rows too.
+    """
+
+    def __init__(self, limit: DirtyLimit, stop: Callable[[], str] = str, *, hint: str = "") -> None:
+        self.limit = limit
+        self._stop = stop
+        self._hint = hint
+        self._lock = threading.Lock()
+        self._dirty = 0
+
+    def spend(self, rows: int, reason: str) -> None:
+        """Count `rows` refused rows.
+
+        Raises:
+            DirtyRowsError: they are too many.
+        """
+        with self._lock:
+            self._dirty += rows
+            why = self.limit.exceeded(self._dirty, 0)
+        if why:
+            raise DirtyRowsError(f"{why}. The last one: {reason}{self._hint}")
+        self.check()
+
+    def check(self) -> None:
+        """Between two batches.
+
+        Raises:
+            DirtyRowsError: the job as a whole has refused too many rows.
+        """
+        if self.limit.limited and (why := self._stop()):
+            raise DirtyRowsError(f"{why}{self._hint}")
+
+
+@dataclass(frozen=True)
+class DirtyStore:
+    """Keeps refused rows in a directory of Parquet files, published like any other write. Picklable."""
+
+    writer: Writer
+    plan: WritePlan
+    path: str
+    target: str
+
+    @classmethod
+    def prepare(cls, path: str, job: str, target: str) -> Self:
+        """Driver, once, before any task.
+
+        Raises:
+            TargetError: the directory cannot be written.
+        """
+        writer, _ = load_writer({"writer": "parquet", "path": path})
+        context = WriteContext(job=f"{job}-dirty", commit="job")
+        return cls(writer, writer.prepare(context, DIRTY_SCHEMA), path, target)
+
+    def publish(self, parts: Sequence["DirtyPart"]) -> None:
+        """Driver: make the rows of these parts visible, and drop all others."""
+        receipts = [part.receipt for part in parts if part.receipt is not None]
+        self.writer.commit(self.plan, receipts)
+
+    def drop(self) -> None:
+        """Driver: remove what was kept and not published. Safe after `publish`, and twice."""
+        self.writer.abort(self.plan, None)
+
+
+@dataclass(frozen=True, slots=True)
+class DirtyPart:
+    """What one attempt of one task refused. Travels to the driver."""
+
+    rows: int = 0
+    samples: tuple[DirtyRow, ...] = ()
+    receipt: Receipt | None = None
+
+    def into(self, receipt: Receipt) -> Receipt:
+        """The task's own receipt, with these figures."""
+        return replace(
+            receipt,
+            dirty_rows=receipt.dirty_rows + self.rows,
+            dirty_samples=(*receipt.dirty_samples, *self.samples)[:_SAMPLES],
+        )
+
+
+class DirtyLog:
+    """The refused rows of one attempt of one task. Used by one thread; ends with `finish` or `rollback`."""
+
+    def __init__(
+        self,
+        budget: DirtyBudget,
+        task: int,
+        attempt: int,
+        *,
+        store: DirtyStore | None = None,
+        job: str = "",
+        counters: "Counters | None" = None,
+    ) -> None:
+        self.budget = budget
+        self._task = task
+        self._attempt = attempt
+        self._store = store
+        self._job = job
+        self._counters = counters
+        self._writer: TaskWriter | None = None
+        self._kept: list[tuple[str, str]] = []
+        self._rows = 0
+        self._samples: list[DirtyRow] = []
+
+    @property
+    def tolerant(self) -> bool:
+        return self.budget.limit.tolerant
+
+    @property
+    def rows(self) -> int:
+        """Rows refused so far."""
+        return self._rows
+
+    def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
+        """Keep and count `rows`, all of them refused for `reason`.
+
+        Raises:
+            DirtyRowsError: the job may refuse no more. `finish` still keeps these rows.
+            TargetError: they cannot be kept.
+        """
+        count = rows.num_rows
+        if count == 0:
+            return
+        self._rows += count
+        if self._counters is not None:
+            self._counters.dirty(count)
+        if self._store is not None or len(self._samples) < _SAMPLES:
+            for text in row_texts(rows):
+                if len(self._samples) < _SAMPLES:
+                    self._samples.append(DirtyRow(text[:_LONGEST_SAMPLE], reason[:_LONGEST_SAMPLE]))
+                if self._store is None:
+                    if len(self._samples) == _SAMPLES:
+                        break
+                    continue
+                self._kept.append((text, reason))
+                if len(self._kept) >= _KEPT_BACK:
+                    self._write_out()
+        self.budget.spend(count, reason)
+
+    def finish(self) -> DirtyPart:
+        """All refused rows, durable."""
+        self._write_out()
+        receipt = None
+        if self._writer is not None:
+            receipt, self._writer = self._writer.close(), None
+        return DirtyPart(self._rows, tuple(self._samples), receipt)
+
+    def rollback(self) -> None:
+        """The attempt failed: another one will refuse the same rows again."""
+        self._kept.clear()
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.rollback()
+
+    def _write_out(self) -> None:
+        if self._store is None or not self._kept:
+            return
+        if self._writer is None:
+            self._writer = self._store.writer.open(self._store.plan, self._task, self._attempt)
+        count = len(self._kept)
+        columns = [
+            pa.array([self._job] * count),
+            pa.array([self._task] * count, pa.int32()),
+            pa.array([self._store.target] * count),
+            pa.array([reason for _, reason in self._kept]),
+            pa.array([text for text, _ in self._kept]),
+            pa.array([utc_now()] * count, pa.timestamp("us", "UTC")),
+        ]
+        self._writer.write(pa.RecordBatch.from_arrays(columns, schema=DIRTY_SCHEMA))
+        self._kept.clear()
+
+
+def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
+    """Each row as a JSON object: numbers and flags as such, times as ISO 8601, bytes as base64."""
+    for number in range(rows.num_rows):
+        yield row_text(rows.slice(number, 1))
+
+
+def row_text(row: pa.RecordBatch) -> str:
+    """The one row of `row` as a JSON object; names that stand twice keep their last value."""
+    values = {name: _value(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
+    return json.dumps(values, ensure_ascii=False, default=_as_text)
+
+
+def _value(column: pa.Array) -> Any:
+    try:
+        value = column[0].as_py()
+        json.dumps(value, allow_nan=False, default=_as_text)
+    except (ValueError, OverflowError, TypeError):  # NaN, or a time that Python cannot hold
+        return str(column.cast(pa.string())[0].as_py())
+    return value
+
+
+def _as_text(value: Any) -> str:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        return base64.b64encode(bytes(value)).decode("ascii")
+    return value.isoformat() if hasattr(value, "isoformat") else str(value)

@@ -1,0 +1,344 @@
+"""Runs one task group of a transfer: several channels over one queue of tasks, and no JVM on the way."""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, Self, cast
+
+import pyarrow as pa
+
+from spark_channel.channel import Limiter, MemoryChannel
+from spark_channel.channel.size import arrow_bytes
+from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePlan, Writer
+from spark_channel.errors import DirtyRowsError, EndOfChannel
+from spark_channel.pipeline.ahead import pushing
+from spark_channel.pipeline.conform import conform
+from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyPart, DirtyStore
+from spark_channel.pipeline.handover import Handover
+from spark_channel.pipeline.read import ReadCancelledError
+from spark_channel.pipeline.write import end_phase, writing
+from spark_channel.planning import Split, Task, TaskGroup
+from spark_channel.progress import Counters, Phase
+from spark_channel.transform import Pipeline
+
+__all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "TransferWork"]
+
+_log = logging.getLogger(__name__)
+
+_JOIN_SECONDS = 5.0
+"""How long the end waits for reader threads: one that hangs in its source must not hang Spark."""
+
+
+@dataclass(frozen=True)
+class TransferSource:
+    """One reader, and the steps from its batches to the target's columns."""
+
+    reader: Reader
+    pipeline: Pipeline
+
+    @staticmethod
+    def wrap(number: int, split: Split) -> Split:
+        """`split` of the source `number`, as the planner deals it out beside splits of other sources."""
+        return Split({"source": number, "split": split}, split.rows, split.nbytes)
+
+
+@dataclass(frozen=True)
+class TransferWork:
+    """What all task groups of a transfer share. Picklable.
+
+    A task's split is one that `TransferSource.wrap` made; its writer part is the number of its target, None
+    when there is one.
+    """
+
+    sources: tuple[TransferSource, ...]
+    targets: tuple[tuple[Writer, WritePlan], ...]
+    job: str
+    capacity_rows: int
+    capacity_bytes: int
+    transaction_rows: int | None = None
+    dirty_store: DirtyStore | None = None
+
+    def source_of(self, task: Task) -> tuple[TransferSource, Split]:
+        return self.sources[task.split.params["source"]], task.split.params["split"]
+
+    def target_of(self, task: Task) -> tuple[Writer, WritePlan]:
+        return self.targets[task.writer_part or 0]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskOutcome:
+    """What one task brought: its receipt (None when it refused too many rows), and what it refused."""
+
+    task: int
+    receipt: Receipt | None
+    dirty: DirtyPart = field(default_factory=DirtyPart)
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOutcome:
+    """What one attempt of a task group brought. `stopped`: the dirty limit that ended it, or empty."""
+
+    group: int
+    tasks: tuple[TaskOutcome, ...]
+    stopped: str = ""
+
+
+@dataclass(slots=True)
+class _Passage:
+    """One task on its way: its channel, between the lane's two threads."""
+
+    task: Task
+    channel: MemoryChannel
+    counters: Counters
+
+
+class _Reading:
+    """What one thread shares between splits, of one source at a time."""
+
+    def __init__(self) -> None:
+        self._reader: Reader | None = None
+        self._shared = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._shared.close()
+
+    def of(self, reader: Reader) -> Read:
+        if reader is not self._reader:
+            self._shared.close()
+            self._read = self._shared.enter_context(reader.reading())
+            self._reader = reader
+        return self._read
+
+
+class GroupTransfer:
+    """One attempt of one task group; `run` is called once.
+
+    Each of the group's channels is a lane of two threads, one that reads and one that writes. Lanes take
+    tasks from one queue, so none idles while a task waits; a lane reads its next task while the last one is
+    being closed. Batches leave a channel when the target has them. The first error ends all lanes: every
+    attempt that is open is rolled back, and `run` raises it.
+
+    `counters(task)` makes the counters of a task, `permit()` gives a context in which its target may be open.
+    `again`: the group was tried before, so that tasks may have been committed (`commit=task`): those are
+    not read again.
+    """
+
+    def __init__(
+        self,
+        work: TransferWork,
+        group: TaskGroup,
+        attempt: int,
+        *,
+        budget: DirtyBudget,
+        limiter: Limiter | None = None,
+        counters: Callable[[Task], Counters] | None = None,
+        permit: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        again: bool = False,
+    ) -> None:
+        self._work = work
+        self._group = group
+        self._attempt = attempt
+        self._budget = budget
+        self._limiter = limiter
+        self._make_counters = counters or (lambda task: Counters(task.id, attempt))
+        self._permit = permit
+        self._again = again
+        self._lock = threading.Lock()
+        self._queue: deque[Task] = deque(group.tasks)
+        self._lanes = [Handover[_Passage]() for _ in range(min(group.channels, len(group.tasks)))]
+        self._open: dict[int, MemoryChannel] = {}
+        self._outcomes: list[TaskOutcome] = []
+        self._error: BaseException | None = None
+
+    def run(self) -> GroupOutcome:
+        """Move all tasks of the group.
+
+        Too many refused rows are no error here: the outcome says so, since Spark would only try again.
+
+        Raises:
+            ChannelError: what the first thread met that failed.
+        """
+        readers = [self._thread("read", number, self._read) for number in range(len(self._lanes))]
+        writers = [self._thread("write", number, self._write) for number in range(len(self._lanes))]
+        try:
+            self._budget.check()
+            for thread in (*readers, *writers):
+                thread.start()
+            for thread in writers:
+                thread.join()
+        except BaseException as error:
+            self._fail(error)
+        for thread in (*writers, *readers):
+            if thread.ident is not None:
+                thread.join(_JOIN_SECONDS if self._error is not None else None)
+                if thread.is_alive():
+                    _log.warning(
+                        "%s is still blocked in its source or target and is left behind", thread.name
+                    )
+        failed = self._error
+        if failed is not None and not isinstance(failed, DirtyRowsError):
+            raise failed
+        outcomes = tuple(sorted(self._outcomes, key=lambda each: each.task))
+        return GroupOutcome(self._group.id, outcomes, "" if failed is None else str(failed))
+
+    def cancel(self) -> None:
+        """End it from any thread: nobody wants its rows any more."""
+        self._fail(ReadCancelledError("the transfer was cancelled"))
+
+    # ---- the reading half of a lane
+
+    def _read(self, lane: Handover[_Passage]) -> None:
+        with _Reading() as reading:
+            while (passage := self._next()) is not None:
+                if self._was_committed(passage):
+                    continue
+                if not lane.give(passage):
+                    return
+                source, split = self._work.source_of(passage.task)
+                passage.counters.follow(passage.channel.statistics)
+                channel, limited = passage.channel, self._limiter is not None
+                batches = reading.of(source.reader)(split)
+                with (
+                    contextlib.closing(cast("Generator[pa.RecordBatch]", batches)),
+                    pushing(channel.push, channel.fail, limited=limited, name="spark-channel-pay") as give,
+                ):
+                    for batch in batches:
+                        fitting = conform(batch, source.pipeline.schema)
+                        give(fitting, arrow_bytes(fitting))
+                channel.close()
+        lane.close()
+
+    def _next(self) -> _Passage | None:
+        with self._lock:
+            if self._error is not None or not self._queue:
+                return None
+            task = self._queue.popleft()
+            work = self._work
+            channel = MemoryChannel(
+                work.capacity_rows,
+                work.capacity_bytes,
+                transaction_rows=work.transaction_rows,
+                limiter=self._limiter,
+            )
+            self._open[task.id] = channel
+        return _Passage(task, channel, self._make_counters(task))
+
+    def _was_committed(self, passage: _Passage) -> bool:
+        writer, plan = self._work.target_of(passage.task)
+        if not self._again or plan.commit != "task" or self._budget.limit.tolerant:
+            return False  # rows that the earlier attempt refused are only found by reading them again
+        with self._permit():
+            receipt = writer.committed(plan, passage.task.id)
+        if receipt is None:
+            return False
+        passage.counters.wrote(receipt.rows, receipt.nbytes)
+        passage.counters.enter(Phase.DONE)
+        with self._lock:
+            self._open.pop(passage.task.id, None)
+            self._outcomes.append(TaskOutcome(passage.task.id, receipt))
+        return True
+
+    # ---- the writing half
+
+    def _write(self, lane: Handover[_Passage]) -> None:
+        while (passage := lane.take()) is not None:
+            outcome = self._carry_out(passage)
+            with self._lock:
+                self._open.pop(passage.task.id, None)
+                self._outcomes.append(outcome)
+
+    def _carry_out(self, passage: _Passage) -> TaskOutcome:
+        task, counters = passage.task, passage.counters
+        writer, plan = self._work.target_of(task)
+        log = DirtyLog(
+            self._budget,
+            task.id,
+            self._attempt,
+            store=self._work.dirty_store,
+            job=self._work.job,
+            counters=counters,
+        )
+        try:
+            with self._opened(writer, plan, task) as task_writer:
+                self._drain(passage, task_writer, plan, log)
+                receipt = task_writer.close()
+                part = log.finish()
+        except BaseException as error:
+            self._fail(error)
+            counters.enter(end_phase(error))
+            if not isinstance(error, DirtyRowsError):
+                self._tidy(log.rollback, task)
+                raise
+            return TaskOutcome(task.id, None, log.finish())
+        counters.enter(Phase.DONE)
+        return TaskOutcome(task.id, part.into(receipt), replace(part, samples=()))
+
+    @contextlib.contextmanager
+    def _opened(self, writer: Writer, plan: WritePlan, task: Task) -> Iterator[TaskWriter]:
+        """The open attempt. One that fails holds its permit until it is rolled back: it is connected until then."""
+        with self._permit():
+            task_writer = writer.open(plan, task.id, self._attempt)
+            try:
+                yield task_writer
+            except BaseException as error:
+                self._fail(error)  # before the rollback, which may take its time: the other lanes stop now
+                self._tidy(task_writer.rollback, task)
+                raise
+
+    def _drain(self, passage: _Passage, task_writer: TaskWriter, plan: WritePlan, log: DirtyLog) -> None:
+        source, _ = self._work.source_of(passage.task)
+        steps, channel, counters = source.pipeline, passage.channel, passage.counters
+        write = writing(task_writer, log)
+        while True:
+            try:
+                with channel.transaction() as transaction:
+                    batch = transaction.take()
+                    if batch is None:
+                        continue
+                    if steps.steps:
+                        outcome = steps.run(batch)
+                        batch = outcome.batch
+                        for refused in outcome.refused:
+                            log.refuse(refused.rows, refused.reason)
+                    if batch.num_rows:
+                        refused_before = log.rows
+                        write(conform(batch, plan.schema))
+                        counters.wrote(batch.num_rows - (log.rows - refused_before), batch.nbytes)
+            except EndOfChannel:
+                return
+
+    # ---- the end
+
+    def _thread(self, half: str, number: int, work: Callable[[Handover[_Passage]], None]) -> threading.Thread:
+        lane = self._lanes[number]
+
+        def run() -> None:
+            try:
+                work(lane)
+            except BaseException as error:
+                self._fail(error)
+
+        return threading.Thread(target=run, name=f"spark-channel-{half}-{number}", daemon=True)
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            channels = list(self._open.values())
+        for channel in channels:
+            channel.fail(self._error)
+        for lane in self._lanes:
+            lane.cancel()
+
+    def _tidy(self, tidy: Callable[[], None], task: Task) -> None:
+        try:
+            tidy()
+        except Exception:
+            _log.exception("rolling back task %d, attempt %d failed", task.id, self._attempt)

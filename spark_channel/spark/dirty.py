@@ -1,0 +1,61 @@
+"""Refused rows of a job: opened on the driver, counted in the tasks, judged before the rows are published."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
+from spark_channel.options import WriteOptions
+from spark_channel.pipeline import DirtyBudget, DirtyStore, dirty_limit_of
+
+if TYPE_CHECKING:
+    from spark_channel.spark.task import TaskLink
+
+__all__ = ["dirty_budget", "prepare_write", "standing", "too_many"]
+
+
+def prepare_write(
+    writer: Writer, context: WriteContext, schema: pa.Schema, target: str
+) -> tuple[WritePlan, DirtyStore | None]:
+    """Driver: the writer's plan, and where refused rows go when `dirtyRowsPath` names a place.
+
+    Raises:
+        ChannelError: what `Writer.prepare` raises, for either of the two.
+    """
+    path = writer.options.dirty_rows_path
+    store = None if path is None else DirtyStore.prepare(path, context.job, target)
+    try:
+        plan = writer.prepare(context, schema)
+    except BaseException:
+        if store is not None:
+            store.drop()
+        raise
+    if plan.published_at is not None and store is not None:
+        store.drop()
+        store = None
+    return plan, store
+
+
+def dirty_budget(link: "TaskLink", options: WriteOptions) -> DirtyBudget:
+    """Task: what its attempts may refuse; its first `check` knows what the job has refused before."""
+    limit = dirty_limit_of(options)
+    place = options.dirty_rows_path
+    budget = DirtyBudget(limit, link.stop_reason, hint=f". The refused rows are in {place}" if place else "")
+    if limit.tolerant and limit.limited:
+        link.hear()
+    return budget
+
+
+def too_many(options: WriteOptions, dirty: int, receipts: Sequence[Receipt]) -> str:
+    """Driver, at the end: why `dirty` refused rows are too many; empty when they are not."""
+    rows = sum(receipt.rows for receipt in receipts)
+    return dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True)
+
+
+def standing(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:
+    """What stands in the target of a job that refused too many rows."""
+    rows = sum(receipt.rows for receipt in receipts)
+    if plan.commit == "task" and rows:
+        return f"{rows} rows of the tasks that had committed (commit=task) stay in {target}"
+    return f"Nothing of this job stands in {target}"

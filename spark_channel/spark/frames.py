@@ -1,0 +1,283 @@
+"""A transfer with a Spark format at either end: `spark.read`, steps, limit, `df.write`."""
+
+import contextlib
+import logging
+from collections.abc import Iterator, Mapping
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
+from pyspark.sql import functions as f
+
+from spark_channel.clock import utc_now
+from spark_channel.errors import DirtyRowsError, LimitError, OptionError
+from spark_channel.options import CommonOptions, WriteOptions
+from spark_channel.pipeline import DirtyBudget, DirtyLog, dirty_limit_of
+from spark_channel.planning import Endpoint
+from spark_channel.progress import JobSpec, Phase, TransferReport
+from spark_channel.service import ServiceAddress, ServiceControl, new_job_id
+from spark_channel.spark.driver import JobReporter
+from spark_channel.spark.failures import own_error, reason_of
+from spark_channel.spark.job_limits import is_limited, limit_scope_of
+from spark_channel.spark.reachable import first_reachable
+from spark_channel.spark.schema import as_arrow, as_spark
+from spark_channel.spark.session import register, service_of
+from spark_channel.spark.task import TaskLink
+from spark_channel.spark.throttle import throttle
+from spark_channel.spark.transfer_options import JobOptions
+from spark_channel.spark.transfer_plan import take_schema
+from spark_channel.transform import Pipeline, prepare
+
+__all__ = ["copy_frames"]
+
+_log = logging.getLogger(__name__)
+
+
+def copy_frames(spark: SparkSession, job: JobOptions) -> TransferReport:
+    """Run the transfer as a DataFrame. The limit holds at our own end if there is one, else by `throttle`.
+
+    Raises:
+        OptionError: several targets, or an option that Spark's formats have no place for.
+        ChannelError: what our own end raises. Spark's exceptions: what its format raises.
+    """
+    register(spark)
+    spec = job.spec
+    writers, readers = spec.writer.resolve(first_reachable), spec.reader.resolve(first_reachable)
+    if len(writers) > 1:
+        raise OptionError(
+            f"{len(writers)} targets: with a Spark format at either end a transfer has one target for all "
+            f"{len(readers)} parts of its reader",
+            option="writer", got=str(len(writers)), takes="1",
+        )  # fmt: skip
+    (writer,) = writers
+    options, _ = WriteOptions.parse(job.job)
+    run = _Run(spark, job, writer, options)
+    return run.carry_out(readers)
+
+
+class _Run:
+    def __init__(self, spark: SparkSession, job: JobOptions, writer: Endpoint, options: WriteOptions) -> None:
+        self._spark = spark
+        self._job = job
+        self._writer = writer
+        self._options = options
+        self._id = f"{options.job_id}-{new_job_id()}" if options.job_id else new_job_id()
+
+    def carry_out(self, readers: tuple[Endpoint, ...]) -> TransferReport:
+        started, options, spec = utc_now(), self._options, self._job.spec
+        frame = reduce(DataFrame.unionByName, [self._read(end) for end in readers])
+        service = self._reach_service()
+        job_spec = self._spec(spec.reader, frame)
+        reporter = JobReporter(service, self._id)
+        try:
+            reporter.open(job_spec)
+            if spec.transformers:
+                frame = self._transformed(frame, service, job_spec)
+            if is_limited(options) and spec.reader.spark_format and self._writer.spark_format:
+                frame = throttle(frame, **_limits(self._job.job))
+            counted = Observation()
+            frame = frame.observe(counted, f.count(f.lit(1)).alias("rows"))
+            self._write(frame)
+        except BaseException as error:
+            own = own_error(error)
+            reporter.enter(Phase.FAILED, error=reason_of(own or error))
+            if own is None or own is error:
+                raise
+            raise own from error
+        rows = int(counted.get["rows"])
+        dirty = self._refused(service) if spec.transformers else 0
+        if why := dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True):
+            why = f"{why}. The other rows are in {job_spec.target}: what Spark has written is not taken back"
+            reporter.enter(Phase.FAILED, error=why, rows=rows)
+            raise DirtyRowsError(why)
+        reporter.enter(Phase.DONE, rows=rows)
+        return TransferReport(
+            job=self._id,
+            kind="transfer",
+            phase=str(Phase.DONE),
+            started_at=started.isoformat(timespec="seconds"),
+            seconds=round((utc_now() - started).total_seconds(), 3),
+            rows=rows,
+            bytes=0,
+            rows_moved=rows,
+            bytes_moved=0,
+            source=job_spec.source,
+            target=job_spec.target,
+            where=job_spec.where,
+            rows_per_second_limit=options.rows_per_second,
+            bytes_per_second_limit=options.bytes_per_second,
+            limit_scope=limit_scope_of(options) if is_limited(options) else "",
+            rows_dirty=dirty,
+            dirty_rows_path=options.dirty_rows_path or "",
+        )
+
+    def _reach_service(self) -> ServiceAddress | None:
+        try:
+            return service_of(self._spark)
+        except LimitError:
+            if is_limited(self._options):
+                raise
+            return None
+
+    def _refused(self, service: ServiceAddress | None) -> int:
+        """How many rows the transformers refused, as their tasks reported it."""
+        if service is None:
+            return 0
+        try:
+            with ServiceControl(service) as control:
+                return control.report(self._id).rows_dirty
+        except LimitError as error:
+            _log.warning("how many rows were refused is not known: %s", error)
+            return 0
+
+    def _spec(self, reader: Endpoint, frame: DataFrame) -> JobSpec:
+        target = _shown(self._writer)
+        return JobSpec(
+            "transfer",
+            name=self._options.job_id or "",
+            source=_shown(reader),
+            target=target,
+            limit_scope=limit_scope_of(self._options),
+            max_dirty_rows=self._options.most_dirty_rows,
+            max_dirty_fraction=self._options.max_dirty_fraction,
+            where=target,
+        )
+
+    # ---- reading
+
+    def _read(self, end: Endpoint) -> DataFrame:
+        options = _texts(end.options)
+        if not end.spark_format:
+            own = _texts({**options, **({"reader": end.name} if end.name else {}), **self._reader_options()})
+            given: dict[str, Any] = {**own}
+            schema = take_schema(given)
+            reader = self._spark.read.format("channel")
+            reader = reader if schema is None else reader.schema(schema)
+            path = given.pop("path", None)
+            return reader.options(**given).load(path)
+        if end.name.lower() == "hive":
+            query, table = options.get("query"), options.get("dbtable") or options.get("table")
+            if (query is None) == (table is None):
+                raise OptionError("a hive reader takes 'query' or 'dbtable'", option="query")
+            return self._spark.sql(query) if query is not None else self._spark.table(str(table))
+        return _load(self._spark.read.format(end.name), options)
+
+    def _reader_options(self) -> dict[str, Any]:
+        spec = self._job.spec
+        planned = {"channels": spec.channels, "channelsPerTask": spec.channels_per_task}
+        limits = self._job.limits if self._writer.spark_format else {}
+        return {**planned, **limits}
+
+    # ---- on the way
+
+    def _transformed(self, frame: DataFrame, service: ServiceAddress | None, spec: JobSpec) -> DataFrame:
+        pipeline = prepare(self._job.spec.transformers, as_arrow(frame.schema))
+        plain = as_spark(pipeline.output_schema)
+        return frame.mapInArrow(_Steps(pipeline, self._options, service, self._id, spec), plain)
+
+    # ---- writing
+
+    def _write(self, frame: DataFrame) -> None:
+        end, mode = self._writer, self._job.spec.save_mode
+        options = _texts(end.options)
+        if not end.spark_format:
+            named = {"writer": end.name} if end.name else {}
+            own = _texts({**options, **named, **self._job.job})
+            path = own.pop("path", None)
+            frame.write.format("channel").options(**own).mode(mode).save(path)
+            return
+        if end.name.lower() == "hive":
+            self._write_table(frame, options)
+            return
+        path = options.pop("path", None)
+        frame.write.format(end.name).options(**options).mode(mode).save(path)
+
+    def _write_table(self, frame: DataFrame, options: dict[str, str]) -> None:
+        """Into a table of Spark's catalog: by column name when it is there, else it is created."""
+        table = options.pop("dbtable", None) or options.pop("table", None)
+        if table is None:
+            raise OptionError("a hive writer takes 'dbtable'", option="dbtable")
+        keys = [name.strip() for name in options.pop("partitionBy", "").split(",") if name.strip()]
+        overwrite = self._job.spec.save_mode == "overwrite"
+        if self._spark.catalog.tableExists(table):
+            columns = self._spark.table(table).columns
+            frame.select(*columns).write.options(**options).insertInto(table, overwrite=overwrite)
+            return
+        writer = frame.write.options(**options).mode(self._job.spec.save_mode)
+        (writer.partitionBy(*keys) if keys else writer).saveAsTable(table)
+
+
+class _Steps:
+    """The transformers in a Spark task; what they refuse counts against the job's dirty limit."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        options: WriteOptions,
+        service: ServiceAddress | None,
+        job: str,
+        spec: JobSpec,
+    ) -> None:
+        self._pipeline = pipeline
+        self._options = options
+        self._service = service
+        self._job = job
+        self._spec = spec
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        bare, _ = CommonOptions.parse({})
+        with contextlib.ExitStack() as stack:
+            link = stack.enter_context(TaskLink(self._service, self._job, self._spec, bare, "steps"))
+            counters = link.counters(task.partitionId(), task.taskAttemptId())
+            budget = DirtyBudget(dirty_limit_of(self._options), link.stop_reason)
+            log = DirtyLog(budget, task.partitionId(), task.taskAttemptId(), counters=counters)
+            for batch in batches:
+                counters.read(batch.num_rows, batch.nbytes)
+                outcome = self._pipeline.run(batch)
+                for refused in outcome.refused:
+                    log.refuse(refused.rows, refused.reason)
+                counters.wrote(outcome.batch.num_rows, outcome.batch.nbytes)
+                yield outcome.batch
+            counters.enter(Phase.DONE)
+
+
+def _load(reader: DataFrameReader, options: dict[str, str]) -> DataFrame:
+    """A format of Spark's; `schema` is no option there."""
+    schema = options.pop("schema", None)
+    if schema is not None:
+        reader = reader.schema(schema)
+    path = options.pop("path", None)
+    return reader.options(**options).load(path)
+
+
+def _texts(options: Mapping[str, Any]) -> dict[str, str]:
+    return {
+        key: str(value).lower() if isinstance(value, bool) else str(value)
+        for key, value in options.items()
+        if value is not None
+    }
+
+
+def _limits(job: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of `throttle`."""
+    names = {
+        "rowspersecond": "rows_per_second",
+        "bytespersecond": "bytes_per_second",
+        "sharedlimit": "shared_limit",
+        "sharedlimittoken": "shared_limit_token",
+    }
+    return {names[key.lower()]: value for key, value in job.items() if key.lower() in names}
+
+
+def _shown(end: Endpoint) -> str:
+    """The end in a few words, without secrets: "jdbc jdbc:oracle:...#orders"."""
+    redacted = {key.lower(): value for key, value in end.redacted().items()}
+    place = redacted.get("url") or redacted.get("path") or ""
+    place = place.split("?", 1)[0].split(";", 1)[0]
+    table = redacted.get("dbtable") or redacted.get("table") or ("(query)" if "query" in redacted else "")
+    parts = f" and {len(end.parts) - 1} more" if len(end.parts) > 1 else ""
+    return f"{end.name} {place}{'#' if place and table else ''}{table}{parts}".strip()

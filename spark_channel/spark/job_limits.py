@@ -1,0 +1,76 @@
+"""What holds the speed of a whole job: its own limit, and the one that it shares with others."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+from spark_channel.connectors import FetchSize
+from spark_channel.options import CommonOptions
+from spark_channel.progress import tighter
+
+if TYPE_CHECKING:
+    from spark_channel.service import SharedLimitAddress
+
+__all__ = ["JobLimits", "is_limited", "limit_scope_of"]
+
+_Speeds = tuple[int | None, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class JobLimits:
+    """Both limits as they stand when the job is planned; rows and bytes per second, None = unlimited."""
+
+    own: _Speeds
+    shared: _Speeds
+    scope: str
+    address: "SharedLimitAddress | None"
+    """Where the shared one is kept; None without it."""
+
+    @classmethod
+    def of(cls, options: CommonOptions) -> Self:
+        """Finds the limit of option `sharedLimit` on the driver's host, before any task runs.
+
+        Raises:
+            OptionError: it is not served, or its token is missing. ServiceDeniedError: its token is wrong.
+        """
+        own, scope = (options.rows_per_second, options.bytes_per_second), limit_scope_of(options)
+        if options.shared_limit is None:
+            return cls(own, (None, None), scope, None)
+        from spark_channel.service import find_shared_limit, shared_speed
+
+        token = options.shared_limit_token
+        address = find_shared_limit(options.shared_limit, None if token is None else token.get_secret_value())
+        return cls(own, shared_speed(address), scope, address)
+
+    def of_spec(self, *, per_mark: bool = False) -> dict[str, Any]:
+        """The fields of a `JobSpec` that tell of it."""
+        scope = f"each resource of {self.scope}" if per_mark else self.scope
+        return {
+            "rows_per_second": self.own[0],
+            "bytes_per_second": self.own[1],
+            "shared_rows_per_second": self.shared[0],
+            "shared_bytes_per_second": self.shared[1],
+            "limit_scope": scope + (", in Arrow bytes" if self.own[1] else ""),
+            "per_mark": per_mark,
+        }
+
+    def fetch_size(self, channels: int) -> FetchSize:
+        """About half a second of the limit over all channels: a fetch is sent before it is paid."""
+        rows, nbytes = (tighter(own, shared) for own, shared in zip(self.own, self.shared, strict=True))
+        return FetchSize(_half_second(rows, channels), _half_second(nbytes, channels))
+
+
+def is_limited(options: CommonOptions) -> bool:
+    """Whether a speed must hold over the whole job."""
+    return bool(options.rows_per_second or options.bytes_per_second or options.shared_limit)
+
+
+def limit_scope_of(options: CommonOptions) -> str:
+    """What the limit holds for, as people read it."""
+    if options.shared_limit is not None:
+        return f"shared limit {options.shared_limit}"
+    per_task = options.rows_per_second_per_task or options.bytes_per_second_per_task
+    return "each Spark task" if per_task else "the whole job"
+
+
+def _half_second(rate: int | None, channels: int) -> int | None:
+    return None if rate is None else max(1, rate // (2 * channels))

@@ -1,0 +1,53 @@
+"""Of several addresses of one server, the first that answers."""
+
+import re
+import socket
+from collections.abc import Sequence
+
+from spark_channel.errors import SourceError
+from spark_channel.planning.spec import shown
+
+__all__ = ["first_reachable", "server_of"]
+
+_PORTS = {
+    "mysql": 3306,
+    "mariadb": 3306,
+    "postgresql": 5432,
+    "postgres": 5432,
+    "oracle": 1521,
+    "sqlserver": 1433,
+}
+_SERVER = re.compile(
+    r"(?:jdbc:)?([A-Za-z0-9]+):(?:thin:@)?(?://)?(?:[^/@\s]*@)?(\[[^\]]+\]|[^:/;?,\s]+)(?::(\d+))?"
+)
+_PATIENCE = 3.0
+
+
+def server_of(url: str) -> tuple[str, int] | None:
+    """Host and port that `url` names; None when it names no server."""
+    match = _SERVER.match(url)
+    if match is None:
+        return None
+    scheme, host, port = match.groups()
+    number = int(port) if port else _PORTS.get(scheme.lower())
+    return None if number is None else (host.strip("[]"), number)
+
+
+def first_reachable(urls: Sequence[str]) -> str:
+    """The first url whose server takes a connection within 3 s; one that names no server counts as there.
+
+    Raises:
+        SourceError: none does; names each with its reason.
+    """
+    reasons = []
+    for url in urls:
+        server = server_of(url)
+        if server is None:
+            return url
+        try:
+            socket.create_connection(server, timeout=_PATIENCE).close()
+        except OSError as error:
+            reasons.append(f"{shown('url', url)}: {error.strerror or error}")
+        else:
+            return url
+    raise SourceError("no server answers: " + "; ".join(reasons))

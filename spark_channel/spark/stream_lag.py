@@ -1,0 +1,43 @@
+"""How far a query is behind its source, asked so seldom that it costs nothing to speak of."""
+
+import logging
+from collections.abc import Callable
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.feed import FeedLag
+from spark_channel.errors import ChannelError
+
+__all__ = ["LagWatch"]
+
+_log = logging.getLogger(__name__)
+
+_EVERY_SECONDS = 10.0
+_SHARE = 100
+"""Asking takes at most one part in so many of the time."""
+
+
+class LagWatch:
+    """Keeps what was last heard; asks again after 10 s, or after 100 times what the last question took."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._due = self._clock.now()
+        self._text = ""
+
+    def text(self, ask: Callable[[], FeedLag]) -> str:
+        """As people read it; empty when it is not known. A source that does not answer fails no stream."""
+        began = self._clock.now()
+        if began < self._due:
+            return self._text
+        try:
+            lag = ask()
+        except ChannelError as error:
+            _log.debug("how far the stream is behind is not known: %s", error)
+            self._text = ""
+        else:
+            from spark_channel.progress import lag_text
+
+            self._text = lag_text(lag.rows, lag.nbytes, lag.seconds)
+        now = self._clock.now()
+        self._due = now + max(_EVERY_SECONDS, _SHARE * (now - began))
+        return self._text

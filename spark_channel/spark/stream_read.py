@@ -1,0 +1,194 @@
+"""`readStream`: offsets in one process on the driver's host, rows in executors as in a batch read."""
+
+import contextlib
+import importlib.util
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
+
+from spark_channel.connectors import FetchSize
+from spark_channel.connectors.feed import FeedLimit
+from spark_channel.errors import UnsupportedError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
+from spark_channel.progress import JobSpec
+from spark_channel.service import new_job_id
+from spark_channel.spark.driver import command_of, default_parallelism, reach_service
+from spark_channel.spark.hangup import HangupWatch
+from spark_channel.spark.job_limits import JobLimits
+from spark_channel.spark.origins import note_origin
+from spark_channel.spark.portable import portable
+from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.stream_lag import LagWatch
+from spark_channel.tunnel.positions import Offset, OwnPositions, Positions
+from spark_channel.tunnel.source import StreamSource
+
+if TYPE_CHECKING:
+    from spark_channel.service import ServiceAddress, SharedLimitAddress
+
+__all__ = ["ChannelStreamReader", "StreamPartition", "batch_limit", "batch_number", "stream_reader"]
+
+_log = logging.getLogger(__name__)
+
+_BATCH_SECONDS = 60
+"""Under a speed limit and no other, a micro-batch brings about what the limit lets through in this time."""
+
+
+class StreamPartition(InputPartition):
+    """One task group of one micro-batch: the rows of one tunnel range, or of a query's own."""
+
+    def __init__(
+        self, group: TaskGroup, job: str, spec: JobSpec, origin: str, service: "ServiceAddress | None",
+        shared_limit: "SharedLimitAddress | None", fetch: FetchSize,
+    ) -> None:  # fmt: skip
+        super().__init__(group.id)
+        self.group = group
+        self.job = job
+        self.spec = spec
+        self.origin = origin
+        self.service = service
+        self.shared_limit = shared_limit
+        self.fetch = fetch
+
+
+@portable
+class ChannelStreamReader(DataSourceStreamReader):
+    """Offsets are asked for in one process per query; `read` runs on pickled copies in executors.
+
+    This class serves Spark 4.0 and 4.1, which have no admission control; see `stream_reader`. A tunnel
+    makes up for it, since it knows where its channels stand.
+    """
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, parallelism: int | None) -> None:
+        self._schema = as_arrow(schema)
+        self._source = StreamSource(options, self._schema)
+        self._options: ReadOptions = self._source.reader.options
+        self._parallelism = parallelism
+        self._positions: Positions | None = None
+        self._lag = LagWatch()
+
+    def initialOffset(self) -> Offset:  # noqa: N802
+        return self._standing().initial()
+
+    def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
+        limit = self._source.options.limit()
+        if limit and self._source.options.tunnel is None:
+            raise UnsupportedError(
+                "options 'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2, which tells a source where "
+                "its query stands, or option 'tunnel', which keeps that; or limit the speed with 'rowsPerSecond'"
+            )
+        return self._standing().latest(None, limit)
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        ranges = self._standing().ranges(start, end)
+        channels = self._channels()
+        limits = JobLimits.of(self._options)
+        service = reach_service(self._options)
+        planned: list[tuple[TaskGroup, str]] = []
+        for each in ranges:
+            share = max(1, channels // len(ranges))
+            tasks = merge_tasks(each.splits)
+            for group in assign_fairly(tasks, share, self._options.channels_per_task):
+                planned.append((TaskGroup(len(planned), group.tasks, group.channels), each.origin))
+        spec = JobSpec(
+            "read",
+            name=self._options.job_id or self._source.options.tunnel or "",
+            source=self._source.about,
+            channels=channels,
+            tasks=len(planned),
+            **limits.of_spec(),
+            behind="" if service is None else self._lag.text(lambda: self._standing().behind(end)),
+        )
+        job, fetch = new_job_id(), limits.fetch_size(channels)
+        return [
+            StreamPartition(group, job, spec, origin, service, limits.address, fetch)
+            for group, origin in planned
+        ]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, StreamPartition):
+            return  # Spark makes one empty partition of none
+        from spark_channel.pipeline import GroupRead
+        from spark_channel.spark.task import TaskLink
+
+        watch = HangupWatch()
+        task = TaskContext.get()
+        assert task is not None
+        if partition.origin:
+            note_origin(task, partition.origin)
+        self._source.reader.fetch_size = partition.fetch
+        with contextlib.ExitStack() as stack:
+            link = stack.enter_context(
+                TaskLink(
+                    partition.service, partition.job, replace(partition.spec, batch=batch_number(task)),
+                    self._options, f"group {partition.group.id}", partition.shared_limit,
+                )
+            )  # fmt: skip
+            group = GroupRead(
+                self._source.feed,
+                partition.group,
+                self._schema,
+                limiter=link.limiter,
+                counters=link.counters(partition.group.id, task.taskAttemptId(), scan=task.stageId()),
+                capacity_rows=self._options.capacity_rows,
+                capacity_bytes=self._options.capacity_bytes,
+            )
+            stack.enter_context(watch.calling(group.cancel))
+            yield from group.batches()
+
+    def commit(self, end: Offset) -> None:
+        self._standing().settle(end)
+
+    def stop(self) -> None:
+        if self._positions is not None:
+            self._positions.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Executors read what their partitions say; the client of the tunnel stays with the offsets.
+        return {**self.__dict__, "_positions": None, "_lag": None}
+
+    def _channels(self) -> int:
+        return plan_channels(self._options.channels, self._parallelism or default_parallelism(command_of()))
+
+    def _standing(self) -> Positions:
+        if self._positions is None:
+            settings = self._source.options
+            if settings.tunnel is None:
+                self._positions = OwnPositions(self._source, split_advice(self._channels()))
+            else:
+                from spark_channel.tunnel.shared_positions import SharedPositions
+                from spark_channel.tunnel.store import open_store
+
+                self._positions = SharedPositions(self._source, open_store(settings.store))
+        return self._positions
+
+
+def stream_reader(
+    options: Mapping[str, str], schema: StructType, parallelism: int | None
+) -> ChannelStreamReader:
+    """The reader for this Spark: with admission control and AvailableNow where it has them (4.2)."""
+    # A module that 4.0 and 4.1 do not have: to import it there is an error.
+    if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
+        return ChannelStreamReader(options, schema, parallelism)
+    from spark_channel.spark.stream_admission import AdmittingStreamReader
+
+    return AdmittingStreamReader(options, schema, parallelism)
+
+
+def batch_number(task: TaskContext) -> int:
+    """The number of the micro-batch that a task is of."""
+    return int(task.getLocalProperty("streaming.sql.batchId") or 0)
+
+
+def batch_limit(options: ReadOptions, given: FeedLimit) -> FeedLimit:
+    """What a micro-batch may bring when nothing but the speed is limited."""
+    if given:
+        return given
+    rows, nbytes = options.rows_per_second, options.bytes_per_second
+    return FeedLimit(rows and rows * _BATCH_SECONDS, nbytes and nbytes * _BATCH_SECONDS)

@@ -1,0 +1,187 @@
+"""`writeStream`: each micro-batch is published as one job whose name is the same whenever it is run again.
+
+Rows that come straight from a tunnel's range are published under the range's name, so that they are published
+once whoever reads the range, this query or another one that took its channel over. All other rows are
+published under the query's id and the batch's number. The target's ledger knows both.
+
+Spark tells a streaming writer neither before its tasks run that a batch begins, nor which query it is of.
+So each task prepares the write for itself (the same job gives the same plan), and sends its plan along.
+"""
+
+import itertools
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+import pyspark.sql.datasource as datasource_api
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from spark_channel.connectors import Receipt, WriteContext, WritePlan, find_connector
+from spark_channel.connectors.describe import describe
+from spark_channel.errors import OptionError, TargetError, UnsupportedError
+from spark_channel.options import WriteOptions
+from spark_channel.progress import JobSpec, Phase
+from spark_channel.spark.driver import JobReporter, reach_service
+from spark_channel.spark.job_limits import JobLimits
+from spark_channel.spark.origins import origins_of_task
+from spark_channel.spark.portable import portable
+from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.stream_read import batch_number
+
+__all__ = ["ChannelStreamWriter", "StreamMessage", "stream_writer"]
+
+_log = logging.getLogger(__name__)
+
+_ArrowWriter: Any = getattr(datasource_api, "DataSourceStreamArrowWriter", DataSourceStreamWriter)
+"""Since 4.1 a streaming writer is given Arrow batches; before, rows."""
+_GIVES_ROWS = _ArrowWriter is DataSourceStreamWriter
+
+
+@dataclass
+class StreamMessage(WriterCommitMessage):
+    """What one task staged, and the plan that it made; None for a task without rows."""
+
+    plan: WritePlan | None = None
+    receipt: Receipt | None = None
+
+
+@portable
+class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
+    """Made anew for every call on the driver's host; what must last is in the messages."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        given = {key: value for key, value in options.items() if key.lower() not in _SPARKS}
+        connector = find_connector(given, "writer")
+        self._writer, warnings = connector.writer_with(given)
+        for warning in warnings:
+            _log.warning(warning)
+        self._options: WriteOptions = self._writer.options
+        _refuse(self._options)
+        self._schema = as_arrow(schema)
+        self._overwrite = overwrite
+        limits = JobLimits.of(self._options)
+        self._shared_limit = limits.address
+        self._service = reach_service(self._options)
+        where = describe(self._options)
+        self._spec = JobSpec(
+            "write",
+            name=self._options.job_id or "",
+            target=f"{connector.name} {where}",
+            commit="job",
+            **limits.of_spec(),
+            max_connections=self._options.max_connections,
+            where=where,
+        )
+
+    def write(self, iterator: Iterator[Any]) -> StreamMessage:
+        task = TaskContext.get()
+        assert task is not None
+        batches = _as_batches(iterator, self._schema) if _GIVES_ROWS else iterator
+        first = next(batches, None)
+        if first is None and not self._overwrite:
+            return StreamMessage()
+        query = task.getLocalProperty("sql.streaming.queryId")
+        batch = batch_number(task)
+        origins = origins_of_task(task)
+        name = origins[0] if origins and not self._overwrite else f"{query}-{batch}"
+        context = WriteContext(f"stream-{name}", batch=None, commit="job", overwrite=self._overwrite)
+        plan = self._writer.prepare(context, self._schema)
+        # Of a batch that is published already every row is taken all the same, and written nowhere: a Spark task
+        # whose rows nobody takes may not end, and only at its end is it known which ranges they came from.
+        receipt = self._staged(
+            task, plan, batch, batches if first is None else itertools.chain([first], batches)
+        )
+        if origins and origins_of_task(task) != origins:
+            raise UnsupportedError(
+                "rows of several tunnel ranges meet in one task (coalesce), so that they could not be told "
+                "apart when another query takes a channel over: use repartition instead, or write them as they come"
+            )
+        return StreamMessage(plan, receipt)
+
+    def _staged(
+        self, task: TaskContext, plan: WritePlan, batch: int, batches: Iterator[pa.RecordBatch]
+    ) -> Receipt:
+        from spark_channel.pipeline import TaskWrite
+        from spark_channel.spark.task import TaskLink
+
+        partition, attempt = task.partitionId(), task.taskAttemptId()
+        spec = replace(self._spec, batch=batch)
+        with (
+            TaskLink(
+                self._service, plan.job, spec, self._options, f"task {partition}", self._shared_limit
+            ) as link,
+            link.permit(),
+        ):
+            write = TaskWrite(
+                self._writer, plan, partition, attempt,
+                limiter=link.limiter,
+                counters=link.counters(partition, attempt),
+                capacity_rows=self._options.capacity_rows,
+                capacity_bytes=self._options.capacity_bytes,
+                transaction_rows=self._options.transaction_rows,
+            )  # fmt: skip
+            return write.run(batches)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        for plan, receipts in _by_job(messages):
+            self._writer.commit(plan, receipts)
+            rows = sum(receipt.rows for receipt in receipts)
+            JobReporter(self._service, plan.job).enter(Phase.DONE, rows=rows)
+            _log.info("batch %d: %d rows published in %s", batchId, rows, self._spec.target)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        for plan, receipts in _by_job(messages):
+            JobReporter(self._service, plan.job).enter(Phase.FAILED)
+            try:
+                self._writer.abort(plan, receipts)
+            except TargetError as error:
+                _log.warning("batch %d: clearing up %s failed: %s", batchId, self._spec.target, error)
+
+
+_SPARKS = {"checkpointlocation", "queryname", "outputmode"}
+"""Options of the query itself, which Spark hands on."""
+
+
+def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> ChannelStreamWriter:
+    """The writer of one query; `overwrite`: output mode complete."""
+    return ChannelStreamWriter(options, schema, overwrite)
+
+
+def _refuse(options: WriteOptions) -> None:
+    if options.txn_app_id is not None:
+        raise OptionError(
+            "options 'txnAppId' and 'txnVersion' name one write; a stream's batches have names of their own",
+            option="txnAppId",
+        )
+    if options.commit == "task":
+        raise OptionError(
+            "option 'commit' got 'task'; a stream publishes each micro-batch whole: leave it away",
+            option="commit", got="task", takes="job",
+        )  # fmt: skip
+    if options.tolerates_dirty_rows:
+        raise OptionError(
+            "option 'maxDirtyRows' needs commit=task, and a stream publishes each micro-batch whole; write "
+            "with foreachBatch to set rows aside",
+            option="maxDirtyRows",
+        )
+
+
+def _by_job(messages: list[WriterCommitMessage | None]) -> list[tuple[WritePlan, list[Receipt]]]:
+    """The receipts of each job, in the order of their names."""
+    found: dict[str, tuple[WritePlan, list[Receipt]]] = {}
+    for message in messages:
+        if isinstance(message, StreamMessage) and message.plan is not None and message.receipt is not None:
+            found.setdefault(message.plan.job, (message.plan, []))[1].append(message.receipt)
+    return [found[job] for job in sorted(found)]
+
+
+def _as_batches(rows: Iterator[Any], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Spark 4.0's rows as batches of the size that later versions give."""
+    from spark_channel.spark.rows import batch_of
+
+    while chunk := list(itertools.islice(rows, 10_000)):
+        yield batch_of(chunk, schema)

@@ -1,0 +1,346 @@
+"""`transfer`: from source to target inside Spark's Python workers, committed once by the driver."""
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any, get_args
+
+from pyspark.sql import SparkSession
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors import Receipt, WriteContext, WritePlan
+from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError, OptionError
+from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
+from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.planning.spec import SaveMode
+from spark_channel.progress import JobSpec, Phase, TransferReport
+from spark_channel.service import ServiceAddress, ServiceControl
+from spark_channel.spark.dirty import standing, too_many
+from spark_channel.spark.driver import JobReporter
+from spark_channel.spark.failures import own_error, reason_of
+from spark_channel.spark.job_limits import is_limited
+from spark_channel.spark.session import register, service_of
+from spark_channel.spark.transfer_kept import job_of, plan_text, transaction_of
+from spark_channel.spark.transfer_options import job_options
+from spark_channel.spark.transfer_plan import OpenedTransfer, open_transfer, parallelism_of, refuse_existing
+from spark_channel.spark.transfer_task import GroupRunner, run_groups
+
+__all__ = ["carry_out", "transfer"]
+
+_log = logging.getLogger(__name__)
+
+
+def transfer(
+    spark: SparkSession,
+    reader: Mapping[str, Any],
+    writer: Mapping[str, Any],
+    *,
+    transformers: Sequence[Any] = (),
+    mode: SaveMode = "append",
+    channels: int | None = None,
+    channels_per_task: int | None = None,
+    rows_per_second: int | str | None = None,
+    bytes_per_second: int | str | None = None,
+    shared_limit: str | None = None,
+    shared_limit_token: str | None = None,
+    max_connections: int | None = None,
+    max_dirty_rows: int | str | None = None,
+    max_dirty_fraction: float | None = None,
+    dirty_rows_path: str | None = None,
+    commit: str | None = None,
+    job_id: str | None = None,
+) -> TransferReport:
+    """Copy what `reader` reads to where `writer` writes, through `transformers`, and wait for it.
+
+    `reader` and `writer` are `{"name": connector, **format options}`, or `{"format": Spark format,
+    **options}` for any format of Spark; `schema` in a reader is what `spark.read.schema` takes. The rows
+    go from one to the other inside the Python process of each Spark task; with a Spark format at either
+    end they go through Spark. The target sees them as after `df.write`: once, whatever is retried.
+    `channels` None: the session's parallelism. The speeds hold for the whole job, bytes are Arrow bytes; see
+    docs/options.md for the other names, which may stand in `reader` and `writer` just as well.
+
+    Raises:
+        OptionError: an option makes no sense. SchemaError: a column does not fit.
+        SourceError, TargetError: the source or the target failed, and retries did too.
+        DirtyRowsError: more rows were refused than allowed; the message says what stands in the target.
+        CommitError: publishing failed; the message says what stands in the target.
+    """
+    more = {
+        "jobId": job_id,
+        "channels": channels,
+        "channelsPerTask": channels_per_task,
+        "rowsPerSecond": rows_per_second,
+        "bytesPerSecond": bytes_per_second,
+        "sharedLimit": shared_limit,
+        "sharedLimitToken": shared_limit_token,
+        "maxConnections": max_connections,
+        "maxDirtyRows": max_dirty_rows,
+        "maxDirtyFraction": max_dirty_fraction,
+        "dirtyRowsPath": dirty_rows_path,
+        "commit": commit,
+    }
+    if mode not in get_args(SaveMode):
+        takes = f"one of {', '.join(get_args(SaveMode))}"
+        raise OptionError(f"option 'mode' got {mode!r}; it takes {takes}", option="mode", takes=takes)
+    spec = TransferSpec(
+        Endpoint.parse("reader", reader),
+        Endpoint.parse("writer", writer),
+        tuple(transformers),
+        save_mode=mode,
+    )
+    return carry_out(spark, spec, {key: value for key, value in more.items() if value is not None})
+
+
+def carry_out(
+    spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None = None
+) -> TransferReport:
+    """Run a transfer; `more` are options of the whole job beside those of `spec`. Raises as `transfer`."""
+    job = job_options(spec, more or {})
+    if spec.reader.spark_format or spec.writer.spark_format:
+        from spark_channel.spark.frames import copy_frames
+
+        return copy_frames(spark, job)
+    register(spark)
+    with ExitStack() as held:
+        return _Transfer(spark, open_transfer(job, parallelism_of(spark), held)).run()
+
+
+class _Transfer:
+    """One run, from the prepared target to the report."""
+
+    def __init__(self, spark: SparkSession, opened: OpenedTransfer) -> None:
+        self._spark = spark
+        self._opened = opened
+        self._options = opened.options
+        self._job = _job_name(self._options.job_id)
+        self._started = utc_now()
+        self._service = self._reach_service()
+        self._plans: list[WritePlan] = []
+        self._store: DirtyStore | None = None
+
+    def run(self) -> TransferReport:
+        opened, options = self._opened, self._options
+        try:
+            self._prepare()
+        except BaseException:
+            self._abort(None)
+            raise
+        published = {number for number, plan in enumerate(self._plans) if plan.published_at is not None}
+        if len(published) == len(self._plans):
+            return self._published_before()
+        if published:
+            opened = self._opened = opened.without(published)
+        spec = self._spec()
+        work = TransferWork(
+            opened.sources,
+            tuple(zip(opened.writers, self._plans, strict=True)),
+            self._job,
+            options.capacity_rows,
+            options.capacity_bytes,
+            options.transaction_rows,
+            self._store,
+        )
+        runner = GroupRunner(work, spec, self._service, opened.limits.address)
+        reporter = JobReporter(self._service, self._job)
+        receipts: list[Receipt] = []
+        try:
+            reporter.open(spec)
+            outcomes = run_groups(self._spark, runner, opened.plan.groups, self._job)
+            tasks = self._first_of_each(outcomes)
+            receipts = [
+                *self._committed(tasks),
+                *(task.receipt for task in tasks if task.receipt is not None),
+            ]
+            dirty = self._judge(outcomes, tasks, receipts)
+            reporter.enter(Phase.PUBLISHING)
+            self._commit(receipts)
+        except BaseException as error:
+            own = own_error(error)
+            self._abort(receipts)
+            stay = sum(each.rows for each in receipts) if self._plans[0].commit == "task" else 0
+            reporter.enter(Phase.FAILED, error=reason_of(own or error), rows=stay)
+            if own is None or own is error:
+                raise
+            raise own from error
+        rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+        reporter.enter(Phase.DONE, rows=rows)
+        return self._report(spec, rows, nbytes, dirty)
+
+    def _reach_service(self) -> ServiceAddress | None:
+        try:
+            return service_of(self._spark)
+        except LimitError:
+            if is_limited(self._options) or self._options.max_connections:
+                raise
+            _log.warning("progress is not shown", exc_info=True)
+            return None
+
+    def _prepare(self) -> None:
+        opened, options = self._opened, self._options
+        if opened.spec.save_mode == "errorIfExists" and opened.half_done is None:
+            for writer in opened.writers:
+                refuse_existing(writer, opened)
+        path = options.dirty_rows_path
+        if path is not None:
+            self._store = DirtyStore.prepare(path, self._job, opened.target)
+        half_done = opened.half_done
+        commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
+        for number, writer in enumerate(opened.writers):
+            context = WriteContext(
+                job=job_of(self._job if half_done is None else half_done.job, number),
+                commit=commit if half_done is None else "task",
+                overwrite=opened.spec.save_mode == "overwrite",
+                txn=transaction_of(options),
+            )
+            self._plans.append(writer.prepare(context, opened.schema))
+        if half_done is None and transaction_of(options) is not None:
+            self._keep()
+
+    def _keep(self) -> None:
+        """With a transaction pair, a transfer that commits by task can go on after it has failed."""
+        opened = self._opened
+        kept = [
+            (writer, plan)
+            for writer, plan in zip(opened.writers, self._plans, strict=True)
+            if plan.commit == "task" and plan.published_at is None
+        ]
+        text = plan_text(opened.spec, opened.sources, opened.plan.tasks) if kept else None
+        if text is not None:
+            for writer, plan in kept:
+                writer.keep(plan, text)
+
+    def _committed(self, tasks: Sequence[TaskOutcome]) -> list[Receipt]:
+        """Receipts of an earlier run, of tasks that were not run again."""
+        half_done = self._opened.half_done
+        again = {task.task for task in tasks}
+        return [] if half_done is None else [each for each in half_done.receipts if each.task not in again]
+
+    def _spec(self) -> JobSpec:
+        opened, options = self._opened, self._options
+        made = opened.plan
+        return JobSpec(
+            "transfer",
+            name=options.job_id or "",
+            source=opened.source,
+            target=opened.target,
+            channels=made.channels,
+            tasks=len(made.tasks),
+            splits=len(made.tasks),
+            rows_expected=made.rows,
+            bytes_expected=made.nbytes,
+            commit=self._plans[0].commit,
+            **opened.limits.of_spec(per_mark=opened.per_mark),
+            max_connections=options.max_connections,
+            max_dirty_rows=options.most_dirty_rows,
+            max_dirty_fraction=options.max_dirty_fraction,
+            where=opened.target,
+        )
+
+    def _first_of_each(self, outcomes: Sequence[GroupOutcome]) -> list[TaskOutcome]:
+        """The first outcome of each task; all tasks have one unless the dirty limit ended the job."""
+        first: dict[int, TaskOutcome] = {}
+        for outcome in outcomes:
+            for task in outcome.tasks:
+                first.setdefault(task.task, task)
+        if not any(outcome.stopped for outcome in outcomes):
+            missing = [task.id for task in self._opened.plan.tasks if task.id not in first]
+            if missing:
+                raise CommitError(f"task {missing[0]} has no receipt: nothing was published")
+        return [first[task] for task in sorted(first)]
+
+    def _judge(
+        self, outcomes: Sequence[GroupOutcome], tasks: Sequence[TaskOutcome], receipts: Sequence[Receipt]
+    ) -> int:
+        """Publish the refused rows, and count them.
+
+        Raises:
+            DirtyRowsError: they are too many.
+        """
+        dirty = sum(task.dirty.rows if task.receipt is None else task.receipt.dirty_rows for task in tasks)
+        stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped), "")
+        why = stopped or too_many(self._options, dirty, receipts)
+        if self._store is not None:
+            self._store.publish([task.dirty for task in tasks])
+        if why:
+            raise DirtyRowsError(f"{why}. {standing(self._plans[0], self._opened.target, receipts)}")
+        return dirty
+
+    def _commit(self, receipts: Sequence[Receipt]) -> None:
+        for number, (writer, plan) in enumerate(zip(self._opened.writers, self._plans, strict=True)):
+            own = [each for each in receipts if self._target_of(each) == number]
+            try:
+                writer.commit(plan, own)
+            except ChannelError as error:
+                if number == 0:
+                    raise
+                raise CommitError(f"{error}. The {number} targets before it are published") from error
+
+    def _target_of(self, receipt: Receipt) -> int:
+        return self._opened.target_of(receipt.task)
+
+    def _abort(self, receipts: Sequence[Receipt] | None) -> None:
+        """Remove what was staged; an error here must not hide the one that led to it."""
+        for writer, plan in zip(self._opened.writers, self._plans, strict=False):
+            try:
+                if plan.published_at is None:
+                    writer.abort(plan, receipts)
+            except Exception:
+                _log.exception("the staging of job %s was not removed", plan.job)
+        if self._store is not None:
+            try:
+                self._store.drop()
+            except Exception:
+                _log.exception("the staging of refused rows of job %s was not removed", self._job)
+
+    def _published_before(self) -> TransferReport:
+        plan = self._plans[0]
+        app, version = plan.txn or ("", 0)
+        _log.warning(
+            "txnAppId %r, txnVersion %d was published at %s: nothing written", app, version, plan.published_at
+        )
+        if self._store is not None:
+            self._store.drop()
+        return self._plain_report(self._spec(), 0, 0, 0)
+
+    def _report(self, spec: JobSpec, rows: int, nbytes: int, dirty: int) -> TransferReport:
+        report = None
+        if self._service is not None:
+            try:
+                with ServiceControl(self._service) as control:
+                    report = control.report(self._job)
+            except LimitError as error:
+                _log.warning("the report lacks what the service counted: %s", error)
+        report = report or self._plain_report(spec, rows, nbytes, dirty)
+        place = self._options.dirty_rows_path or ""
+        if dirty:
+            kept = f"; they are in {place}" if place else ""
+            _log.warning("%d rows were refused%s", dirty, kept)
+        return replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
+
+    def _plain_report(self, spec: JobSpec, rows: int, nbytes: int, dirty: int) -> TransferReport:
+        return TransferReport(
+            job=self._job,
+            kind=spec.kind,
+            phase=str(Phase.DONE),
+            source=spec.source,
+            target=spec.target,
+            where=spec.where,
+            commit=spec.commit,
+            started_at=self._started.isoformat(timespec="seconds"),
+            seconds=round((utc_now() - self._started).total_seconds(), 3),
+            rows=rows,
+            bytes=nbytes,
+            rows_moved=rows,
+            bytes_moved=nbytes,
+            rows_dirty=dirty,
+            rows_per_second_limit=spec.rows_per_second,
+            bytes_per_second_limit=spec.bytes_per_second,
+        )
+
+
+def _job_name(label: str | None) -> str:
+    """A name for one run, unique even when the user gives the same `jobId` twice."""
+    unique = uuid.uuid4().hex[:12]
+    return f"{label}-{unique}" if label else unique

@@ -1,0 +1,148 @@
+"""A transfer's plan as text, kept with its target's ledger: one that failed goes on later by the same plan.
+
+Another cut of the source would give other rows to the tasks that the ledger has.
+"""
+
+import hashlib
+import json
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors import Receipt, Unfinished, WriteContext, Writer
+from spark_channel.errors import TargetError
+from spark_channel.options import WriteOptions
+from spark_channel.pipeline import TransferSource
+from spark_channel.planning import Endpoint, Split, Task, TransferSpec
+from spark_channel.tunnel import plain
+
+__all__ = ["HalfDone", "find_half_done", "job_of", "plan_text", "transaction_of"]
+
+_log = logging.getLogger(__name__)
+
+_VERSION = 1
+_HOW_FAST = frozenset({"user", "fetchsize", "connecttimeout", "retrytimeout", "retryseconds", "locktimeout"})
+"""Options of a reader that change none of its rows; those of the whole job are not among a reader's."""
+
+
+@dataclass(frozen=True, slots=True)
+class HalfDone:
+    """A transfer that committed some of its tasks, and how it goes on.
+
+    `tasks` is the whole plan, `receipts` are of the tasks that committed.
+    """
+
+    job: str
+    tasks: tuple[Task, ...]
+    receipts: tuple[Receipt, ...]
+
+    @property
+    def left(self) -> list[Task]:
+        done = {receipt.task for receipt in self.receipts}
+        return [task for task in self.tasks if task.id not in done]
+
+
+def transaction_of(options: WriteOptions) -> tuple[str, int] | None:
+    if options.txn_app_id is None or options.txn_version is None:
+        return None
+    return options.txn_app_id, options.txn_version
+
+
+def job_of(job: str, target: int) -> str:
+    """The name of a job at one of its targets, by the target's number."""
+    return f"{job}-{target}" if target else job
+
+
+def find_half_done(writers: Sequence[Writer], spec: TransferSpec, schema: pa.Schema) -> HalfDone | None:
+    """The `commit=task` transfer of the same transaction pair that failed; None = there is none, or none with a plan.
+
+    Raises:
+        TargetError: there is one of other rows; says what differs.
+    """
+    options: WriteOptions = writers[0].options
+    txn = transaction_of(options)
+    if txn is None or options.commit == "job":
+        return None
+    known = [writer.unfinished(WriteContext(job="", txn=txn)) for writer in writers]
+    found = {number: one for number, one in enumerate(known) if one is not None and _is_ours(one, number)}
+    names = {one.job.removesuffix(job_of("", number)) for number, one in found.items()}
+    text = next((one.plan for one in found.values() if one.plan is not None), None)
+    if len(names) != 1 or text is None:
+        return None
+    (job,) = names
+    tasks = _tasks(text, job, txn, _outline(spec, schema))
+    receipts = tuple(receipt for one in found.values() for receipt in one.receipts)
+    rows = sum(receipt.rows for receipt in receipts)
+    _log.warning(
+        "txnAppId %r, txnVersion %d is half done: this run goes on with job %s, of which %d of %d tasks with %d rows "
+        "are committed",
+        *txn, job, len(receipts), len(tasks), rows,
+    )  # fmt: skip
+    return HalfDone(job, tasks, receipts)
+
+
+def plan_text(spec: TransferSpec, sources: Sequence[TransferSource], tasks: Sequence[Task]) -> str | None:
+    """The plan as `find_half_done` reads it; None when a split would say something else in a later run."""
+    listed = []
+    for task in tasks:
+        source, split = task.split.params["source"], task.split.params["split"]
+        if not sources[source].reader.lasts(split):
+            return None
+        listed.append([task.id, source, task.writer_part, split.params, split.rows, split.nbytes])
+    outline = _outline(spec, sources[0].pipeline.output_schema)
+    try:
+        return plain.dump({"version": _VERSION, "outline": outline, "tasks": listed})
+    except TypeError as error:
+        _log.info("the plan is not kept: %s", error)
+        return None
+
+
+def _is_ours(found: Unfinished, number: int) -> bool:
+    return found.job.endswith(job_of("", number))
+
+
+def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]) -> tuple[Task, ...]:
+    found = plain.load(text)
+    begun = f"txnVersion {txn[1]} of {txn[0]!r} is half done by job {job!r}"
+    if found.get("version") != _VERSION:
+        raise TargetError(
+            f"{begun}, whose plan another version of spark-channel has made: run it with that one"
+        )
+    other = [name for name, said in found["outline"].items() if outline.get(name) != said]
+    if other:
+        raise TargetError(
+            f"{begun}, and this run has other {' and '.join(other)}: its rows would not be those that are missing. "
+            "Run it as it was, or delete what it wrote and its rows in spark_channel_ledger"
+        )
+    return tuple(
+        Task(task, TransferSource.wrap(source, Split(params, rows, nbytes)), writer_part)
+        for task, source, writer_part, params, rows, nbytes in found["tasks"]
+    )
+
+
+def _outline(spec: TransferSpec, schema: pa.Schema) -> dict[str, str]:
+    """What must be the same for the same rows, each as a digest: no text of a user stands in the ledger."""
+    return {
+        "options of the reader": _digest(_end(spec.reader)),
+        "transformers": _digest([_named(step) for step in spec.transformers]),
+        "columns": _digest([f"{field.name} {field.type}" for field in schema]),
+    }
+
+
+def _end(end: Endpoint) -> Any:
+    own = {key.lower(): value for key, value in end.redacted().items() if key.lower() not in _HOW_FAST}
+    return [end.name, own, [repr(part) for part in end.parts]]
+
+
+def _named(step: Any) -> str:
+    name = getattr(step, "__qualname__", None)
+    text = repr(step) if name is None else f"{step.__module__}.{name}"
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()

@@ -1,0 +1,243 @@
+"""Opens both ends of a transfer on the driver, and plans it. Moves no row."""
+
+import logging
+import os
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_channel.connectors import Reader, Writer, find_connector, load_reader, load_writer
+from spark_channel.connectors.describe import describe
+from spark_channel.connectors.registry import all_connectors
+from spark_channel.connectors.sql.ddl import arrow_columns
+from spark_channel.errors import SchemaError, SourceError, TargetError
+from spark_channel.options import WriteOptions
+from spark_channel.pipeline import TransferSource
+from spark_channel.planning import (
+    Endpoint,
+    Split,
+    Task,
+    TransferPlan,
+    TransferSpec,
+    advise,
+    deal,
+    merge_tasks,
+)
+from spark_channel.spark.job_limits import JobLimits
+from spark_channel.spark.reachable import first_reachable
+from spark_channel.spark.read import assign_by_mark
+from spark_channel.spark.session import context_of
+from spark_channel.spark.transfer_kept import HalfDone, find_half_done
+from spark_channel.spark.transfer_options import JobOptions
+from spark_channel.transform import prepare
+
+__all__ = ["OpenedTransfer", "open_transfer", "parallelism_of", "refuse_existing", "take_schema"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedTransfer:
+    """Readers with their steps, writers not yet prepared, and which task does what."""
+
+    spec: TransferSpec
+    sources: tuple[TransferSource, ...]
+    writers: tuple[Writer, ...]
+    plan: TransferPlan
+    source: str
+    target: str
+    per_mark: bool
+    limits: JobLimits
+    half_done: HalfDone | None = None
+
+    @property
+    def options(self) -> WriteOptions:
+        """The writer's options, which hold those of the whole job."""
+        options: WriteOptions = self.writers[0].options
+        return options
+
+    @property
+    def schema(self) -> pa.Schema:
+        """What arrives at the target."""
+        return self.sources[0].pipeline.output_schema
+
+    def target_of(self, task: int) -> int:
+        """The number of the writer that takes the task's rows."""
+        return task if len(self.writers) > 1 else 0  # 1:1, see `planning.merge_tasks`
+
+    def without(self, published: Collection[int]) -> "OpenedTransfer":
+        """The tasks of targets that are published are not run again."""
+        left = [task for task in self.plan.tasks if self.target_of(task.id) not in published]
+        return replace(self, plan=_dealt(self.spec, left, max(1, self.plan.channels), per_mark=self.per_mark))
+
+
+def open_transfer(job: JobOptions, parallelism: int, held: ExitStack) -> OpenedTransfer:
+    """Read the source's schema, cut it into splits, and deal them out; what is half done goes on as it was cut.
+
+    `held` keeps open what a reader's splits share, such as a snapshot: until all is read.
+
+    Raises:
+        ChannelError: an option, the source, a step that does not fit its columns, or splits and targets that
+            do not go 1:1.
+    """
+    spec = job.spec
+    writers = tuple(_writer(end, job.job) for end in spec.writer.resolve(first_reachable))
+    opened = [_reader(end, job.limits) for end in spec.reader.resolve(first_reachable)]
+    readers = [reader for reader, _ in opened]
+    sources = tuple(_source(reader, schema, spec) for reader, schema in opened)
+    _refuse_other_columns(sources)
+    limits = JobLimits.of(writers[0].options)
+    for source in sources:
+        source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
+    half_done = find_half_done(writers, spec, sources[0].pipeline.output_schema)
+    if half_done is None:
+        tasks = _cut(spec, sources, len(writers), parallelism, held)
+    else:
+        # Rows that were refused are found only by reading all of them again.
+        again = writers[0].options.tolerates_dirty_rows
+        tasks = _marked(half_done.tasks if again else half_done.left, sources)
+    per_mark = any(source.reader.options.limit_per_mark for source in sources)
+    made = _dealt(spec, tasks, parallelism, per_mark=per_mark)
+    return OpenedTransfer(
+        spec,
+        sources,
+        writers,
+        made,
+        _shown("reader", spec.reader, [reader.options for reader in readers]),
+        _shown("writer", spec.writer, [writer.options for writer in writers]),
+        per_mark,
+        limits,
+        half_done,
+    )
+
+
+def _cut(
+    spec: TransferSpec,
+    sources: Sequence[TransferSource],
+    targets: int,
+    parallelism: int,
+    held: ExitStack,
+) -> list[Task]:
+    advice = advise(spec, parallelism) if targets == 1 else targets
+    splits: list[Split] = []
+    for number, source in enumerate(sources):
+        held.enter_context(source.reader.hold())
+        own = source.reader.split(max(1, -(-advice // len(sources))))
+        splits.extend(TransferSource.wrap(number, split) for split in own)
+    return _marked(merge_tasks(splits, None if targets == 1 else list(range(targets))), sources)
+
+
+def _marked(tasks: Sequence[Task], sources: Sequence[TransferSource]) -> list[Task]:
+    """With the host that each task's reader loads."""
+
+    def mark(split: Split) -> str | None:
+        reader: Reader = sources[split.params["source"]].reader
+        return reader.resource_mark(split.params["split"])
+
+    return [replace(task, reader_mark=mark(task.split)) for task in tasks]
+
+
+def _dealt(spec: TransferSpec, tasks: Sequence[Task], parallelism: int, *, per_mark: bool) -> TransferPlan:
+    made = deal(spec, tasks, parallelism=parallelism)
+    if not per_mark:
+        return made
+    groups = assign_by_mark(made.tasks, made.channels, spec.channels_per_task)
+    return TransferPlan(sum(group.channels for group in groups), tuple(groups))
+
+
+def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
+    """Hold the target to be empty or not there, as `errorIfExists` asks.
+
+    Raises:
+        TargetError: it can be read, so it is there.
+    """
+    ours = f":{type(writer).__name__}"
+    found = [each for each in all_connectors() if (each.writer or "").endswith(ours)]
+    if not found or found[0].reader is None:
+        return
+    named = {
+        key: getattr(writer.options, key, None) for key in ("url", "path", "dbtable", "user", "password")
+    }
+    given = {key: value for key, value in named.items() if value is not None}
+    try:
+        reader, _ = load_reader({"reader": found[0].name, **given})
+        reader.schema()
+    except SourceError:
+        return
+    raise TargetError(
+        f"{opened.target} is there already, and the mode is errorIfExists: append, overwrite, or name another"
+    )
+
+
+def parallelism_of(spark: SparkSession) -> int:
+    """How many Spark tasks the session runs at once, as far as it tells."""
+    context = context_of(spark)
+    if context is not None:
+        return max(1, int(context.defaultParallelism))
+    try:
+        return max(1, int(spark.conf.get("spark.default.parallelism") or 0))
+    except (PySparkException, ValueError):
+        return os.cpu_count() or 1
+
+
+def _writer(end: Endpoint, job: Mapping[str, Any]) -> Writer:
+    writer, warnings = load_writer(_named("writer", end, job))
+    for warning in warnings:
+        _log.warning(warning)
+    return writer
+
+
+def _reader(end: Endpoint, limits: Mapping[str, Any]) -> tuple[Reader, pa.Schema | None]:
+    named = _named("reader", end, limits)
+    text = take_schema(named)
+    reader, warnings = load_reader(named)
+    for warning in warnings:
+        _log.warning(warning)
+    return reader, None if text is None else pa.schema(list(arrow_columns(text, "schema").items()))
+
+
+def take_schema(named: dict[str, Any]) -> str | None:
+    """`schema` as `spark.read.schema` takes it, out of a reader's options; None = the reader finds its own.
+
+    A connector that has an option of that name keeps it.
+    """
+    key = next((key for key in named if key.lower() == "schema"), None)
+    if key is None or "schema" in find_connector(named, "reader").reader_class().Options.names():
+        return None
+    return str(named.pop(key))
+
+
+def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:
+    named = {half: end.name} if end.name else {}
+    # As Spark hands options over: texts, `True` as "true"; lists and None stay.
+    given = {
+        key: str(value).lower() if isinstance(value, bool) else value for key, value in end.options.items()
+    }
+    return {**named, **given, **more}
+
+
+def _source(reader: Reader, given: pa.Schema | None, spec: TransferSpec) -> TransferSource:
+    schema = reader.schema() if given is None else given
+    return TransferSource(reader.with_schema(schema), prepare(spec.transformers, schema))
+
+
+def _refuse_other_columns(sources: tuple[TransferSource, ...]) -> None:
+    first = sources[0].pipeline.output_schema
+    for number, source in enumerate(sources[1:], 1):
+        names = source.pipeline.output_schema.names
+        if names != first.names:
+            raise SchemaError(
+                f"part {number} of the reader has columns {', '.join(names)}, and part 0 has "
+                f"{', '.join(first.names)}; a transfer's parts have the same columns"
+            )
+
+
+def _shown(half: str, end: Endpoint, options: list[Any]) -> str:
+    name = end.name or find_connector(options[0].model_dump(by_alias=True, exclude_none=True), half).name
+    more = f" and {len(options) - 1} more" if len(options) > 1 else ""
+    return f"{name} {describe(options[0])}{more}".strip()

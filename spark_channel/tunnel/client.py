@@ -1,0 +1,245 @@
+"""A tunnel's client: it keeps heartbeats going, and tells its host which channels to run.
+
+READY -> STARTED (`start`) -> ENDED (`close`, or a fatal error).
+"""
+
+import logging
+import random
+import threading
+import uuid
+from collections.abc import Collection
+from typing import Protocol
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.contracts import Token
+from spark_channel.errors import ChannelError, ClientExpiredError, TunnelError, TunnelStoreError
+from spark_channel.tunnel.backoff import reconnect_delay
+from spark_channel.tunnel.connects import Connects, Dial, Start, Step, Stop
+from spark_channel.tunnel.process import host_name, own_process
+from spark_channel.tunnel.records import Channel, Client, TunnelRecord
+from spark_channel.tunnel.states import ClientState
+from spark_channel.tunnel.store import TunnelStore
+
+__all__ = ["ChannelHost", "TunnelClient"]
+
+_log = logging.getLogger(__name__)
+
+
+class ChannelHost(Protocol):
+    """Who runs the channels of a client. Called under the client's lock: return at once."""
+
+    def dial(self, channel: Channel) -> None:
+        """Prepare to run `channel`; then `TunnelClient.dialled` or `dial_failed`, from any thread."""
+        ...
+
+    def run_channel(self, channel: Channel) -> None:
+        """Begin with `channel`; `TunnelClient.ended` when it is over."""
+        ...
+
+    def stop_channel(self, channel: str) -> None:
+        """End with `channel` as soon as its range is done; `TunnelClient.ended` follows."""
+        ...
+
+    def beaten(self) -> None:
+        """A heartbeat was answered. Called outside the lock, by the thread of the heartbeat."""
+        ...
+
+    def failed(self, error: BaseException) -> None:
+        """The tunnel is gone, or is another one: nothing will come any more."""
+        ...
+
+
+class TunnelClient:
+    """One client of one tunnel; safe to use from several threads.
+
+    A store that does not answer is tried again after a random while; a client that was given up by the tunnel
+    connects anew under another id, after its channels were stopped.
+
+    Args:
+        record: the tunnel as it was when its source was checked; another one of the same name is an error.
+        interval, timeout: seconds between heartbeats, and of silence after which others take over.
+    """
+
+    def __init__(
+        self, store: TunnelStore, record: TunnelRecord, host: ChannelHost, *, tag: str = "",
+        interval: float = 30.0, timeout: float = 300.0, clock: Clock | None = None,
+        chance: random.Random | None = None,
+    ) -> None:  # fmt: skip
+        self._store = store
+        self._record = record
+        self._host = host
+        self._tag = tag
+        self._interval = interval
+        self._timeout = timeout
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._chance = chance
+        self._changed = threading.Condition(threading.RLock())
+        self._beating = threading.Lock()
+        self._connects = Connects()
+        self._id = ""
+        self._state = ClientState.READY
+        self._due_now = False
+        self._wanted: tuple[str, ...] = ()
+        self._error: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    @property
+    def id(self) -> str:
+        return self._id
+
+    @property
+    def state(self) -> ClientState:
+        return self._state
+
+    def start(self) -> None:
+        """Connect, take the first channels, and keep heartbeats going from a thread. Again after an error: the same
+        client, so that an answer that was lost leaves no second one behind.
+
+        Raises:
+            TunnelError: the tunnel is not there, or the store does not answer.
+        """
+        with self._changed:
+            if self._state is not ClientState.READY:
+                raise TunnelError(f"this client of tunnel {self._record.name!r} is {self._state}")
+            self._connect()
+        self.beat()
+        with self._changed:
+            if self.state is not ClientState.READY:
+                return  # it was closed meanwhile
+            self._state = ClientState.STARTED
+        self._thread = threading.Thread(target=self._beat_on, name="spark-channel-tunnel", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Give all channels back, and end. Safe twice; the host has stopped its pipelines before."""
+        with self._changed:
+            was, self._state = self._state, ClientState.ENDED
+            self._changed.notify_all()
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        if was is not ClientState.ENDED and self._id:
+            try:
+                self._store.disconnect(self._record.name, self._id)
+            except TunnelError as error:
+                _log.warning(
+                    "tunnel %s: %s; its channels are free after the timeout", self._record.name, error
+                )
+
+    def beat(self, wanted: Collection[str] = ()) -> None:
+        """One heartbeat now, from this thread; `wanted`: channels to ask for first.
+
+        Raises:
+            TunnelError: the tunnel is gone or another one, or the store does not answer.
+        """
+        with self._beating:
+            with self._changed:
+                self._due_now = False
+                report = self._connects.report()
+                wanted = (*wanted, *self._wanted)
+                client = self._id
+            try:
+                answer = self._store.heartbeat(self._record.name, client, report, wanted)
+            except ClientExpiredError as error:
+                _log.warning("tunnel %s: %s", self._record.name, error)
+                with self._changed:
+                    self._do(self._connects.merge(()))
+                    self._connect()
+                return
+            with self._changed:
+                self._do(self._connects.merge(answer))
+        self._host.beaten()
+
+    def want(self, channels: Collection[str]) -> None:
+        """Ask for these channels first from now on."""
+        with self._changed:
+            self._wanted = tuple(channels)
+
+    def wake(self) -> None:
+        """A heartbeat is due now: there is news."""
+        with self._changed:
+            self._due_now = True
+            self._changed.notify_all()
+
+    def dialled(self, channel: str) -> None:
+        with self._changed:
+            self._do(self._connects.dialled(channel))
+
+    def dial_failed(self, channel: str) -> None:
+        with self._changed:
+            self._do(self._connects.dial_failed(channel))
+        self.wake()
+
+    def ended(self, channel: str, *, finished: bool) -> None:
+        """The host is done with `channel`; `finished`: it is drained for good."""
+        with self._changed:
+            self._do(self._connects.ended(channel, finished=finished))
+        self.wake()
+
+    def running(self) -> tuple[Channel, ...]:
+        """The channels that are to be run, as the last answer gave them."""
+        with self._changed:
+            return self._connects.running()
+
+    def hand_out(self, channel: str, sequence: int, end: Token) -> Token:
+        """See `desk.hand_out`."""
+        return self._store.hand_out(self._record.name, self._id, channel, sequence, end)
+
+    def checkpoint(self, channel: str, sequence: int, token: Token) -> None:
+        """See `desk.checkpoint`."""
+        self._store.checkpoint(self._record.name, self._id, channel, sequence, token)
+
+    def _connect(self) -> None:
+        found = self._store.get(self._record.name)
+        if found.id != self._record.id:
+            raise TunnelError(
+                f"tunnel {found.name!r} was reset or made anew while it was read: its positions are void. "
+                "Begin again, with a new checkpoint directory"
+            )
+        if self._state is not ClientState.READY or not self._id:
+            self._id = uuid.uuid4().hex[:12]
+        self._store.connect(
+            found.name,
+            Client(
+                self._id, self._tag, self._timeout, host=host_name(), process=own_process(),
+            ),
+        )  # fmt: skip
+        self._due_now = True
+
+    def _do(self, steps: list[Step]) -> None:
+        for step in steps:
+            match step:
+                case Dial(channel):
+                    self._host.dial(channel)
+                case Start(channel):
+                    self._host.run_channel(channel)
+                case Stop(key):
+                    self._host.stop_channel(key)
+
+    def _beat_on(self) -> None:
+        wait, failures = self._interval, 0
+        while True:
+            with self._changed:
+                until = self._clock.now() + wait
+                while self._state is ClientState.STARTED and not self._due_now:
+                    left = until - self._clock.now()
+                    if left <= 0:
+                        break
+                    self._clock.wait(self._changed, left)
+                if self._state is not ClientState.STARTED:
+                    return
+            try:
+                self.beat()
+                wait, failures = self._interval, 0
+            except TunnelStoreError as error:
+                wait = min(self._interval, reconnect_delay(failures, self._chance))
+                failures += 1
+                with self._changed:
+                    self._due_now = False
+                _log.warning("tunnel %s: %s; trying again in %.1f s", self._record.name, error, wait)
+            except ChannelError as error:
+                with self._changed:
+                    self._state = ClientState.ENDED
+                    self._do(self._connects.merge(()))
+                self._host.failed(error)
+                return

@@ -1,0 +1,172 @@
+"""The store's side of the protocol: what a heartbeat does to a tunnel's channels and clients. Pure.
+
+One call is one transaction: the store loads a `TunnelState`, calls, and writes what differs. Nothing here
+depends on clocks for safety: a hand-over always raises the version, and a checkpoint is a
+compare-and-set by the owner. A clock that is wrong makes a take-over early or late, never wrong.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+
+from spark_channel.connectors.contracts import Token
+from spark_channel.errors import ChannelLostError, ClientExpiredError
+from spark_channel.tunnel.balance import share
+from spark_channel.tunnel.records import Channel, ChannelStatus, Client, TunnelState
+from spark_channel.tunnel.states import ChannelState
+
+__all__ = ["FORCED_AFTER", "assigned", "beat", "checkpoint", "connect", "disconnect", "hand_out", "is_ready"]
+
+FORCED_AFTER = 3
+"""Heartbeats after which a channel that its client does not give back is taken from it."""
+
+_HELD = (ChannelState.OPEN, ChannelState.CLOSING)
+_OVER = (ChannelState.CLOSED, ChannelState.TERMINATED)
+
+
+def connect(state: TunnelState, client: Client, now: float) -> TunnelState:
+    """Add a client. It gets its channels at its first heartbeat."""
+    return replace(state, clients={**state.clients, client.id: replace(client, last_seen=now)})
+
+
+def disconnect(state: TunnelState, client: str) -> TunnelState:
+    """Remove a client, and free its channels. Harmless when it is not there."""
+    clients = {key: each for key, each in state.clients.items() if key != client}
+    return _without_lost(TunnelState(state.channels, clients))
+
+
+def beat(
+    state: TunnelState, client: str, report: Sequence[ChannelStatus], now: float, *,
+    gone: Collection[str] = (), wanted: Collection[str] = (),
+) -> TunnelState:  # fmt: skip
+    """One heartbeat of `client`: what it reports is taken, the silent are dropped, channels are shared out.
+
+    `gone`: clients whose process is known to have ended. `wanted`: channels that `client` asks for first.
+
+    Raises:
+        ClientExpiredError: the client was silent for longer than its timeout, and must connect anew.
+    """
+    if client not in state.clients:
+        raise ClientExpiredError(
+            f"client {client} is not known to the tunnel (any more): it was silent for longer than "
+            "its heartbeatTimeout, and its channels went to others"
+        )
+    # A clock that was set back must not keep the dead alive: nobody was seen later than now.
+    clients = {
+        key: replace(each, last_seen=now if key == client else min(each.last_seen, now))
+        for key, each in state.clients.items()
+        if key == client or (key not in gone and now - each.last_seen <= each.timeout)
+    }
+    state = _without_lost(TunnelState(state.channels, clients))
+    channels = dict(state.channels)
+    for said in report:
+        channel = channels.get(said.id)
+        if channel is None or channel.client != client or said.version <= channel.version:
+            continue  # not its channel, or old news
+        if said.state in _OVER:
+            channels[said.id] = replace(
+                channel, state=said.state, version=said.version, client="", closing_beats=0
+            )
+    for channel in list(channels.values()):
+        if channel.client == client and channel.state is ChannelState.CLOSING:
+            beats = channel.closing_beats + 1
+            channels[channel.id] = (
+                _freed(channel) if beats > FORCED_AFTER else replace(channel, closing_beats=beats)
+            )
+    return _shared(TunnelState(channels, clients), client, wanted)
+
+
+def assigned(state: TunnelState, client: str) -> tuple[Channel, ...]:
+    """The answer to a heartbeat: the channels that `client` should have, those to be given back included."""
+    return tuple(channel for channel in state.channels.values() if channel.client == client)
+
+
+def is_ready(channel: Channel, channels: Mapping[str, Channel]) -> bool:
+    """Whether a client may have it: not drained, and all its parents are."""
+    return channel.state is not ChannelState.TERMINATED and all(
+        channels[parent].state is ChannelState.TERMINATED for parent in channel.parents
+    )
+
+
+def hand_out(state: TunnelState, client: str, channel: str, sequence: int, end: Token) -> TunnelState:
+    """Fix the range that is read after checkpoint `sequence`; one that is fixed already stays.
+
+    Raises:
+        ChannelLostError: the channel is not this client's, or its checkpoint has moved.
+    """
+    found = _owned(state, client, channel)
+    if found.sequence != sequence:
+        raise _moved(found, sequence)
+    if found.pending is not None:
+        return state
+    return _with(state, replace(found, pending=end))
+
+
+def checkpoint(state: TunnelState, client: str, channel: str, sequence: int, token: Token) -> TunnelState:
+    """Move the checkpoint from `sequence` to the next one, at `token`; the same again changes nothing.
+
+    Raises:
+        ChannelLostError: the channel is not this client's, or its checkpoint is another one.
+    """
+    found = _owned(state, client, channel)
+    if found.sequence == sequence + 1 and found.token == token:
+        return state  # the answer to an earlier call was lost
+    if found.sequence != sequence:
+        raise _moved(found, sequence)
+    return _with(state, replace(found, sequence=sequence + 1, token=token, pending=None))
+
+
+def _owned(state: TunnelState, client: str, channel: str) -> Channel:
+    found = state.channels.get(channel)
+    if found is None or client not in state.clients or found.client != client or found.state not in _HELD:
+        raise ChannelLostError(f"channel {channel} does not belong to client {client} any more")
+    return found
+
+
+def _moved(channel: Channel, sequence: int) -> ChannelLostError:
+    return ChannelLostError(
+        f"the checkpoint of channel {channel.id} is number {channel.sequence}, and not {sequence}"
+    )
+
+
+def _with(state: TunnelState, channel: Channel) -> TunnelState:
+    return replace(state, channels={**state.channels, channel.id: channel})
+
+
+def _freed(channel: Channel) -> Channel:
+    return replace(
+        channel, state=ChannelState.CLOSED, version=channel.version + 1, client="", closing_beats=0
+    )
+
+
+def _without_lost(state: TunnelState) -> TunnelState:
+    """Channels of clients that are not there are free."""
+    channels = {
+        key: _freed(channel) if channel.state in _HELD and channel.client not in state.clients else channel
+        for key, channel in state.channels.items()
+    }
+    return replace(state, channels=channels)
+
+
+def _shared(state: TunnelState, client: str, wanted: Collection[str]) -> TunnelState:
+    channels = dict(state.channels)
+    held: dict[str, list[str]] = {key: [] for key in state.clients}
+    leaving: dict[str, int] = dict.fromkeys(state.clients, 0)
+    free = []
+    for channel in channels.values():
+        if channel.state is ChannelState.OPEN:
+            held[channel.client].append(channel.id)
+        elif channel.state is ChannelState.CLOSING:
+            leaving[channel.client] += 1
+        elif is_ready(channel, channels):
+            free.append(channel.id)
+    given, back = share(held, leaving, free, {client: list(wanted)})
+    for key, to in given.items():
+        channels[key] = replace(
+            channels[key], state=ChannelState.OPEN, version=channels[key].version + 1, client=to,
+            closing_beats=0,
+        )  # fmt: skip
+    for key in back:
+        channels[key] = replace(
+            channels[key], state=ChannelState.CLOSING, version=channels[key].version + 1, closing_beats=0
+        )
+    return replace(state, channels=channels)

@@ -1,0 +1,108 @@
+"""Options of streams and tunnels; everything else that a stream is given belongs to its reader."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.errors import OptionError
+from spark_channel.options import Amount, ByteAmount, Options, Secret
+from spark_channel.tunnel.states import TunnelType
+
+__all__ = ["TunnelOptions", "is_stream", "split_options"]
+
+
+class TunnelOptions(Options):
+    """What every stream takes."""
+
+    tunnel: str | None = Field(
+        None, description="a tunnel's name: its channels are shared with other queries"
+    )
+    tunnel_type: Literal["base", "stream", "base_and_stream"] = Field(
+        "base_and_stream",
+        description="`base`: what is there; `stream`: what comes; `base_and_stream`: one after the other",
+    )
+    tunnel_store: Secret | None = Field(
+        None, description="where tunnels are kept: a file (SQLite), or `postgresql://user:password@host/db`"
+    )
+    client_tag: str = Field("", description="a name for this client in `spark-channel tunnel describe`")
+    cursor_column: str | None = Field(None, description="the column of a table that only grows")
+    late_seconds: Annotated[float, Field(ge=0, le=604_800)] | None = Field(
+        None,
+        description="how long rows and files may appear after their cursor value or time of change",
+    )
+    tunnel_channels: Annotated[int, Field(ge=1, le=1_000)] = Field(
+        1, description="partitions of a feed of files, each a channel that one client has at a time"
+    )
+    slot: str | None = Field(
+        None, description="PostgreSQL: the logical replication slot; made when not there"
+    )
+    publication: str | None = Field(None, description="PostgreSQL: the publication that the slot decodes")
+    starting_offsets: str | None = Field(
+        None, description="with tunnelType `stream`: `latest` (default), `earliest`, or a JSON token"
+    )
+    max_rows_per_trigger: Amount | None = Field(None, description="rows of a micro-batch, about")
+    max_bytes_per_trigger: ByteAmount | None = Field(None, description="bytes of a micro-batch, about")
+    heartbeat_interval: Annotated[float, Field(ge=5, le=3_600)] = Field(
+        30.0, description="seconds between two heartbeats of a client"
+    )
+    heartbeat_timeout: Annotated[float, Field(ge=10, le=86_400)] = Field(
+        300.0, description="seconds of silence after which a client's channels go to others"
+    )
+    checkpoint_interval: Annotated[float, Field(gt=0, le=3_600)] = Field(
+        5.0, description="seconds between two checkpoints of a channel, about"
+    )
+
+    def model_post_init(self, _context: Any) -> None:
+        if self.heartbeat_timeout < 2 * self.heartbeat_interval:
+            raise OptionError(
+                f"option 'heartbeatTimeout' ({self.heartbeat_timeout:g} s) must be at least twice "
+                f"'heartbeatInterval' ({self.heartbeat_interval:g} s), or one lost heartbeat ends a client",
+                option="heartbeatTimeout", got=f"{self.heartbeat_timeout:g}",
+            )  # fmt: skip
+        if self.starting_offsets is not None and self.tunnel_type != "stream":
+            raise OptionError(
+                f"option 'startingOffsets' goes with tunnelType stream; {self.tunnel_type} begins with what "
+                "is there",
+                option="startingOffsets", got=self.starting_offsets,
+            )  # fmt: skip
+        if self.tunnel is not None and not self.tunnel.strip():
+            raise OptionError("option 'tunnel' is empty", option="tunnel", got=self.tunnel)
+
+    @property
+    def type(self) -> TunnelType:
+        return TunnelType(self.tunnel_type)
+
+    @property
+    def store(self) -> str | None:
+        return None if self.tunnel_store is None else self.tunnel_store.get_secret_value()
+
+    def limit(self) -> FeedLimit:
+        """What one micro-batch may bring."""
+        return FeedLimit(self.max_rows_per_trigger, self.max_bytes_per_trigger)
+
+    def feed(self) -> FeedOptions:
+        return FeedOptions(
+            cursor_column=self.cursor_column, late_seconds=self.late_seconds, partitions=self.tunnel_channels,
+            slot=self.slot, publication=self.publication,
+        )  # fmt: skip
+
+
+_OURS = {field.alias.lower() for field in TunnelOptions.model_fields.values() if field.alias}
+
+
+def is_stream(options: Mapping[str, Any]) -> bool:
+    """Whether an option stands there that only a stream takes."""
+    return any(key.lower() in _OURS for key in options)
+
+
+def split_options(options: Mapping[str, Any]) -> tuple[TunnelOptions, dict[str, Any]]:
+    """What a stream is given, taken apart: the stream's own, and the reader's.
+
+    Raises:
+        OptionError: a value that is not taken, or options that contradict each other.
+    """
+    ours = {key: value for key, value in options.items() if key.lower() in _OURS}
+    rest = {key: value for key, value in options.items() if key.lower() not in _OURS}
+    return TunnelOptions.parse(ours)[0], rest

@@ -1,0 +1,301 @@
+"""Where a streaming query stands: what its offsets hold, and how they move on.
+
+An offset is one JSON document: for each channel the range of the batch that ends there (`from`, `to`) and its
+number (`seq`), so that a batch that is run again reads the same rows, whatever came since. Without a
+tunnel the offsets are all there is; with one, the ranges are handed out by the tunnel's store, and the query
+is one of its clients.
+"""
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from spark_channel.clock import Clock
+from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.feed import FeedLag, FeedLimit
+from spark_channel.errors import SourceError, TunnelError, UnsupportedError
+from spark_channel.planning import Split
+from spark_channel.tunnel import plain
+from spark_channel.tunnel.records import Channel
+from spark_channel.tunnel.renewal import Renewal
+from spark_channel.tunnel.source import READ, StreamSource, base_split
+
+__all__ = [
+    "Offset",
+    "OwnPositions",
+    "Positions",
+    "Range",
+    "Target",
+    "added_up",
+    "check_offset",
+    "make_offset",
+    "token_in",
+]
+
+Offset = dict[str, Any]
+_VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Range:
+    """What one channel contributes to a batch. `origin` names these rows for ever; empty without a tunnel."""
+
+    channel: str
+    sequence: int
+    splits: tuple[Split, ...]
+    origin: str = ""
+
+
+class Target:
+    """The end of a run with Trigger.AvailableNow; empty for other triggers."""
+
+    def __init__(self) -> None:
+        self.tokens: Sequence[Token] | None = None
+
+    def of(self, number: int) -> Token | None:
+        """The end of feed partition `number`, if any."""
+        return None if self.tokens is None or number >= len(self.tokens) else self.tokens[number]
+
+
+class Positions(ABC):
+    """Used by one thread: the one that Spark asks for offsets."""
+
+    def __init__(self, source: StreamSource, *, clock: Clock | None = None) -> None:
+        self.source = source
+        self.target = Target()
+        # Longer than that, and a tunnel's channels have gone to others.
+        self.renewal = Renewal(source.options.heartbeat_timeout, clock=clock)
+        self.feed = self.renewal.of(source.feed, source.feed.is_passing)
+
+    @abstractmethod
+    def initial(self) -> Offset:
+        """Where a new query begins."""
+
+    @abstractmethod
+    def latest(self, start: Offset | None, limit: FeedLimit) -> Offset:
+        """The end of the next batch after `start`, which is done; `start` itself when nothing is new.
+
+        `start` is None before Spark 4.2, which does not tell it.
+        """
+
+    @abstractmethod
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        """What the batch between two offsets reads."""
+
+    @abstractmethod
+    def settle(self, done: Offset) -> None:
+        """All up to `done` is processed, and will not be asked for again."""
+
+    @abstractmethod
+    def behind(self, end: Offset) -> FeedLag:
+        """How far the source is ahead of a reader that stands at `end`: what is not known is None.
+
+        Asks the source; some count rows for it.
+        """
+
+    def close(self) -> None:  # noqa: B027 - only a tunnel's client holds something
+        """Release everything. Safe twice."""
+
+    def prepare(self) -> None:
+        """From now on, nothing is read that comes later than now."""
+        self.target.tokens = self.feed.end()
+
+
+def token_in(value: Any) -> Token:
+    """A token as it stands in an offset."""
+    token: Token = plain.load(json.dumps(value))
+    return token
+
+
+def _json(token: Token) -> Any:
+    return json.loads(plain.dump(token))
+
+
+def make_offset(tunnel: str, key: str, schema: str, channels: Mapping[str, Any], **more: Any) -> Offset:
+    """An offset document."""
+    return {
+        "version": _VERSION, "tunnel": tunnel, "id": key, "schema": schema, "channels": dict(channels), **more,
+    }  # fmt: skip
+
+
+def entry(sequence: int, start: Token, end: Token) -> dict[str, Any]:
+    """One channel's part of an offset."""
+    return {"seq": sequence, "from": _json(start), "to": _json(end)}
+
+
+def added_up(lags: Iterable[FeedLag]) -> FeedLag:
+    """The lag of several channels: sums, which are not known where one is not, and the longest time."""
+    each = list(lags)
+    rows = [lag.rows for lag in each if lag.rows is not None]
+    nbytes = [lag.nbytes for lag in each if lag.nbytes is not None]
+    seconds = [lag.seconds for lag in each if lag.seconds is not None]
+    return FeedLag(
+        sum(rows) if len(rows) == len(each) else None,
+        sum(nbytes) if len(nbytes) == len(each) else None,
+        max(seconds, default=None),
+    )
+
+
+def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str) -> None:
+    """Hold an offset of Spark's checkpoint to be of this source.
+
+    Raises:
+        SourceError: damaged, or of another format. TunnelError: of another source, tunnel or schema.
+    """
+    fields = {"version": int, "tunnel": str, "id": str, "schema": str, "channels": dict}
+    sound = all(isinstance(offset.get(name), kind) for name, kind in fields.items()) and all(
+        isinstance(each, dict) and {"seq", "from", "to"} <= set(each) for each in offset["channels"].values()
+    )
+    if not sound or offset["version"] != _VERSION:
+        raise SourceError(
+            f"the offset {json.dumps(offset)[:200]} in Spark's checkpoint is damaged, or of another "
+            "version: begin with a new checkpoint directory"
+        )
+    if offset["tunnel"] != tunnel:
+        was = f"tunnel {offset['tunnel']!r}" if offset["tunnel"] else "no tunnel"
+        now = f"tunnel {tunnel!r}" if tunnel else "none"
+        raise TunnelError(
+            f"the checkpoint directory is of a query on {was}, and this one is on {now}: name that tunnel, "
+            "or another checkpoint directory"
+        )
+    if offset["id"] != key:
+        what = f"tunnel {tunnel!r} as it was before it was reset or made anew" if tunnel else offset["id"]
+        raise TunnelError(
+            f"the checkpoint directory is of {what}, and this query reads {tunnel or key}: "
+            "begin with a new checkpoint directory"
+        )
+    if offset["schema"] != schema:
+        raise TunnelError(
+            f"the checkpoint directory is of columns ({offset['schema']}), and the source has ({schema}) "
+            "now: begin with a new checkpoint directory to take the new columns"
+        )
+
+
+class OwnPositions(Positions):
+    """A query by itself: Spark's checkpoint holds all. Each offset names every channel that is not drained."""
+
+    def __init__(self, source: StreamSource, advice: int, *, clock: Clock | None = None) -> None:
+        super().__init__(source, clock=clock)
+        self._advice = advice
+        self._planned: Offset | None = None
+
+    def initial(self) -> Offset:
+        made = self.renewal.call(lambda: self.source.channels(self._advice), self.source.feed.is_passing)
+        channels = {each.id: entry(0, each.token, each.token) for each in made}
+        base = {each.id: _json(each.params) for each in made if each.is_base}
+        return self._offset(channels, base)
+
+    def latest(self, start: Offset | None, limit: FeedLimit) -> Offset:
+        if start is None:
+            start = self._planned
+        if start is None:
+            return self._blind()
+        self._check(start)
+        self.settle(start)  # a source that keeps changes until they are settled shows those first
+        channels, base = dict(start["channels"]), dict(start.get("base", {}))
+        room = Room(limit)
+        waiting = [key for key in base if token_in(channels[key]["to"]) != READ]
+        if waiting:
+            for key in waiting:
+                split = base_split(Channel(key, 0, token_in(base[key])))
+                if not room.takes(split.rows, split.nbytes):
+                    break
+                channels[key] = entry(channels[key]["seq"] + 1, token_in(channels[key]["to"]), READ)
+            return self._offset(channels, base)
+        news = {}
+        for key, each in channels.items():
+            if key in base or room.full:
+                continue
+            token = token_in(each["to"])
+            number = int(key.rpartition("-")[2])
+            end = self.feed.latest(token, room.left, self.target.of(number))
+            if end != token:
+                news[key] = entry(each["seq"] + 1, token, end)
+                room.full = bool(limit)
+        if not news:
+            return start
+        streams = {key: each for key, each in channels.items() if key not in base}
+        return self._offset({**streams, **news}, {})
+
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        self._check(start)
+        self._check(end)
+        self._planned = end
+        ranges = []
+        for key, each in end["channels"].items():
+            before = start["channels"].get(key)
+            if before == each:
+                continue
+            upto = token_in(each["to"])
+            if key in end.get("base", {}):
+                if upto == READ:
+                    split = base_split(Channel(key, 0, token_in(end["base"][key])))
+                    ranges.append(Range(key, each["seq"], (split,)))
+                continue
+            after = token_in(before["to"] if each["from"] is None and before else each["from"])
+            ranges.append(Range(key, each["seq"], tuple(self.feed.changes(after, upto))))
+        return ranges
+
+    def behind(self, end: Offset) -> FeedLag:
+        base = end.get("base", {})
+        lags = []
+        for key, each in end["channels"].items():
+            token = token_in(each["to"])
+            if key not in base:
+                lags.append(self.feed.lag(token))
+            elif token != READ:
+                split = base_split(Channel(key, 0, token_in(base[key])))
+                lags.append(FeedLag(split.rows, split.nbytes))
+        return added_up(lags)
+
+    def settle(self, done: Offset) -> None:
+        for key, each in done["channels"].items():
+            if key not in done.get("base", {}):
+                self.feed.settle(token_in(each["to"]))
+
+    def _blind(self) -> Offset:
+        """Before Spark 4.2, a query that begins again learns where it stood when its batch is planned."""
+        if self.source.options.tunnel_type != "stream":
+            raise UnsupportedError(
+                f"tunnelType {self.source.options.tunnel_type} needs Spark 4.2, or option 'tunnel', which "
+                "keeps the positions: this Spark does not tell a source where its query stood"
+            )
+        tokens = self.feed.now()
+        channels = {
+            f"stream-{number}": {**entry(0, token, token), "from": None}
+            for number, token in enumerate(tokens)
+        }
+        return self._offset(channels, {})
+
+    def _check(self, offset: Offset) -> None:
+        check_offset(offset, tunnel="", key=self.source.about, schema=self.source.schema_text())
+
+    def _offset(self, channels: Mapping[str, Any], base: Mapping[str, Any]) -> Offset:
+        more = {"base": dict(base)} if base else {}
+        return make_offset("", self.source.about, self.source.schema_text(), channels, **more)
+
+
+class Room:
+    """What a limit still lets into a batch: at least one split, and no split beyond it."""
+
+    def __init__(self, limit: FeedLimit) -> None:
+        self.left = limit
+        self.full = False
+        self._first = True
+
+    def takes(self, rows: int | None, nbytes: int | None) -> bool:
+        """Whether a split of this size, as estimated, still goes in; it is then counted."""
+        over = (self.left.rows is not None and (rows or 0) > self.left.rows) or (
+            self.left.nbytes is not None and (nbytes or 0) > self.left.nbytes
+        )
+        if self.full or (over and not self._first):
+            self.full = True
+            return False
+        self._first = False
+        self.left = FeedLimit(
+            None if self.left.rows is None else max(0, self.left.rows - (rows or 0)),
+            None if self.left.nbytes is None else max(0, self.left.nbytes - (nbytes or 0)),
+        )
+        return True

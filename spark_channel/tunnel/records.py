@@ -1,0 +1,81 @@
+"""What the store holds, as plain values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from spark_channel.connectors.contracts import Token
+from spark_channel.tunnel.states import ChannelState, TunnelType
+
+__all__ = ["Channel", "ChannelStatus", "Client", "TunnelRecord", "TunnelState"]
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelStatus:
+    """What client and store tell each other of a channel; the higher version is the newer one."""
+
+    id: str
+    version: int
+    state: ChannelState
+
+
+@dataclass(frozen=True, slots=True)
+class Channel:
+    """One channel of a tunnel: a full split, or a partition of the change feed.
+
+    `token` is the checkpoint, taken at `sequence`; `pending` is the end of the range handed out after it, if
+    any: whoever has the channel reads this very range next, so that (channel, sequence) names the same
+    rows for ever. `closing_beats` counts its client's heartbeats since it was asked to give the channel back.
+    """
+
+    id: str
+    place: int
+    params: Mapping[str, Any] = field(default_factory=dict)
+    parents: tuple[str, ...] = ()
+    state: ChannelState = ChannelState.WAIT
+    version: int = 0
+    client: str = ""
+    closing_beats: int = 0
+    sequence: int = 0
+    token: Token = field(default_factory=dict)
+    pending: Token | None = None
+
+    @property
+    def is_base(self) -> bool:
+        """Whether it is a split of what was there when the tunnel was made."""
+        return "split" in self.params
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """A client, and when the store last heard of it (seconds of the store's clock).
+
+    `host` and `process` tell others on that host whether its process still runs.
+    """
+
+    id: str
+    tag: str = ""
+    timeout: float = 300.0
+    last_seen: float = 0.0
+    host: str = ""
+    process: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelRecord:
+    """A tunnel's definition. `id` is new after each `create` and `reset`; `schema` is text to compare."""
+
+    name: str
+    id: str
+    type: TunnelType
+    source: str
+    schema: str
+    created_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelState:
+    """The channels, in their order, and clients of one tunnel at one moment."""
+
+    channels: Mapping[str, Channel] = field(default_factory=dict)
+    clients: Mapping[str, Client] = field(default_factory=dict)

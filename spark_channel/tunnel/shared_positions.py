@@ -1,0 +1,274 @@
+"""A streaming query as one client of a tunnel: its channels, and the ranges that the store hands out."""
+
+import threading
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.feed import FeedLag, FeedLimit
+from spark_channel.errors import ChannelLostError, TunnelStoreError
+from spark_channel.tunnel.client import TunnelClient
+from spark_channel.tunnel.positions import (
+    Offset,
+    Positions,
+    Range,
+    Room,
+    added_up,
+    check_offset,
+    entry,
+    make_offset,
+    token_in,
+)
+from spark_channel.tunnel.records import Channel
+from spark_channel.tunnel.source import READ, StreamSource, base_split
+from spark_channel.tunnel.states import ClientState
+from spark_channel.tunnel.store import TunnelStore
+
+__all__ = ["SharedPositions"]
+
+_LOOK_SECONDS = 1.0
+"""How often a query that begins again looks whether its channels have come free."""
+
+
+def _is_silent(error: BaseException) -> bool:
+    return isinstance(error, TunnelStoreError)
+
+
+@dataclass
+class _Run:
+    """A channel of this client. `token` and `sequence` are its checkpoint, `pending` what is handed out."""
+
+    channel: Channel
+    sequence: int = -1
+    token: Token | None = None
+    pending: Token | None = None
+    stopping: bool = False
+
+
+class SharedPositions(Positions):
+    """Offsets name the ranges of one batch each: (channel, sequence), and where they begin and end.
+
+    The client is started with the first offset that is asked for. A range that was handed out stays, so
+    whoever runs it, once or again, reads the same rows.
+    """
+
+    def __init__(self, source: StreamSource, store: TunnelStore, *, clock: Clock | None = None) -> None:
+        super().__init__(source, clock=clock)
+        assert source.options.tunnel is not None
+        self._name = source.options.tunnel
+        self._store = self.renewal.of(store, _is_silent)
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._record = store.get(self._name)
+        source.check(self._record)
+        settings = source.options
+        self._client = TunnelClient(
+            store, self._record, self, tag=settings.client_tag, interval=settings.heartbeat_interval,
+            timeout=settings.heartbeat_timeout, clock=clock,
+        )  # fmt: skip
+        self._calls = self.renewal.of(self._client, _is_silent)
+        self._changed = threading.Condition()
+        self._runs: dict[str, _Run] = {}
+        self._planned: Offset | None = None
+        self._offered: Offset | None = None
+        self._error: BaseException | None = None
+
+    # --- ChannelHost ---
+
+    def dial(self, channel: Channel) -> None:
+        self._client.dialled(channel.id)
+
+    def run_channel(self, channel: Channel) -> None:
+        with self._changed:
+            self._runs[channel.id] = _Run(channel)
+
+    def stop_channel(self, channel: str) -> None:
+        with self._changed:
+            if run := self._runs.get(channel):
+                run.stopping = True
+
+    def beaten(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+    def failed(self, error: BaseException) -> None:
+        self._error = error
+
+    # --- Positions ---
+
+    def initial(self) -> Offset:
+        return self._offset({})
+
+    def latest(self, start: Offset | None, limit: FeedLimit) -> Offset:
+        self._begin()
+        done = start
+        if done is None and self._planned is not None:
+            done = self._planned
+        if done is None and self._offered is not None:
+            done = self._offered  # offered twice and not planned: Spark has it behind it
+        if done is not None:
+            self._check(done)
+            self._await(done)
+            self.settle(done)
+        if self._leave():
+            self._calls.beat()
+        news, room = {}, Room(limit)
+        for run in self._loaded():
+            found = self._next(run, room)
+            if found is not None:
+                news[run.channel.id] = found
+        if not news:
+            return done if done is not None else self._offset({})
+        self._offered = self._offset(news)
+        return self._offered
+
+    def ranges(self, start: Offset, end: Offset) -> list[Range]:
+        self._begin()
+        self._check(end)
+        again = end != self._offered
+        if again:
+            self._await(end)
+        self._planned = end
+        old = start["channels"]
+        wanted = {key: each for key, each in end["channels"].items() if old.get(key) != each}
+        mine = {run.channel.id: run for run in self._loaded(again=again)}
+        ranges = []
+        for key, each in wanted.items():
+            run = mine.get(key)
+            if run is None or run.sequence != each["seq"]:
+                continue  # another client has it, from the same checkpoint on
+            after, upto = token_in(each["from"]), token_in(each["to"])
+            splits = (base_split(run.channel),) if run.channel.is_base else self.feed.changes(after, upto)
+            origin = f"{self._record.id}-{key}-{each['seq']}"
+            ranges.append(Range(key, each["seq"], tuple(splits), origin))
+        return ranges
+
+    def settle(self, done: Offset) -> None:
+        for key, each in done["channels"].items():
+            run = self._runs.get(key)
+            if run is None or (run.sequence >= 0 and run.sequence != each["seq"]):
+                continue
+            end = token_in(each["to"])
+            try:
+                self._calls.checkpoint(key, each["seq"], end)
+            except ChannelLostError:
+                continue  # it went to another client, which reads on from the checkpoint that counts
+            run.sequence, run.token, run.pending = each["seq"] + 1, end, None
+            if not run.channel.is_base:
+                self.feed.settle(end)
+
+    def behind(self, end: Offset) -> FeedLag:
+        """Of the channels that this client has."""
+        lags = []
+        for run in self._all():
+            planned = end["channels"].get(run.channel.id)
+            token = token_in(planned["to"]) if planned is not None else run.token
+            if token is None or token == READ:
+                continue
+            if run.channel.is_base:
+                split = base_split(run.channel)
+                lags.append(FeedLag(split.rows, split.nbytes))
+            else:
+                lags.append(self.feed.lag(token))
+        return added_up(lags)
+
+    def close(self) -> None:
+        self._client.close()
+
+    # --- inside ---
+
+    def _begin(self) -> None:
+        if self._error is not None:
+            raise self._error
+        if self._client.state is ClientState.READY:
+            self._calls.start()
+
+    def _check(self, offset: Offset) -> None:
+        check_offset(offset, tunnel=self._name, key=self._record.id, schema=self.source.schema_text())
+
+    def _offset(self, channels: Mapping[str, object]) -> Offset:
+        return make_offset(
+            self._name, self._record.id, self.source.schema_text(), channels, client=self._client.id
+        )
+
+    def _await(self, offset: Offset) -> None:
+        """Wait until no channel of `offset` belongs to the client that planned it, if that is not this one.
+
+        That client was this query before it began again. When its process ran on this host the first
+        heartbeat has freed its channels; else they come free after its timeout.
+        """
+        before = offset.get("client", "")
+        keys = [key for key in offset["channels"] if key not in self._runs]
+        if not keys or before == self._client.id:
+            return
+        until = (
+            self._clock.now() + self.source.options.heartbeat_timeout + self.source.options.heartbeat_interval
+        )
+        self._client.want(keys)
+        try:
+            while self._clock.now() < until:
+                state = self._store.state(self._name)
+                if not any(state.channels[key].client == before for key in keys if key in state.channels):
+                    break
+                with self._changed:
+                    self._clock.wait(self._changed, _LOOK_SECONDS)
+                self._calls.beat(keys)
+            self._calls.beat(keys)
+        finally:
+            self._client.want(())
+
+    def _loaded(self, *, again: bool = False) -> list[_Run]:
+        """The runs, each with its checkpoint; read from the store where not known yet, or `again`."""
+        runs = self._all()
+        if again or any(run.sequence < 0 for run in runs):
+            state = self._store.state(self._name)
+            for run in runs:
+                found = state.channels[run.channel.id]
+                if found.client == self._client.id and (again or run.sequence < 0):
+                    if not run.channel.is_base:  # who checkpointed it may have ended before it said so
+                        self.feed.settle(found.token)
+                    run.sequence, run.token, run.pending = found.sequence, found.token, found.pending
+        return sorted((run for run in runs if run.sequence >= 0), key=lambda run: run.channel.place)
+
+    def _all(self) -> list[_Run]:
+        with self._changed:
+            return list(self._runs.values())
+
+    def _leave(self) -> bool:
+        """Give back what is drained or asked for; whether there was any."""
+        gone: Collection[_Run] = [
+            run
+            for run in self._all()
+            if run.stopping or (run.channel.is_base and run.token == READ and run.pending is None)
+        ]
+        for run in gone:
+            with self._changed:
+                del self._runs[run.channel.id]
+            self._client.ended(run.channel.id, finished=run.channel.is_base and run.token == READ)
+        return bool(gone)
+
+    def _next(self, run: _Run, room: Room) -> dict[str, object] | None:
+        """The channel's next range as an offset holds it; None when there is none, or no room."""
+        assert run.token is not None
+        if room.full or run.stopping:
+            return None
+        end = run.pending
+        if end is None and run.channel.is_base:
+            split = base_split(run.channel)
+            if run.token == READ or not room.takes(split.rows, split.nbytes):
+                return None
+            end = READ
+        elif end is None:
+            number = int(run.channel.id.rpartition("-")[2])
+            end = self.feed.latest(run.token, room.left, self.target.of(number))
+            if end == run.token:
+                return None
+            room.full = bool(room.left)
+        try:
+            run.pending = self._calls.hand_out(run.channel.id, run.sequence, end)
+        except ChannelLostError:
+            with self._changed:
+                self._runs.pop(run.channel.id, None)
+            self._client.ended(run.channel.id, finished=False)
+            return None
+        return entry(run.sequence, run.token, run.pending)

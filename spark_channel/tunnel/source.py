@@ -1,0 +1,136 @@
+"""What a tunnel is of: its source's feed, and the channels that it is cut into."""
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors import Reader, find_connector
+from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.describe import describe
+from spark_channel.connectors.feed import ChangeFeed
+from spark_channel.errors import OptionError, TunnelError
+from spark_channel.planning import Split
+from spark_channel.tunnel import plain
+from spark_channel.tunnel.options import split_options
+from spark_channel.tunnel.records import Channel, TunnelRecord
+from spark_channel.tunnel.states import TunnelType
+
+__all__ = ["NOT_READ", "READ", "StreamSource", "base_split"]
+
+_log = logging.getLogger(__name__)
+
+NOT_READ: Token = {"done": False}
+READ: Token = {"done": True}
+"""The two positions in a base channel."""
+
+
+class StreamSource:
+    """A source as options describe it: its reader, its feed, and what tells it from other sources.
+
+    Raises:
+        ChannelError: options that do not fit, or a source without a change feed.
+    """
+
+    def __init__(self, options: Mapping[str, Any], schema: pa.Schema | None = None) -> None:
+        self.options, self.reader_options = split_options(options)
+        connector = find_connector(self.reader_options, "reader")
+        reader, warnings = connector.reader_with(self.reader_options)
+        for warning in warnings:
+            _log.warning(warning)
+        self.reader: Reader = reader if schema is None else reader.with_schema(schema)
+        self.feed: ChangeFeed = self.reader.feed(self.options.feed())
+        about = [f"{connector.name} {describe(reader.options)}"]
+        said = {name: getattr(reader.options, name, None) for name in ("columns", "where", "query")}
+        about += [f"{name}={value}" for name, value in said.items() if value]
+        about += [f"cursor={self.options.cursor_column}"] if self.options.cursor_column else []
+        self.about = "; ".join(about)
+
+    def schema_text(self) -> str:
+        """The columns as text, to be compared."""
+        return ", ".join(f"{field.name} {field.type}" for field in self.feed.schema())
+
+    def record(self, name: str) -> TunnelRecord:
+        """A new tunnel's definition."""
+        kind = self.options.type
+        return TunnelRecord(name, uuid.uuid4().hex[:16], kind, self.about, self.schema_text(), 0.0)
+
+    def channels(self, advice: int) -> list[Channel]:
+        """A new tunnel's channels: `base` splits first, then the feed's partitions, which wait for them."""
+        kind = self.options.type
+        if kind is TunnelType.STREAM:
+            tokens, splits = self._start(), []
+        else:
+            tokens = self.feed.now()
+            splits = self.feed.base(tokens, advice)
+        made = [
+            Channel(f"base-{place:04d}", place, {"split": _packed(split)}, token=NOT_READ)
+            for place, split in enumerate(splits)
+        ]
+        if kind is not TunnelType.BASE:
+            parents = tuple(channel.id for channel in made)
+            made += [
+                Channel(f"stream-{number}", len(parents) + number, {}, parents, token=token)
+                for number, token in enumerate(tokens)
+            ]
+        return made
+
+    def check(self, record: TunnelRecord) -> None:
+        """Hold `record` to be a tunnel of this source, as it is now.
+
+        Raises:
+            TunnelError: of another source, or of another schema; says what differs.
+        """
+        if record.source != self.about:
+            raise TunnelError(
+                f"tunnel {record.name!r} is of {record.source}, and the options name {self.about}: name "
+                "another tunnel, or make one with `spark-channel tunnel create`"
+            )
+        now = self.schema_text()
+        if record.schema != now:
+            raise TunnelError(
+                f"tunnel {record.name!r} was made for columns ({record.schema}), and its source has ({now}) "
+                f"now: {_difference(record.schema, now)}. Reset the tunnel to take the new columns"
+            )
+
+    def _start(self) -> Sequence[Token]:
+        text = (self.options.starting_offsets or "latest").strip()
+        if text == "latest":
+            return self.feed.now()
+        if text == "earliest":
+            return self.feed.earliest()
+        takes = "latest, earliest, or a JSON token (or a list of them, one per channel)"
+        try:
+            found = plain.load(text)
+        except ValueError:
+            found = None
+        tokens = found if isinstance(found, list) else [found]
+        if not all(isinstance(token, dict) and token for token in tokens):
+            raise OptionError(
+                f"option 'startingOffsets' got {text!r}; it takes {takes}",
+                option="startingOffsets", got=text, takes=takes,
+            )  # fmt: skip
+        for token in tokens:
+            self.feed.lag(token)  # a damaged one is told now
+        return tokens
+
+
+def base_split(channel: Channel) -> Split:
+    """The split of a base channel."""
+    packed = channel.params["split"]
+    return Split(packed["params"], packed["rows"], packed["nbytes"])
+
+
+def _packed(split: Split) -> dict[str, Any]:
+    return {"params": dict(split.params), "rows": split.rows, "nbytes": split.nbytes}
+
+
+def _difference(was: str, now: str) -> str:
+    old, new = was.split(", "), now.split(", ")
+    lost = [each for each in old if each not in new]
+    more = [each for each in new if each not in old]
+    parts = [f"without {', '.join(lost)}"] if lost else []
+    parts += [f"with {', '.join(more)}"] if more else []
+    return " and ".join(parts) or "in another order"

@@ -1,0 +1,146 @@
+"""`Tunnel`: a named, checkpointed subscription to a source, for programs."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from spark_channel.connectors.feed import FeedLag
+from spark_channel.errors import ChannelError, TunnelError
+from spark_channel.tunnel.consume import Consumer, Delivery, Processor
+from spark_channel.tunnel.records import Channel, Client, TunnelRecord
+from spark_channel.tunnel.renewal import Renewal
+from spark_channel.tunnel.source import READ, StreamSource, base_split
+from spark_channel.tunnel.store import TunnelStore, open_store
+
+__all__ = ["ChannelView", "Tunnel", "TunnelView"]
+
+_ADVICE = 8
+_RELEASE_SECONDS = 30.0
+"""How long `delete` waits for a client that reads from the slot at this moment."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChannelView:
+    """One channel, and how far it is behind; `lag` is None where the source was not asked or is not there."""
+
+    channel: Channel
+    lag: FeedLag | None
+
+
+@dataclass(frozen=True, slots=True)
+class TunnelView:
+    """A tunnel at one moment."""
+
+    record: TunnelRecord
+    channels: tuple[ChannelView, ...]
+    clients: tuple[Client, ...]
+
+
+class Tunnel:
+    """A tunnel of a source, by name.
+
+        orders = Tunnel("orders", {"path": "shop.db", "dbtable": "orders", "cursorColumn": "id"})
+        orders.create()
+        orders.consume(lambda delivery: print(delivery.channel, sum(b.num_rows for b in delivery.batches)))
+
+    Args:
+        options: the source's, as `spark.readStream` takes them. What only looks at the tunnel, or removes it,
+            needs none.
+        store: where it is kept; else option `tunnelStore`, else a file in the user's home.
+    """
+
+    def __init__(
+        self, name: str, options: Mapping[str, Any] | None = None, *, store: TunnelStore | str | None = None
+    ) -> None:
+        self.name = name
+        self._options = dict(options or {})
+        place = next((self._options[key] for key in self._options if key.lower() == "tunnelstore"), None)
+        self.store: TunnelStore = (
+            open_store(store if store is not None else place)
+            if store is None or isinstance(store, str)
+            else store
+        )
+        self._consumer: Consumer | None = None
+
+    def create(self, *, channels: int = _ADVICE) -> TunnelRecord:
+        """Make the tunnel: where its source ends now, and about `channels` splits of what is there.
+
+        Raises:
+            TunnelError: the name is taken. ChannelError: a source that cannot be read, or has no feed.
+        """
+        if self.exists():  # before the source makes a slot for it
+            raise TunnelError(f"there is a tunnel {self.name!r} in {self.store.show()} already")
+        source = StreamSource(self._options)
+        return self.store.create(source.record(self.name), source.channels(channels))
+
+    def exists(self) -> bool:
+        """Whether the store has it."""
+        return any(record.name == self.name for record in self.store.all())
+
+    def reset(self, *, channels: int = _ADVICE) -> TunnelRecord:
+        """Begin anew, as `create` does: all positions are dropped, and its clients are told."""
+        source = StreamSource(self._options)
+        return self.store.reset(self.name, source.record(self.name), source.channels(channels))
+
+    def delete(self) -> None:
+        """Remove the tunnel and, where its options are given, what the source holds for it.
+
+        That first: whatever this breaks off at, the tunnel is there until nothing is held for it, and `delete` again
+        goes on. A slot that nobody knows of would keep the server's log for ever.
+        """
+        self.store.get(self.name)
+        if self._options:
+            feed = StreamSource(self._options).feed
+            Renewal(_RELEASE_SECONDS).call(feed.close, feed.is_passing)
+        self.store.delete(self.name)
+
+    def describe(self) -> TunnelView:
+        """Channels, clients, and, where its options are given, how far each channel is behind."""
+        record, state = self.store.get(self.name), self.store.state(self.name)
+        source = None
+        if self._options:
+            source = StreamSource(self._options)
+            source.check(record)
+        return TunnelView(
+            record,
+            tuple(ChannelView(each, _lag(each, source)) for each in state.channels.values()),
+            tuple(state.clients.values()),
+        )
+
+    def consume(
+        self, processor: Processor | Callable[[Delivery], object], *, threads: int = 4, drained: bool = False
+    ) -> None:
+        """Hand every range of this client's channels to `processor`, until `stop`, or an error.
+
+        Several clients, in other threads, processes or hosts, share the channels; when one dies, the others
+        go on from its checkpoints. A range is delivered at least once; (channel, sequence) names it.
+
+        Args:
+            threads: ranges processed at the same time, each of another channel.
+            drained: return when everything that is there has been processed.
+
+        Raises:
+            TunnelError: there is no such tunnel, or it is of another source or schema.
+            Anything: what the processor raised; the range is delivered again next time.
+        """
+        record = self.store.get(self.name)
+        consumer = Consumer(self.store, record, self._options, processor, threads=threads, drained=drained)
+        self._consumer = consumer
+        consumer.run()
+
+    def stop(self) -> None:
+        """End `consume` after the ranges at hand, from another thread."""
+        if self._consumer is not None:
+            self._consumer.stop()
+
+
+def _lag(channel: Channel, source: StreamSource | None) -> FeedLag | None:
+    if channel.is_base:
+        split = base_split(channel)
+        return FeedLag(0, 0) if channel.token == READ else FeedLag(split.rows, split.nbytes)
+    if source is None:
+        return None
+    try:
+        return source.feed.lag(channel.token)
+    except ChannelError:
+        return None

@@ -1,0 +1,119 @@
+"""MySQL to MySQL on one server: this project beside Spark's JDBC source with `rewriteBatchedStatements`.
+
+The target is there and empty, with a primary key, as in production; both copies are appends. Needs the JDBC driver
+(Debian's libmariadb-java).
+"""
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import spark_channel
+from tests.benchmarks.harness import Row, alternate, print_table, ratio
+from tests.servers.mariadb import MariadbServer
+
+ROOT = Path(__file__).resolve().parents[2]
+JAR = Path("/usr/share/java/mariadb-java-client.jar")
+ROWS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROWS", "1500000"))
+ROUNDS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROUNDS", "3"))
+COLUMNS = (
+    "o_orderkey BIGINT PRIMARY KEY, o_custkey BIGINT NOT NULL, o_orderstatus VARCHAR(1) NOT NULL, "
+    "o_totalprice DECIMAL(15,2) NOT NULL, o_orderdate DATE NOT NULL, o_orderpriority VARCHAR(15) NOT NULL, "
+    "o_clerk VARCHAR(15) NOT NULL, o_shippriority INT NOT NULL, o_comment VARCHAR(79) NOT NULL"
+)
+
+
+def session() -> SparkSession:
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    spark = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.log.level", "ERROR")
+        .config("spark.jars", str(JAR))
+        .getOrCreate()
+    )
+    spark_channel.register(spark, progress=False)
+    return spark
+
+
+def fill(server: MariadbServer) -> None:
+    """Rows of the shape of TPC-H's orders."""
+    server.sql(
+        f"CREATE TABLE orders ({COLUMNS}); CREATE TABLE copy ({COLUMNS}); "
+        "INSERT INTO orders SELECT seq * 4, seq * 7919 % 150000, ELT(1 + seq % 3, 'O', 'F', 'P'), "
+        "seq * 7919 % 50000000 / 100, "
+        "'1992-01-01' + INTERVAL seq % 2400 DAY, ELT(1 + seq % 5, '1-URGENT', '2-HIGH', '3-MEDIUM', '4-NOT SPECIFIED', "
+        "'5-LOW'), CONCAT('Clerk#', LPAD(seq % 1000, 9, '0')), 0, CONCAT('carefully final deposits among ', MD5(seq)) "
+        f"FROM seq_1_to_{ROWS}",
+        database="shop",
+    )
+
+
+def transfer(spark: SparkSession, server: MariadbServer) -> None:
+    server.sql("TRUNCATE copy", database="shop")
+    end = {"name": "mysql", **server.login}
+    reader, writer = {**end, "dbtable": "orders"}, {**end, "dbtable": "copy"}
+    spark_channel.transfer(spark, reader, writer, channels=2, commit="task")
+    arrived(server)
+
+
+def copy(spark: SparkSession, server: MariadbServer, form: str) -> None:
+    server.sql("TRUNCATE copy", database="shop")
+    login: dict[str, Any] = dict(server.login)
+    read: dict[str, Any] = {"dbtable": "orders", "numPartitions": 2}
+    write: dict[str, Any] = {"dbtable": "copy"}
+    if form == "jdbc":
+        login["url"] = (
+            f"jdbc:{login['url']}?rewriteBatchedStatements=true"  # Spark quotes names rightly for mysql: alone
+        )
+        read |= {
+            "partitionColumn": "o_orderkey",
+            "lowerBound": 1,
+            "upperBound": 4 * ROWS,
+            "fetchsize": 10_000,
+        }
+        write |= {"batchsize": 10_000}
+        login["driver"] = "org.mariadb.jdbc.Driver"
+    frame = spark.read.format(form).options(**login, **read).load()
+    frame.write.format(form).options(**login, **write).mode("append").save()
+    arrived(server)
+
+
+def arrived(server: MariadbServer) -> None:
+    found = server.sql("SELECT COUNT(*), COUNT(DISTINCT o_orderkey) FROM copy", database="shop")
+    assert found == f"{ROWS}\t{ROWS}", found
+
+
+def main() -> list[Row]:
+    if not JAR.exists():
+        raise RuntimeError(f"there is no {JAR}: install Debian's libmariadb-java")
+    server = MariadbServer.create()
+    try:
+        fill(server)
+        spark = session()
+        try:
+            jdbc, ours = alternate(
+                lambda: copy(spark, server, "jdbc"), lambda: transfer(spark, server), ROUNDS
+            )
+            again, frames = alternate(
+                lambda: copy(spark, server, "jdbc"), lambda: copy(spark, server, "channel"), ROUNDS
+            )
+        finally:
+            spark.stop()
+    finally:
+        server.close()
+    best = f"JDBC {min(jdbc):.1f} s, ours {min(ours):.1f} s at best"
+    note = f"{ROWS:,} rows of orders; {best}; commit=task"
+    return [
+        Row("MySQL to MySQL: JDBC / transfer", ratio(jdbc, ours), ">= 1.3", "x", note),
+        Row("MySQL to MySQL: JDBC / our DataFrame path", ratio(again, frames), "", "x", "commit=task"),
+    ]
+
+
+if __name__ == "__main__":
+    print_table(main())

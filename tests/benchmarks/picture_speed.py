@@ -1,0 +1,263 @@
+"""The README's picture: rows that arrive in a PostgreSQL table, of a Spark JDBC job, under DataX's rule, and ours.
+
+    python -m tests.benchmarks.picture_speed [--out docs/images/speed.png]
+
+The same rows go from one table into another on one server, three times, two tasks at once: by Spark's JDBC
+source, which knows no limit; by DataX's flow control; by `transfer` with `rows_per_second`.
+
+Measured
+    The growth of the target's file (`pg_relation_size`), asked for by a session of its own every 50 ms. All rows
+    have one width, so that pages are rows, also of transactions that are not committed yet. Time 0 is the first row.
+DataX
+    Its rule (see `datax`), in real time, in two channels of half the limit each, as DataX deals them. Around the rule,
+    what DataX does: batches of 32 records, a queue of 512, a writer that sends 2 048 at once. The reading and
+    writing are ADBC's here, so this is DataX's rule, not DataX.
+
+Needs the server and the JDBC driver that `.ci/servers` installs.
+"""
+
+import argparse
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import pairwise
+from pathlib import Path
+from queue import Queue
+from typing import Any
+
+import pyarrow as pa
+from adbc_driver_postgresql import dbapi
+from pyspark.sql import SparkSession
+
+import spark_channel
+from tests.benchmarks.datax import DataxChannel
+from tests.benchmarks.harness import Row, print_table
+from tests.servers.postgres import PostgresServer
+
+ROOT = Path(__file__).resolve().parents[2]
+JAR = Path("/usr/share/java/postgresql.jar")
+ROWS = 200_000
+LIMIT = 20_000
+CHANNELS = 2
+ASKED_EVERY = 0.05
+BIN = 0.25
+DATAX_BATCH, DATAX_QUEUE, DATAX_WRITE = 32, 512, 2048
+COLUMNS = "id bigint NOT NULL, customer bigint NOT NULL, total double precision NOT NULL, note text NOT NULL"
+
+Arrivals = list[tuple[float, float]]
+"""(seconds, rows that have arrived by then)."""
+
+
+class Target:
+    """The table that fills, and the witness of it."""
+
+    def __init__(self, server: PostgresServer) -> None:
+        self.server = server
+        self.uri = f"postgresql://{server.user}:{server.password}@127.0.0.1:{server.port}/postgres"
+        server.psql(f"CREATE TABLE orders ({COLUMNS})")
+        server.psql(
+            "INSERT INTO orders SELECT n, n % 997, n % 9973, lpad(n::text, 40, '.') "
+            f"FROM generate_series(1, {ROWS}) AS n"
+        )
+        server.psql("ALTER TABLE orders ADD PRIMARY KEY (id); VACUUM ANALYZE orders")
+
+    def fill(self, work: Callable[[], object]) -> Arrivals:
+        """Run `work` into an empty table; what arrived when."""
+        self.server.psql(
+            f"SET client_min_messages = error; DROP TABLE IF EXISTS copy; CREATE TABLE copy ({COLUMNS}); CHECKPOINT"
+        )
+        ended = threading.Event()
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(self._watch, ended)
+            try:
+                work()
+            finally:
+                ended.set()
+            sizes = watching.result()
+        assert self.server.psql("SELECT count(*), count(DISTINCT id) FROM copy") == f"{ROWS}|{ROWS}"
+        return _rows(sizes)
+
+    def _watch(self, ended: threading.Event) -> Arrivals:
+        seen: Arrivals = []
+        with closing(dbapi.connect(self.uri, autocommit=True)) as connection, connection.cursor() as cursor:
+            while not ended.wait(ASKED_EVERY):
+                seen.append((time.monotonic(), self._size(cursor)))
+            seen.append((time.monotonic(), self._size(cursor)))
+        return seen
+
+    @staticmethod
+    def _size(cursor: Any) -> float:
+        cursor.execute("SELECT pg_relation_size('copy')")
+        (size,) = cursor.fetchone()
+        return float(size)
+
+
+def _rows(sizes: Arrivals) -> Arrivals:
+    """Rows since the first one, for the file's sizes."""
+    begin = max((at for at, size in sizes if size == 0), default=sizes[0][0])
+    scale = ROWS / sizes[-1][1]
+    return [(0.0, 0.0), *((at - begin, size * scale) for at, size in sizes if at > begin)]
+
+
+def speeds(arrivals: Arrivals, width: float) -> tuple[list[float], list[float]]:
+    """Edges of windows of `width` seconds, and the mean speed in each, up to the last row."""
+    last = next(at for at, rows in arrivals if rows >= ROWS)
+    edges = [number * width for number in range(int(last / width) + 2)]
+    reached = [_at(arrivals, edge) for edge in edges]
+    return edges, [(b - a) / width for a, b in pairwise(reached)]
+
+
+def _at(arrivals: Arrivals, when: float) -> float:
+    for (start, before), (end, after) in pairwise(arrivals):
+        if start <= when < end:
+            return before + (after - before) * (when - start) / (end - start)
+    return arrivals[-1][1]
+
+
+def worst_second(arrivals: Arrivals) -> float:
+    """The most rows in any second."""
+    return max(_at(arrivals, at + 1.0) - rows for at, rows in arrivals)
+
+
+def jdbc(spark: SparkSession, server: PostgresServer) -> None:
+    login = {
+        "url": f"jdbc:{server.url}?reWriteBatchedInserts=true",
+        "user": server.user,
+        "password": server.password,
+        "driver": "org.postgresql.Driver",
+    }
+    split = {
+        "partitionColumn": "id",
+        "lowerBound": "1",
+        "upperBound": str(ROWS),
+        "numPartitions": str(CHANNELS),
+    }
+    frame = spark.read.format("jdbc").options(dbtable="orders", fetchsize="10000", **login, **split).load()
+    frame.write.format("jdbc").options(dbtable="copy", batchsize="10000", **login).mode("append").save()
+
+
+def ours(spark: SparkSession, server: PostgresServer) -> None:
+    spark_channel.transfer(
+        spark,
+        reader={"name": "postgresql", "dbtable": "orders", **server.login},
+        writer={"name": "postgresql", "dbtable": "copy", **server.login},
+        channels=CHANNELS,
+        rows_per_second=LIMIT,
+        commit="task",
+    )
+
+
+def datax(target: Target) -> None:
+    share = ROWS // CHANNELS
+    with ThreadPoolExecutor(2 * CHANNELS) as pool:
+        for number in range(CHANNELS):
+            queue: Queue[pa.RecordBatch | None] = Queue(DATAX_QUEUE // DATAX_BATCH)
+            pool.submit(_datax_writer, target, queue)
+            pool.submit(_datax_reader, target, queue, number * share + 1, (number + 1) * share)
+
+
+def _datax_reader(target: Target, queue: "Queue[pa.RecordBatch | None]", first: int, last: int) -> None:
+    rule = DataxChannel(rows_per_second=LIMIT // CHANNELS, last_ms=int(time.time() * 1000))
+    with closing(dbapi.connect(target.uri)) as connection, connection.cursor() as cursor:
+        cursor.execute(f"SELECT * FROM orders WHERE id BETWEEN {first} AND {last}")
+        for batch in cursor.fetch_record_batch():
+            for start in range(0, batch.num_rows, DATAX_BATCH):
+                part = batch.slice(start, DATAX_BATCH)
+                queue.put(part)
+                time.sleep(rule.push(part.num_rows, part.nbytes, time.time()))
+    queue.put(None)
+
+
+def _datax_writer(target: Target, queue: "Queue[pa.RecordBatch | None]") -> None:
+    with closing(dbapi.connect(target.uri)) as connection, connection.cursor() as cursor:
+        held: list[pa.RecordBatch] = []
+        while (batch := queue.get()) is not None:
+            held.append(batch)
+            if len(held) * DATAX_BATCH >= DATAX_WRITE:
+                _send(cursor, held)
+        _send(cursor, held)
+        connection.commit()
+
+
+def _send(cursor: Any, held: list[pa.RecordBatch]) -> None:
+    if held:
+        cursor.adbc_ingest("copy", pa.Table.from_batches(held), mode="append")
+        held.clear()
+
+
+def draw(measured: dict[str, Arrivals], out: Path) -> None:
+    """One panel a job, the same axes for all."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(9, 3.2), layout="constrained", dpi=160)
+    panels = figure.subplots(1, len(measured), sharey=True)
+    colours = ("tab:gray", "tab:orange", "tab:blue")
+    for axes, colour, (name, arrivals) in zip(panels, colours, measured.items(), strict=True):
+        edges, heights = speeds(arrivals, BIN)
+        axes.stairs([each / 1000 for each in heights], edges, fill=True, color=colour, alpha=0.75)
+        axes.axhline(LIMIT / 1000, color="tab:red", linestyle="--", linewidth=1)
+        axes.set_title(f"{name}\nworst second {worst_second(arrivals) / LIMIT:.2g}x the limit", fontsize=9)
+        axes.set_xlim(0, 1.1 * ROWS / LIMIT)
+        axes.set_xlabel("seconds since the first row")
+        axes.spines[["top", "right"]].set_visible(False)
+    panels[0].set_ylabel("thousand rows/s at the target")
+    panels[0].annotate(
+        f"limit {LIMIT:,} rows/s".replace(",", " "), (0.97, LIMIT / 1000), xycoords=("axes fraction", "data"),
+        xytext=(0, 3), textcoords="offset points", ha="right", color="tab:red", fontsize=8,
+    )  # fmt: skip
+    figure.savefig(out)
+
+
+def measure() -> dict[str, Arrivals]:
+    """What arrived when, by the name of the panel."""
+    assert JAR.exists(), f"no {JAR}: run .ci/servers"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    server = PostgresServer.create()
+    spark = None
+    try:
+        target = Target(server)
+        spark = (
+            SparkSession.builder.master(f"local[{CHANNELS}]")
+            .config("spark.jars", str(JAR))
+            .config("spark.driver.extraClassPath", str(JAR))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
+        spark_channel.register(spark, progress=False)
+        session = spark
+        jobs: dict[str, Callable[[], None]] = {
+            "Spark JDBC": lambda: jdbc(session, server),
+            "DataX's flow control (its rule, run here)": lambda: datax(target),
+            "spark-channel, rows_per_second=20_000": lambda: ours(session, server),
+        }
+        target.fill(jobs["Spark JDBC"])  # warms the JVM and the server
+        return {name: target.fill(work) for name, work in jobs.items()}
+    finally:
+        if spark is not None:
+            spark.stop()
+        server.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Measures and draws the README's picture.")
+    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "images" / "speed.png")
+    out = parser.parse_args().out
+    measured = measure()
+    draw(measured, out)
+    rows = []
+    for name, arrivals in measured.items():
+        last = next(at for at, rows in arrivals if rows >= ROWS)
+        rows.append(Row(f"{name}: mean", ROWS / last / LIMIT, unit="x the limit"))
+        rows.append(Row(f"{name}: worst second", worst_second(arrivals) / LIMIT, unit="x the limit"))
+    print_table(rows)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""A program that interrupts a channel with real signals, and says what it found; run by `test_interrupts`.
+
+A timer of the operating system raises `KeyboardInterrupt` in the main thread, a little later each time, until
+the work ends first. So every step is hit where CPython delivers signals, and nowhere else.
+"""
+
+import faulthandler
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable
+
+from spark_channel.channel import MemoryChannel, TransactionState, Wait
+from tests.channel.helpers import numbers, rows
+
+ROWS = 3
+STEPS = 600
+
+
+class TwoRows:
+    """A limiter that takes two rows at once, and each payment at once: the channel alone is under test."""
+
+    def slice_size(self) -> tuple[int | None, int | None]:
+        return 2, None
+
+    def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> "TwoRows":
+        return self
+
+    def remaining(self) -> Wait:
+        return Wait(0.0)
+
+    def cancel(self) -> None:
+        pass
+
+
+def push_and_pull(channel: MemoryChannel) -> None:
+    channel.push(rows(ROWS))
+    channel.pull_all(2)
+    channel.drain()
+
+
+def push_in_slices(channel: MemoryChannel) -> None:
+    channel.push(rows(8))
+    channel.pull()
+
+
+def exchange(channel: MemoryChannel) -> None:
+    with channel.transaction() as transaction:
+        transaction.put(rows(ROWS))
+        transaction.take()
+    with channel.transaction() as transaction:
+        transaction.take()
+
+
+def resize(channel: MemoryChannel) -> None:
+    channel.push(rows(ROWS))
+    channel.resize(capacity_rows=50)
+    channel.resize(capacity_rows=100)
+
+
+WORKS: dict[str, tuple[Callable[[], MemoryChannel], Callable[[MemoryChannel], None]]] = {
+    "push_and_pull": (lambda: MemoryChannel(100, keep_alive=0), push_and_pull),
+    "push_in_slices": (lambda: MemoryChannel(100, limiter=TwoRows()), push_in_slices),
+    "exchange": (lambda: MemoryChannel(100, keep_alive=0), exchange),
+    "resize": (lambda: MemoryChannel(100, keep_alive=0), resize),
+}
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def interrupt(work: Callable[[], object], after: float) -> bool:
+    """Was it interrupted before its end?"""
+    try:
+        signal.setitimer(signal.ITIMER_REAL, after)
+        work()
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def lets_through(use: Callable[[], object]) -> bool:
+    try:
+        use()
+    except KeyboardInterrupt:
+        return False
+    return True
+
+
+def check(channel: MemoryChannel) -> bool:
+    """Has it failed? If not, it holds what it says and goes on as if nothing had been."""
+    left: list[int] = []
+    lock = channel._core._lock
+    assert lock.acquire(timeout=5), "the lock stayed locked"
+    lock.release()
+    transaction = channel.transaction()
+    if transaction.state is TransactionState.OPEN:
+        transaction.rollback()
+    if transaction.state is not TransactionState.CLOSED:
+        transaction.close()
+    if not lets_through(lambda: left.extend(numbers(channel.drain()))):
+        assert not lets_through(channel.pull), "a failed channel gave something"
+        assert not lets_through(lambda: channel.push(rows(1))), "a failed channel took something"
+        return True
+    s = channel.statistics()
+    assert s.rows_pushed == s.rows_pulled + s.rows_stored, s
+    assert s.bytes_pushed == s.bytes_pulled + s.bytes_stored, s
+    assert (s.rows_stored, s.bytes_stored, s.rows_reserved, s.bytes_reserved, s.rows_held) == (
+        0,
+        0,
+        0,
+        0,
+        0,
+    ), s
+    core = channel._core
+    waiting = [*core._claims, *core._readers, *core._payers, *core._sleeping]
+    assert waiting == []
+    assert left == sorted(left), left
+    assert channel.push(rows(2, 7)) is True
+    assert numbers(channel.drain()) == [7, 8]
+    return False
+
+
+def sweep(make: Callable[[], MemoryChannel], work: Callable[[MemoryChannel], None]) -> dict[str, int]:
+    quickest = min(seconds(lambda: work(make())) for _ in range(200))
+    found = {"untouched": 0, "failed": 0, "whole": 0}
+    for step in range(STEPS):
+        channel = make()
+        after = max(1e-6, 1.5 * quickest * step / STEPS)
+        hit = interrupt(lambda c=channel: work(c), after)  # type: ignore[misc]
+        found["untouched" if not hit else "failed" if check(channel) else "whole"] += 1
+    return found
+
+
+if __name__ == "__main__":
+    sys.unraisablehook = lambda _: None  # CPython swallows what interrupts a destructor, and says so
+    faulthandler.dump_traceback_later(50, exit=True)
+    signal.signal(signal.SIGALRM, signal.default_int_handler)
+    print(json.dumps(sweep(*WORKS[sys.argv[1]])))

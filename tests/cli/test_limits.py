@@ -1,0 +1,138 @@
+"""`spark-channel limits` on a limit that is there: looked at, changed, paused; and what `serve` refuses."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_channel.cli.limits import limits
+from spark_channel.errors import OptionError
+from spark_channel.limits import Join
+from spark_channel.service import SharedLimit
+from tests.cli.test_cli import run
+
+
+@pytest.fixture(autouse=True)
+def runtime_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+
+
+@pytest.fixture
+def orders() -> Iterator[SharedLimit]:
+    """A limit with one client of one job."""
+    with SharedLimit("orders-db", rows_per_second="50k") as limit:
+        limit._serving().limits.handle(Join("orders-db", "nightly", "task 0"))
+        yield limit
+
+
+def command(*arguments: str) -> str:
+    """stdout of `spark-channel limits ARGUMENTS`, which ends with 0; in this process."""
+    done = CliRunner().invoke(limits, arguments, env={"COLUMNS": "200"}, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_a_limit_is_listed_and_shown_with_who_uses_it(orders: SharedLimit) -> None:
+    with SharedLimit("files", bytes_per_second="64MB"):
+        listed = [line for line in command("list").splitlines() if "files" in line or "orders-db" in line]
+    assert [cell.strip() for cell in listed[0].split("│")[1:4]] == ["files", "unlimited", "64M"]
+    assert [cell.strip() for cell in listed[1].split("│")[1:-1]] == [
+        "orders-db", "50k", "unlimited", "50k", "1", "1", "0", "open",
+    ]  # fmt: skip
+    shown = command("show", "orders-db")
+    assert "limit orders-db: 50k rows/s, unlimited bytes/s, open; 1 jobs, 1 clients, 0 wait" in shown
+    (client,) = [line for line in shown.splitlines() if "task 0" in line]
+    name, job, rows, nbytes, waits = (cell.strip() for cell in client.split("│")[1:-1])
+    assert (name, job, nbytes, waits) == ("task 0", "nightly", "unlimited", "-")
+    assert rows in ("50k", "0"), "its grant, or that it ran out meanwhile"
+
+
+def test_a_limit_is_set_and_what_is_left_out_stays(orders: SharedLimit) -> None:
+    assert "10k rows/s, unlimited bytes/s" in command("set", "orders-db", "--rows-per-second", "10k")
+    assert "10k rows/s, 64M bytes/s" in command("set", "orders-db", "--bytes-per-second", "64MB")
+    assert "20k rows/s, 32M bytes/s" in command(
+        "set", "orders-db", "--rows-per-second", "20k", "--bytes-per-second", "32MB"
+    )
+    status = orders.status()
+    assert (status.rows_per_second, status.bytes_per_second) == (20_000, 32_000_000)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "give --rows-per-second"),
+        (["--rows-per-second", "64MB"], "'64MB'"),
+        (["--bytes-per-second", "0"], "'0'"),
+    ],
+)
+def test_a_change_that_makes_no_sense_changes_nothing(
+    orders: SharedLimit, arguments: list[str], said: str
+) -> None:
+    done = CliRunner().invoke(limits, ["set", "orders-db", *arguments], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert said in done.output
+    assert orders.status().rows_per_second == 50_000
+
+
+def test_a_limit_is_paused_and_resumed(orders: SharedLimit) -> None:
+    assert "50k rows/s, unlimited bytes/s, paused" in command("pause", "orders-db")
+    assert orders.status().paused
+    assert "paused" in command("list")
+    assert "50k rows/s, unlimited bytes/s, open" in command("resume", "orders-db")
+    assert not orders.status().paused
+
+
+SERVE = ("serve", "orders-db", "--rows-per-second", "5", "--probe-query", "SELECT 1")
+
+
+def refused(*arguments: str) -> str:
+    """What `serve` with these arguments says before it ends; in this process."""
+    done = CliRunner().invoke(limits, [*SERVE, *arguments], env={"COLUMNS": "200"})
+    assert done.exit_code == 2 or isinstance(done.exception, OptionError), done.output
+    return f"{done.output}{done.exception}"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--probe-url", "postgresql://watch:secret-0123@db1/orders"),
+        ("--probe-url", "jdbc:mysql://db1/orders?user=watch&password=secret-0123"),
+        ("--probe-url", "postgresql://db1/orders", "--probe-password", "secret-0123"),
+    ],
+)
+def test_a_password_in_the_command_is_refused_and_not_repeated(arguments: tuple[str, ...]) -> None:
+    out = refused(*arguments)
+    assert "${env:NAME}" in out
+    assert "secret-0123" not in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--probe-url", "postgresql://watch:${env:NO_SUCH_PW}@db1/orders"), "NO_SUCH_PW is not set"),
+        (
+            (
+                "--probe-url",
+                "mysql://db1/orders",
+                "--probe-user",
+                "watch",
+                "--probe-password",
+                "${file:/no/pw}",
+            ),
+            "/no/pw: No such file",
+        ),
+        (("--probe-url", "gopher://db1/orders"), "scheme 'gopher'"),
+        (("--probe-password", "${env:PW}"), "--probe-url and --probe-query go together"),
+        (("--probe-policy", "fly"), "'hold', 'lower', 'pause'"),
+    ],
+)
+def test_a_probe_that_cannot_be_is_refused_before_it_serves(arguments: tuple[str, ...], said: str) -> None:
+    assert said in refused(*arguments)
+
+
+def test_what_is_refused_is_told_in_a_line_and_ends_with_2() -> None:
+    out = run("limits", *SERVE, "--probe-url", "postgresql://watch:${env:NO_SUCH_PW}@db1/orders", code=2)
+    assert out.startswith("spark-channel: ")
+    assert "NO_SUCH_PW is not set" in out

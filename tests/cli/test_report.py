@@ -1,0 +1,44 @@
+"""`spark-channel report FILE`."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from spark_channel.cli.app import app
+from spark_channel.progress import Sample, TransferReport
+
+REPORT = TransferReport(
+    job="j",
+    kind="transfer",
+    phase="done",
+    started_at="2026-01-01T00:00:00+00:00",
+    seconds=4.0,
+    rows=300,
+    bytes=2400,
+    rows_moved=300,
+    bytes_moved=2400,
+    rows_per_second_limit=100,
+    samples=(Sample(3.0, 100.0, 800.0),),
+)
+
+
+def test_a_kept_report_is_shown_and_drawn(tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    (tmp_path / "r.json").write_text(REPORT.to_json())
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "r.json"), "--picture", str(tmp_path / "r.svg")])
+    assert done.exit_code == 0, done.output
+    assert str(REPORT) in done.output
+    assert (tmp_path / "r.svg").read_text().startswith("<svg")
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [(None, "cannot be read: No such file"), ("[]", "no report"), ('{"x": 1}', "no report")],
+)
+def test_what_is_no_report_is_bad_input(tmp_path: Path, content: str | None, says: str) -> None:
+    if content is not None:
+        (tmp_path / "r.json").write_text(content)
+    done = CliRunner().invoke(app, ["report", str(tmp_path / "r.json")])
+    assert done.exit_code == 2
+    assert says in done.output

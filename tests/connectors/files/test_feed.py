@@ -1,0 +1,162 @@
+"""Files that arrive, as a change feed."""
+
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.errors import OptionError, SchemaError, SourceError
+
+NO_LIMIT = FeedLimit()
+SECOND = 1_000_000_000
+START = 1_700_000_000 * SECOND
+
+
+def arrive(folder: Path, name: str, rows: list[int], *, at: int = 0, **columns: Any) -> Path:
+    path = folder / name
+    pq.write_table(pa.table({"n": pa.array(rows, pa.int64()), **columns}), path)
+    os.utime(path, ns=(START + at * SECOND, START + at * SECOND))
+    return path
+
+
+def feed_of(folder: Path, partitions: int = 1, late: float | None = None, **options: str) -> ChangeFeed:
+    reader, _ = load_reader({"reader": "parquet", "path": str(folder), **options})
+    return reader.feed(FeedOptions(partitions=partitions, late_seconds=late))
+
+
+def rows(feed: ChangeFeed, after: Any, upto: Any) -> list[int]:
+    copy: ChangeFeed = pickle.loads(pickle.dumps(feed))
+    splits = feed.changes(after, upto)
+    return sorted(n for s in splits for b in copy.read(s) for n in b.column("n").to_pylist())
+
+
+def test_files_that_arrive_are_read_once(tmp_path: Path) -> None:
+    arrive(tmp_path, "a.parquet", [1, 2], at=1)
+    feed = feed_of(tmp_path)
+    (start,) = feed.earliest()
+    (first,) = feed.now()
+    assert rows(feed, start, first) == [1, 2]
+    assert feed.latest(first, NO_LIMIT) == first
+    arrive(tmp_path, "b.parquet", [3], at=5)
+    arrive(tmp_path, "_hidden.parquet", [9], at=5)
+    second = feed.latest(first, NO_LIMIT)
+    assert rows(feed, first, second) == [3]
+    arrive(tmp_path, "c.parquet", [4], at=9)
+    assert rows(feed, first, second) == [3], "a range stays what it was"
+
+
+def test_a_file_that_arrives_late_is_found(tmp_path: Path) -> None:
+    arrive(tmp_path, "a.parquet", [1], at=1000)
+    feed = feed_of(tmp_path, late=60)
+    (token,) = feed.now()
+    arrive(tmp_path, "older.parquet", [2], at=950)
+    arrive(tmp_path, "ancient.parquet", [3], at=900)
+    assert rows(feed, token, feed.latest(token, NO_LIMIT)) == [2]
+
+
+def test_a_limit_takes_the_oldest_files_and_at_least_one(tmp_path: Path) -> None:
+    for number in range(5):
+        arrive(tmp_path, f"{number}.parquet", [number] * 10, at=number)
+    feed = feed_of(tmp_path)
+    token, seen = feed.earliest()[0], []
+    while (end := feed.latest(token, FeedLimit(rows=25))) != token:
+        seen.append(rows(feed, token, end))
+        token = end
+    assert seen == [[0] * 10 + [1] * 10, [2] * 10 + [3] * 10, [4] * 10]
+    tight = feed.latest(feed.earliest()[0], FeedLimit(nbytes=1))
+    assert rows(feed, feed.earliest()[0], tight) == [0] * 10
+
+
+def test_a_text_file_counts_its_lines_under_a_limit(tmp_path: Path) -> None:
+    for number in range(3):
+        (tmp_path / f"{number}.jsonl").write_text('{"n": 1}\n' * 10)
+        os.utime(tmp_path / f"{number}.jsonl", ns=(START + number, START + number))
+    reader, _ = load_reader({"reader": "json", "path": str(tmp_path)})
+    feed = reader.feed(FeedOptions())
+    token = feed.latest(feed.earliest()[0], FeedLimit(rows=20))
+    assert len(rows(feed, feed.earliest()[0], token)) == 20
+
+
+def test_partitions_deal_the_files_out(tmp_path: Path) -> None:
+    for number in range(20):
+        arrive(tmp_path, f"{number}.parquet", [number], at=number)
+    feed = feed_of(tmp_path, partitions=3)
+    starts, ends = feed.earliest(), feed.now()
+    parts = [rows(feed, start, end) for start, end in zip(starts, ends, strict=True)]
+    assert sorted(n for part in parts for n in part) == list(range(20))
+    assert all(parts)
+
+
+def test_base_and_changes_cover_every_file_once(tmp_path: Path) -> None:
+    arrive(tmp_path, "a.parquet", [1], at=1)
+    feed = feed_of(tmp_path, partitions=2)
+    tokens = feed.now()
+    arrive(tmp_path, "b.parquet", [2], at=2)
+    base = [n for s in feed.base(tokens, 2) for b in feed.read(s) for n in b.column("n").to_pylist()]
+    assert base == [1]
+    after = [n for token in tokens for n in rows(feed, token, feed.latest(token, NO_LIMIT))]
+    assert after == [2]
+
+
+def test_lag_is_told_in_bytes_and_seconds(tmp_path: Path) -> None:
+    path = arrive(tmp_path, "a.parquet", [1], at=1)
+    feed = feed_of(tmp_path)
+    lag = feed.lag(feed.earliest()[0])
+    assert lag.nbytes == path.stat().st_size
+    assert lag.seconds is not None
+    assert lag.seconds > 1000
+    assert feed.lag(feed.now()[0]).nbytes == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "message"),
+    [
+        ({"m": pa.array([1])}, "new column 'm'"),
+        ({"n": pa.array(["text"])}, "column 'n' as string; its stream began with int64"),
+        ({"n": None, "k": pa.array([1])}, "new column 'k'"),
+    ],
+)
+def test_a_file_with_other_columns_is_an_error(tmp_path: Path, columns: Any, message: str) -> None:
+    arrive(tmp_path, "a.parquet", [1], at=1)
+    feed = feed_of(tmp_path)
+    (token,) = feed.now()
+    made = {"n": pa.array([2], pa.int64()), **columns}
+    pq.write_table(pa.table({k: v for k, v in made.items() if v is not None}), tmp_path / "b.parquet")
+    with pytest.raises(SchemaError, match=message):
+        feed.latest(token, NO_LIMIT)
+
+
+def test_a_file_without_a_column_is_an_error(tmp_path: Path) -> None:
+    arrive(tmp_path, "a.parquet", [1], at=1, m=pa.array([1]))
+    feed = feed_of(tmp_path)
+    (token,) = feed.now()
+    arrive(tmp_path, "b.parquet", [1], at=2)
+    with pytest.raises(SchemaError, match="lacks column 'm'"):
+        feed.latest(token, NO_LIMIT)
+
+
+@pytest.mark.parametrize("token", [{}, {"cursor": 1}, {"part": 3, "parts": 2, "until": 0, "recent": []}])
+def test_a_damaged_token_is_named(tmp_path: Path, token: dict[str, Any]) -> None:
+    arrive(tmp_path, "a.parquet", [1])
+    with pytest.raises(SourceError, match="no position among arriving files"):
+        feed_of(tmp_path).latest(token, NO_LIMIT)
+
+
+def test_an_offset_from_the_future_is_an_error(tmp_path: Path) -> None:
+    arrive(tmp_path, "a.parquet", [1])
+    ahead = {"part": 0, "parts": 1, "until": 10**19, "recent": []}
+    with pytest.raises(SourceError, match="more than a day ahead"):
+        feed_of(tmp_path).latest(ahead, NO_LIMIT)
+
+
+def test_files_have_no_cursor_column(tmp_path: Path) -> None:
+    arrive(tmp_path, "a.parquet", [1])
+    reader, _ = load_reader({"reader": "parquet", "path": str(tmp_path)})
+    with pytest.raises(OptionError, match="'cursorColumn' is for tables"):
+        reader.feed(FeedOptions(cursor_column="n"))

@@ -1,0 +1,315 @@
+"""Logical replication as a change feed, held against what PostgreSQL's own tools say."""
+
+import itertools
+import subprocess
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.errors import OptionError, SchemaError, SourceError
+from tests.servers.postgres import PostgresServer, programs
+
+NO_LIMIT = FeedLimit()
+_numbers = itertools.count()
+
+
+class Table:
+    """A table with a publication and a slot of its own."""
+
+    def __init__(
+        self, server: PostgresServer, columns: str = "id int PRIMARY KEY, item text, n numeric(8,2)"
+    ):
+        self.server = server
+        self.name = f"followed_{next(_numbers)}"
+        server.psql(
+            f"CREATE TABLE {self.name} ({columns}); CREATE PUBLICATION {self.name} FOR TABLE {self.name}"
+        )
+
+    def run(self, statement: str) -> None:
+        self.server.psql(statement.replace("$t", self.name))
+
+    def feed(self, **options: Any) -> ChangeFeed:
+        given = {**self.server.login, "dbtable": self.name, **options.pop("reader", {})}
+        reader, _ = load_reader(given)
+        return reader.feed(FeedOptions(**{"slot": self.name, "publication": self.name, **options}))
+
+    def drop(self) -> None:
+        self.server.psql(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            f"WHERE slot_name LIKE '{self.name}%'; "
+            f"DROP PUBLICATION IF EXISTS {self.name}; DROP TABLE {self.name}"
+        )
+
+
+@pytest.fixture
+def table(postgres_server: PostgresServer) -> Iterator[Table]:
+    made = Table(postgres_server)
+    yield made
+    made.drop()
+
+
+def rows(feed: ChangeFeed, after: Any, upto: Any) -> list[dict[str, Any]]:
+    return [
+        row for split in feed.changes(after, upto) for batch in feed.read(split) for row in batch.to_pylist()
+    ]
+
+
+def brief(found: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    return [(row["_op"], row["id"], row["item"]) for row in found]
+
+
+def test_every_change_comes_in_commit_order(table: Table) -> None:
+    feed = table.feed()
+    (start,) = feed.now()
+    assert feed.latest(start, NO_LIMIT) == start
+    table.run(
+        "INSERT INTO $t VALUES (1, 'a', 1.25), (2, NULL, NULL); UPDATE $t SET item = 'b' WHERE id = 1; "
+        "UPDATE $t SET id = 3 WHERE id = 1; DELETE FROM $t WHERE id = 2; TRUNCATE $t; "
+        "BEGIN; INSERT INTO $t VALUES (9, 'never', 0); ROLLBACK"
+    )
+    end = feed.latest(start, NO_LIMIT)
+    found = rows(feed, start, end)
+    assert brief(found) == [
+        ("insert", 1, "a"), ("insert", 2, None), ("update", 1, "b"), ("delete", 1, None), ("update", 3, "b"),
+        ("delete", 2, None), ("truncate", None, None),
+    ]  # fmt: skip
+    assert str(found[0]["n"]) == "1.25"
+    assert [row["_lsn"] for row in found] == sorted(row["_lsn"] for row in found)
+    assert found[0]["_commit_ts"] is not None
+    assert rows(feed, start, end) == found, "a range can be read again"
+    feed.settle(end)
+    assert feed.latest(end, NO_LIMIT) == end
+    with pytest.raises(SourceError, match="another reader has advanced it"):
+        feed.latest(start, NO_LIMIT)
+
+
+def test_a_limit_cuts_between_transactions(table: Table) -> None:
+    feed = table.feed()
+    (token,) = feed.now()
+    for number in range(6):
+        table.run(f"INSERT INTO $t VALUES ({number}, 'x', 0), ({number + 100}, 'y', 0)")
+    seen = []
+    while (end := feed.latest(token, FeedLimit(rows=5))) != token:
+        seen.append(len(rows(feed, token, end)))
+        feed.settle(end)
+        token = end
+    assert sum(seen) == 12
+    assert len(seen) >= 3
+    assert all(count % 2 == 0 for count in seen)
+
+
+@pytest.mark.parametrize("limit", [FeedLimit(rows=5), NO_LIMIT])
+def test_a_slot_that_lags_behind_the_checkpoint_hides_nothing(table: Table, limit: FeedLimit) -> None:
+    """As a client leaves it that was killed after its checkpoint, before the slot was advanced."""
+    feed = table.feed()
+    (token,) = feed.now()
+    for number in range(20):
+        table.run(f"INSERT INTO $t VALUES ({number}, 'x', 0)")
+    token = feed.latest(token, NO_LIMIT)
+    assert feed.latest(token, limit) == token
+    table.run("INSERT INTO $t VALUES (100, 'y', 0)")
+    end = feed.latest(token, limit)
+    assert brief(rows(feed, token, end)) == [("insert", 100, "y")]
+
+
+def test_base_and_changes_hold_every_row(table: Table) -> None:
+    table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 100) i")
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("UPDATE $t SET item = 'new' WHERE id <= 10")
+    base = [row for s in feed.base([token], 2) for b in feed.read(s) for row in b.to_pylist()]
+    assert {row["_op"] for row in base} == {"insert"}
+    state = {row["id"]: row["item"] for row in base}
+    state |= {row["id"]: row["item"] for row in rows(feed, token, feed.latest(token, NO_LIMIT))}
+    assert state == {n: "new" if n <= 10 else "old" for n in range(1, 101)}
+
+
+def test_types_come_as_a_read_brings_them(postgres_server: PostgresServer) -> None:
+    table = Table(
+        postgres_server,
+        "id bigint PRIMARY KEY, b bool, r real, d double precision, t text, x bytea, day date, tm time, "
+        "ts timestamp, tz timestamptz, j jsonb, u uuid, num numeric(20,4), c char(3), v varchar(9)",
+    )
+    try:
+        feed = table.feed()
+        (token,) = feed.now()
+        table.run(
+            "INSERT INTO $t VALUES (1, true, 1.5, 0.1, E'\\u00e4\\n''', '\\x00ff', '2026-02-03', '12:34:56.789', "
+            "'2026-02-03 04:05:06.000007', '2026-02-03 04:05:06.5+02', '{\"a\": 1}', "
+            "'00000000-0000-0000-0000-000000000001', 12345.6789, 'ab', 'v'), "
+            "(2, false, 'NaN', 'Infinity', '', '', '0001-01-01', '00:00', '1969-12-31 23:59:59', "
+            "'9999-12-31 00:00:00+00', 'null', NULL, -0.0001, '', NULL); INSERT INTO $t (id) VALUES (3)"
+        )
+        changed = rows(feed, token, feed.latest(token, NO_LIMIT))
+        reader, _ = load_reader({**table.server.login, "dbtable": table.name})
+        reader.schema()
+        plain = [row for s in reader.split(1) for b in reader.read(s) for row in b.to_pylist()]
+        names = list(plain[0])
+        assert repr([[row[name] for name in names] for row in changed]) == repr(
+            [[row[name] for name in names] for row in sorted(plain, key=lambda row: row["id"])]
+        )
+    finally:
+        table.drop()
+
+
+def test_the_changes_are_those_of_pg_recvlogical(table: Table) -> None:
+    """PostgreSQL's own client, on a copy of the slot, gives the same changes of the same transactions."""
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run(
+        f"SELECT pg_copy_logical_replication_slot('{table.name}', '{table.name}_copy', false, 'test_decoding')"
+    )
+    for number in range(50):
+        table.run(
+            f"INSERT INTO $t VALUES ({number}, 'item {number}', {number}); "
+            f"UPDATE $t SET item = 'other' WHERE id = {number // 2}; DELETE FROM $t WHERE id = {number - 7}"
+        )
+    end = feed.latest(token, NO_LIMIT)
+    mine = [
+        f"{row['_op'].upper()}:{row['id']}:{row['item'] if row['_op'] != 'delete' else ''}"
+        for row in rows(feed, token, end)
+    ]
+    done = subprocess.run(
+        [
+            str(programs() / "pg_recvlogical"), "-h", str(table.server.directory), "-p", str(table.server.port),
+            "-U", table.server.user, "-d", "postgres", "--slot", f"{table.name}_copy", "--start", "--no-loop",
+            f"--endpos={end['lsn']}", "-f", "-",
+        ],
+        capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    import re
+
+    theirs = []
+    for line in done.stdout.splitlines():
+        found = re.match(r"table public\.\w+: (\w+): id\[integer\]:(\d+)(?: item\[text\]:'(.*?)')?", line)
+        if found:
+            theirs.append(f"{found[1]}:{found[2]}:{found[3] or ''}")
+    assert mine == theirs
+    assert len(mine) > 100
+
+
+def test_a_value_that_is_not_in_the_log_is_asked_for(table: Table) -> None:
+    table.run("ALTER TABLE $t ALTER item SET STORAGE EXTERNAL")
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("INSERT INTO $t VALUES (1, repeat('x', 10000), 1); UPDATE $t SET n = 2")
+    with pytest.raises(SourceError, match=r"left column 'item' as it was.*REPLICA IDENTITY FULL"):
+        rows(feed, token, feed.latest(token, NO_LIMIT))
+
+
+def test_with_replica_identity_full_such_a_value_is_there(table: Table) -> None:
+    table.run("ALTER TABLE $t ALTER item SET STORAGE EXTERNAL; ALTER TABLE $t REPLICA IDENTITY FULL")
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("INSERT INTO $t VALUES (1, repeat('x', 10000), 1); UPDATE $t SET n = 2; UPDATE $t SET id = 5")
+    found = rows(feed, token, feed.latest(token, NO_LIMIT))
+    assert [(row["_op"], row["id"]) for row in found] == [
+        ("insert", 1), ("update", 1), ("delete", 1), ("update", 5),
+    ]  # fmt: skip
+    assert all(row["item"] == "x" * 10000 for row in found)
+
+
+def test_a_dropped_slot_is_told(table: Table) -> None:
+    feed = table.feed()
+    (token,) = feed.now()
+    feed.close()
+    with pytest.raises(SourceError, match=r"is not in .* changes since it was dropped are lost"):
+        feed.latest(token, NO_LIMIT)
+
+
+def test_a_publication_without_the_table_or_none_is_told(table: Table) -> None:
+    table.run("ALTER PUBLICATION $t DROP TABLE $t")
+    with pytest.raises(SourceError, match=r"does not hold table .*ADD TABLE"):
+        table.feed()
+    with pytest.raises(SourceError, match="there is no publication 'nope'"):
+        table.feed(publication="nope")
+    with pytest.raises(OptionError, match="'slot' needs 'publication'"):
+        table.feed(publication=None)
+
+
+def test_a_server_that_keeps_no_logical_log_is_told() -> None:
+    server = PostgresServer.create(wal_level="replica")
+    try:
+        with pytest.raises(SourceError, match="wal_level = replica; logical replication needs"):
+            Table(server).feed()
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("token", [{}, {"cursor": 1}, {"lsn": "x"}, {"lsn": 5}, {"lsn": "0/1", "x": 1}])
+def test_a_damaged_token_is_told(table: Table, token: dict[str, Any]) -> None:
+    with pytest.raises(SourceError, match="no position in a PostgreSQL log"):
+        table.feed().latest(token, NO_LIMIT)
+
+
+def test_an_offset_from_the_future_is_told(table: Table) -> None:
+    feed = table.feed()
+    feed.now()
+    with pytest.raises(SourceError, match="the offset is from the future"):
+        feed.latest({"lsn": "FFFF/0"}, NO_LIMIT)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("ADD note text", "new column 'note'"),
+        ("DROP n", "lost column 'n'"),
+        ("ALTER n TYPE text", "column 'n'"),
+    ],
+)
+def test_a_changed_schema_names_the_column(table: Table, change: str, message: str) -> None:
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run(f"ALTER TABLE $t {change}; INSERT INTO $t (id) VALUES (1)")
+    with pytest.raises(SchemaError, match=message):
+        feed.latest(token, NO_LIMIT)
+    with pytest.raises(SchemaError, match=message):
+        list(feed.read(feed.changes(token, {"lsn": "FFFF/0"})[0]))
+
+
+def test_lag_is_told(table: Table) -> None:
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("INSERT INTO $t SELECT i, 'x', 0 FROM generate_series(1, 1000) i")
+    lag = feed.lag(token)
+    assert lag.nbytes is not None
+    assert lag.nbytes > 10_000
+    assert lag.seconds is not None
+
+
+def test_a_cursor_column_works_here_too(table: Table) -> None:
+    table.run("INSERT INTO $t SELECT i, 'x', 0 FROM generate_series(1, 100) i")
+    feed = table.feed(slot=None, publication=None, cursor_column="id", late_seconds=0.0)
+    (token,) = feed.now()
+    base = [row["id"] for s in feed.base([token], 3) for b in feed.read(s) for row in b.to_pylist()]
+    assert sorted(base) == list(range(1, 101))
+    table.run("INSERT INTO $t SELECT i, 'x', 0 FROM generate_series(101, 130) i")
+    seen = []
+    while (end := feed.latest(token, FeedLimit(rows=12))) != token:
+        seen.append([row["id"] for row in rows(feed, token, end)])
+        token = end
+    assert [len(each) for each in seen] == [12, 12, 6]
+    assert sorted(n for each in seen for n in each) == list(range(101, 131))
+    assert feed.lag({"cursor": "100"}).rows == 30
+    with pytest.raises(
+        SourceError, match=r"stands at id = '500', and the highest value in the table is '130'"
+    ):
+        feed.latest({"cursor": "500"}, NO_LIMIT)
+    with pytest.raises(OptionError, match="names 'no'"):
+        table.feed(slot=None, publication=None, cursor_column="no")
+
+
+def test_a_cursor_of_numbers_with_decimals(table: Table) -> None:
+    table.run("INSERT INTO $t SELECT i, 'x', i / 4.0 FROM generate_series(-20, 20) i")
+    feed = table.feed(slot=None, publication=None, cursor_column="n", late_seconds=0.0)
+    end = feed.latest({"cursor": "-1.75"}, NO_LIMIT)
+    assert sorted(row["id"] for row in rows(feed, {"cursor": "-1.75"}, end)) == list(range(-6, 21))
+
+
+def test_what_is_read_as_its_text_is_no_cursor(table: Table) -> None:
+    table.run("ALTER TABLE $t ADD i interval NOT NULL DEFAULT '1 day'")
+    with pytest.raises(OptionError, match="names 'i' of type interval"):
+        table.feed(slot=None, publication=None, cursor_column="i")

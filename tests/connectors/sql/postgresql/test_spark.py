@@ -1,0 +1,216 @@
+"""Through real Spark tasks: rows counted by key after kills, and connections counted while it runs."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import spark_channel
+from tests.connectors.sql.postgresql.conftest import Pg
+from tests.servers.sockets import process_at
+
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+ROWS = 40_000
+
+
+def _source(pg: Pg) -> None:
+    pg.psql(f"CREATE TABLE s AS SELECT g::bigint AS id, 'row ' || g AS v FROM generate_series(0, {ROWS - 1}) g;"
+            "ALTER TABLE s ADD PRIMARY KEY (id)")  # fmt: skip
+
+
+def _expect(pg: Pg, rows: int = ROWS) -> None:
+    assert (
+        pg.psql("SELECT count(*), count(DISTINCT id), min(id), max(id) FROM t")
+        == f"{rows}|{rows}|0|{rows - 1}"
+    )
+    assert pg.staged() == []
+    _none_left(pg)
+
+
+def _none_left(pg: Pg) -> None:
+    """Within 5 s of the end, no session is left."""
+    deadline = time.monotonic() + 5
+    while pg.server.connections():
+        assert time.monotonic() < deadline, pg.psql("SELECT application_name, query FROM pg_stat_activity")
+        time.sleep(0.1)
+
+
+@contextmanager
+def _most_connections(pg: Pg) -> Iterator[dict[str, int]]:
+    """The most sessions of readers and of writers at one moment, looked at 20 times a second: quick ones are missed."""
+    most = {"read": 0, "write": 0}
+    over = threading.Event()
+
+    def watch() -> None:
+        while not over.wait(0.05):
+            for kind in list(most):
+                found = int(
+                    pg.psql(
+                        f"SELECT count(*) FROM pg_stat_activity WHERE application_name LIKE 'spark-channel {kind}%'"
+                    )
+                )
+                most[kind] = max(most[kind], found)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_copy_through_spark(spark: SparkSession, pg: Pg, commit: str) -> None:
+    _source(pg)
+    pg.psql("CREATE TABLE t (id bigint, v text)")
+    with _most_connections(pg) as most:
+        frame = spark.read.format("channel").options(**pg.options(dbtable="s", channels="2")).load()
+        writer = frame.write.format("channel").options(**pg.options(dbtable="t", commit=commit))
+        writer.mode("append").save()
+    _expect(pg)
+    assert 1 <= most["read"] <= 3
+    assert 1 <= most["write"] <= 3
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_transfer(spark: SparkSession, pg: Pg, commit: str) -> None:
+    _source(pg)
+    if commit == "task":
+        pg.psql("CREATE TABLE t (id bigint, v text)")
+    with _most_connections(pg) as most:
+        spark_channel.transfer(
+            spark,
+            reader={"name": "postgresql", **pg.options(dbtable="s")},
+            writer={"name": "postgresql", **pg.options(dbtable="t")},
+            channels=2,
+            commit=commit,
+        )
+    _expect(pg)
+    assert max(most.values()) <= 3
+
+
+def test_a_transfer_under_a_snapshot_sees_one_moment_while_rows_move(spark: SparkSession, pg: Pg) -> None:
+    """Pages are cut by position, and every update moves its row to another position."""
+    pg.psql(
+        f"CREATE TABLE s AS SELECT g::bigint AS id, 'row ' || g AS v FROM generate_series(0, {ROWS - 1}) g"
+    )
+    over = threading.Event()
+
+    def disturb() -> None:
+        while not over.wait(0.1):
+            pg.psql("UPDATE s SET v = v || '.' WHERE id % 7 = 0; DELETE FROM s WHERE id % 1000 = 999")
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    try:
+        report = spark_channel.transfer(
+            spark,
+            reader={"name": "postgresql", **pg.options(dbtable="s"), "snapshot": "true"},
+            writer={"name": "postgresql", **pg.options(dbtable="t")},
+            channels=2,
+            rows_per_second=20_000,
+        )
+    finally:
+        over.set()
+        thread.join()
+    at_once = {int(pg.psql("SELECT count(*) FROM t")), int(pg.psql("SELECT count(DISTINCT id) FROM t"))}
+    assert at_once == {report.rows}
+    assert report.rows in (ROWS, ROWS - ROWS // 1000), "the rows of one moment: all, or all but the deleted"
+    assert (
+        int(pg.psql("SELECT count(DISTINCT length(v) - length('row ' || id)) FROM t WHERE id % 7 = 0")) == 1
+    )
+    _none_left(pg)
+
+
+def test_sessions_end_with_a_limit_that_is_satisfied(spark: SparkSession, pg: Pg) -> None:
+    pg.psql("CREATE TABLE big AS SELECT g AS id, repeat('x', 500) AS v FROM generate_series(1, 100000) g")
+    frame = spark.read.format("channel").options(**pg.options(dbtable="big", channels="2")).load()
+    assert len(frame.limit(5).collect()) == 5
+    _none_left(pg)
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_sessions_end_with_a_copy_that_is_cancelled(spark: SparkSession, pg: Pg, commit: str) -> None:
+    """At its limit it would take an hour. Both sides are connected when it is cancelled, and never too often."""
+    _source(pg)
+    pg.psql("CREATE TABLE t (id bigint, v text)")
+    context = spark.sparkContext
+    cancelled: list[bool] = []
+
+    def cancel() -> None:
+        busy = "SELECT count(DISTINCT left(application_name, 19)) FROM pg_stat_activity WHERE "
+        clients = (
+            "application_name LIKE 'spark-channel read%' OR application_name LIKE 'spark-channel write%'"
+        )
+        deadline = time.monotonic() + 240
+        while time.monotonic() < deadline and not cancelled:
+            if pg.psql(busy + clients) == "2":
+                context.cancelAllJobs()
+                cancelled.append(True)
+            time.sleep(0.05)
+
+    canceller = threading.Thread(target=cancel)
+    canceller.start()
+    with _most_connections(pg) as most:
+        try:
+            with pytest.raises((PySparkException, Py4JJavaError), match="cancel"):
+                spark_channel.transfer(
+                    spark,
+                    reader={"name": "postgresql", **pg.options(dbtable="s", fetchsize=10)},
+                    writer={"name": "postgresql", **pg.options(dbtable="t")},
+                    channels=2,
+                    rows_per_second=10,
+                    commit=commit,
+                )
+        finally:
+            canceller.join()
+        _none_left(pg)
+    assert cancelled
+    assert 1 <= most["read"] <= 3
+    assert 1 <= most["write"] <= 3
+    assert pg.psql("SELECT count(*) FROM t") == "0"
+    assert pg.staged() == []
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_worker_that_is_killed_mid_write(spark: SparkSession, pg: Pg, commit: str) -> None:
+    """The first process that has rows under way is killed as the system kills one when memory is short."""
+    pg.psql("CREATE TABLE t (id bigint, v text)")
+    killed: list[int] = []
+    killer = threading.Thread(target=_kill_one_writer, args=(pg, killed))
+    killer.start()
+    frame = spark.range(0, ROWS, numPartitions=2).selectExpr("id", "concat('row ', id) AS v")
+    options = pg.options(dbtable="t", commit=commit, batchSize="500", rowsPerSecond="10000")
+    frame.write.format("channel").options(**options).mode("append").save()
+    killer.join()
+    assert killed
+    _expect(pg)
+
+
+def _kill_one_writer(pg: Pg, killed: list[int]) -> None:
+    """End the process at the other end of a session that writes, once that has sent something."""
+    ports = (
+        "SELECT client_port FROM pg_stat_activity WHERE application_name LIKE 'spark-channel write%' "
+        "AND (query LIKE 'COPY%' OR query LIKE '%pg_current_xact_id%') LIMIT 1"
+    )
+    deadline = time.monotonic() + 240
+    while time.monotonic() < deadline and not killed:
+        port = pg.psql(ports)
+        process = process_at(int(port), pg.server.port) if port else None
+        if process is not None:
+            os.kill(process, signal.SIGKILL)
+            killed.append(process)
+        time.sleep(0.05)

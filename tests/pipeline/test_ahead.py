@@ -1,0 +1,137 @@
+"""One batch is paid while the next is fetched."""
+
+import threading
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.errors import SourceError
+from spark_channel.limits import Meter
+from spark_channel.pipeline.ahead import Ahead
+from spark_channel.pipeline.read import GroupRead, ReadCancelledError
+from spark_channel.planning import Split
+from tests.pipeline.fakes import SCHEMA, MemoryReader, batch, group
+
+TIMEOUT = 5.0
+
+
+def no_failure(error: BaseException) -> None:
+    raise AssertionError(f"nothing failed, and yet: {error!r}")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert [thread.name for thread in set(threading.enumerate()) - before] == []
+
+
+def test_batches_are_paid_in_order_and_the_end_waits_for_the_last() -> None:
+    paid: list[tuple[int, int]] = []
+    with Ahead(lambda b, n: paid.append((b.column(0)[0].as_py(), n)), no_failure, name="pay") as ahead:
+        for start in range(50):
+            ahead.put(batch(start, 1), start)
+    assert paid == [(start, start) for start in range(50)]
+
+
+def test_the_next_fetch_begins_while_a_batch_is_paid_and_no_further_one_does() -> None:
+    fetching = [threading.Event() for _ in range(4)]
+
+    def pay(b: pa.RecordBatch, _nbytes: int) -> None:
+        number = b.column(0)[0].as_py()
+        assert fetching[number + 1].wait(TIMEOUT), "the source stood still while a batch was paid"
+        assert not any(later.is_set() for later in fetching[number + 2 :])
+
+    with Ahead(pay, no_failure, name="pay") as ahead:
+        for number in range(3):
+            fetching[number].set()
+            ahead.put(batch(number, 1), 8)
+        fetching[3].set()
+
+
+def test_what_paying_raises_ends_the_fetch_and_is_told_once() -> None:
+    told: list[BaseException] = []
+
+    def pay(b: pa.RecordBatch, _nbytes: int) -> None:
+        raise SourceError("no more")
+
+    def fetch() -> None:
+        with Ahead(pay, told.append, name="pay") as ahead:
+            while True:
+                ahead.put(batch(0, 1), 8)
+
+    with pytest.raises(SourceError, match="no more"):
+        fetch()
+    assert [str(error) for error in told] == ["no more"]
+
+
+def test_what_paying_for_the_last_batch_raises_is_raised_at_the_end() -> None:
+    fetched = threading.Event()
+
+    def pay(b: pa.RecordBatch, _nbytes: int) -> None:
+        assert fetched.wait(TIMEOUT)
+        raise SourceError("too late")
+
+    def fetch() -> None:
+        with Ahead(pay, lambda _: None, name="pay") as ahead:
+            ahead.put(batch(0, 1), 8)
+            fetched.set()
+
+    with pytest.raises(SourceError, match="too late"):
+        fetch()
+
+
+def test_an_error_in_the_fetch_ends_a_payment_at_once() -> None:
+    paying, failed = threading.Event(), threading.Event()
+
+    def pay(_batch: pa.RecordBatch, _nbytes: int) -> None:
+        paying.set()
+        assert failed.wait(TIMEOUT)
+
+    def fail(_error: BaseException) -> None:
+        failed.set()
+
+    def fetch() -> None:
+        with Ahead(pay, fail, name="pay") as ahead:
+            ahead.put(batch(0, 1), 8)
+            assert paying.wait(TIMEOUT)
+            raise SourceError("row 3")
+
+    with pytest.raises(SourceError, match="row 3"):
+        fetch()
+    assert failed.is_set()
+
+
+def test_a_limited_read_fetches_while_it_waits_for_the_limit() -> None:
+    """One row a second: only what is fetched ahead can be seen after the first row."""
+    asked = [threading.Event() for _ in range(3)]
+    reader = MemoryReader(before=lambda _split, number: asked[number].set())
+    read = GroupRead(
+        reader, group(1), SCHEMA, limiter=Meter(rows_per_second=1), capacity_rows=100, capacity_bytes=1 << 20
+    )
+    batches = read.batches()
+    assert next(batches).num_rows == 1
+    assert asked[1].wait(TIMEOUT)
+    assert not asked[2].is_set(), "one batch ahead, no more"
+    read.cancel()
+    with pytest.raises(ReadCancelledError):
+        list(batches)
+    assert reader.open == 0
+
+
+def test_an_error_in_the_source_does_not_wait_for_the_limit() -> None:
+    def fail(_split: Split, number: int) -> None:
+        if number == 1:
+            raise SourceError("row 10 is broken")
+
+    read = GroupRead(
+        MemoryReader(before=fail),
+        group(1),
+        SCHEMA,
+        limiter=Meter(rows_per_second=1),  # the first batch alone takes ten seconds
+        capacity_rows=100,
+        capacity_bytes=1 << 20,
+    )
+    with pytest.raises(SourceError, match="row 10"):
+        list(read.batches())

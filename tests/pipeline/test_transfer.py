@@ -1,0 +1,295 @@
+"""A task group on its way from reader to writer: lanes, errors, dirty rows, retries."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from spark_channel.connectors import Receipt, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.errors import BatchRefusedError, SourceError, TargetError
+from spark_channel.options import WriteOptions
+from spark_channel.pipeline import (
+    DirtyBudget,
+    GroupOutcome,
+    GroupTransfer,
+    ReadCancelledError,
+    TransferSource,
+    TransferWork,
+)
+from spark_channel.planning import Split, Task, TaskGroup
+from spark_channel.progress import Counters, DirtyLimit, Phase
+from spark_channel.transform import prepare
+from tests.pipeline.fakes import SCHEMA, MemoryReader, batch
+
+
+class Table(Writer):
+    """Keeps rows by task; refuses numbers that `refuses` names."""
+
+    def __init__(
+        self,
+        refuses: Callable[[int], bool] = lambda _n: False,
+        before: Callable[[int], None] = lambda _task: None,
+    ) -> None:
+        super().__init__(WriteOptions())
+        self.refuses, self.before = refuses, before
+        self.rows: dict[int, list[int]] = {}
+        self.rolled_back: list[int] = []
+        self.most_open = self.now_open = 0
+        self.lock = threading.Lock()
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        return WritePlan(job=context.job, schema=schema, commit="task")
+
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        with self.lock:
+            self.now_open += 1
+            self.most_open = max(self.now_open, self.most_open)
+        return TableTask(self, task, attempt)
+
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None: ...
+
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None: ...
+
+
+class TableTask(TaskWriter):
+    def __init__(self, owner: Table, task: int, attempt: int) -> None:
+        self.owner, self.task, self.attempt = owner, task, attempt
+        self.rows: list[int] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self.owner.before(self.task)
+        numbers = batch.column(0).to_pylist()
+        if any(self.owner.refuses(n) for n in numbers):
+            raise BatchRefusedError(f"refused among {len(numbers)}")
+        self.rows += numbers
+
+    def close(self) -> Receipt:
+        with self.owner.lock:
+            self.owner.now_open -= 1
+        self.owner.rows[self.task] = self.rows
+        return Receipt(self.task, self.attempt, len(self.rows), 8 * len(self.rows))
+
+    def rollback(self) -> None:
+        self.owner.rolled_back.append(self.task)
+
+
+def group(tasks: int, channels: int, rows: Sequence[int] = ()) -> TaskGroup:
+    splits = [Split({"number": n}, rows=rows[n] if rows else None) for n in range(tasks)]
+    return TaskGroup(
+        0, tuple(Task(n, TransferSource.wrap(0, split)) for n, split in enumerate(splits)), channels
+    )
+
+
+def transfer(
+    reader: MemoryReader,
+    writer: Table,
+    tasks: TaskGroup,
+    *,
+    steps: Sequence[Any] = (),
+    limit: DirtyLimit = DirtyLimit(),  # noqa: B008 - frozen
+    **more: Any,
+) -> GroupTransfer:
+    pipeline = prepare(steps, SCHEMA)
+    plan = writer.prepare(WriteContext("j"), pipeline.output_schema)
+    work = TransferWork((TransferSource(reader, pipeline),), ((writer, plan),), "j", 100, 1 << 20)
+    return GroupTransfer(work, tasks, 7, budget=DirtyBudget(limit), **more)
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    before = set(threading.enumerate())
+    yield
+    assert [thread.name for thread in set(threading.enumerate()) - before] == []
+
+
+def receipts(outcome: GroupOutcome) -> list[tuple[int, int]]:
+    return [(each.task, each.receipt.rows) for each in outcome.tasks if each.receipt is not None]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 8])
+def test_every_task_arrives_once_in_order(channels: int) -> None:
+    reader, writer = MemoryReader(batches=20), Table()
+    outcome = transfer(reader, writer, group(8, channels)).run()
+    assert receipts(outcome) == [(n, 200) for n in range(8)]
+    assert writer.rows == {n: list(range(n * 200, n * 200 + 200)) for n in range(8)}
+    assert (outcome.stopped, reader.open) == ("", 0)
+    assert reader.most_open <= channels
+
+
+def test_no_channel_waits_while_a_task_does() -> None:
+    """One task takes ten times as long as the nineteen others."""
+    spans: dict[int, tuple[float, float]] = {}
+
+    def work(split: Split, number: int) -> None:
+        start = time.monotonic()
+        time.sleep(0.1 if split.params["number"] == 0 else 0.01)
+        task = split.params["number"]
+        spans[task] = (spans.get(task, (start, 0.0))[0], time.monotonic())
+
+    transfer(MemoryReader(batches=5, before=work), Table(), group(20, 4)).run()
+    last_start = max(start for start, _ in spans.values())
+    first = min(start for start, _ in spans.values())
+    busy = sum(min(end, last_start) - start for start, end in spans.values() if start < last_start)
+    assert busy >= 0.9 * 4 * (last_start - first)
+
+
+def test_an_error_of_a_source_ends_all_lanes() -> None:
+    def broken(split: Split, number: int) -> None:
+        if split.params["number"] == 2 and number == 1:
+            raise SourceError("gone")
+
+    writer = Table()
+    with pytest.raises(SourceError, match="gone"):
+        transfer(MemoryReader(before=broken), writer, group(40, 4)).run()
+    assert 2 not in writer.rows
+    assert len(writer.rows) < 40
+
+
+def test_an_error_of_the_target_ends_all_lanes_and_readers_that_are_blocked() -> None:
+    def full(task: int) -> None:
+        if task == 1:
+            raise TargetError("disk full")
+
+    writer = Table(before=full)
+    counters: dict[int, Counters] = {}
+
+    def count(task: Task) -> Counters:
+        return counters.setdefault(task.id, Counters(task.id, 7))
+
+    with pytest.raises(TargetError, match="disk full"):
+        transfer(MemoryReader(batches=10_000), writer, group(2, 2), counters=count).run()
+    assert counters[1].snapshot().phase is Phase.FAILED
+    assert writer.rows == {}
+
+
+def test_cancelling_wakes_everyone() -> None:
+    started = threading.Event()
+    writer = Table(before=lambda _task: started.set())
+    running = transfer(MemoryReader(batches=1_000_000), writer, group(3, 2))
+    errors: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            running.run()
+        except ReadCancelledError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert started.wait(5)
+    running.cancel()
+    thread.join(5)
+    assert not thread.is_alive()
+    assert len(errors) == 1
+    assert writer.rows == {}
+
+
+def test_counters_tell_what_was_read_written_and_dirty() -> None:
+    counters = Counters(0, 7)
+    steps = [lambda rows: rows.filter(pc.not_equal(rows["n"], 3))]
+    running = transfer(
+        MemoryReader(batches=2),
+        Table(lambda n: n in (5, 17)),
+        group(1, 1),
+        steps=steps,
+        limit=DirtyLimit(2),
+        counters=lambda _task: counters,
+    )
+    (outcome,) = running.run().tasks
+    seen = counters.snapshot()
+    assert (seen.rows_read, seen.rows_written, seen.dirty_rows, seen.phase) == (20, 17, 2, Phase.DONE)
+    assert outcome.receipt is not None
+    assert (outcome.receipt.rows, outcome.receipt.dirty_rows) == (17, 2)
+    assert [each.row for each in outcome.receipt.dirty_samples] == ['{"n": 5}', '{"n": 17}']
+    assert set(seen.waits) >= {"source", "target"}
+
+
+def test_one_dirty_row_too_many_ends_the_group_without_an_error() -> None:
+    writer = Table(lambda n: n % 10 == 3)
+    outcome = transfer(MemoryReader(batches=50), writer, group(4, 2), limit=DirtyLimit(20)).run()
+    assert "21 rows were refused, and maxDirtyRows is 20" in outcome.stopped
+    assert any(each.receipt is None and each.dirty.rows for each in outcome.tasks)
+    assert 0 < len(outcome.tasks) < 4
+
+
+def test_the_job_stops_when_others_have_refused_too_many() -> None:
+    budget = DirtyBudget(DirtyLimit(5), lambda: "9 rows were refused, and maxDirtyRows is 5")
+    pipeline = prepare((), SCHEMA)
+    writer = Table()
+    plan = writer.prepare(WriteContext("j"), SCHEMA)
+    work = TransferWork((TransferSource(MemoryReader(), pipeline),), ((writer, plan),), "j", 100, 1 << 20)
+    outcome = GroupTransfer(work, group(3, 2), 7, budget=budget).run()
+    assert (outcome.stopped, outcome.tasks) == ("9 rows were refused, and maxDirtyRows is 5", ())
+    assert writer.rows == {}
+
+
+def test_without_leave_a_refused_batch_is_the_targets_error() -> None:
+    with pytest.raises(BatchRefusedError, match="refused among 10"):
+        transfer(MemoryReader(), Table(lambda n: n == 5), group(1, 1)).run()
+
+
+def test_rows_that_a_step_refuses_count_as_dirty() -> None:
+    from spark_channel.transform import Output, Select, Substr
+
+    texts = Select((Output("n", "n", pa.string()),))
+    outcome = transfer(
+        MemoryReader(batches=2), Table(), group(1, 1), steps=[texts, Substr("n", 1, 1)], limit=DirtyLimit(10)
+    ).run()
+    (task,) = outcome.tasks
+    assert task.receipt is not None
+    assert (task.receipt.rows, task.receipt.dirty_rows) == (
+        20 - task.receipt.dirty_rows,
+        task.receipt.dirty_rows,
+    )
+    stopped = transfer(MemoryReader(batches=2), Table(), group(1, 1), steps=[texts, Substr("n", 2, 1)]).run()
+    assert "maxDirtyRows is 0" in stopped.stopped
+
+
+def test_a_permit_is_held_while_a_target_is_open() -> None:
+    permits = threading.Semaphore(2)
+    writer = Table()
+    outcome = transfer(MemoryReader(batches=5), writer, group(12, 6), permit=lambda: permits).run()
+    assert len(outcome.tasks) == 12
+    assert writer.most_open <= 2
+
+
+@pytest.mark.parametrize("fails", ["write", "close"])
+def test_a_failed_attempt_holds_its_permit_until_it_is_rolled_back(
+    fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    events: list[str] = []
+
+    @contextmanager
+    def permit() -> Iterator[None]:
+        events.append("permit")
+        try:
+            yield
+        finally:
+            events.append("returned")
+
+    def broken(*_arguments: object) -> None:
+        raise TargetError("the connection is lost")
+
+    monkeypatch.setattr(TableTask, fails, broken)
+    monkeypatch.setattr(TableTask, "rollback", lambda _task: events.append("rollback"))
+    with pytest.raises(TargetError, match="lost"):
+        transfer(MemoryReader(), Table(), group(1, 1), permit=permit).run()
+    assert events == ["permit", "rollback", "returned"]
+
+
+def test_batches_of_a_split_come_from_its_own_source() -> None:
+    one, two = MemoryReader(batches=1), MemoryReader(batches=2)
+    pipeline = prepare((), SCHEMA)
+    writer = Table()
+    plan = writer.prepare(WriteContext("j"), SCHEMA)
+    sources = (TransferSource(one, pipeline), TransferSource(two, pipeline))
+    work = TransferWork(sources, ((writer, plan),), "j", 100, 1 << 20)
+    tasks = tuple(Task(n, TransferSource.wrap(n, Split({"number": 0}))) for n in range(2))
+    GroupTransfer(work, TaskGroup(0, tasks, 2), 7, budget=DirtyBudget(DirtyLimit())).run()
+    assert {task: len(rows) for task, rows in writer.rows.items()} == {0: 10, 1: 20}
+    assert batch(0, 10).column(0).to_pylist() == writer.rows[0]

@@ -1,0 +1,233 @@
+"""A PostgreSQL server of the tests' own: on a free port, in a directory of its own, gone when it is closed.
+
+`PostgresServer.psql` is the witness: what the database itself says, by its own client.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+__all__ = ["PostgresServer", "programs"]
+
+USER = "tester"
+PASSWORD = "s3cret-of-tester"
+_START_SECONDS = 60.0
+_SETTINGS: Mapping[str, str] = {
+    "listen_addresses": "127.0.0.1",
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "on",
+    "shared_buffers": "256MB",
+    "max_wal_size": "4GB",
+    "max_connections": "100",
+    "wal_level": "logical",
+    "max_replication_slots": "20",
+    "max_wal_senders": "10",
+    "timezone": "UTC",
+    "logging_collector": "off",
+    "log_min_messages": "warning",
+}
+
+
+def programs() -> Path:
+    """Where `initdb` and `postgres` are; the newest that is installed.
+
+    Raises:
+        RuntimeError: no server is installed; `.ci/servers` installs one.
+    """
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: int(path.parts[-3]))
+    if found:
+        return found[-1].parent
+    on_path = shutil.which("initdb")
+    if on_path is None:
+        raise RuntimeError("no PostgreSQL server is installed; run .ci/servers")
+    return Path(on_path).resolve().parent
+
+
+def _account() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root: then its processes belong to the user `postgres`."""
+    return {"user": "postgres", "group": "postgres", "extra_groups": []} if os.geteuid() == 0 else {}
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+@dataclass
+class PostgresServer:
+    """One server; `create` makes it, `start` and `stop` may be called in turn, `close` removes it.
+
+    A superuser `tester` logs in with a password over TCP; the same name needs none on the Unix socket.
+    """
+
+    directory: Path
+    port: int
+    ssl: bool = False
+    settings: Mapping[str, str] = field(default_factory=lambda: _SETTINGS)
+    _process: subprocess.Popen[bytes] | None = None
+
+    user = USER
+    password = PASSWORD
+
+    @classmethod
+    def create(cls, *, ssl: bool = False, **settings: str) -> Self:
+        """A new cluster, started; `settings` go into postgresql.conf, `ssl` certifies 127.0.0.1."""
+        directory = Path(tempfile.mkdtemp(prefix="spark-channel-pg-"))
+        if os.geteuid() == 0:
+            shutil.chown(directory, "postgres", "postgres")
+        server = cls(directory, free_port(), ssl, {**_SETTINGS, **settings})
+        try:
+            server._initialise()
+            server.start()
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def _initialise(self) -> None:
+        secret = self.directory / "password"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        self._run(
+            "initdb", "-D", str(self.data), "-U", USER, "-E", "UTF8", "--locale=C.UTF-8", "--no-sync",
+            "--auth-local=trust", "--auth-host=scram-sha-256", f"--pwfile={secret}",
+        )  # fmt: skip
+        secret.unlink()
+        lines = [f"{name} = '{value}'" for name, value in self.settings.items()]
+        lines.append(f"unix_socket_directories = '{self.directory}'")
+        if self.ssl:
+            self._certify()
+            lines += ["ssl = on", "ssl_cert_file = 'server.crt'", "ssl_key_file = 'server.key'"]
+        conf = self.data / "postgresql.conf"
+        with conf.open("a") as file:
+            file.write("\n".join(["", *lines, ""]))
+
+    def _certify(self) -> None:
+        self._command(
+            "openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=127.0.0.1",
+            "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+            "-out", str(self.data / "server.crt"), "-keyout", str(self.data / "server.key"),
+        )  # fmt: skip
+        (self.data / "server.key").chmod(0o600)
+
+    @property
+    def data(self) -> Path:
+        return self.directory / "data"
+
+    @property
+    def certificate(self) -> Path:
+        """The server's own certificate, for `sslrootcert`; a copy that the tests' user may read."""
+        copy = self.directory / "root.crt"
+        if not copy.exists():
+            copy.write_bytes((self.data / "server.crt").read_bytes())
+            copy.chmod(0o644)
+        return copy
+
+    @property
+    def url(self) -> str:
+        """Without a login, as an option `url` takes it."""
+        return f"postgresql://127.0.0.1:{self.port}/postgres"
+
+    @property
+    def login(self) -> dict[str, str]:
+        """`url`, `user` and `password`, as options."""
+        return {"url": self.url, "user": USER, "password": PASSWORD}
+
+    def start(self) -> None:
+        """Start, and return when it answers."""
+        log = (self.directory / "log").open("ab")
+        arguments = [str(programs() / "postgres"), "-D", str(self.data), "-p", str(self.port)]
+        try:
+            self._process = subprocess.Popen(
+                arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, **_account()
+            )
+        finally:
+            log.close()
+        deadline = time.monotonic() + _START_SECONDS
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"PostgreSQL did not start: {self.log()[-2000:]}")
+            time.sleep(0.05)
+
+    def _answers(self) -> bool:
+        command = [str(programs() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        return subprocess.run(command, check=False, timeout=10).returncode == 0
+
+    def stop(self, *, how: str = "fast") -> None:
+        """End the server: "smart" waits for clients, "fast" disconnects them, "immediate" is as a crash."""
+        process, self._process = self._process, None
+        if process is not None:
+            signals = {"smart": signal.SIGTERM, "fast": signal.SIGINT, "immediate": signal.SIGQUIT}
+            process.send_signal(signals[how])
+            process.wait(60)
+
+    def restart(self, *, how: str = "fast") -> None:
+        self.stop(how=how)
+        self.start()
+
+    def close(self) -> None:
+        """Stop, and remove everything."""
+        try:
+            self.stop(how="immediate")
+        finally:
+            shutil.rmtree(self.directory, ignore_errors=True)
+
+    def psql(self, statement: str, *, database: str = "postgres") -> str:
+        """What `psql` prints for `statement`: one line a row, fields apart by `|`, NULL as `\\N`."""
+        done = subprocess.run(
+            [
+                str(programs() / "psql"), "-X", "-q", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-P", "null=\\N",
+                "-h", str(self.directory), "-p", str(self.port), "-U", USER, "-d", database, "-f", "-",
+            ],
+            input=statement.encode(), capture_output=True, check=False, timeout=300,
+        )  # fmt: skip
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode())
+        return done.stdout.decode().rstrip("\n")
+
+    def rows(self, statement: str) -> list[tuple[str, ...]]:
+        """The rows of a query as the texts that psql prints."""
+        text = self.psql(statement)
+        return [tuple(line.split("|")) for line in text.split("\n")] if text else []
+
+    def connections(self) -> int:
+        """How many sessions of clients there are, this question's own left out."""
+        query = (
+            "SELECT count(*) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+        return int(self.psql(query))
+
+    def log(self) -> str:
+        """What the server has written to its log."""
+        return (self.directory / "log").read_text(errors="replace")
+
+    def _run(self, program: str, *arguments: str) -> None:
+        self._command(str(programs() / program), *arguments)
+
+    def _command(self, *command: str) -> None:
+        done = subprocess.run(
+            command, capture_output=True, check=False, timeout=120, cwd=self.directory, **_account()
+        )
+        if done.returncode:
+            raise RuntimeError(f"{command[0]}: {done.stderr.decode()}{done.stdout.decode()}")
+
+
+if __name__ == "__main__":
+    started = PostgresServer.create()
+    print(started.url, started.user, started.password, started.directory, flush=True)
+    try:
+        sys.stdin.read()
+    finally:
+        started.close()

@@ -1,0 +1,113 @@
+"""Spark Connect: the session is a client, the driver is elsewhere, only planner workers are on its host."""
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_channel
+from spark_channel.service import SharedLimit
+from tests.spark import recorded
+from tests.spark.recorded import PATIENCE, PROMPT, RATE, ROWS, worst_second
+from tests.spark.remote_driver import DriverError, RemoteDriver
+
+pytest.importorskip("grpc", reason="Spark Connect asks for grpcio")
+pytest.importorskip("grpc_status", reason="Spark Connect asks for grpcio-status")
+pytestmark = [pytest.mark.spark, pytest.mark.real_time]
+
+
+@pytest.fixture(scope="module")
+def connect() -> Iterator[RemoteDriver]:
+    with RemoteDriver("connect", PROMPT) as driver:
+        yield driver
+
+
+class Messages(logging.Handler):
+    """What was logged, as text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.texts: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.texts.append(record.getMessage())
+
+
+def registered(spark: Any) -> list[str]:
+    """Registers twice, and tells the session's class."""
+    spark_channel.register(spark)
+    spark_channel.register(spark)
+    return [type(spark).__module__]
+
+
+def warned(spark: Any, barrier: str) -> list[str]:
+    messages = Messages()
+    logging.getLogger("spark_channel").addHandler(messages)
+    df = spark.range(len(barrier) + 100)
+    if barrier == "exchange":
+        df = df.selectExpr("id % 3 k").groupBy("k").count()
+    elif barrier == "cache":
+        df = df.cache()
+        df.count()
+    try:
+        spark_channel.throttle(df, 1_000)
+    finally:
+        logging.getLogger("spark_channel").removeHandler(messages)
+        df.unpersist()
+    return messages.texts
+
+
+def reported(spark: Any) -> object:
+    return spark_channel.last_report()
+
+
+def address(spark: Any) -> tuple[str, str]:
+    """The service's address, and what its token looks like in a repr and in the plan of a throttle."""
+    from spark_channel.spark.session import service_of
+
+    found = service_of(spark)
+    df: Any = spark_channel.throttle(spark.range(1), 1)
+    plan = df._explain_string(extended=True)
+    return str(found), "leaked" if found.token in plan or found.token in repr(found) else ""
+
+
+def test_it_is_a_client_and_registers(connect: RemoteDriver) -> None:
+    assert "connect" in connect.run(registered)[0]
+
+
+@pytest.mark.parametrize("path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer])
+def test_a_job_obeys_its_limit(connect: RemoteDriver, tmp_path: Path, path: Any) -> None:
+    """The throttle's service is started through a planner call."""
+    rows = connect.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    assert rows == (ROWS if path is recorded.transfer else None), "a transfer reports"
+    assert worst_second(tmp_path) <= 1.15 * RATE
+
+
+@pytest.mark.parametrize("path", [recorded.read, recorded.throttle])
+def test_a_job_obeys_a_shared_limit(connect: RemoteDriver, tmp_path: Path, path: Any) -> None:
+    with SharedLimit("connect-test", rows_per_second=RATE):
+        connect.run(path, str(tmp_path), {"sharedLimit": "connect-test"}, timeout=PATIENCE)
+    assert worst_second(tmp_path) <= 1.15 * RATE
+
+
+def test_there_is_one_service_and_its_token_is_in_no_plan(connect: RemoteDriver) -> None:
+    first, leaked = connect.run(address)
+    second, _ = connect.run(address)
+    assert first == second
+    assert leaked == ""
+
+
+@pytest.mark.parametrize("barrier", ["exchange", "cache"])
+def test_a_barrier_below_throttle_is_warned_of(connect: RemoteDriver, barrier: str) -> None:
+    assert any(barrier in text for text in connect.run(warned, barrier))
+
+
+def test_a_plain_plan_is_not_warned_of(connect: RemoteDriver) -> None:
+    assert connect.run(warned, "") == []
+
+
+def test_the_report_is_refused_with_the_reason(connect: RemoteDriver) -> None:
+    with pytest.raises(DriverError, match="Spark Connect"):
+        connect.run(reported)

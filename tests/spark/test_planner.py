@@ -1,0 +1,115 @@
+"""What the short processes on the driver's host import: for one small job Spark starts several of them.
+
+Each step is made as Spark's planner makes it, in a process of its own, and held by what it has imported: the
+clock of a shared machine would say less.
+"""
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.spark.planner import ROOT, plan_in_a_process
+
+TASKS_ONLY = (
+    "spark_channel.carrier.carrier",
+    "spark_channel.channel.memory",
+    "spark_channel.cli",
+    "spark_channel.pipeline.read",
+    "spark_channel.pipeline.transfer",
+    "spark_channel.pipeline.write",
+    "spark_channel.service.display",
+    "spark_channel.service.lease_messenger",
+    "spark_channel.service.reporter",
+    "spark_channel.spark.task",
+    "spark_channel.transform.pipeline",
+    "spark_channel.transform.rows",
+    "pyarrow.acero",
+    "pyarrow.flight",
+    "rich",
+    "typer",
+)
+"""Threads round a channel, what tasks say to the service, what people are shown."""
+
+SQL = ("adbc_driver_manager", "sqlglot", "stamina", "pymysql", "duckdb", "psycopg")
+"""What files and made-up rows never need; a condition (`where`) is parsed by sqlglot."""
+
+OTHER_FORMATS = tuple(
+    f"spark_channel.connectors.files.formats.{name}" for name in ("arrow", "csv", "json", "orc")
+)
+
+PANDAS = ("pandas", "pyarrow._dataset")
+"""pyarrow brings pandas, where it is installed, with the first Python value that it makes an Arrow value of."""
+
+
+def imported(step: str, options: Mapping[str, str]) -> frozenset[str]:
+    return plan_in_a_process(step, options).modules
+
+
+@pytest.fixture
+def parquet(tmp_path: Path) -> str:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}), folder / "x.parquet")
+    return str(folder)
+
+
+@pytest.fixture
+def csv(tmp_path: Path) -> str:
+    path = tmp_path / "x.csv"
+    path.write_text("id,name\n1,a\n2,b\n", "utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("step", ["schema", "read", "stream"])
+def test_reading_files(step: str, parquet: str) -> None:
+    options = {"reader": "parquet", "path": parquet}
+    found = imported(step, {**options, "tunnelType": "stream"} if step == "stream" else options)
+    assert "spark_channel.connectors.files.formats.parquet" in found
+    assert not found & {*TASKS_ONLY, *SQL, *PANDAS, *OTHER_FORMATS}
+
+
+def test_a_condition_is_parsed_where_there_is_one(csv: str) -> None:
+    assert not imported("schema", {"path": csv}) & {*TASKS_ONLY, *SQL, *PANDAS}
+    assert "sqlglot" in imported("schema", {"path": csv, "where": "id > 1"})
+
+
+@pytest.mark.parametrize("step", ["write", "stream write"])
+def test_writing_files(step: str, tmp_path: Path) -> None:
+    found = imported(step, {"writer": "parquet", "path": str(tmp_path / "out")})
+    assert "spark_channel.connectors.files.writer" in found
+    assert not found & {*TASKS_ONLY, *SQL, *PANDAS, *OTHER_FORMATS}
+
+
+def test_rows_made_up() -> None:
+    options = {"reader": "generator", "rows": "10", "schema": "id BIGINT, name STRING"}
+    assert not imported("schema", options) & {*TASKS_ONLY, *PANDAS}
+    assert not imported("read", options) & {*TASKS_ONLY}
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> dict[str, str]:
+    with closing(sqlite3.connect(tmp_path / "x.db")) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY, name TEXT)")
+        connection.executemany("INSERT INTO t VALUES (?, ?)", [(1, "a"), (2, "b")])
+    return {"path": str(tmp_path / "x.db"), "dbtable": "t"}
+
+
+@pytest.mark.parametrize("step", ["schema", "read", "stream", "write", "stream write"])
+def test_a_database(step: str, database: dict[str, str]) -> None:
+    stream = {"cursorColumn": "id", "tunnelType": "stream", "startingOffsets": "earliest"}
+    found = imported(step, {**database, **stream} if step == "stream" else database)
+    assert "adbc_driver_sqlite.dbapi" in found
+    assert not found & {*TASKS_ONLY, "pandas", "pyarrow._dataset", "stamina", "pymysql", "duckdb"}
+
+
+def test_importing_the_package_imports_nothing_else() -> None:
+    code = "import sys, spark_channel; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert not {"pyarrow", "pydantic", "pyspark", "dataclasses"} & set(done.stdout.split())

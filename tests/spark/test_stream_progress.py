@@ -1,0 +1,99 @@
+"""What is told of a stream while it runs: for each micro-batch its rows, the limit, and how far it is behind."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_channel.connectors.feed import FeedLag
+from spark_channel.errors import SourceError
+from spark_channel.progress import JobProgress, TransferReport
+from spark_channel.spark import session as sessions
+from spark_channel.spark.stream_lag import LagWatch
+from spark_channel.testing import VirtualClock
+from tests.spark.test_stream_read import fill, run
+from tests.tunnel.children import ADMISSION
+
+
+class Heard:
+    """Hears of the jobs that are over."""
+
+    def __init__(self) -> None:
+        self.batches: list[tuple[JobProgress, TransferReport]] = []
+
+    def job_opened(self, progress: JobProgress) -> None:
+        """It is counted when it is over."""
+
+    def job_closed(self, progress: JobProgress) -> None:
+        if progress.spec.batch is not None:
+            self.batches.append((progress, progress.report()))
+
+    def rows(self, kind: str) -> dict[int | None, int]:
+        """Rows by the number of the batch."""
+        return {job.spec.batch: report.rows for job, report in self.batches if report.kind == kind}
+
+
+@pytest.fixture
+def heard(spark: SparkSession) -> Iterator[Heard]:
+    (server,) = sessions._services.values()
+    listener = Heard()
+    server.jobs.subscribe(listener)
+    yield listener
+    server.jobs.unsubscribe(listener)
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(180)
+def test_each_micro_batch_is_counted_at_both_ends(spark: SparkSession, heard: Heard, tmp_path: Path) -> None:
+    shop, target = tmp_path / "shop.db", tmp_path / "copy.db"
+    run(shop, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+    fill(shop, 1, 100)
+    options = {
+        "dbtable": "orders", "cursorColumn": "id", "tunnelType": "stream", "startingOffsets": "earliest",
+        "rowsPerSecond": "1k", "jobId": "shop", **({"maxRowsPerTrigger": "40"} if ADMISSION else {}),
+    }  # fmt: skip
+    query = (
+        spark.readStream.format("channel").options(**options).load(str(shop))
+        .writeStream.format("channel").option("path", str(target)).option("dbtable", "copy")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    expected = {0: 40, 1: 40, 2: 20} if ADMISSION else {0: 100}
+    assert heard.rows("read") == expected
+    assert heard.rows("write") == expected
+    specs = [job.spec for job, report in heard.batches if report.kind == "read"]
+    assert {(spec.name, spec.rows_per_second) for spec in specs} == {("shop", 1000)}
+    assert specs[0].behind == ("behind 60 rows" if ADMISSION else "up to date")
+
+
+def test_the_source_is_seldom_asked_how_far_it_is_ahead() -> None:
+    clock, asked = VirtualClock(), []
+
+    def lag() -> FeedLag:
+        asked.append(clock.now())
+        clock.advance(0.5)
+        return FeedLag(len(asked) * 1000, None, None)
+
+    watch = LagWatch(clock)
+    said = []
+    for _ in range(120):
+        said.append(watch.text(lag))
+        clock.advance(1)
+    assert len(asked) == 3, "a question of half a second is asked again after 50"
+    assert list(dict.fromkeys(said)) == ["behind 1k rows", "behind 2k rows", "behind 3k rows"]
+
+
+def test_a_source_that_does_not_answer_fails_no_stream() -> None:
+    clock = VirtualClock()
+    watch = LagWatch(clock)
+
+    def broken() -> FeedLag:
+        raise SourceError("it is away")
+
+    assert watch.text(broken) == ""
+    clock.advance(11)
+    assert watch.text(lambda: FeedLag(0, 0, 0.0)) == "up to date"

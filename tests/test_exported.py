@@ -1,0 +1,75 @@
+"""The public names: what each package promises is there, is all of what it brings in, and has its page."""
+
+import ast
+import importlib
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+REFERENCE = ROOT / "docs" / "reference"
+SOURCES = ROOT / "spark_channel"
+PACKAGES = (
+    "carrier", "channel", "connectors", "errors", "jobs", "limits", "planning", "progress", "service", "testing",
+    "transform", "tunnel",
+)  # fmt: skip
+WITHOUT_A_PAGE = {"jobs"}  # docs/datax.md tells of it key by key
+
+
+def module(name: str) -> ModuleType:
+    return importlib.import_module(f"spark_channel.{name}" if name else "spark_channel")
+
+
+@pytest.mark.parametrize("name", ["", *PACKAGES])
+def test_what_is_promised_is_there_in_order(name: str) -> None:
+    package = module(name)
+    assert package.__all__ == sorted(package.__all__)
+    assert [each for each in package.__all__ if not hasattr(package, each)] == []
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_what_is_brought_in_is_promised(name: str) -> None:
+    package = module(name)
+    for each in package.__all__:
+        getattr(package, each)
+    brought = {
+        each
+        for each, value in vars(package).items()
+        if not each.startswith("_")
+        and getattr(value, "__module__", "").startswith("spark_channel")
+        and not isinstance(value, ModuleType)
+    }
+    assert brought <= set(package.__all__)
+
+
+@pytest.mark.parametrize("init", sorted(SOURCES.rglob("__init__.py")), ids=lambda path: str(path.parent.name))
+def test_a_package_states_its_lazy_names_in_order_and_none_is_a_module_of_its_own(init: Path) -> None:
+    tree = ast.parse(init.read_text("utf-8"))
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    if not any(each.module == "spark_channel" and each.names[0].name == "lazy" for each in imports):
+        return
+    names = [
+        name.name
+        for each in imports
+        if each.module and each.module.startswith("spark_channel.")
+        for name in each.names
+    ]
+    package = importlib.import_module(".".join(init.parent.relative_to(SOURCES.parent).parts))
+    assert sorted(names) == package.__all__
+    assert not set(names) & {each.stem for each in init.parent.iterdir()}
+    assert set(names) <= set(dir(package))
+    with pytest.raises(AttributeError, match="has no attribute 'lacking'"):
+        package.lacking  # noqa: B018 - to ask is the test
+
+
+@pytest.mark.parametrize("name", sorted({"spark_channel", *PACKAGES} - WITHOUT_A_PAGE))
+def test_a_package_has_its_page_of_reference(name: str) -> None:
+    assert f"spark_channel.{name}".removeprefix("spark_channel.") in (REFERENCE / f"{name}.md").read_text()
+
+
+def test_each_name_is_imported_when_it_is_used() -> None:
+    package = module("")
+    assert {each: getattr(package, each).__name__ for each in package.__all__} == {
+        each: each for each in package.__all__
+    }

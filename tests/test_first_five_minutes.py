@@ -1,0 +1,71 @@
+"""The quickstart as a newcomer types it, line by line, where nothing is but the wheel."""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(bash|python)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+pytestmark = [pytest.mark.spark, pytest.mark.newest, pytest.mark.timeout(900)]
+
+
+def typed(language: str) -> str:
+    return "\n".join(code for kind, code in BLOCK.findall(PAGE) if kind == language)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> dict[str, str]:
+    """A shell's environment in which `pip install spark-channel` finds this checkout's wheel."""
+    pytest.importorskip("hatchling", reason="the wheel is built where the dev extra is installed")
+    command = [
+        sys.executable,
+        "-m",
+        "build",
+        "--wheel",
+        "--no-isolation",
+        "--outdir",
+        str(tmp_path),
+        str(ROOT),
+    ]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
+    (wheel,) = tmp_path.glob("*.whl")
+    constraint = tmp_path / "constraint.txt"
+    constraint.write_text(f"spark-channel @ {wheel.as_uri()}\n")
+    kept = {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))
+    }
+    python = Path(sys.executable).resolve()
+    return {**kept, "PATH": f"{python.parent}:{kept['PATH']}", "PIP_CONSTRAINT": str(constraint)}
+
+
+def test_the_quickstart_typed_line_by_line(environment: dict[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    folder.mkdir()
+    shutil.copy(ROOT / "tests" / "data" / "flights.csv", folder)
+    (folder / "typed.py").write_text(typed("python"))
+    console = "python -i -q < typed.py"  # the interactive interpreter reads a line at a time
+    done = subprocess.run(
+        ["bash", "-c", "set -e\n" + typed("bash") + f"\nbash -c {shlex.quote(console)}"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said[-4000:]
+    assert "Traceback" not in done.stderr, said[-6000:]
+    assert "SyntaxError" not in done.stderr, said[-6000:]
+    assert (folder / "flights.db").exists()
+    assert "avg(dep_delay)" in done.stdout, said[-4000:]

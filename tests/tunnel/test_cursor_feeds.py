@@ -1,0 +1,368 @@
+"""A table read by a column that only grows: the same of every database that has such a feed."""
+
+import json
+import pickle
+import subprocess
+import sys
+import uuid
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pymysql
+import pytest
+from pyspark.sql import SparkSession
+
+from spark_channel.connectors import load_reader
+from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.sql.cursor_feed import CursorFeed
+from spark_channel.connectors.sql.mysql.session import LostConnectionError
+from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.testing import VirtualClock
+from spark_channel.tunnel import Delivery, Tunnel
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+NO_LIMIT = FeedLimit()
+ROWS = 60
+TYPES = {
+    "duckdb": {"big": "UBIGINT", "amount": "DECIMAL(30,4)", "day": "DATE", "made": "TIMESTAMP", "name": "VARCHAR"},
+    "mysql": {
+        "big": "BIGINT UNSIGNED", "amount": "DECIMAL(30,4)", "day": "DATE", "made": "DATETIME(6)",
+        "name": "VARCHAR(40)",
+    },
+    "postgresql": {
+        "big": "bigint", "amount": "numeric(30,4)", "day": "date", "made": "timestamptz", "name": "text"
+    },
+}  # fmt: skip
+
+
+@dataclass
+class Place:
+    """A table `orders` in a database of its own, its `seen` column nullable and never NULL."""
+
+    kind: str
+    options: dict[str, str]
+    run: Callable[[str], Any]
+
+    def make(self) -> None:
+        types = TYPES[self.kind]
+        columns = ", ".join(f"{name} {declared} NOT NULL" for name, declared in types.items())
+        self.run(f"CREATE TABLE orders (id INT PRIMARY KEY, {columns}, seen INT, good BOOLEAN)")
+        self.fill(1, ROWS)
+
+    def fill(self, start: int, end: int) -> None:
+        self.run(
+            "INSERT INTO orders VALUES "
+            + ", ".join(
+                f"({n}, {2**40 + n}, 12345678901234567890.{n:04d}, '2026-01-{1 + n % 28:02d}', "
+                f"'2026-01-01 00:00:00.{n:06d}', 'item {n:04d}', {n}, {'TRUE' if n % 2 else 'FALSE'})"
+                for n in range(start, end + 1)
+            )
+        )
+
+    def feed(self, column: str = "id", *, clock: VirtualClock | None = None, late: float = 0.0) -> ChangeFeed:
+        reader, _ = load_reader({**self.options, "dbtable": "orders"})
+        feed = reader.feed(FeedOptions(cursor_column=column, late_seconds=late))
+        if clock is not None:
+            assert isinstance(feed, CursorFeed)
+            feed = type(feed)(reader, FeedOptions(cursor_column=column, late_seconds=late), clock=clock)  # type: ignore[call-arg]
+        return feed
+
+
+@pytest.fixture(params=["postgresql", "mysql", "duckdb"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    name = f"feed_{uuid.uuid4().hex[:12]}"
+    match request.param:
+        case "postgresql":
+            postgres: PostgresServer = request.getfixturevalue("postgres_server")
+            postgres.psql(f"CREATE SCHEMA {name}")
+            made = Place(
+                request.param, {**postgres.login, "currentSchema": name},
+                lambda text: postgres.psql(f"SET search_path = {name}; {text}"),
+            )  # fmt: skip
+            made.make()
+            yield made
+            postgres.psql(f"DROP SCHEMA {name} CASCADE")
+        case "mysql":
+            mariadb: MariadbServer = request.getfixturevalue("mariadb_server")
+            mariadb.sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")
+            url = f"mysql://127.0.0.1:{mariadb.port}/{name}"
+            made = Place(
+                request.param, {"url": url, "user": mariadb.user, "password": mariadb.password},
+                lambda text: mariadb.sql(text, database=name),
+            )  # fmt: skip
+            made.make()
+            yield made
+            mariadb.sql(f"DROP DATABASE {name}")
+        case "duckdb":
+            path = tmp_path / "shop.duckdb"
+
+            def run(text: str) -> None:
+                with duckdb.connect(str(path)) as connection:
+                    connection.execute(text)
+
+            made = Place(request.param, {"path": str(path)}, run)
+            made.make()
+            yield made
+
+
+def ids(feed: ChangeFeed, after: Any, upto: Any) -> list[int]:
+    """As executors read: from copies of feed and splits, out of tokens that were JSON."""
+    after, upto = json.loads(json.dumps([after, upto]))
+    feed, splits = pickle.loads(pickle.dumps((feed, feed.changes(after, upto))))
+    return sorted(row["id"] for split in splits for batch in feed.read(split) for row in batch.to_pylist())
+
+
+def test_rows_past_the_token_are_the_changes(place: Place) -> None:
+    feed = place.feed()
+    (start,), (end,) = feed.earliest(), feed.now()
+    assert ids(feed, start, end) == list(range(1, ROWS + 1))
+    assert feed.latest(end, NO_LIMIT) == end
+    place.fill(ROWS + 1, ROWS + 5)
+    after = feed.latest(end, NO_LIMIT)
+    assert ids(feed, end, after) == list(range(ROWS + 1, ROWS + 6))
+    assert feed.changes(after, after) == []
+    lag = feed.lag(end)
+    assert lag.rows == 5
+    assert lag.nbytes is not None
+    assert lag.nbytes >= 5 * 30
+    assert 0 < len(ids(feed, start, feed.latest(start, FeedLimit(nbytes=2_000)))) < ROWS
+
+
+def test_a_column_of_any_ordered_type_cuts_the_same_ranges(place: Place) -> None:
+    for column in ("big", "amount", "made", "name"):
+        feed = place.feed(column)
+        (start,) = feed.earliest()
+        token, seen = start, []
+        while (cut := feed.latest(token, FeedLimit(rows=25))) != token:
+            seen.append(ids(feed, token, cut))
+            token = cut
+        assert seen == [list(range(1, 26)), list(range(26, 51)), list(range(51, 61))], column
+        if column == "made":
+            behind = feed.lag(feed.latest(start, FeedLimit(rows=25)))
+            assert (behind.rows, behind.seconds is not None and behind.seconds > 86_400) == (35, True)
+
+
+def test_rows_of_one_value_stay_together(place: Place) -> None:
+    feed = place.feed("day")
+    (start,) = feed.earliest()
+    token = feed.latest(start, FeedLimit(rows=1))
+    assert ids(feed, start, token) == [28, 56]
+
+
+def test_base_and_changes_cover_every_row_once(place: Place) -> None:
+    feed = place.feed()
+    (token,) = feed.now()
+    place.fill(ROWS + 1, ROWS + 5)
+    base = feed.base([token], 4)
+    assert len(base) >= 2
+    found = [row["id"] for split in base for batch in feed.read(split) for row in batch.to_pylist()]
+    assert sorted(found) == list(range(1, ROWS + 1))
+    assert ids(feed, token, feed.latest(token, NO_LIMIT)) == list(range(ROWS + 1, ROWS + 6))
+
+
+def test_an_empty_table_begins_with_its_first_row(place: Place) -> None:
+    place.run("DELETE FROM orders")
+    feed = place.feed()
+    (token,) = feed.now()
+    assert [batch for split in feed.base([token], 2) for batch in feed.read(split)] == []
+    assert feed.lag(token).rows == 0
+    place.fill(1, 1)
+    assert ids(feed, token, feed.latest(token, NO_LIMIT)) == [1]
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+def test_a_row_that_commits_late_is_not_missed(place: Place) -> None:
+    """Row 61 took its id before row 62, in a transaction that is open when that is seen.
+
+    Nobody reads a DuckDB file while a transaction of its writer is open.
+    """
+    clock = VirtualClock()
+    feed = place.feed(clock=clock, late=5.0)
+    token = feed.latest({"cursor": None}, NO_LIMIT)
+    clock.advance(6)
+    token = feed.latest(token, NO_LIMIT)
+    assert ids(feed, {"cursor": None}, token) == list(range(1, ROWS + 1))
+    with open_transaction(place) as insert_and_commit:
+        place.fill(ROWS + 2, ROWS + 2)
+        assert feed.latest(token, NO_LIMIT) == token
+        clock.advance(4)
+        assert feed.latest(token, NO_LIMIT) == token, "62 was not there 5 seconds ago"
+        insert_and_commit()
+    clock.advance(2)
+    assert ids(feed, token, feed.latest(token, NO_LIMIT)) == [ROWS + 1, ROWS + 2]
+
+
+class open_transaction:  # noqa: N801 - used as a function
+    """Has inserted row `ROWS + 1` already; the call commits."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+
+    def __enter__(self) -> Callable[[], None]:
+        values = f"({ROWS + 1}, 1, 1, '2026-02-01', '2026-02-01 00:00:00', 'late', 1, TRUE)"
+        statement = f"INSERT INTO orders VALUES {values}"
+        options = self.place.options
+        if self.place.kind == "mysql":
+            port, database = options["url"].rpartition(":")[2].split("/")
+            self.connection: Any = pymysql.connect(
+                host="127.0.0.1", port=int(port), user=options["user"], password=options["password"],
+                database=database, autocommit=False,
+            )  # fmt: skip
+        else:
+            import adbc_driver_postgresql.dbapi as adbc
+
+            host = options["url"].partition("//")[2]
+            self.connection = adbc.connect(f"postgresql://{options['user']}:{options['password']}@{host}")
+            statement = statement.replace("orders", f"{options['currentSchema']}.orders")
+        with self.connection.cursor() as cursor:
+            cursor.execute(statement)
+        return self.connection.commit  # type: ignore[no-any-return]
+
+    def __exit__(self, *error: object) -> None:
+        self.connection.close()
+
+
+def alter(place: Place, column: str, declared: str) -> str:
+    if place.kind == "mysql":
+        return f"ALTER TABLE orders MODIFY {column} {declared} NULL"
+    return f"ALTER TABLE orders ALTER COLUMN {column} DROP NOT NULL"
+
+
+def test_a_column_that_may_be_null_serves_until_it_is(place: Place) -> None:
+    feed = place.feed("seen")
+    (token,) = feed.now()
+    place.run(f"UPDATE orders SET seen = NULL WHERE id = {ROWS}")
+    with pytest.raises(OptionError, match=r"'seen', which is NULL in at least one row of table .*orders"):
+        feed.latest(token, NO_LIMIT)
+    with pytest.raises(OptionError, match=r"which is NULL in at least one row"):
+        place.feed("seen")
+
+
+def test_a_column_that_was_never_null_and_may_be_now_is_looked_at_again(place: Place) -> None:
+    feed = place.feed("big")
+    (token,) = feed.now()
+    place.run(alter(place, "big", TYPES[place.kind]["big"]))
+    place.fill(ROWS + 1, ROWS + 1)
+    after = feed.latest(token, NO_LIMIT)
+    assert ids(feed, token, after) == [ROWS + 1]
+    place.run(f"UPDATE orders SET big = NULL WHERE id = {ROWS - 1}")
+    with pytest.raises(OptionError, match=r"'big', which is NULL in at least one row"):
+        feed.latest(after, NO_LIMIT)
+
+
+def test_what_is_no_cursor_is_refused_by_name(place: Place) -> None:
+    with pytest.raises(OptionError, match=r"'good' of type .*, whose values have no order"):
+        place.feed("good")
+    with pytest.raises(OptionError, match=r"'nothing', which table .* does not have; it has id, big"):
+        place.feed("nothing")
+    reader, _ = load_reader({**place.options, "dbtable": "orders"})
+    with pytest.raises(OptionError, match=r"cursorColumn"):
+        reader.feed(FeedOptions())
+
+
+def test_a_column_that_goes_back_and_a_token_that_is_damaged(place: Place) -> None:
+    feed = place.feed()
+    (token,) = feed.now()
+    place.run("DELETE FROM orders WHERE id > 50")
+    with pytest.raises(
+        SourceError, match=r"stands at id = .*60.*, and the highest value in the table is .*50"
+    ):
+        feed.latest(token, NO_LIMIT)
+    for damaged in ({}, {"cursor": 1, "x": 2}, {"lsn": "0/1"}, {"cursor": "1) OR (1 = 1"}):
+        with pytest.raises(SourceError):
+            feed.changes(damaged, {"cursor": 40})
+
+
+def test_a_changed_schema_names_the_column(place: Place) -> None:
+    feed = place.feed()
+    (token,) = feed.now()
+    place.run("ALTER TABLE orders ADD COLUMN note INT")
+    with pytest.raises(SchemaError, match=r"new column 'note'"):
+        feed.latest(token, NO_LIMIT)
+
+
+def test_a_tunnel_hands_it_out_once(place: Place, tmp_path: Path) -> None:
+    options = {
+        **place.options, "dbtable": "orders", "cursorColumn": "id", "lateSeconds": "0", "maxRowsPerTrigger": "20"
+    }  # fmt: skip
+    tunnel = Tunnel("orders", options, store=str(tmp_path / "tunnels.db"))
+    tunnel.create(channels=3)
+    place.fill(ROWS + 1, 2 * ROWS)
+    found: Counter[int] = Counter()
+
+    def process(delivery: Delivery) -> None:
+        found.update(n for batch in delivery.batches for n in batch.column("id").to_pylist())
+
+    tunnel.consume(process, threads=1, drained=True)
+    assert found == Counter(range(1, 2 * ROWS + 1))
+    assert {view.lag.rows for view in tunnel.describe().channels if view.lag is not None} == {0}
+
+
+@pytest.mark.spark
+@pytest.mark.newest
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("place", ["mysql", "duckdb"], indirect=True)
+def test_spark_reads_it_as_a_stream(spark: SparkSession, place: Place, tmp_path: Path) -> None:
+    """Batches keep to `maxBytesPerTrigger`: about 58 bytes a row."""
+    batches: list[list[int]] = []
+    given = {
+        **place.options, "dbtable": "orders", "cursorColumn": "made", "lateSeconds": "0", "tunnelType": "stream",
+        "startingOffsets": "earliest", "maxBytesPerTrigger": "1200",
+    }  # fmt: skip
+
+    query = (
+        spark.readStream.format("channel").options(**given).load()
+        .writeStream.foreachBatch(lambda frame, _: batches.append(sorted(r.id for r in frame.collect())))
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    try:
+        assert query.awaitTermination(120)
+    finally:
+        query.stop()
+    assert [n for batch in batches for n in batch] == list(range(1, ROWS + 1))
+    sizes = {len(batch) for batch in batches[:-1]}
+    assert len(batches) >= 3
+    assert len(sizes) == 1
+    assert max(sizes) <= 30
+
+
+@pytest.mark.parametrize("place", ["mysql"], indirect=True)
+def test_a_mysql_session_that_is_killed_passes(place: Place) -> None:
+    feed = place.feed()
+    assert isinstance(feed, CursorFeed)
+    with feed.looking() as look:
+        place.run("SELECT 1")  # another session may
+        number = int(place.run("SELECT max(id) FROM information_schema.processlist WHERE user = 'tester'"))
+        place.run(f"KILL {number}")
+        with pytest.raises(LostConnectionError) as lost:
+            look.highest("id")
+    error = SourceError("lost")
+    error.__cause__ = lost.value
+    assert feed.is_passing(error)
+    assert not feed.is_passing(SourceError("there is no table"))
+    assert feed.latest({"cursor": None}, NO_LIMIT) == {"cursor": ROWS}
+
+
+@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
+def test_a_duckdb_file_that_another_process_writes_passes(place: Place) -> None:
+    place.options["lockTimeout"] = "0.05"
+    feed = place.feed()
+    program = (
+        "import duckdb, sys; c = duckdb.connect(sys.argv[1]); print('held', flush=True); sys.stdin.read()"
+    )
+    command = [sys.executable, "-c", program, place.options["path"]]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        try:
+            assert holder.stdout is not None
+            assert holder.stdout.readline() == "held\n"
+            with pytest.raises(SourceError, match="another process held the file") as held:
+                feed.latest({"cursor": None}, NO_LIMIT)
+        finally:
+            holder.kill()
+    assert feed.is_passing(held.value)
+    assert feed.latest({"cursor": None}, NO_LIMIT) == {"cursor": ROWS}

@@ -1,0 +1,133 @@
+"""`spark-channel tunnel`, as it is typed."""
+
+import sqlite3
+import time
+import uuid
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from spark_channel.cli.app import app
+from spark_channel.tunnel import Tunnel
+from tests.servers.postgres import PostgresServer
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+        connection.executemany("INSERT INTO orders VALUES (?, 'x')", [(n,) for n in range(1, 101)])
+    monkeypatch.setenv("SPARK_CHANNEL_TUNNEL_STORE", str(tmp_path / "tunnels.db"))
+    monkeypatch.setenv("COLUMNS", "200")
+    return path
+
+
+def call(*arguments: str, answer: str = "") -> Result:
+    return CliRunner().invoke(app, ["tunnel", *arguments], input=answer)
+
+
+def source(shop: Path) -> list[str]:
+    given = ("reader=sqlite", f"path={shop}", "dbtable=orders", "cursorColumn=id")
+    return [word for each in given for word in ("-o", each)]
+
+
+def test_a_tunnel_from_its_making_to_its_end(shop: Path) -> None:
+    made = call("create", "orders", *source(shop), "--channels", "3")
+    assert made.exit_code == 0, made.output
+    assert "base_and_stream, 4 channels" in made.output
+    assert "orders" in call("list").output
+    shown = call("describe", "orders", *source(shop)).output
+    assert shown.count("base-000") == 3
+    assert "stream-0" in shown
+    store = str(shop.parent / "tunnels.db")
+    options = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id"}
+    Tunnel("orders", options, store=store).consume(lambda delivery: list(delivery.batches), drained=True)
+    with closing(sqlite3.connect(shop)) as connection, connection:
+        connection.executemany("INSERT INTO orders VALUES (?, 'y')", [(n,) for n in range(101, 108)])
+    behind = next(
+        line for line in call("describe", "orders", *source(shop)).output.splitlines() if "stream-0" in line
+    )
+    assert " 7 " in behind
+    assert call("reset", "orders", *source(shop), answer="n\n").exit_code == 1
+    assert call("reset", "orders", *source(shop), "--yes").exit_code == 0
+    assert call("delete", "orders", answer="y\n").exit_code == 0
+    assert "orders" not in call("list").output
+
+
+def test_options_may_stand_in_a_file(shop: Path, tmp_path: Path) -> None:
+    file = tmp_path / "orders.options"
+    file.write_text(f"# the shop\npath={shop}\ndbtable=orders\n\ncursorColumn=id\n")
+    assert call("create", "orders", "--options-file", str(file)).exit_code == 0
+    missing = call("create", "orders", "--options-file", str(tmp_path / "none"))
+    assert "No such file" in missing.output
+
+
+def test_an_option_without_a_value_is_refused_without_being_shown(shop: Path) -> None:
+    refused = call("create", "orders", "-o", "password s3cret")
+    assert refused.exit_code == 2
+    assert "s3cret" not in refused.output
+
+
+def cells(text: str, name: str) -> list[str]:
+    """The cells of the table's line that begins with `name`."""
+    return next(
+        [cell.strip() for cell in line.split("│")[1:-1]] for line in text.splitlines() if f" {name} " in line
+    )
+
+
+def test_a_log_is_behind_in_bytes_and_seconds_and_the_store_may_be_a_server(
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("SHOP_PASSWORD", postgres_server.password)
+    name = f"shown_{uuid.uuid4().hex[:10]}"
+    login = f"{postgres_server.user}:{postgres_server.password}@127.0.0.1:{postgres_server.port}"
+    store = ["--store", f"postgresql://{login}/postgres?options=-csearch_path%3D{name}"]
+    postgres_server.psql(
+        f"CREATE SCHEMA {name}; CREATE TABLE {name}.orders (id int PRIMARY KEY, item text);"
+        f"INSERT INTO {name}.orders SELECT i, 'tea' FROM generate_series(1, 100) i;"
+        f"CREATE PUBLICATION {name} FOR TABLE {name}.orders"
+    )
+    options = tmp_path / "shop.options"
+    options.write_text(
+        f"url={postgres_server.url}\nuser={postgres_server.user}\npassword=${{env:SHOP_PASSWORD}}\n"
+        f"dbtable={name}.orders\nslot={name}\npublication={name}\n"
+    )
+    slots = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{name}'"
+    given = ["--options-file", str(options), *store]
+    try:
+        made = call("create", "log", *given, "--channels", "2")
+        assert made.exit_code == 0, made.output
+        assert "base_and_stream, 3 channels, in postgresql://127.0.0.1" in made.output
+        assert postgres_server.password not in made.output
+        postgres_server.psql(f"INSERT INTO {name}.orders SELECT i, 'tea' FROM generate_series(101, 400) i")
+        time.sleep(0.2)
+        shown = call("describe", "log", *given).output
+        assert postgres_server.password not in shown
+        channel, state, _, client, checkpoint, rows, nbytes, seconds = cells(shown, "stream-0")
+        assert (channel, state, client, checkpoint, rows) == ("stream-0", "wait", "-", "0", "-")
+        assert int(nbytes.replace(" ", "")) >= 300 * 20
+        assert 0.2 <= float(seconds) < 3_600
+        assert cells(shown, "base-0000")[5] == "50"
+        without = cells(call("describe", "log", *store).output, "stream-0")
+        assert without[5:] == ["-", "-", "-"], "the source was not named"
+        assert cells(call("list", *store).output, "log")[1] == "base_and_stream"
+        again = call("create", "log", *given)
+        assert again.exit_code != 0
+        assert "there is a tunnel 'log'" in str(again.exception or again.output)
+        assert call("reset", "log", *given, "--yes").exit_code == 0
+        begun = cells(call("describe", "log", *given).output, "stream-0")
+        assert int(begun[6].replace(" ", "")) < int(nbytes.replace(" ", "")), "it begins at the log's end"
+        assert postgres_server.psql(slots) == "1"
+        assert call("delete", "log", *given, "--yes").exit_code == 0
+        assert postgres_server.psql(slots) == "0"
+        assert "log" not in call("list", *store).output
+    finally:
+        postgres_server.psql(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
+            f"WHERE slot_name = '{name}'; DROP PUBLICATION {name};"
+            f"SET client_min_messages = error; DROP SCHEMA {name} CASCADE"
+        )

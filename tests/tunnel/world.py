@@ -1,0 +1,289 @@
+"""A tunnel, its clients and a bad network between them, without threads: what the protocol is tested on."""
+
+import itertools
+import random
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
+
+from spark_channel.errors import ChannelLostError, ClientExpiredError
+from spark_channel.tunnel import desk
+from spark_channel.tunnel.connects import Connects, Dial, Start, Step, Stop
+from spark_channel.tunnel.records import Channel, ChannelStatus, Client, TunnelState
+from spark_channel.tunnel.states import ChannelState, ConnectState
+
+TIMEOUT = 300.0
+MOST_SKEW = 400
+BEATS = 3
+"""Heartbeats of each client after which channels are shared evenly, whatever changed."""
+
+
+def channels(base: int, stream: int = 1) -> dict[str, Channel]:
+    """`base` full splits, and `stream` partitions of the feed that wait for them."""
+    parents = tuple(f"base-{number}" for number in range(base))
+    made = [Channel(each, place, {"split": {}}, token={"at": 0}) for place, each in enumerate(parents)]
+    made += [
+        Channel(f"stream-{number}", base + number, {}, parents, token={"at": 0}) for number in range(stream)
+    ]
+    return {channel.id: channel for channel in made}
+
+
+@dataclass
+class Pipeline:
+    """One run of a channel by one client: it reads from its checkpoint on."""
+
+    channel: Channel
+    at: int
+    sequence: int
+    stopping: bool = False
+
+
+@dataclass
+class SimulatedClient:
+    id: str
+    connects: Connects = field(default_factory=Connects)
+    pipelines: dict[str, Pipeline] = field(default_factory=dict)
+    dials: list[str] = field(default_factory=list)
+    skew: float = 0.0
+    alive: bool = True
+    expired: bool = False
+
+
+@dataclass
+class Request:
+    client: str
+    report: tuple[ChannelStatus, ...]
+
+
+@dataclass
+class Response:
+    client: str
+    answer: tuple[Channel, ...]
+
+
+class World:
+    """Everything that can happen, one method each."""
+
+    def __init__(self, base: int, stream: int, records: int) -> None:
+        self.now = 0.0
+        self.records = records
+        self.store = TunnelState(channels(base, stream))
+        self.clients: dict[str, SimulatedClient] = {}
+        self.requests: list[Request] = []
+        self.responses: list[Response] = []
+        self.seen: dict[str, set[int]] = {key: set() for key in self.store.channels}
+        self.open_at: dict[tuple[str, int], str] = {}
+        self.asked_back = 0
+        self._ids = itertools.count()
+
+    # --- the store ---
+
+    def join(self) -> SimulatedClient:
+        client = SimulatedClient(f"c{next(self._ids)}")
+        self.clients[client.id] = client
+        self._write(desk.connect(self.store, Client(client.id, timeout=TIMEOUT), self.now))
+        return client
+
+    def leave(self, client: SimulatedClient) -> None:
+        """It ends as `TunnelClient.close` does: its pipelines first, then its place in the store."""
+        client.alive = False
+        client.pipelines.clear()
+        self._write(desk.disconnect(self.store, client.id))
+
+    def serve(self, request: Request, *, answered: bool = True, gone: Collection[str] = ()) -> None:
+        client = self.clients[request.client]
+        now = self.now + client.skew
+        try:
+            self._write(desk.beat(self.store, request.client, request.report, now, gone=gone))
+        except ClientExpiredError:
+            client.expired = True
+            return
+        if answered:
+            self.responses.append(Response(client.id, desk.assigned(self.store, client.id)))
+
+    def _write(self, state: TunnelState) -> None:
+        for key, new in state.channels.items():
+            old = self.store.channels[key]
+            assert new.version >= old.version, "versions never go back"
+            assert new.token["at"] >= old.token["at"], "checkpoints never go back"
+            assert new.sequence >= old.sequence
+            if old.state is ChannelState.TERMINATED:
+                assert new.state is ChannelState.TERMINATED
+            if new.state is ChannelState.CLOSING and old.state is ChannelState.OPEN:
+                self.asked_back += 1
+            if new.state is ChannelState.OPEN:
+                assert self.open_at.setdefault((key, new.version), new.client) == new.client
+                for parent in new.parents:
+                    assert state.channels[parent].state is ChannelState.TERMINATED, "parents come first"
+        self.store = state
+
+    # --- a client ---
+
+    def ask(self, client: SimulatedClient) -> Request:
+        return Request(client.id, client.connects.report())
+
+    def hear(self, response: Response) -> None:
+        client = self.clients[response.client]
+        if client.alive:
+            self._do(client, client.connects.merge(response.answer))
+
+    def dial(self, client: SimulatedClient, key: str, *, fails: bool = False) -> None:
+        client.dials.remove(key)
+        self._do(client, client.connects.dial_failed(key) if fails else client.connects.dialled(key))
+
+    def work(self, client: SimulatedClient, key: str, *, saves: bool = True) -> None:
+        """Read the next range, and move the checkpoint past it unless the client dies between the two."""
+        pipeline = client.pipelines[key]
+        if pipeline.stopping or pipeline.at >= self.records:
+            del client.pipelines[key]
+            done = pipeline.at >= self.records
+            self._do(client, client.connects.ended(key, finished=done))
+            return
+        end = min(self.records, pipeline.at + 3)
+        try:
+            self._write(desk.hand_out(self.store, client.id, key, pipeline.sequence, {"at": end}))
+            pending = self.store.channels[key].pending
+            assert pending is not None
+            end = pending["at"]
+            self.seen[key].update(range(pipeline.at, end))
+            if saves:
+                self._write(desk.checkpoint(self.store, client.id, key, pipeline.sequence, {"at": end}))
+                pipeline.at, pipeline.sequence = end, pipeline.sequence + 1
+        except ChannelLostError:
+            del client.pipelines[key]
+            self._do(client, client.connects.ended(key, finished=False))
+
+    def crash(self, client: SimulatedClient) -> None:
+        client.alive = False
+
+    def _do(self, client: SimulatedClient, steps: list[Step]) -> None:
+        for step in steps:
+            match step:
+                case Dial(channel):
+                    client.dials.append(channel.id)
+                case Start(channel):
+                    current = self.store.channels[channel.id]
+                    assert channel.id not in client.pipelines
+                    client.pipelines[channel.id] = Pipeline(channel, current.token["at"], current.sequence)
+                case Stop(key):
+                    client.pipelines[key].stopping = True
+
+    # --- what must hold ---
+
+    def check(self) -> None:
+        running: dict[tuple[str, int], str] = {}
+        for client in self.clients.values():
+            for channel in client.connects.running():
+                other = running.setdefault((channel.id, channel.version), client.id)
+                assert other == client.id, f"{channel.id} is open twice at version {channel.version}"
+        for channel in self.store.channels.values():
+            held = channel.state in (ChannelState.OPEN, ChannelState.CLOSING)
+            assert held == bool(channel.client)
+
+    def settle_down(self, chance: random.Random, *, gone: bool = False) -> None:
+        """The network heals: three heartbeats of each client after the last change, channels are shared evenly.
+
+        A change is a client that joins, or is lost, and a channel that becomes ready. `gone`: the processes of
+        those that crashed are known to have ended; else they are lost once they were silent for too long.
+        """
+        self.requests.clear()
+        self.responses.clear()
+        for client in self.clients.values():
+            client.skew = 0.0
+        if not self.live():
+            self.join()
+        dead = [client.id for client in self.clients.values() if not client.alive] if gone else []
+        if not gone:
+            for _ in range(int(TIMEOUT / 30) + 2):
+                # Until the last of the silent is lost in this very round; that round is the first that counts.
+                if not self._silent(self.now + 30):
+                    break
+                self.round(work=False, chance=chance)
+        quiet = 0
+        for _ in range(BEATS * (2 + len(self.clients) + len(self.store.channels))):
+            quiet = 0 if self.round(work=False, chance=chance, gone=dead) else quiet + 1
+            if quiet == BEATS:
+                break
+        assert quiet == BEATS, "changes have an end"
+        self.check_even()
+
+    def live(self) -> list[SimulatedClient]:
+        """The clients that run, also those that the store has given up."""
+        return [client for client in self.clients.values() if client.alive]
+
+    def ready(self) -> list[Channel]:
+        """The channels that clients share."""
+        return [c for c in self.store.channels.values() if desk.is_ready(c, self.store.channels)]
+
+    def drain(self, client: SimulatedClient) -> str:
+        """Read one of the client's channels to its end; returns which, empty when it has none."""
+        key = next(iter(client.pipelines), "")
+        while key in client.pipelines:
+            self.work(client, key)
+        return key
+
+    def fewest_moves(self, clients: Collection[str], drained: str = "") -> int:
+        """How many channels must be taken from `clients`, the live ones, so that all have an even share.
+
+        `drained`: a channel whose end the store has not heard of yet.
+        """
+        channels = dict(self.store.channels)
+        if drained:
+            channels[drained] = replace(channels[drained], state=ChannelState.TERMINATED)
+        ready = [channel for channel in channels.values() if desk.is_ready(channel, channels)]
+        floor, extra = divmod(len(ready), len(clients))
+        counts = sorted((sum(c.client == each for c in ready) for each in clients), reverse=True)
+        return sum(max(0, count - floor - (place < extra)) for place, count in enumerate(counts))
+
+    def check_even(self) -> None:
+        """Every live client runs what the store says it has, and that is within one of every other."""
+        ready, live = self.ready(), [client.id for client in self.live()]
+        assert set(self.store.clients) == set(live)
+        assert all(channel.state is ChannelState.OPEN for channel in ready), "none is left over or on its way"
+        counts = [sum(channel.client == client for channel in ready) for client in live]
+        assert sum(counts) == len(ready)
+        assert max(counts) - min(counts) <= 1, f"shared unevenly: {counts}"
+        for client in self.live():
+            running = {k for k, state in client.connects.states().items() if state is ConnectState.RUNNING}
+            assert running == {channel.id for channel in ready if channel.client == client.id}
+            assert running == client.pipelines.keys()
+
+    def finish(self) -> None:
+        for _ in range(20 * self.records + 100):
+            if all(c.state is ChannelState.TERMINATED for c in self.store.channels.values()):
+                break
+            self.round(work=True)
+        for key, seen in self.seen.items():
+            assert seen == set(range(self.records)), f"{key} was not read to its end"
+
+    def round(self, *, work: bool, chance: random.Random | None = None, gone: Collection[str] = ()) -> bool:
+        """One heartbeat of every live client, in any order, all of it answered and obeyed.
+
+        Returns whether something changed for the store meanwhile: a client joined, a channel became ready or drained.
+        """
+        self.now += 30
+        clients, ready = self.live(), [channel.id for channel in self.ready()]
+        if chance is not None:
+            chance.shuffle(clients)
+        joined = False
+        for client in clients:
+            self.serve(self.ask(client), gone=gone)
+            if client.expired:
+                self.crash(client)
+                self.join()
+                joined = True
+                continue
+            self.hear(self.responses.pop())
+            for key in list(client.dials):
+                self.dial(client, key)
+            for key, pipeline in list(client.pipelines.items()):
+                if work or pipeline.stopping:
+                    self.work(client, key)
+        self.check()
+        return joined or ready != [channel.id for channel in self.ready()]
+
+    def _silent(self, at: float) -> bool:
+        """Whether the store still counts on clients that crashed, and does so at `at`."""
+        return any(
+            not self.clients[key].alive and at - min(each.last_seen, self.now) <= TIMEOUT
+            for key, each in self.store.clients.items()
+        )
