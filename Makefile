@@ -38,13 +38,14 @@ lint: ready
 
 # A file's tests share what it sets up; tests/conftest.py has the long files handed out first.
 SPREAD = --dist loadfile --no-loadscope-reorder
+TESTS = .ci/tests
 
 # Spark's session keeps threads of its own, which tests of threads must not meet.
 # Both halves run, whatever the first one says. In the first, tests wait more than they compute.
 unit: ready servers
 	@failed=0; \
-	$(PYTHON_BIN)/python -m pytest -n 3 $(SPREAD) -m 'not spark and not soak' || failed=1; \
-	$(PYTHON_BIN)/python -m pytest -n 2 $(SPREAD) -m 'spark and not soak' || failed=1; \
+	$(TESTS) $(PYTHON_BIN)/python -n 3 $(SPREAD) -m 'not spark and not soak' || failed=1; \
+	$(TESTS) $(PYTHON_BIN)/python -n 2 $(SPREAD) -m 'spark and not soak' || failed=1; \
 	exit $$failed
 
 # The floor of pyproject.toml: what a cluster with the first Spark 4 has. That pyspark leaves sockets to the
@@ -55,7 +56,7 @@ ready-oldest:
 
 test-oldest: ready-oldest servers
 	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-	  $(OLDEST)/bin/python -m pytest -n 2 $(SPREAD) -m 'spark and not newest and not soak' \
+	  $(TESTS) $(OLDEST)/bin/python -n 2 $(SPREAD) -m 'spark and not newest and not soak' \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning'
 
 bench: ready servers
