@@ -96,7 +96,7 @@ def check(channel: MemoryChannel) -> bool:
     """Has it failed? If not, it holds what it says and goes on as if nothing had been."""
     left: list[int] = []
     lock = channel._core._lock
-    assert lock.acquire(timeout=5), "the lock stayed locked"
+    assert lock.acquire(timeout=30), "the lock stayed locked"
     lock.release()
     transaction = channel.transaction()
     if transaction.state is TransactionState.OPEN:

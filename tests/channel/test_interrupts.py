@@ -125,7 +125,7 @@ def test_interrupts_of_another_thread_leave_the_lock_free(work: Callable[[Memory
     assert busy.interrupts > 100
     for channel in used:
         lock = channel._core._lock
-        assert lock.acquire(timeout=5)
+        assert lock.acquire(timeout=30)
         lock.release()
         if not channel.ended:
             channel.drain()

@@ -89,12 +89,12 @@ def test_cancel_wakes_a_caller_that_waits_for_a_slow_source() -> None:
 
     def hang(_split: Split, _number: int) -> None:
         reached.set()
-        release.wait(5)
+        release.wait(30)
 
     read = GroupRead(MemoryReader(before=hang), group(1), SCHEMA, **ROOM)
 
     def cancel() -> None:
-        reached.wait(5)
+        reached.wait(30)
         read.cancel()
         release.set()
 

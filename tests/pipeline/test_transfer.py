@@ -182,9 +182,9 @@ def test_cancelling_wakes_everyone() -> None:
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert started.wait(5)
+    assert started.wait(30)
     running.cancel()
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
     assert len(errors) == 1
     assert writer.rows == {}

@@ -51,7 +51,7 @@ def silent_port() -> Iterator[int]:
         thread.start()
         yield listening.getsockname()[1]
         listening.shutdown(socket.SHUT_RDWR)
-        thread.join(5)
+        thread.join(30)
         for each in kept:
             each.close()
 

@@ -53,7 +53,7 @@ def test_all_clients_of_a_run_are_one_job(server: ServiceServer) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert heard.end.wait(5)
+    assert heard.end.wait(30)
     assert heard.closed[-1].report().rows == 400
     assert set(heard.opened) == {"j"}
 

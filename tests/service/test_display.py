@@ -128,7 +128,7 @@ def test_the_thread_ends_with_the_last_job_and_starts_with_the_next(logged: pyte
         run_job(display, f"j{number}")
         for thread in threading.enumerate():
             if thread.name == "spark-channel-display":
-                thread.join(5)
+                thread.join(30)
                 assert not thread.is_alive()
     assert sum("1 000 rows" in each.getMessage() for each in logged.records) == 3
     display.close()
