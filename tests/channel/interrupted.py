@@ -15,7 +15,11 @@ from spark_channel.channel import MemoryChannel, TransactionState, Wait
 from tests.channel.helpers import numbers, rows
 
 ROWS = 3
-STEPS = 600
+STEPS = 400
+"""In each of which a whole quick run of the work is divided."""
+UNTOUCHED = 20
+"""So often in a row the work ends first: the sweep is through."""
+SECONDS = 30
 
 
 class TwoRows:
@@ -127,13 +131,18 @@ def check(channel: MemoryChannel) -> bool:
 
 
 def sweep(make: Callable[[], MemoryChannel], work: Callable[[MemoryChannel], None]) -> dict[str, int]:
+    """Sweeps until both ends were seen: a timer that comes late steps over the few microseconds of a change."""
     quickest = min(seconds(lambda: work(make())) for _ in range(200))
     found = {"untouched": 0, "failed": 0, "whole": 0}
-    for step in range(STEPS):
-        channel = make()
-        after = max(1e-6, 1.5 * quickest * step / STEPS)
-        hit = interrupt(lambda c=channel: work(c), after)  # type: ignore[misc]
-        found["untouched" if not hit else "failed" if check(channel) else "whole"] += 1
+    end = time.monotonic() + SECONDS
+    while not (found["failed"] and found["whole"]) and time.monotonic() < end:
+        after, in_a_row = 0.0, 0
+        while in_a_row < UNTOUCHED:
+            after += quickest / STEPS
+            channel = make()
+            hit = interrupt(lambda c=channel: work(c), max(1e-6, after))  # type: ignore[misc]
+            in_a_row = 0 if hit else in_a_row + 1
+            found["untouched" if not hit else "failed" if check(channel) else "whole"] += 1
     return found
 
 

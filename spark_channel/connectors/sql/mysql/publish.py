@@ -12,7 +12,7 @@ from spark_channel.connectors.sql.mysql.target import Target, declared_columns
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
 from spark_channel.errors import ChannelError, TargetError
 
-__all__ = ["COMMITTING_WORDS", "check_table", "hold", "insert_staged", "run_script", "transaction"]
+__all__ = ["COMMITTING_WORDS", "check_table", "hold", "insert_staged", "run_script", "take_over", "transaction"]
 
 COMMITTING_WORDS = TRANSACTION_WORDS | {
     "ALTER", "ANALYZE", "CHANGE", "CHECK", "CREATE", "DROP", "FLUSH", "GRANT", "INSTALL", "LOCK", "OPTIMIZE", "RENAME",
@@ -22,6 +22,8 @@ COMMITTING_WORDS = TRANSACTION_WORDS | {
 _MERGED = "spark_channel_merged"
 _LAST = "spark_channel_last"
 _LOCK_SECONDS = 600
+_OLDER_SECONDS = 60
+"""How long an older attempt of a task may hold its lock once a newer one wants it."""
 
 
 @contextmanager
@@ -47,6 +49,23 @@ def hold(session: Session, name: str) -> None:
     """
     if session.value("SELECT GET_LOCK(%s, %s)", (name, _LOCK_SECONDS)) != 1:
         raise TargetError(f"another write holds the lock {name!r} for longer than {_LOCK_SECONDS} s")
+
+
+def take_over(session: Session, name: str) -> None:
+    """`hold` that ends a session which keeps the lock for long: that of a host that hangs would keep it for hours.
+
+    Raises:
+        TargetError: the server could not end it.
+    """
+    if session.value("SELECT GET_LOCK(%s, %s)", (name, _OLDER_SECONDS)) == 1:
+        return
+    holder = session.value("SELECT IS_USED_LOCK(%s)", (name,))
+    if holder is not None:
+        try:
+            session.rows(f"KILL {int(holder)}")
+        except ChannelError:
+            pass  # it has ended meanwhile
+    hold(session, name)
 
 
 def run_script(session: Session, texts: Iterable[str], option: str) -> None:

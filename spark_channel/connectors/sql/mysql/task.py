@@ -1,4 +1,4 @@
-"""One attempt of one task: rows go into a staging table, and with `commit=task` into the table at the end."""
+"""One attempt of one task: `commit=job` puts its rows into a staging table, `commit=task` into the table itself."""
 
 import secrets
 from functools import partial
@@ -8,13 +8,13 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.gather import Gathered
-from spark_channel.connectors.sql.ledger import PUBLISHED, Entry
+from spark_channel.connectors.sql.ledger import PUBLISHED, Entry, TableLedger
 from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.mysql.encode import BadValueError
 from spark_channel.connectors.sql.mysql.ledger import ledger_of
 from spark_channel.connectors.sql.mysql.load import Loader, RefusedRowsError
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.sql.mysql.publish import hold, insert_staged, transaction
+from spark_channel.connectors.sql.mysql.publish import hold, insert_staged, take_over, transaction
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, Session, quoted
 from spark_channel.connectors.sql.mysql.staging import Staging, create_stage, show_life
 from spark_channel.connectors.sql.mysql.target import MysqlPlan
@@ -241,19 +241,22 @@ class StagedWriter(_Attempt):
 
 
 class DirectWriter(_Attempt):
-    """`commit=task`: a temporary table, which ends with its connection; at the end one short transaction puts its
-    rows and the ledger's row into place. When refused rows are allowed, that transaction is open from the first
-    row on, and each batch is judged by the target itself.
+    """`commit=task`: rows and the task's ledger row in one transaction.
+
+    `writeMode=insert` loads batches straight into the table. The other modes gather rows in a temporary table, and bring
+    them in at the end; when refused rows are allowed, at once, since the target itself judges each batch. A task that
+    the ledger has is not written again: its rows are taken and dropped.
     """
 
     def __init__(self, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int) -> None:
         super().__init__(options, plan, task, attempt)
-        self._open_transaction = False
-        self._loader: Loader | None = None
+        self._straight = options.write_mode == "insert"
+        self._begun = False
+        self._done: Entry | None = None
         self._session = self._open()
         try:
             self._check(self._session)
-            self._create()
+            self._loader = self._new_loader(self._session)
         except LostConnectionError as error:
             self.rollback()
             raise TargetError(error.text) from error
@@ -261,36 +264,79 @@ class DirectWriter(_Attempt):
             self.rollback()
             raise
 
-    def _create(self) -> None:
-        assert self._session is not None
-        table = quoted(_TEMPORARY)
-        create_stage(
-            self._session, table, self._plan.target.staged, temporary=True, key=self._plan.target.key
-        )
-        self._loader = Loader(self._session, table, self._plan.target.staged, self._options.local_infile)
+    def close(self) -> Receipt:
+        self._tally.hold_open()
+        self._send()
+        session = self._session
+        assert session is not None
+        try:
+            self._publish(session)
+        except LostConnectionError as error:
+            self._done = self._settle(error)
+        self._tally.ended = True
+        self._end_life()
+        session.close()
+        self._session = None
+        done = self._done
+        if done is not None and done.attempt != self._attempt:
+            dirty = max(0, self._tally.rows - done.rows) if self.tolerant else 0
+            return Receipt(self._task, done.attempt, done.rows, done.nbytes, {}, dirty)
+        return self._receipt()
+
+    def _new_loader(self, session: Session) -> Loader:
+        target, table = self._plan.target, self._plan.target.sql
+        if not self._straight:
+            table = quoted(_TEMPORARY)
+            create_stage(session, table, target.staged, temporary=True, key=target.key)
+        return Loader(session, table, target.staged, self._options.local_infile)
+
+    def _begin(self, session: Session) -> None:
+        """Begin the transaction in which the table is written, unless the ledger has the task. Safe twice.
+
+        No other attempt of the task has one then: its locks on keys would stop this one.
+        """
+        if self._begun:
+            return
+        plan = self._plan
+        take_over(session, _task_lock(plan, self._task))
+        ledger = self._ledger(session)
+        self._done = ledger.entry(plan, self._task)
+        if self._done is None:
+            if ledger.entry(plan, PUBLISHED) is not None:
+                raise TargetError(
+                    f"job {plan.job!r} is published already, without task {self._task}: this attempt is too late, "
+                    "and its rows were not written"
+                )
+            session.rows("START TRANSACTION")
+        self._begun = True
 
     def _store(self, batch: pa.RecordBatch, before: int) -> None:
-        assert self._loader is not None
-        assert self._session is not None
+        session = self._session
+        assert session is not None
         try:
-            with transaction(self._session):
-                self._loader.load(batch)
+            if self._straight:
+                self._begin(session)
+                if self._done is None:
+                    self._loader.load(batch)
+            else:
+                with transaction(session):
+                    self._loader.load(batch)
         except LostConnectionError as error:
             raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
 
     def _judge(self, batch: pa.RecordBatch) -> None:
-        assert self._loader is not None
         session = self._session
         assert session is not None
         try:
-            if not self._open_transaction:
-                session.rows("START TRANSACTION")
-                self._open_transaction = True
+            self._begin(session)
+            if self._done is not None:
+                return
             session.rows("SAVEPOINT spark_channel_batch")
             try:
                 self._loader.load(batch)
-                insert_staged(session, self._plan.target, self._options, [quoted(_TEMPORARY)], indexed=True)
-                session.rows(f"DELETE FROM {quoted(_TEMPORARY)}")  # noqa: S608 - a constant
+                if not self._straight:
+                    self._bring_in(session)
+                    session.rows(f"DELETE FROM {quoted(_TEMPORARY)}")  # noqa: S608 - a constant
             except (BadValueError, RefusedRowsError, TargetError) as error:
                 if isinstance(error, TargetError) and not _is_of_rows(error):
                     raise
@@ -302,45 +348,22 @@ class DirectWriter(_Attempt):
         except LostConnectionError as error:
             raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
 
-    def close(self) -> Receipt:
-        self._tally.hold_open()
-        self._send()
-        session = self._session
-        assert session is not None
-        try:
-            done = self._publish(session)
-        except LostConnectionError as error:
-            done = self._settle(error)
-        self._tally.ended = True
-        self._end_life()
-        session.close()
-        self._session = None
-        if done is not None and done.attempt != self._attempt:
-            return Receipt(self._task, done.attempt, done.rows, done.nbytes)
-        return self._receipt()
+    def _bring_in(self, session: Session) -> None:
+        insert_staged(session, self._plan.target, self._options, [quoted(_TEMPORARY)], indexed=True)
 
-    def _publish(self, session: Session) -> Entry | None:
-        """The ledger's row of an attempt that was first; None = this one is."""
-        plan = self._plan
-        hold(session, _task_lock(plan, self._task))
+    def _publish(self, session: Session) -> None:
+        """Commit, unless another attempt was first."""
         self._staging.check(session)
-        ledger = ledger_of(session, plan.target.database, plan.target.label)
-        if not self._open_transaction:
-            session.rows("START TRANSACTION")
+        self._begin(session)
+        if self._done is not None:
+            return
         try:
-            done = ledger.entry(plan, self._task)
-            if done is None:
-                if ledger.entry(plan, PUBLISHED) is not None:
-                    raise TargetError(
-                        f"job {plan.job!r} is published already, without task {self._task}: this attempt is too late, "
-                        "and its rows were not written"
-                    )
-                if not self._open_transaction:
-                    insert_staged(session, plan.target, self._options, [quoted(_TEMPORARY)], indexed=True)
-                ledger.add(
-                    plan, self._task, attempt=self._attempt, rows=self._tally.rows, nbytes=self._tally.nbytes
-                )
-            session.rows("COMMIT" if done is None else "ROLLBACK")
+            if not self._straight and not self.tolerant:
+                self._bring_in(session)
+            self._ledger(session).add(
+                self._plan, self._task, attempt=self._attempt, rows=self._tally.rows, nbytes=self._tally.nbytes
+            )
+            session.rows("COMMIT")
         except LostConnectionError:
             raise
         except BaseException:
@@ -349,15 +372,13 @@ class DirectWriter(_Attempt):
             except (ChannelError, LostConnectionError):
                 pass  # the connection's end rolls back too
             raise
-        return done
 
     def _settle(self, lost: LostConnectionError) -> Entry:
         """A COMMIT without an answer: the ledger says whether it went through, once the old session has ended."""
         try:
             with self._open() as session:
                 hold(session, _task_lock(self._plan, self._task))
-                target = self._plan.target
-                done = ledger_of(session, target.database, target.label).entry(self._plan, self._task)
+                done = self._ledger(session).entry(self._plan, self._task)
         except LostConnectionError as error:
             raise TargetError(error.text) from error
         if done is None:
@@ -365,6 +386,9 @@ class DirectWriter(_Attempt):
                 f"{lost.text}. The attempt's rows were not committed: the ledger has none of them"
             )
         return done
+
+    def _ledger(self, session: Session) -> TableLedger:
+        return ledger_of(session, self._plan.target.database, self._plan.target.label)
 
 
 def _task_lock(plan: MysqlPlan, task: int) -> str:
