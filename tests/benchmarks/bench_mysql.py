@@ -6,6 +6,7 @@ The target is there and empty, with a primary key, as in production; both copies
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,15 +56,12 @@ def fill(server: MariadbServer) -> None:
 
 
 def transfer(spark: SparkSession, server: MariadbServer) -> None:
-    server.sql("TRUNCATE copy", database="shop")
     end = {"name": "mysql", **server.login}
     reader, writer = {**end, "dbtable": "orders"}, {**end, "dbtable": "copy"}
     spark_channel.transfer(spark, reader, writer, channels=2, commit="task")
-    arrived(server)
 
 
 def copy(spark: SparkSession, server: MariadbServer, form: str) -> None:
-    server.sql("TRUNCATE copy", database="shop")
     login: dict[str, Any] = dict(server.login)
     read: dict[str, Any] = {"dbtable": "orders", "numPartitions": 2}
     write: dict[str, Any] = {"dbtable": "copy"}
@@ -81,12 +79,21 @@ def copy(spark: SparkSession, server: MariadbServer, form: str) -> None:
         login["driver"] = "org.mariadb.jdbc.Driver"
     frame = spark.read.format(form).options(**login, **read).load()
     frame.write.format(form).options(**login, **write).mode("append").save()
-    arrived(server)
+
+
+def emptied(server: MariadbServer) -> None:
+    server.sql("TRUNCATE copy", database="shop")
 
 
 def arrived(server: MariadbServer) -> None:
     found = server.sql("SELECT COUNT(*), COUNT(DISTINCT o_orderkey) FROM copy", database="shop")
     assert found == f"{ROWS}\t{ROWS}", found
+
+
+def timed(
+    server: MariadbServer, peer: Callable[[], object], ours: Callable[[], object]
+) -> tuple[list[float], list[float]]:
+    return alternate(peer, ours, ROUNDS, before=lambda: emptied(server), after=lambda: arrived(server))
 
 
 def main() -> list[Row]:
@@ -97,11 +104,9 @@ def main() -> list[Row]:
         fill(server)
         spark = session()
         try:
-            jdbc, ours = alternate(
-                lambda: copy(spark, server, "jdbc"), lambda: transfer(spark, server), ROUNDS
-            )
-            again, frames = alternate(
-                lambda: copy(spark, server, "jdbc"), lambda: copy(spark, server, "channel"), ROUNDS
+            jdbc, ours = timed(server, lambda: copy(spark, server, "jdbc"), lambda: transfer(spark, server))
+            again, frames = timed(
+                server, lambda: copy(spark, server, "jdbc"), lambda: copy(spark, server, "channel")
             )
         finally:
             spark.stop()

@@ -29,20 +29,28 @@ def alternate(
     b: Callable[[], object],
     rounds: int = 11,
     timer: Callable[[], float] = time.perf_counter,
+    *,
+    before: Callable[[], object] = lambda: None,
+    after: Callable[[], object] = lambda: None,
 ) -> tuple[list[float], list[float]]:
     """Seconds of `a` and of `b`, round by round.
 
     They run in turns, the first one changing from round to round, after a round that is not counted:
-    what the machine does meanwhile hits both. Compare them pair by pair: see `ratio`.
+    what the machine does meanwhile hits both. Compare them pair by pair: see `ratio`. `before` and `after` each of
+    them are not timed.
     """
-    a()
-    b()
+    for work in (a, b):
+        before()
+        work()
+        after()
     times_a: list[float] = []
     times_b: list[float] = []
     for number in range(rounds):
         order = [(a, times_a), (b, times_b)]
         for work, times in order if number % 2 else reversed(order):
+            before()
             times.append(_timed(work, timer))
+            after()
     return times_a, times_b
 
 

@@ -1,7 +1,6 @@
 """A task group on its way from reader to writer: lanes, errors, dirty rows, retries."""
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any

@@ -12,7 +12,15 @@ from spark_channel.connectors.sql.mysql.target import Target, declared_columns
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
 from spark_channel.errors import ChannelError, TargetError
 
-__all__ = ["COMMITTING_WORDS", "check_table", "hold", "insert_staged", "run_script", "take_over", "transaction"]
+__all__ = [
+    "COMMITTING_WORDS",
+    "check_table",
+    "hold",
+    "insert_staged",
+    "run_script",
+    "take_over",
+    "transaction",
+]
 
 COMMITTING_WORDS = TRANSACTION_WORDS | {
     "ALTER", "ANALYZE", "CHANGE", "CHECK", "CREATE", "DROP", "FLUSH", "GRANT", "INSTALL", "LOCK", "OPTIMIZE", "RENAME",

@@ -8,6 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_channel.connectors.sql.mysql.column_types import arrow_type, parts
+from spark_channel.connectors.sql.mysql.dives import even_ranges
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
 from spark_channel.connectors.sql.mysql.session import Session
 from spark_channel.connectors.sql.mysql.source import ReadSource
@@ -19,10 +20,17 @@ from spark_channel.planning import Split
 __all__ = ["cursor_conditions", "cursor_literal", "make_splits", "mean_row_bytes", "split_conditions"]
 
 _SAMPLE_ROWS = 1_000
+_MARIADB_EXPLAINS = 10
+"""So many columns has a plan of MariaDB's; MySQL's have two more."""
+_LARGE_BYTES = 64 << 20
+"""From here on a scan of the keys costs a server more than the exact number of rows is worth."""
 
 
 def make_splits(session: Session, source: ReadSource, options: MysqlReadOptions, advice: int) -> list[Split]:
-    """At most `advice` splits and one of NULLs; [] for a source without rows. One scan of keys at most."""
+    """At most `advice` splits and one of NULLs; [] for a source without rows.
+
+    A large table with an integer key is cut by its index's estimates; else the keys are counted and stepped through.
+    """
     row_bytes = mean_row_bytes(session, source)
     if options.partition_column is not None:
         return _by_partition_column(session, source, options, advice, row_bytes)
@@ -30,6 +38,12 @@ def make_splits(session: Session, source: ReadSource, options: MysqlReadOptions,
     if key is None or advice == 1:
         some = session.rows(source.sql(["1"]) + " LIMIT 1")
         return [Split({"kind": "all", "row_bytes": row_bytes})] if some else []
+    if len(key) == 1 and source.condition is None and _is_large(session, source):
+        least, most = session.rows(source.sql([f"{end}({source.column(key[0])})" for end in ("MIN", "MAX")]))[
+            0
+        ]
+        if isinstance(least, int) and isinstance(most, int):
+            return _estimated(session, source, key, least, most, advice, row_bytes)
     count = int(session.value(source.sql(["COUNT(*)"])))
     if count == 0:
         return []
@@ -122,6 +136,46 @@ def _comparable(source: ReadSource, name: str) -> str:
     if kind == "bit":
         return f"CAST({column} AS UNSIGNED)"
     return f"({column} + 0e0)" if kind == "float" else column
+
+
+def _is_large(session: Session, source: ReadSource) -> bool:
+    assert source.table is not None
+    size = session.value(
+        "SELECT data_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s",
+        (source.table.database, source.table.name),
+    )
+    return int(size or 0) >= _LARGE_BYTES
+
+
+def _estimated(
+    session: Session,
+    source: ReadSource,
+    key: tuple[str, ...],
+    least: int,
+    most: int,
+    advice: int,
+    row_bytes: int,
+) -> list[Split]:
+    column = source.column(key[0])
+
+    def estimate(*conditions: str) -> int:
+        row = session.rows("EXPLAIN " + source.sql(["1"], conditions))[0]
+        return int(row[8 if len(row) == _MARIADB_EXPLAINS else 9] or 0)
+
+    ranges = even_ranges(
+        least, most, advice, lambda start, end: estimate(f"{column} >= {start}", f"{column} < {end}")
+    )
+    total = estimate()
+    return [
+        _range(
+            key,
+            (start,) if start > least else None,
+            (end,) if end <= most else None,
+            round(total * share),
+            row_bytes,
+        )
+        for start, end, share in ranges
+    ]
 
 
 def _stepped(

@@ -243,9 +243,9 @@ class StagedWriter(_Attempt):
 class DirectWriter(_Attempt):
     """`commit=task`: rows and the task's ledger row in one transaction.
 
-    `writeMode=insert` loads batches straight into the table. The other modes gather rows in a temporary table, and bring
-    them in at the end; when refused rows are allowed, at once, since the target itself judges each batch. A task that
-    the ledger has is not written again: its rows are taken and dropped.
+    `writeMode=insert` loads batches straight into the table. The other modes gather rows in a temporary table, and
+    bring them in at the end; when refused rows are allowed, at once, since the target itself judges each batch. A task
+    that the ledger has is not written again: its rows are taken and dropped.
     """
 
     def __init__(self, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int) -> None:
@@ -361,7 +361,11 @@ class DirectWriter(_Attempt):
             if not self._straight and not self.tolerant:
                 self._bring_in(session)
             self._ledger(session).add(
-                self._plan, self._task, attempt=self._attempt, rows=self._tally.rows, nbytes=self._tally.nbytes
+                self._plan,
+                self._task,
+                attempt=self._attempt,
+                rows=self._tally.rows,
+                nbytes=self._tally.nbytes,
             )
             session.rows("COMMIT")
         except LostConnectionError:

@@ -45,7 +45,7 @@ _T = TypeVar("_T")
 
 
 class MysqlWriter(Writer):
-    """Rows are loaded into staging tables without keys, where a warning is an error.
+    """Rows are loaded where a warning is an error: by `commit=job` into staging tables without keys.
 
     `commit=job`: one transaction on the driver's host inserts all of them, with the ledger's row. `commit=task`:
     each task inserts its own, with its ledger's row, so that a second attempt finds it and inserts nothing.

@@ -95,6 +95,41 @@ def test_a_worker_killed_after_its_task_committed(keyed: Shop) -> None:
     assert keyed.staged() == []
 
 
+def test_a_newer_attempt_ends_an_older_one_that_hangs(keyed: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The older one's session, left open by a host that is gone, holds the keys of its rows."""
+    monkeypatch.setattr("spark_channel.connectors.sql.mysql.publish._OLDER_SECONDS", 0)
+    writer = keyed.writer()
+    plan = writer.prepare(keyed.context(commit="task"), ROWS.schema)
+    older = writer.open(plan, 0, 1)
+    older.write(ROWS.to_batches()[0])
+    older.flush()
+    receipt = run_task(writer, plan, 0, ROWS, attempt=2)
+    assert (receipt.attempt, receipt.rows) == (2, 20_000)
+    older.write(ROWS.to_batches()[0])
+    with pytest.raises(TargetError, match="went with the connection"):
+        older.flush()
+    older.rollback()
+    writer.commit(plan, [receipt])
+    assert counted(keyed) == ("20001", "20001", "-1", "19999")
+    assert keyed.staged() == []
+
+
+def test_an_older_attempt_that_was_overtaken_finds_its_rows_committed(
+    keyed: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_channel.connectors.sql.mysql.publish._OLDER_SECONDS", 0)
+    writer = keyed.writer()
+    plan = writer.prepare(keyed.context(commit="task"), ROWS.schema)
+    older = writer.open(plan, 0, 1)
+    older.write(ROWS.to_batches()[0])
+    older.flush()
+    run_task(writer, plan, 0, ROWS, attempt=2)
+    receipt = older.close()
+    assert (receipt.attempt, receipt.rows) == (2, 20_000)
+    writer.commit(plan, [receipt])
+    assert counted(keyed) == ("20001", "20001", "-1", "19999")
+
+
 def _kill_connections(shop: Shop) -> int:
     """How many there were to kill."""
     killed = 0
