@@ -130,13 +130,14 @@ class CursorFeed(ChangeFeed):
             highest = look.highest(self._column)
             self._check_not_past(look, start, highest)
             end = self._late.see(highest) if upto is None else cursor_of(upto, self._column)
-            if end is None or end == start or look.nth(self._within(start, end), 0) is None:
+            if end is None or end == start:
                 return after
             rows = self._rows_of(limit, look)
-            if rows is not None:  # rows of one value stay together
-                cut = look.nth(self._within(start, end), rows - 1)
-                end = end if cut is None else cut
-        return token_of(end)
+            # Rows of one value stay together.
+            cut = None if rows is None else look.nth(self._within(start, end), rows - 1)
+            if cut is None and look.nth(self._within(start, end), 0) is None:
+                return after
+        return token_of(end if cut is None else cut)
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         start, end = cursor_of(after, self._column), cursor_of(upto, self._column)

@@ -48,6 +48,7 @@ class SqliteReader(Reader):
         super().__init__(options)
         self._path = database_path(options.url, options.path)
         self._source: ReadSource | None = None
+        self._looked: tuple[object, ReadSource] | None = None
 
     def schema(self) -> pa.Schema:
         with self._session() as session:
@@ -89,7 +90,13 @@ class SqliteReader(Reader):
         """A session in a read transaction, and the source as it is now."""
         with self._session() as session:
             session.rows("BEGIN")
-            yield session, read_source(session, self.options)
+            version = self._path.stat().st_ino, session.value("PRAGMA schema_version")
+            if self._looked is None or self._looked[0] != version:
+                self._looked = version, read_source(session, self.options)
+            source = self._looked[1]
+            if not source.is_declared:
+                self._looked = None
+            yield session, source
 
     def _session(self) -> Session:
         check_file(self._path, SourceError)

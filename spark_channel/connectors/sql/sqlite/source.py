@@ -50,6 +50,12 @@ class ReadSource:
         """A column, or the rowid, as it is written in a statement."""
         return self.source.column(name)
 
+    @property
+    def is_declared(self) -> bool:
+        """Whether all is said by declarations, and nothing by the rows that are there."""
+        is_table = self.table is not None and self.table.schema == "main" and not self.table.is_view
+        return is_table and all(arrow_type(column.declared) is not None for column in self.columns)
+
     def select(self, expressions: Sequence[Node], conditions: Sequence[Node | None] = ()) -> exp.Select:
         """A SELECT from the source under the user's condition and `conditions`."""
         return statements.select(expressions, self.source, [self.condition, *conditions])
