@@ -5,6 +5,7 @@ point group `spark_channel.connectors`, whose entries load a `Connector`.
 """
 
 import difflib
+import functools
 import importlib
 import re
 import sys
@@ -12,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, cast
 
 from spark_channel.connectors.contracts import Reader, Writer
@@ -127,10 +129,23 @@ _BUILT_IN = (
 
 
 def _third_parties() -> dict[str, Connector]:
-    found = {}
-    for entry in entry_points(group="spark_channel.connectors"):
-        found[entry.name.lower()] = cast(Connector, entry.load())
-    return found
+    return _installed(tuple((place, _changed(place)) for place in sys.path))
+
+
+@functools.lru_cache(maxsize=1)
+def _installed(_places: tuple[tuple[str, int], ...]) -> dict[str, Connector]:
+    """Looked for again when something was put where Python imports from: each look costs 10 ms."""
+    return {
+        entry.name.lower(): cast(Connector, entry.load())
+        for entry in entry_points(group="spark_channel.connectors")
+    }
+
+
+def _changed(place: str) -> int:
+    try:
+        return Path(place).stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _all() -> dict[str, Connector]:

@@ -2,7 +2,6 @@
 
 import re
 import tomllib
-from importlib.metadata import EntryPoint
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -113,9 +112,14 @@ def test_what_a_connector_needs_is_what_its_extra_brings() -> None:
         assert set(connector.needs) == brought
 
 
-def test_third_parties_are_found_by_entry_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = EntryPoint("Mine", f"{__name__}:MINE", "spark_channel.connectors")
-    monkeypatch.setattr(registry, "entry_points", lambda group: [entry] if group == entry.group else [])
+def test_third_parties_are_found_by_entry_point(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is installed while the process runs."""
+    monkeypatch.syspath_prepend(tmp_path)
+    assert "mine" not in connector_names()
+    package = tmp_path / "mine-1.0.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: mine\nVersion: 1.0\n")
+    (package / "entry_points.txt").write_text(f"[spark_channel.connectors]\nMine = {__name__}:MINE\n")
     assert "mine" in connector_names("reader")
     assert "mine" not in connector_names("writer")
     reader, _ = load_reader({"reader": "mine", "rows": "5"})
