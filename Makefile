@@ -69,7 +69,7 @@ docs: ready
 	$(PYTHON_BIN)/python -m mkdocs build --strict -f .ci/mkdocs.yml
 
 soak: ready servers
-	$(PYTHON_BIN)/python -m pytest -m soak --timeout 7200
+	HYPOTHESIS_PROFILE=search $(PYTHON_BIN)/python -m pytest -m soak --timeout 7200
 
 clean:
 	rm -rf $(VENV) $(OLDEST) artifacts .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import socket
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -13,10 +12,7 @@ from spark_channel.errors import OptionError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["parse_conf", "session", "settings"]
-
-_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}
-"""Over TCP the JVM's second write to a task that reads waits 40 ms for the acknowledgement of its first."""
+__all__ = ["parse_conf", "session"]
 
 
 def parse_conf(texts: Sequence[str]) -> dict[str, str]:
@@ -37,16 +33,6 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
-def settings(conf: dict[str, str], *, here: bool, submitted: bool) -> dict[str, str]:
-    """What a session, `here` on this machine alone, is made with; `conf`, the user's own, goes first."""
-    own = {"spark.ui.showConsoleProgress": "false"}
-    if not submitted:
-        own |= {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
-    if here:
-        own |= _SOCKETS
-    return own | conf
-
-
 @contextmanager
 def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[SparkSession]":
     """A session for a `with` block; `master` None is `spark-submit`'s own, else this machine."""
@@ -60,7 +46,10 @@ def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[Sp
     builder = SparkSession.builder.appName(name)
     if master is not None or local:
         builder = builder.master(master or "local[*]")
-    for key, value in settings(conf, here=here, submitted=submitted).items():
+    own = {"spark.ui.showConsoleProgress": "false"}
+    if not submitted:
+        own |= {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+    for key, value in (own | conf).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
