@@ -71,6 +71,7 @@ class Client:
     hungry: list[bool] = field(default_factory=lambda: [True, True])
     demand: list[int] = field(default_factory=lambda: [0, 0])
     measured: bool = False
+    row_bytes: float = 0.0
     turn_ends: int = 0
     due: int = 0
     keep_until: int = 0

@@ -171,16 +171,28 @@ class Pool:
             share = max(even, client.demand[dimension] * allowed // max(1, job.demand[dimension]))
         if client.hungry[dimension]:
             return share
+        needed = max(client.demand[dimension], self._needed(client, dimension))
         if None in demands:
-            return min(share, max(1, client.demand[dimension]))
+            return min(share, max(1, needed))
         spare = rate - sum(demand or 0 for demand in demands)
-        return min(share, client.demand[dimension]) + max(0, spare) // (self.wanting + 1)
+        return min(share, needed) + max(0, spare) // (self.wanting + 1)
+
+    def _needed(self, client: Client, dimension: int) -> int:
+        """What it takes beside all of the client's share of the other dimension, where it is hungry: less, and the
+        two would bind in turns.
+        """
+        other = 1 - dimension
+        if not client.hungry[other] or self.limits[other] is None or not client.row_bytes:
+            return 0
+        ratio = client.row_bytes if dimension else 1 / client.row_bytes
+        return math.ceil(HEADROOM * ratio * self.share(client, other))
 
     def measure(self, client: Client, lease: Lease, spent: tuple[int, int], missed: tuple[int, int]) -> None:
         """How much of its pace the client used: all of it (it is hungry), or less (that is its demand)."""
         if spent[0] and spent[1]:
             row_bytes = spent[1] / spent[0]
             self.row_bytes += (row_bytes - self.row_bytes) * (0.1 if self.row_bytes else 1.0)
+            client.row_bytes = row_bytes
         was_wanting = client.wanting
         self.want(client, False)
         for dimension in DIMENSIONS:

@@ -29,3 +29,23 @@ def test_a_lowered_limit_leaves_no_more_turns_than_it_can_feed(before: int, afte
     assert world.status().granted_rows_per_second <= after
     world.run(65)
     assert world.rows(25, 65) == pytest.approx(40 * after, rel=0.05)
+
+
+@pytest.mark.parametrize("before", [1_000, 90])
+@pytest.mark.parametrize(("rate", "row_bytes"), [(50_000, 30), (50_000, 110), (50_000, 150), (1_000, 30)])
+def test_with_two_limits_the_one_that_binds_is_used(rate: int, row_bytes: int, before: int) -> None:
+    """A row has 100 bytes; the limit has room for `row_bytes` of each of its rows. Two jobs, unlike in size."""
+    world = World(before, before * row_bytes)
+    jobs = {"a": 13, "b": 6}
+    for job, count in jobs.items():
+        for index in range(count):
+            world.worker(job=job, start=index * 0.003, offset=1000.0 * index)
+    world.run(0.1)
+    world.coordinator.handle(Set(LIMIT, rate, rate * row_bytes))
+    world.run(25)
+    flows = rate * min(1.0, row_bytes / 100)
+    assert world.rows(5, 25) >= 0.94 * 20 * flows
+    for worker in world.workers:
+        job = worker.limiter._job
+        fair = flows / 2 / jobs[job]
+        assert world.rows(5, 25, [worker]) >= 0.8 * 20 * fair
