@@ -88,15 +88,24 @@ class SqliteReader(Reader):
     @contextmanager
     def looking(self) -> Iterator[tuple[Session, ReadSource]]:
         """A session in a read transaction, and the source as it is now."""
+        file = (
+            self._file()
+        )  # before it is opened: one that is replaced meanwhile is another one at the next look
         with self._session() as session:
             session.rows("BEGIN")
-            version = self._path.stat().st_ino, session.value("PRAGMA schema_version")
+            version = file, session.value("PRAGMA schema_version")
             if self._looked is None or self._looked[0] != version:
                 self._looked = version, read_source(session, self.options)
             source = self._looked[1]
             if not source.is_declared:
                 self._looked = None
             yield session, source
+
+    def _file(self) -> int:
+        try:
+            return self._path.stat().st_ino
+        except OSError:
+            return 0  # `_session` says what is wrong with it
 
     def _session(self) -> Session:
         check_file(self._path, SourceError)

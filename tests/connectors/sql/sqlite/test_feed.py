@@ -223,3 +223,21 @@ def test_a_changed_schema_is_an_error_that_names_the_column(shop: Path, change: 
     run(shop, change)
     with pytest.raises(SchemaError, match=message):
         feed.latest({"cursor": 100}, NO_LIMIT)
+
+
+def test_another_file_in_its_place_is_looked_at_anew(shop: Path, tmp_path: Path) -> None:
+    """Its schema has the same version, and other columns."""
+    feed = feed_of(shop)
+    token = feed.now()[0]
+    other = tmp_path / "other.db"
+    run(other, "CREATE TABLE orders (id INTEGER PRIMARY KEY, item TEXT)")
+    other.replace(shop)
+    with pytest.raises(SchemaError, match="lost column 'price'"):
+        feed.latest(token, NO_LIMIT)
+
+
+def test_a_file_that_went_is_named(shop: Path) -> None:
+    feed = feed_of(shop)
+    shop.unlink()
+    with pytest.raises(SourceError, match=f"there is no database file {shop}"):
+        feed.now()
