@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import pyarrow as pa
 
+from spark_channel.connectors.native import NATIVE, NativeRows
 from spark_channel.errors import TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
@@ -81,11 +82,13 @@ class SplitReader(ABC):
 class Reader(SplitReader):
     """Turns one source into splits and batches.
 
-    `Options` declares what it takes. `fetch_size` is set by the host before `read`, from the limit.
+    `Options` declares what it takes. `fetch_size` is set by the host before `read`, from the limit; `native` too,
+    by a transfer whose writer takes this reader's `native_rows`: then `read` gives batches of `NATIVE`.
     """
 
     Options: ClassVar[type[ReadOptions]] = ReadOptions
     fetch_size: FetchSize = FetchSize()
+    native: bool = False
 
     def __init__(self, options: Any) -> None:
         self.options = options
@@ -119,6 +122,13 @@ class Reader(SplitReader):
         `advice` is how many the planner would like; more or fewer are fine. Empty source: [].
         """
 
+    def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
+        """Driver, a transfer's without steps, after `split`. What `read` could give instead of Arrow's values.
+
+        None = it cannot, of these splits under this `fetch_size`.
+        """
+        return None
+
     def lasts(self, split: Split) -> bool:
         """Whether `split` will say the same in a later run, after what `hold` keeps open is gone."""
         return True
@@ -140,7 +150,8 @@ class Reader(SplitReader):
 class WriteContext:
     """What a write is. `job` is unique to this run; `batch` is the micro-batch id of a stream.
 
-    `commit` is None when the user left it to the writer. `txn` is (txnAppId, txnVersion).
+    `commit` is None when the user left it to the writer. `txn` is (txnAppId, txnVersion). `native`: the rows can
+    come so, if the plan says that they are taken.
     """
 
     job: str
@@ -148,6 +159,7 @@ class WriteContext:
     commit: CommitMode | None = None
     overwrite: bool = False
     txn: tuple[str, int] | None = None
+    native: NativeRows | None = None
 
 
 @dataclass(frozen=True)
@@ -155,6 +167,7 @@ class WritePlan:
     """What `Writer.prepare` decided, picklable. Connectors subclass it with their own fields.
 
     `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
+    `native`: the tasks are given the context's native rows, and nothing else.
     """
 
     job: str
@@ -164,6 +177,12 @@ class WritePlan:
     batch: int | None = None
     txn: tuple[str, int] | None = None
     published_at: str | None = None
+    native: bool = False
+
+    @property
+    def arriving(self) -> pa.Schema:
+        """The schema of the batches that a task is given."""
+        return NATIVE if self.native else self.schema
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +274,7 @@ class TaskWriter(ABC):
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch in the plan's schema. It may be kept until `flush` or `close`.
+        """Take a batch of the schema `plan.arriving`. It may be kept until `flush` or `close`.
 
         With `tolerant` (dirty rows are allowed) the target must have judged the batch on return.
 

@@ -68,6 +68,11 @@ class TransferWork:
     def target_of(self, task: Task) -> tuple[Writer, WritePlan]:
         return self.targets[task.writer_part or 0]
 
+    def schema_of(self, task: Task) -> pa.Schema:
+        """The schema of what is read: before the steps, of which native rows have none."""
+        _, plan = self.target_of(task)
+        return plan.arriving if plan.native else self.source_of(task)[0].pipeline.schema
+
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
@@ -202,6 +207,7 @@ class GroupTransfer:
                 if not lane.give(passage):
                     return
                 source, split = self._work.source_of(passage.task)
+                wanted = self._work.schema_of(passage.task)
                 passage.counters.follow(passage.channel.statistics)
                 channel, limited = passage.channel, self._limiter is not None
                 batches = reading.of(source.reader)(split)
@@ -210,7 +216,7 @@ class GroupTransfer:
                     pushing(channel.push, channel.fail, limited=limited, name="spark-channel-pay") as give,
                 ):
                     for batch in batches:
-                        fitting = conform(batch, source.pipeline.schema)
+                        fitting = conform(batch, wanted)
                         give(fitting, arrow_bytes(fitting))
                 channel.close()
         lane.close()
@@ -309,7 +315,7 @@ class GroupTransfer:
                             log.refuse(refused.rows, refused.reason)
                     if batch.num_rows:
                         refused_before = log.rows
-                        write(conform(batch, plan.schema))
+                        write(conform(batch, plan.arriving))
                         counters.wrote(batch.num_rows - (log.rows - refused_before), batch.nbytes)
             except EndOfChannel:
                 return

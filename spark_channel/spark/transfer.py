@@ -187,14 +187,18 @@ class _Transfer:
             self._store = DirtyStore.prepare(path, self._job, opened.target)
         half_done = opened.half_done
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
+        native = opened.native_rows()
         for number, writer in enumerate(opened.writers):
             context = WriteContext(
                 job=job_of(self._job if half_done is None else half_done.job, number),
                 commit=commit if half_done is None else "task",
                 overwrite=opened.spec.save_mode == "overwrite",
                 txn=transaction_of(options),
+                native=native,
             )
             self._plans.append(writer.prepare(context, opened.schema))
+        for source in opened.sources:
+            source.reader.native = self._plans[0].native
         if half_done is None and transaction_of(options) is not None:
             self._keep()
 

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_channel.connectors import Reader, Writer, find_connector, load_reader, load_writer
 from spark_channel.connectors.describe import describe
+from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.registry import all_connectors
 from spark_channel.connectors.sql.ddl import arrow_columns
 from spark_channel.errors import SchemaError, SourceError, TargetError
@@ -65,6 +66,22 @@ class OpenedTransfer:
     def schema(self) -> pa.Schema:
         """What arrives at the target."""
         return self.sources[0].pipeline.output_schema
+
+    def native_rows(self) -> NativeRows | None:
+        """What all sources could give the one target instead of Arrow's values; None = not these, or not here.
+
+        Steps, and rows that are refused one by one, need values that can be read.
+        """
+        if len(self.writers) > 1 or self.options.tolerates_dirty_rows:
+            return None
+        found = [self._native_of(number, source) for number, source in enumerate(self.sources)]
+        return found[0] if all(each == found[0] for each in found) else None
+
+    def _native_of(self, number: int, source: TransferSource) -> NativeRows | None:
+        splits = [task.split.params for task in self.plan.tasks]
+        own = [params["split"] for params in splits if params["source"] == number]
+        native = None if source.pipeline.steps else source.reader.native_rows(own)
+        return native if native is not None and native.schema.equals(source.pipeline.schema) else None
 
     def target_of(self, task: int) -> int:
         """The number of the writer that takes the task's rows."""

@@ -4,7 +4,8 @@ The format of a row is in https://www.postgresql.org/docs/current/sql-copy.html;
 server's function `<type>_recv` takes. A driver that walks row by row and field by field needs three times as long.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-__all__ = ["ELEMENT", "HEADER", "TRAILER", "copy_rows"]
+__all__ = ["ELEMENT", "HEADER", "TRAILER", "CopyRows", "copy_rows"]
 
 HEADER = b"PGCOPY\n\xff\r\n\0" + bytes(8)
 TRAILER = b"\xff\xff"
@@ -31,8 +32,17 @@ Piece: TypeAlias = Any
 """A `Matrix`, or large binary values without a null."""
 
 
-def copy_rows(batch: pa.RecordBatch) -> memoryview:
-    """The rows of `batch`, to be sent between `HEADER` and `TRAILER`.
+@dataclass(frozen=True, slots=True)
+class CopyRows:
+    """Rows as they are sent between `HEADER` and `TRAILER`, with the names of their columns."""
+
+    names: Sequence[str]
+    count: int
+    pieces: Sequence[memoryview]
+
+
+def copy_rows(batch: pa.RecordBatch) -> CopyRows:
+    """The rows of `batch` as COPY takes them.
 
     Takes booleans, signed whole numbers, floats, text and bytes, dates in days, times, timestamps and durations in
     microseconds, decimals, month-day-nano intervals, and lists of these.
@@ -40,7 +50,8 @@ def copy_rows(batch: pa.RecordBatch) -> memoryview:
     pieces: list[Piece] = [_repeated(batch.num_columns.to_bytes(2, "big"), batch.num_rows)]
     for array, field in zip(batch.columns, batch.schema, strict=True):
         pieces += _field(array, field.metadata or {})
-    return _data(_joined(pieces, batch.num_rows))
+    data = _data(_joined(pieces, batch.num_rows))
+    return CopyRows(batch.schema.names, batch.num_rows, [data])
 
 
 def _field(array: pa.Array, metadata: Mapping[bytes, bytes]) -> Iterator[Piece]:

@@ -33,6 +33,7 @@ class ReadColumn:
     typname: str
     read: ReadType
     kind: pa.DataType
+    typmod: int = -1
 
 
 class MisfitError(Exception):

@@ -22,7 +22,7 @@ from spark_channel.connectors.sql.postgresql.copy_rows import ELEMENT
 from spark_channel.connectors.sql.search import first_failure
 from spark_channel.errors import SchemaError
 
-__all__ = ["BadValueError", "WriteColumn", "encode", "write_column"]
+__all__ = ["BadValueError", "WriteColumn", "encode", "native_column", "write_column"]
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _WHOLE = {"int2": (16, 4), "int4": (32, 9), "int8": (64, 18)}
@@ -91,6 +91,11 @@ def write_column(name: str, kind: pa.DataType, column: Column) -> WriteColumn:
         f"column {name!r} is {kind}, and the table's column {column.name!r} is {column.declared}, which "
         f"cannot hold it exactly: {hint}"
     )
+
+
+def native_column(name: str, kind: pa.DataType, column: Column) -> WriteColumn:
+    """The same of rows that come as COPY writes them: nothing is made of their values."""
+    return WriteColumn(name, column, kind, pa.null(), _staged(column))
 
 
 def _staged(column: Column) -> str:

@@ -3,20 +3,22 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Self
+from typing import Generic, Self, TypeVar
 
-from spark_channel.connectors.sql.postgresql.read_session import ReadSession
+from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.errors import ChannelError
 
 __all__ = ["Keeper"]
 
+Kept = TypeVar("Kept", bound=Session)
 
-class Keeper:
+
+class Keeper(Generic[Kept]):
     """Used by one thread. `connect` makes a session."""
 
-    def __init__(self, connect: Callable[[], ReadSession]) -> None:
+    def __init__(self, connect: Callable[[], Kept]) -> None:
         self._connect = connect
-        self._kept: ReadSession | None = None
+        self._kept: Kept | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -28,7 +30,7 @@ class Keeper:
             self._kept.close()
 
     @contextmanager
-    def session(self) -> Iterator[ReadSession]:
+    def session(self) -> Iterator[Kept]:
         """The kept session when its server still answers, else a new one. Kept again when the block ends well."""
         session, self._kept = self._answering(), None
         if session is None:
@@ -41,7 +43,7 @@ class Keeper:
         if session.is_open:
             self._kept = session
 
-    def _answering(self) -> ReadSession | None:
+    def _answering(self) -> Kept | None:
         kept = self._kept
         if kept is not None:
             try:

@@ -78,8 +78,8 @@ class PostgresOptions(Credentials):
     def address(self) -> Address:
         return parse_url(str(getattr(self, "url")))  # noqa: B009 - both subclasses have it
 
-    def conninfo(self, application: str) -> str:
-        """libpq's connection string, password included: never to be shown."""
+    def parameters(self, application: str) -> dict[str, str]:
+        """How to connect, in libpq's words, password included: never to be shown."""
         given: dict[str, str | SecretStr | None] = {
             "user": self.user, "password": self.password, "sslmode": self.sslmode,
             "sslrootcert": self.sslrootcert, "sslcert": self.sslcert, "sslkey": self.sslkey,
@@ -98,7 +98,11 @@ class PostgresOptions(Credentials):
         for name, value in given.items():
             if value is not None:
                 parameters[name] = value.get_secret_value() if isinstance(value, SecretStr) else value
-        return conninfo(parameters)
+        return parameters
+
+    def conninfo(self, application: str) -> str:
+        """libpq's connection string: never to be shown."""
+        return conninfo(self.parameters(application))
 
 
 class PostgresReadOptions(PostgresOptions, SqlReadOptions):

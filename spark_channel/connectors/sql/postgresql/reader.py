@@ -1,20 +1,24 @@
 """Reads a table, a view or a query of a PostgreSQL database as Arrow: by COPY, under a low limit by a cursor."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 from sqlglot import exp
 
 from spark_channel.connectors.contracts import Read, Reader
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.native import NativeRows, native_batch
+from spark_channel.connectors.sql.postgresql.copy_session import CopySession, can_connect
 from spark_channel.connectors.sql.postgresql.decode import MisfitError, decode, selected
 from spark_channel.connectors.sql.postgresql.keeper import Keeper
+from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types
 from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.sql.postgresql.read_session import ReadSession
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.row_bounds import row_bounds
+from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.source import ReadSource, read_source
 from spark_channel.connectors.sql.postgresql.splits import make_splits, split_conditions
 from spark_channel.errors import OptionError, SourceError
@@ -24,9 +28,12 @@ from spark_channel.planning import Split
 __all__ = ["PostgresReader"]
 
 _BATCH_BYTES = 8 << 20
+_PIECE_BYTES = 1 << 20
 _SOCKET_BYTES = 10 << 20
 """Linux lets a receive buffer grow to 6 MiB, and a send buffer to 4 MiB: so far a COPY runs ahead."""
 _SHOWN = 80
+
+AnySession = TypeVar("AnySession", bound=Session)
 
 
 class PostgresReader(Reader):
@@ -83,10 +90,20 @@ class PostgresReader(Reader):
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        with Keeper(partial(self._session, "read")) as keeper:
+        connect: Callable[[str], ReadSession | CopySession] = self._copies if self.native else self._session
+        with Keeper(partial(connect, "read")) as keeper:
             yield partial(self._read, keeper)
 
-    def _read(self, keeper: Keeper, split: Split) -> Iterator[pa.RecordBatch]:
+    def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
+        source = self._source
+        if source is None or not source.is_native or not can_connect(self.options):
+            return None
+        if any(self._rows_at_once(split) is not None for split in splits):
+            return None  # a cursor gives no rows as COPY writes them
+        types = native_types(source.columns)
+        return None if types is None else NativeRows(SYSTEM, source.schema, types)
+
+    def _read(self, keeper: Keeper[ReadSession | CopySession], split: Split) -> Iterator[pa.RecordBatch]:
         with keeper.session() as session:
             snapshot, rows = split.params.get("snapshot"), self._rows_at_once(split)
             if snapshot is None and rows is None:
@@ -97,7 +114,23 @@ class PostgresReader(Reader):
                     self._enter(session, snapshot)
                 yield from self._selected(session, split, rows)
 
-    def _selected(self, session: ReadSession, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
+    def _selected(
+        self, session: ReadSession | CopySession, split: Split, rows: int | None
+    ) -> Iterator[pa.RecordBatch]:
+        if isinstance(session, CopySession):
+            return self._copied(session, split)
+        return self._decoded(session, split, rows)
+
+    def _copied(self, session: CopySession, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of a split, as they come."""
+        source = self._source
+        assert source is not None  # or nobody had asked for native rows
+        columns = [source.column(column.name) for column in source.columns]
+        sql = source.select(columns, split_conditions(source, split)).sql("postgres")
+        for piece in session.copy(sql, min(_PIECE_BYTES, self._batch_bytes(split))):
+            yield native_batch(piece, row_bounds(piece, len(columns)))
+
+    def _decoded(self, session: ReadSession, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
         """The rows of a split, by COPY; or by a cursor, `rows` at a time."""
         source = self._known(session)
         columns = [
@@ -123,19 +156,16 @@ class PostgresReader(Reader):
         return self.options.address.parameters.get("host")
 
     @staticmethod
-    def _enter(session: ReadSession, snapshot: str | None) -> None:
+    def _enter(session: Session, snapshot: str | None) -> None:
         session.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if snapshot is not None:
             session.rows(f"SET TRANSACTION SNAPSHOT {literal(snapshot).sql('postgres')}")
 
     def _session(self, purpose: str, *, fresh: bool = False) -> ReadSession:
-        session = ReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh)
-        try:
-            session.rows("SET default_transaction_read_only = on")
-        except BaseException:
-            session.close()
-            raise
-        return session
+        return _reading(ReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
+
+    def _copies(self, purpose: str) -> CopySession:
+        return _reading(CopySession(self.options, failure=SourceError, purpose=purpose))
 
     def _known(self, session: ReadSession) -> ReadSource:
         if self._source is None:
@@ -161,6 +191,16 @@ class PostgresReader(Reader):
         rows, nbytes = self.fetch_size.rows, self.fetch_size.nbytes
         in_rows = [] if rows is None else [rows * int(split.params["row_bytes"])]
         return in_rows if nbytes is None else [*in_rows, nbytes]
+
+
+def _reading(session: AnySession) -> AnySession:
+    """`session`, which can change nothing."""
+    try:
+        session.rows("SET default_transaction_read_only = on")
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def _decoded(raw: pa.RecordBatch, source: ReadSource, place: str) -> pa.RecordBatch:

@@ -11,6 +11,7 @@ from spark_channel.connectors.sql.named import custom_kinds, known_name, missing
 from spark_channel.connectors.sql.postgresql.catalog import Table, find_table, same_name, table_names
 from spark_channel.connectors.sql.postgresql.column_types import ReadType, read_type
 from spark_channel.connectors.sql.postgresql.decode import ReadColumn
+from spark_channel.connectors.sql.postgresql.native import own_names
 from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.sql.postgresql.read_session import ReadSession
 from spark_channel.connectors.sql.statements import Node, Source
@@ -23,7 +24,10 @@ _DIALECT = "postgres"
 
 @dataclass(frozen=True)
 class ReadSource:
-    """`columns` are those delivered, `all_columns` those there are. `table` is None for a query."""
+    """`columns` are those delivered, `all_columns` those there are. `table` is None for a query.
+
+    `is_native`: the names of the columns' types mean PostgreSQL's own, and values are delivered as those.
+    """
 
     source: Source
     table: Table | None
@@ -31,6 +35,7 @@ class ReadSource:
     columns: tuple[ReadColumn, ...]
     schema: pa.Schema
     condition: Node | None
+    is_native: bool
 
     @property
     def label(self) -> str:
@@ -58,7 +63,8 @@ def read_source(session: ReadSession, options: PostgresReadOptions) -> ReadSourc
     picked = pick_columns(every, options.columns, same_name)
     condition = _condition(source, every, options)
     schema = pa.schema([pa.field(column.name, column.kind) for column in picked])
-    return ReadSource(source, table, every, picked, schema, condition)
+    is_native = options.custom_schema is None and not own_names(session)
+    return ReadSource(source, table, every, picked, schema, condition, is_native)
 
 
 def _find(session: ReadSession, options: PostgresReadOptions) -> tuple[Source, Table | None]:
@@ -99,7 +105,7 @@ def _read_column(field: pa.Field, custom: pa.DataType | None) -> ReadColumn:
     read = read_type(name, typmod)
     if custom is not None and pa.types.is_string(custom) and not pa.types.is_string(read.kind):
         read = ReadType(pa.string(), "text")
-    return ReadColumn(field.name, name, read, custom or read.kind)
+    return ReadColumn(field.name, name, read, custom or read.kind, typmod)
 
 
 def _condition(source: Source, found: tuple[ReadColumn, ...], options: PostgresReadOptions) -> Node | None:

@@ -7,13 +7,15 @@ import sqlglot
 from sqlglot import exp
 
 from spark_channel.connectors.contracts import WritePlan
+from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.ddl import sql_columns
 from spark_channel.connectors.sql.keys import merge_key
 from spark_channel.connectors.sql.postgresql.catalog import Table, name_parts, same_name
 from spark_channel.connectors.sql.postgresql.column_types import created_type
-from spark_channel.connectors.sql.postgresql.encode import WriteColumn, write_column
+from spark_channel.connectors.sql.postgresql.encode import WriteColumn, native_column, write_column
+from spark_channel.connectors.sql.postgresql.native import are_native
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.statements import Source
 from spark_channel.errors import OptionError, SchemaError, TargetError
@@ -35,7 +37,7 @@ class Target:
 
     `declared` are its columns and types as they stand (or will stand, with `create`); a publish that finds
     others refuses. `key` are `keyColumns` as the table spells them. `identity`: a column that PostgreSQL numbers by
-    itself is written.
+    itself is written. `native`: rows come as COPY writes them.
     """
 
     schema: str
@@ -45,6 +47,7 @@ class Target:
     create: bool = False
     key: tuple[str, ...] = ()
     identity: bool = False
+    native: bool = False
 
     @property
     def source(self) -> Source:
@@ -90,9 +93,16 @@ def row_schema(schema: pa.Schema, options: PostgresWriteOptions) -> pa.Schema:
 
 
 def match_target(
-    table: Table, schema: pa.Schema, options: PostgresWriteOptions, *, name: str | None = None
+    table: Table,
+    schema: pa.Schema,
+    options: PostgresWriteOptions,
+    *,
+    name: str | None = None,
+    native: NativeRows | None = None,
 ) -> Target:
     """The columns of `schema` in a table that is there, by name. `name`: the table is the one being made for it.
+
+    `native`: the rows may come so, if the table takes them.
 
     Raises:
         SchemaError: a column that the table has not, one that it needs, or one that does not fit.
@@ -102,6 +112,7 @@ def match_target(
         raise TargetError(f"{table.label} is no table that rows can be copied into; name the table behind it")
     by_name = {column.name: column for column in table.columns}
     columns: list[WriteColumn] = []
+    takes_native = native is not None and options.write_mode != "apply" and are_native(native, table)
     for field in row_schema(schema, options):
         own = same_name(field.name, list(by_name))
         if own is None:
@@ -117,7 +128,8 @@ def match_target(
             raise SchemaError(
                 f"two columns of the rows are column {own!r} of table {table.label}; rename one"
             )
-        columns.append(write_column(field.name, field.type, by_name[own]))
+        column = native_column if takes_native else write_column
+        columns.append(column(field.name, field.type, by_name[own]))
     given = {column.target for column in columns}
     for needed in table.columns:
         filled = needed.has_default or needed.generated or needed.identity
@@ -144,6 +156,7 @@ def match_target(
         name is not None,
         key,
         identity,
+        takes_native,
     )
 
 

@@ -9,9 +9,11 @@ import stamina
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
+from spark_channel.connectors.native import native_data
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.gather import Gathered
 from spark_channel.connectors.sql.life import BEAT_SECONDS
+from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
 from spark_channel.connectors.sql.postgresql.encode import BadValueError, encode
 from spark_channel.connectors.sql.postgresql.failures import is_gone, is_refused_data, sqlstate_of
 from spark_channel.connectors.sql.postgresql.ledger import PUBLISHED, Entry, Ledger
@@ -64,7 +66,7 @@ class _PostgresTaskWriter(TaskWriter):
         if batch.num_rows == 0:
             return
         if self.tolerant:
-            self._hand_on(self._encode(batch))
+            self._hand_on(self._rows_of(batch))
         elif self._gathered.add(batch):
             self.flush()
         self._tally.add(batch)
@@ -75,7 +77,7 @@ class _PostgresTaskWriter(TaskWriter):
             return
         table = pa.Table.from_batches(batches)
         for start in range(0, table.num_rows, self._options.batch_size):
-            self._hand_on(self._encode(table.slice(start, self._options.batch_size)))
+            self._hand_on(self._rows_of(table.slice(start, self._options.batch_size)))
 
     def rollback(self) -> None:
         self._tally.ended = True
@@ -84,8 +86,14 @@ class _PostgresTaskWriter(TaskWriter):
         if session is not None:
             session.close()
 
-    def _hand_on(self, rows: pa.RecordBatch) -> None:
+    def _hand_on(self, rows: CopyRows) -> None:
         raise NotImplementedError
+
+    def _rows_of(self, rows: pa.RecordBatch | pa.Table) -> CopyRows:
+        if not self._plan.native:
+            return copy_rows(self._encode(rows))
+        names = [column.target for column in self._plan.target.columns]
+        return CopyRows(names, rows.num_rows, [native_data(each) for each in rows.to_batches()])
 
     def _encode(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         try:
@@ -149,7 +157,7 @@ class StagedTaskWriter(_PostgresTaskWriter):
         details = {CHUNKS: dict(self._chunks)}
         return self._end(Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details))
 
-    def _hand_on(self, rows: pa.RecordBatch) -> None:
+    def _hand_on(self, rows: CopyRows) -> None:
         try:
             for attempt in stamina.retry_context(
                 on=lambda error: isinstance(error, TargetError) and is_gone(error),
@@ -170,7 +178,7 @@ class StagedTaskWriter(_PostgresTaskWriter):
                 raise TargetError(f"task {self._task}: a row is refused. {error}") from error
             raise
 
-    def _stage_chunk(self, rows: pa.RecordBatch) -> None:
+    def _stage_chunk(self, rows: CopyRows) -> None:
         session = self._session
         assert session is not None
         session.rows("BEGIN")
@@ -181,7 +189,7 @@ class StagedTaskWriter(_PostgresTaskWriter):
             session.roll_back()
             raise
         commit(session, self._options, number, TargetError)
-        self._chunks[str(number)] = rows.num_rows
+        self._chunks[str(number)] = rows.count
         if SYSTEM_CLOCK.now() - self._shown > BEAT_SECONDS:
             self._show_life()
 
@@ -284,7 +292,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
             )
             session.rows(f"ALTER TABLE pg_temp.{_KEYS} ADD PRIMARY KEY ({keys})")
 
-    def _hand_on(self, rows: pa.RecordBatch) -> None:
+    def _hand_on(self, rows: CopyRows) -> None:
         session = self._session
         assert session is not None
         if self._done is not None:
@@ -302,7 +310,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
                 raise BatchRefusedError(str(error)) from error
             self._superseded_or_raise(session, error)
 
-    def _insert(self, session: WriteSession, rows: pa.RecordBatch) -> None:
+    def _insert(self, session: WriteSession, rows: CopyRows) -> None:
         target = self._plan.target
         if not self._through_rows:
             session.copy(target.schema, target.name, rows)

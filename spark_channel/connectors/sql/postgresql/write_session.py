@@ -5,11 +5,10 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import psycopg
-import pyarrow as pa
 import stamina
 
 from spark_channel.connectors.sql import statements
-from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, copy_rows
+from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
 from spark_channel.connectors.sql.postgresql.failures import explain, is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.session import Session
@@ -46,19 +45,19 @@ class WriteSession(Session):
     def is_open(self) -> bool:
         return self._connection is not None
 
-    def copy(self, schema: str, table: str, rows: pa.RecordBatch) -> None:
-        """COPY `rows` into the columns of the same names."""
-        if rows.num_rows == 0:
+    def copy(self, schema: str, table: str, rows: CopyRows) -> None:
+        """Send `rows` into the columns of the same names."""
+        if rows.count == 0:
             return
         place = statements.named_table((schema, table)).expression.sql("postgres")
-        names = ", ".join(identifier(name).sql("postgres") for name in rows.schema.names)
-        data = copy_rows(rows)
+        names = ", ".join(identifier(name).sql("postgres") for name in rows.names)
         with (
             self._cursor() as cursor,
             cursor.copy(f"COPY {place} ({names}) FROM STDIN (FORMAT binary)") as copy,
         ):
             copy.write(HEADER)
-            copy.write(data)
+            for piece in rows.pieces:
+                copy.write(piece)
             copy.write(TRAILER)
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:

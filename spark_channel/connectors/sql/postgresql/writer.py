@@ -16,6 +16,7 @@ from spark_channel.connectors.contracts import (
     WritePlan,
     Writer,
 )
+from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.half_done import refuse_half_done, refuse_two_receipts, unfinished
 from spark_channel.connectors.sql.nothing import NothingWriter
@@ -23,6 +24,7 @@ from spark_channel.connectors.sql.postgresql.catalog import Table, find_table
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.ledger import LEDGER, PREPARED, PUBLISHED, Ledger
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
+from spark_channel.connectors.sql.postgresql.native import own_names
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
 from spark_channel.connectors.sql.postgresql.publish import make_ready, publish_stage, run_script
@@ -96,9 +98,10 @@ class PostgresWriter(Writer):
                 _log.warning("removed the staging of job %s, which is gone", job)
             new = table is None or (context.overwrite and not self.options.truncate)
             with session.transaction():
+                native = None if context.native is None or own_names(session) else context.native
                 prepare = self._prepare_job if plan.commit == "job" else self._prepare_tasks
-                target = prepare(session, plan, None if new else table, schema)
-            return replace(plan, target=target)
+                target = prepare(session, plan, None if new else table, schema, native)
+            return replace(plan, target=target, native=target.native)
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.published_at is not None:
@@ -203,13 +206,18 @@ class PostgresWriter(Writer):
         return "task" if append and self.options.write_mode == "insert" else "job"
 
     def _prepare_job(
-        self, session: Session, plan: PostgresPlan, table: Table | None, schema: pa.Schema
+        self,
+        session: Session,
+        plan: PostgresPlan,
+        table: Table | None,
+        schema: pa.Schema,
+        native: NativeRows | None,
     ) -> Target:
         """Make the staging: the future table itself where there is none."""
         space, apply = plan.target.schema, self.options.write_mode == "apply"
         sql = table_sql(space, plan.stage)
         if table is not None:
-            target = match_target(table, schema, self.options)
+            target = match_target(table, schema, self.options, native=native)
             create_stage(session, target, plan.stage, apply=apply)
         else:
             if apply:
@@ -222,12 +230,17 @@ class PostgresWriter(Writer):
                 session.rows(create_statement(place, schema, self.options))
             staged = find_table(session, sql)
             assert staged is not None
-            target = match_target(staged, schema, self.options, name=plan.target.name)
+            target = match_target(staged, schema, self.options, name=plan.target.name, native=native)
         mark(session, space, plan.stage, plan.job, plan.batch)
         return target
 
     def _prepare_tasks(
-        self, session: Session, plan: PostgresPlan, table: Table | None, schema: pa.Schema
+        self,
+        session: Session,
+        plan: PostgresPlan,
+        table: Table | None,
+        schema: pa.Schema,
+        native: NativeRows | None,
     ) -> Target:
         """What `commit=task` changes before its tasks run: once, whoever asks."""
         ledger = self._ledger(session, plan)
@@ -243,7 +256,7 @@ class PostgresWriter(Writer):
                 session.rows(f"COMMENT ON TABLE {plan.target.sql} IS {comment}")
             made = find_table(session, plan.target.sql)
             assert made is not None
-            target = match_target(made, schema, self.options, name=plan.target.name)
+            target = match_target(made, schema, self.options, name=plan.target.name, native=native)
             if target.key:
                 session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
             target = replace(target, create=False)
@@ -251,7 +264,7 @@ class PostgresWriter(Writer):
             there = find_table(session, plan.target.sql)
             if there is None:
                 raise TargetError(f"table {plan.target.label} was dropped while its rows were written")
-            target = match_target(there, schema, self.options)
+            target = match_target(there, schema, self.options, native=native)
             if first:
                 make_ready(session, target, self.options, overwrite=plan.overwrite)
         if first:

@@ -85,7 +85,7 @@ def test_whatever_is_copied_is_read_again(pg: Pg) -> None:
             arrays = [pa.array(column, field.type) for column, field in zip(columns, schema, strict=True)]
             batch = pa.RecordBatch.from_arrays(arrays, schema=schema).slice(first)
             session.rows("TRUNCATE t")
-            session.copy(pg.schema, "t", batch)
+            session.copy(pg.schema, "t", copy_rows(batch))
             found = pg.read()
             assert found.to_pylist() == batch.to_pylist()
 
@@ -106,8 +106,8 @@ def test_a_value_of_every_type_and_no_null(pg: Pg) -> None:
     schema = pa.schema([_field(name, *each[:2]) for name, each in zip(names, COLUMNS, strict=True)])
     batch = pa.RecordBatch.from_pylist([dict(zip(names, FULL, strict=True))] * 3, schema=schema)
     with WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
-        session.copy(pg.schema, "t", batch)
-        session.copy(pg.schema, "t", batch.slice(0, 0))
+        session.copy(pg.schema, "t", copy_rows(batch))
+        session.copy(pg.schema, "t", copy_rows(batch.slice(0, 0)))
     assert pg.read().to_pylist() == batch.to_pylist()
 
 
@@ -140,7 +140,7 @@ def _scaled(whole: int, kind: pa.DataType) -> pa.Array:
 def test_the_servers_own_text_of_it(pg: Pg, declared: str, array: pa.Array, text: str) -> None:
     pg.psql(f"CREATE TABLE t (v {declared})")
     with WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
-        session.copy(pg.schema, "t", pa.record_batch([array], ["v"]))
+        session.copy(pg.schema, "t", copy_rows(pa.record_batch([array], ["v"])))
     assert pg.psql("SELECT v FROM t") == text
 
 
@@ -162,7 +162,7 @@ def test_what_no_calendar_holds_is_refused_and_not_another_day(
         WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session,
         pytest.raises(TargetError, match="out of range"),
     ):
-        session.copy(pg.schema, "t", pa.record_batch([array], ["v"]))
+        session.copy(pg.schema, "t", copy_rows(pa.record_batch([array], ["v"])))
     assert pg.psql("SELECT count(*) FROM t") == "0"
 
 
@@ -172,9 +172,9 @@ def test_a_decimal_of_more_digits_than_it_says_keeps_them(pg: Pg) -> None:
     honest = pa.array([Decimal(123_456_789), Decimal(-1)], pa.decimal128(38, 0))
     liar = pa.Array.from_buffers(pa.decimal128(5, 2), 2, honest.buffers())
     with WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
-        session.copy(pg.schema, "t", pa.record_batch([liar], ["v"]))
+        session.copy(pg.schema, "t", copy_rows(pa.record_batch([liar], ["v"])))
     assert pg.psql("SELECT string_agg(v::text, ' ') FROM t") == "1234567.89 -0.01"
 
 
 def test_a_batch_without_rows_has_no_bytes() -> None:
-    assert bytes(copy_rows(pa.record_batch([pa.array([], pa.decimal128(38, 5))], ["v"]))) == b""
+    assert copy_rows(pa.record_batch([pa.array([], pa.decimal128(38, 5))], ["v"])).count == 0

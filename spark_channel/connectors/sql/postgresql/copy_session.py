@@ -1,0 +1,196 @@
+"""A connection to a server that rows are read through as COPY sends them, by asyncpg: a hundred rows at a time."""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import asyncpg
+
+from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER
+from spark_channel.connectors.sql.postgresql.failures import explain
+from spark_channel.connectors.sql.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.errors import ChannelError
+
+__all__ = ["CopySession", "can_connect"]
+
+_FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
+_KEEPALIVE = {
+    "keepalives_idle": socket.TCP_KEEPIDLE if hasattr(socket, "TCP_KEEPIDLE") else None,
+    "keepalives_interval": socket.TCP_KEEPINTVL,
+    "keepalives_count": socket.TCP_KEEPCNT,
+}
+_HANDED_ON = frozenset(
+    {
+        "host", "port", "dbname", "user", "password", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert",
+        "sslcrl", "sslpassword", "application_name", "target_session_attrs",
+    }
+)  # fmt: skip
+_OWN = frozenset({"connect_timeout", "client_encoding", "keepalives", *_KEEPALIVE})
+_END_SECONDS = 2.0
+
+
+def can_connect(options: PostgresOptions) -> bool:
+    """Whether asyncpg knows all that libpq would be told about the connection."""
+    return options.parameters("").keys() <= _HANDED_ON | _OWN
+
+
+class CopySession(Session):
+    """Used by one thread, which runs the connection's event loop while it waits for something, and only then."""
+
+    def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
+        super().__init__(options, failure=failure)
+        parameters = options.parameters("spark-channel")
+        self._connection: asyncpg.Connection | None = None
+        self._copying: _Copying | None = None
+        self._loop = _Loop(parameters)
+        try:
+            with self._explained():
+                self._connection = self._loop.run_until_complete(_connected(parameters))
+            self._set_up(options, purpose)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if self._loop.is_closed():
+            return
+        try:
+            if connection is not None:
+                self._loop.run_until_complete(self._end(connection))
+        finally:
+            self._loop.close()
+
+    @property
+    def is_open(self) -> bool:
+        return self._connection is not None
+
+    def copy(self, sql: str, piece_bytes: int) -> Iterator[bytes]:
+        """The rows of a query, as COPY writes them, in pieces of about `piece_bytes`, each of whole rows.
+
+        A piece is asked for when it is wanted; what the server sends meanwhile waits in the sockets. Leaving early
+        ends the connection: what the server has still to send is not read.
+        """
+        connection = self._reached()
+        done = False
+        try:
+            with self._explained():
+                self._copying = self._loop.run_until_complete(_begun(connection, sql, piece_bytes))
+                while piece := self._loop.run_until_complete(self._copying.next()):
+                    yield piece
+            self._copying = None
+            done = True
+        finally:
+            if not done:
+                self.close()
+
+    def _run(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._explained():
+            return [tuple(row) for row in self._loop.run_until_complete(self._reached().fetch(sql))]
+
+    def _reached(self) -> asyncpg.Connection:
+        if self._connection is None:
+            raise self._failure(f"{self.place}: the connection is closed")
+        return self._connection
+
+    async def _end(self, connection: asyncpg.Connection) -> None:
+        copying, self._copying = self._copying, None
+        if copying is None:
+            with contextlib.suppress(*_FAILURES):
+                await connection.close(timeout=_END_SECONDS)
+            return
+        connection.terminate()
+        await copying.leave()
+
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        try:
+            yield
+        except _FAILURES as error:
+            raise self._failure(explain(error, self.place)) from error
+
+
+class _Loop(asyncio.SelectorEventLoop):
+    """Sockets that notice a server that vanished, as libpq's do."""
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        super().__init__()
+        self._parameters = parameters
+
+    async def sock_connect(self, sock: socket.socket, address: Any) -> None:
+        if sock.family in (socket.AF_INET, socket.AF_INET6) and self._parameters.get("keepalives") != "0":
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for name, option in _KEEPALIVE.items():
+                if option is not None and name in self._parameters:
+                    sock.setsockopt(socket.IPPROTO_TCP, option, int(self._parameters[name]))
+        await super().sock_connect(sock, address)
+
+
+async def _connected(parameters: Mapping[str, str]) -> asyncpg.Connection:
+    given = {name: value for name, value in parameters.items() if name in _HANDED_ON}
+    return await asyncpg.connect(
+        "postgresql://?" + urlencode(given),
+        timeout=float(parameters["connect_timeout"]),
+        statement_cache_size=0,  # a pooler between may hand each transaction to another server process
+    )
+
+
+async def _begun(connection: asyncpg.Connection, sql: str, piece_bytes: int) -> "_Copying":
+    return _Copying(connection, sql, piece_bytes)
+
+
+class _Copying:
+    """One COPY that runs: a task of the loop, and what it has brought."""
+
+    def __init__(self, connection: asyncpg.Connection, sql: str, piece_bytes: int) -> None:
+        self._most = piece_bytes
+        self._pieces: asyncio.Queue[bytes] = asyncio.Queue(1)
+        self._gathered: list[bytes] = []
+        self._size = 0
+        self._begun = self._left = False
+        self._task = asyncio.ensure_future(self._run(connection, sql))
+
+    async def next(self) -> bytes:
+        """The next piece; nothing after the last one."""
+        if self._pieces.empty() and not self._task.done():
+            piece = asyncio.ensure_future(self._pieces.get())
+            await asyncio.wait({piece, self._task}, return_when=asyncio.FIRST_COMPLETED)
+            if piece.done():
+                return piece.result()
+            piece.cancel()
+        if self._pieces.empty():
+            self._task.result()
+            return b""
+        return self._pieces.get_nowait()
+
+    async def leave(self) -> None:
+        """Wait for the end, which comes since the connection was ended; what is brought until then is dropped."""
+        self._left = True
+        while not self._pieces.empty():
+            self._pieces.get_nowait()
+        await asyncio.wait({self._task}, timeout=_END_SECONDS)
+        if self._task.done():
+            self._task.exception()
+
+    async def _run(self, connection: asyncpg.Connection, sql: str) -> None:
+        await connection.copy_from_query(sql, output=self._take, format="binary")
+        await self._put(b"".join(self._gathered).removesuffix(TRAILER))
+
+    async def _take(self, data: bytes) -> None:
+        """Whole rows; the trailer comes with the last of them, or alone: the last ones are kept until the end."""
+        if not self._begun:
+            data, self._begun = data.removeprefix(HEADER), True
+        if self._size >= self._most:
+            await self._put(b"".join(self._gathered))
+            self._gathered.clear()
+            self._size = 0
+        self._gathered.append(data)
+        self._size += len(data)
+
+    async def _put(self, piece: bytes) -> None:
+        if piece and not self._left:
+            await self._pieces.put(piece)

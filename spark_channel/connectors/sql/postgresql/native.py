@@ -1,0 +1,73 @@
+"""Which rows of one PostgreSQL table another can take as COPY writes them: binary, and exactly as they are. Pure."""
+
+from collections.abc import Iterable
+
+from spark_channel.connectors.native import NativeRows
+from spark_channel.connectors.sql.postgresql.catalog import Column, Table, same_name
+from spark_channel.connectors.sql.postgresql.decode import ReadColumn
+from spark_channel.connectors.sql.postgresql.session import Session, literal
+
+__all__ = ["SYSTEM", "are_native", "native_types", "own_names"]
+
+SYSTEM = "PostgreSQL, COPY in binary form"
+
+_PLAIN = frozenset(
+    {
+        "bool", "int2", "int4", "int8", "float4", "float8", "bytea", "date", "uuid", "json", "jsonb", "name", "text",
+        "inet", "cidr", "macaddr", "macaddr8", "oid", "point", "line", "lseg", "box", "path", "polygon", "circle",
+        "int4range", "int8range", "numrange", "daterange", "tsrange", "tstzrange", "tsvector", "pg_lsn",
+    }
+)  # fmt: skip
+"""Types whose bytes mean the same on every server, and which take no modifier."""
+_SIZED = frozenset(
+    {
+        "varchar",
+        "bpchar",
+        "numeric",
+        "time",
+        "timetz",
+        "timestamp",
+        "timestamptz",
+        "interval",
+        "bit",
+        "varbit",
+    }
+)
+"""The same, of types that may be declared with a size: a smaller one would cut or round without a word."""
+
+_NO_SIZE = -1
+
+
+def own_names(session: Session) -> bool:
+    """Whether somebody has called a type of their own as one of PostgreSQL's: a name then does not tell its bytes."""
+    names = ", ".join(literal(name).sql("postgres") for name in sorted(_PLAIN | _SIZED))
+    query = (
+        "SELECT EXISTS (SELECT FROM pg_catalog.pg_type "  # noqa: S608
+        f"WHERE typnamespace <> 'pg_catalog'::regnamespace AND typname IN ({names}))"
+    )
+    return bool(session.value(query))
+
+
+def native_types(columns: Iterable[ReadColumn]) -> tuple[tuple[str, int], ...] | None:
+    """(type, modifier) of each column; None where one is read as something else than it is, or is of another type."""
+    found = tuple((column.typname, column.typmod) for column in columns)
+    known = _PLAIN | _SIZED
+    return found if all(name.removeprefix("_") in known for name, _ in found) else None
+
+
+def are_native(rows: NativeRows, table: Table) -> bool:
+    """Whether `table` holds every value of `rows` as it comes."""
+    if rows.system != SYSTEM:
+        return False
+    by_name = {column.name: column for column in table.columns}
+    for name, (typname, typmod) in zip(rows.schema.names, rows.types, strict=True):
+        own = same_name(name, list(by_name))
+        if own is None or not _fits(typname, typmod, by_name[own]):
+            return False
+    return True
+
+
+def _fits(typname: str, typmod: int, column: Column) -> bool:
+    if column.base != typname:
+        return column.base == "text" and typname == "varchar"
+    return typname.removeprefix("_") in _PLAIN or column.typmod in (typmod, _NO_SIZE)
