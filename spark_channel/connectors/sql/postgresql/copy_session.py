@@ -23,19 +23,19 @@ _KEEPALIVE = {
     "keepalives_interval": socket.TCP_KEEPINTVL,
     "keepalives_count": socket.TCP_KEEPCNT,
 }
-_HANDED_ON = frozenset(
-    {
-        "host", "port", "dbname", "user", "password", "passfile", "sslmode", "sslcert", "sslkey", "sslrootcert",
-        "sslcrl", "sslpassword", "application_name", "target_session_attrs",
-    }
-)  # fmt: skip
-_OWN = frozenset({"connect_timeout", "client_encoding", "keepalives", *_KEEPALIVE})
+_IN_DSN = frozenset(
+    {"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "target_session_attrs"}
+)
+_KNOWN = _IN_DSN | _KEEPALIVE.keys() | {
+    "host", "port", "dbname", "user", "password", "passfile", "application_name", "connect_timeout",
+    "client_encoding", "keepalives",
+}  # fmt: skip
 _END_SECONDS = 2.0
 
 
 def can_connect(options: PostgresOptions) -> bool:
     """Whether asyncpg knows all that libpq would be told about the connection."""
-    return options.parameters("").keys() <= _HANDED_ON | _OWN
+    return options.parameters("").keys() <= _KNOWN
 
 
 class CopySession(Session):
@@ -131,12 +131,23 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 async def _connected(parameters: Mapping[str, str]) -> asyncpg.Connection:
-    given = {name: value for name, value in parameters.items() if name in _HANDED_ON}
-    return await asyncpg.connect(
-        "postgresql://?" + urlencode(given),
-        timeout=float(parameters["connect_timeout"]),
-        statement_cache_size=0,  # a pooler between may hand each transaction to another server process
-    )
+    ports = [int(port) for port in parameters.get("port", "5432").split(",")]
+    tls = {name: value for name, value in parameters.items() if name in _IN_DSN}
+    try:
+        return await asyncpg.connect(
+            "postgresql://?" + urlencode(tls),
+            host=parameters["host"].split(","),
+            port=ports if len(ports) > 1 else ports[0],
+            user=parameters.get("user"),
+            password=parameters.get("password"),
+            passfile=parameters.get("passfile"),
+            database=parameters.get("dbname"),
+            timeout=float(parameters["connect_timeout"]),
+            server_settings={"application_name": parameters["application_name"]},
+            statement_cache_size=0,  # a pooler between may hand each transaction to another server process
+        )
+    except TimeoutError as error:
+        raise TimeoutError("timeout expired") from error
 
 
 async def _begun(connection: asyncpg.Connection, sql: str, piece_bytes: int) -> "_Copying":

@@ -16,7 +16,7 @@ _GONE_TEXTS = (
     "Connection refused", "could not receive data", "could not send data", "SSL connection has been closed",
     "connection not open", "Connection reset", "terminating connection", "the database system is",
     "timeout expired", "Broken pipe", "SSL SYSCALL error", "unexpected EOF",
-    "the connection is closed", "the connection is lost",
+    "the connection is closed", "the connection is lost", "Connect call failed",
 )  # fmt: skip
 _HINTS = {
     "28P01": "the login is refused: see 'user' and 'password'",
@@ -35,8 +35,10 @@ _HINT_TEXTS = {
     "no password supplied": _HINTS["28P01"],
     "no pg_hba.conf entry": _HINTS["28000"],
     "Connection refused": "no server answers there: see 'url', and whether the server runs",
+    "Connect call failed": "no server answers there: see 'url', and whether the server runs",
     'FATAL:  database "': _HINTS["3D000"],
     "could not translate host name": "the host is not known: see 'url'",
+    "Name or service not known": "the host is not known: see 'url'",
     "No space left on device": _HINTS["53100"],
     "too many clients": _HINTS["53300"],
     "remaining connection slots": _HINTS["53300"],

@@ -8,7 +8,7 @@ from sqlglot import exp
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.named import custom_kinds, known_name, missing_table, pick_columns
-from spark_channel.connectors.sql.postgresql.catalog import Table, find_table, same_name, table_names
+from spark_channel.connectors.sql.postgresql.catalog import Column, Table, find_table, same_name, table_names
 from spark_channel.connectors.sql.postgresql.column_types import ReadType, read_type
 from spark_channel.connectors.sql.postgresql.decode import ReadColumn
 from spark_channel.connectors.sql.postgresql.native import own_names
@@ -59,7 +59,7 @@ def read_source(session: ReadSession, options: PostgresReadOptions) -> ReadSourc
         OptionError: `where`, `columns`, `query` or `customSchema` that do not fit the source.
     """
     source, table = _find(session, options)
-    every = _all_columns(session, source, options)
+    every = _all_columns(session, source, table, options)
     picked = pick_columns(every, options.columns, same_name)
     condition = _condition(source, every, options)
     schema = pa.schema([pa.field(column.name, column.kind) for column in picked])
@@ -82,7 +82,7 @@ def _find(session: ReadSession, options: PostgresReadOptions) -> tuple[Source, T
 
 
 def _all_columns(
-    session: ReadSession, source: Source, options: PostgresReadOptions
+    session: ReadSession, source: Source, table: Table | None, options: PostgresReadOptions
 ) -> tuple[ReadColumn, ...]:
     star = exp.select("*").from_(source.expression.copy()).limit(0)
     found = session.schema_of(star.sql(_DIALECT))
@@ -95,13 +95,18 @@ def _all_columns(
     if not found.names:
         raise SourceError(f"{_what(options)} in {session.place} has no columns")
     custom = custom_kinds(options.custom_schema, found.names, same_name)
-    return tuple(_read_column(field, custom.get(field.name)) for field in found)
+    known = {column.name: column for column in table.columns} if table is not None else {}
+    return tuple(_read_column(field, known.get(field.name), custom.get(field.name)) for field in found)
 
 
-def _read_column(field: pa.Field, custom: pa.DataType | None) -> ReadColumn:
+def _read_column(field: pa.Field, column: Column | None, custom: pa.DataType | None) -> ReadColumn:
+    """`column` is what the catalog says; of a query's columns the driver knows most types, and a numeric's size."""
     notes = field.metadata or {}
-    name = notes.get(b"POSTGRESQL:type", b"text").decode()
-    typmod = int(notes.get(b"POSTGRESQL:typmod", b"-1"))
+    if column is None:
+        name = notes.get(b"POSTGRESQL:type", b"text").decode()
+        typmod = int(notes.get(b"POSTGRESQL:typmod", b"-1"))
+    else:
+        name, typmod = column.base, column.typmod
     read = read_type(name, typmod)
     if custom is not None and pa.types.is_string(custom) and not pa.types.is_string(read.kind):
         read = ReadType(pa.string(), "text")

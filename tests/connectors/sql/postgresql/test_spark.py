@@ -7,13 +7,16 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_channel
+from spark_channel.errors import SourceError
 from tests.connectors.sql.postgresql.conftest import Pg
 from tests.servers.sockets import process_at
 
@@ -98,6 +101,42 @@ def test_a_transfer(spark: SparkSession, pg: Pg, commit: str) -> None:
         )
     _expect(pg)
     assert max(most.values()) <= 3
+
+
+def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
+
+
+@pytest.mark.parametrize(
+    ("more", "refusal"),
+    [
+        ({}, None),
+        ({"rows_per_second": 1_000_000, "channels": 1}, None),
+        ({"transformers": [_same]}, "fit date32"),
+        ({"max_dirty_rows": 5, "commit": "task"}, "fit date32"),
+        ({"rows_per_second": 500}, "fit date32"),
+    ],
+)
+def test_rows_pass_as_they_are_when_nobody_has_to_read_them(
+    spark: SparkSession, pg: Pg, more: dict[str, Any], refusal: str | None
+) -> None:
+    """Spark has no infinite date. Steps, dirty rows and cursors need values."""
+    pg.psql(
+        "CREATE TABLE s (id int PRIMARY KEY, d date); CREATE TABLE t (LIKE s);"
+        "INSERT INTO s SELECT g, CASE g WHEN 77 THEN 'infinity' ELSE date '2024-01-01' END "
+        "FROM generate_series(1, 200) g"
+    )
+    ends = (
+        {"name": "postgresql", **pg.options(dbtable="s")},
+        {"name": "postgresql", **pg.options(dbtable="t")},
+    )
+    if refusal is None:
+        assert spark_channel.transfer(spark, *ends, **more).rows == 200
+        assert pg.psql("TABLE t ORDER BY id") == pg.psql("TABLE s ORDER BY id")
+    else:
+        with pytest.raises(SourceError, match=refusal):
+            spark_channel.transfer(spark, *ends, **more)
+    _none_left(pg)
 
 
 def test_a_transfer_under_a_snapshot_sees_one_moment_while_rows_move(spark: SparkSession, pg: Pg) -> None:

@@ -1,0 +1,338 @@
+"""Rows that pass from PostgreSQL to PostgreSQL as COPY writes them: what passes, and what has to be Arrow."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import FetchSize, Receipt, WritePlan, load_reader
+from spark_channel.connectors.native import NATIVE, native_data
+from spark_channel.connectors.sql.postgresql import PostgresReader
+from spark_channel.connectors.sql.postgresql.copy_session import CopySession, can_connect
+from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.errors import SourceError, TargetError
+from spark_channel.options import CommitMode
+from tests.connectors.sql.postgresql.conftest import Pg, run_task
+from tests.connectors.sql.postgresql.test_types import EXACT
+
+_OF_ARROW = {"mood", "pair", "positive[]", "money", "xml", "jsonpath", '"char"', "int4multirange"}
+"""Types whose bytes are not known to mean the same elsewhere."""
+
+
+def _plan(
+    pg: Pg, reader: PostgresReader, target: str = "b", *, commit: CommitMode | None = None, **options: Any
+) -> tuple[Any, WritePlan, list[Any]]:
+    """The writer, its plan and the splits, as a transfer makes them."""
+    schema = reader.schema()
+    splits = reader.split(3)
+    writer = pg.writer(target, **options)
+    context = replace(pg.context(commit=commit), native=reader.native_rows(splits))
+    plan = writer.prepare(context, schema)
+    reader.native = plan.native
+    return writer, plan, splits
+
+
+def _move(
+    pg: Pg, source: str = "a", target: str = "b", *, commit: CommitMode | None = None, **options: Any
+) -> WritePlan:
+    reader = pg.reader(source)
+    writer, plan, splits = _plan(pg, reader, target, commit=commit, **options)
+    try:
+        receipts: list[Receipt] = []
+        for number, split in enumerate(splits):
+            rows = pa.Table.from_batches(list(reader.read(split)), plan.arriving)
+            receipts.append(run_task(writer, plan, number, rows))
+        writer.commit(plan, receipts)
+    except BaseException:
+        writer.abort(plan, None)
+        raise
+    return plan
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+@pytest.mark.parametrize("row", EXACT)
+def test_a_type_passes_as_it_is(pg: Pg, row: str, commit: CommitMode) -> None:
+    cases = [case for case in EXACT[row] if case[0].removesuffix("[]") not in _OF_ARROW | {"positive"}]
+    names = [f"c{number}" for number in range(len(cases))]
+    columns = ", ".join(f"{name} {declared}" for name, (declared, _, _) in zip(names, cases, strict=True))
+    pg.psql(
+        "CREATE DOMAIN words AS text; CREATE DOMAIN ints AS int[]; CREATE DOMAIN price AS numeric(10,2);"
+        f"CREATE TABLE a (n serial PRIMARY KEY, {columns}); CREATE TABLE b (n int, {columns});"
+        + "".join(
+            f"INSERT INTO a ({name}) VALUES ({value});"
+            for name, (_, _, values) in zip(names, cases, strict=True)
+            for value in values
+        )
+    )
+    assert _move(pg, commit=commit).native
+    shown = ", ".join(f"{name}::text, {name} IS NULL" for name in names)
+    assert pg.psql(f"SELECT n, {shown} FROM b ORDER BY n") == pg.psql(f"SELECT n, {shown} FROM a ORDER BY n")
+
+
+def test_what_spark_cannot_hold_passes_too(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE a (d date, t timestamptz, h time, n numeric(10,2), m int[]); CREATE TABLE b (LIKE a);"
+        "INSERT INTO a VALUES ('infinity', '-infinity', '24:00', 'NaN', '{{1,2},{3,4}}'),"
+        "('4713-01-01 BC', '294276-12-31 23:59:59.999999Z', '00:00', 1, '[5:6]={7,8}')"
+    )
+    assert _move(pg).native
+    assert pg.psql("SELECT * FROM b ORDER BY n") == pg.psql("SELECT * FROM a ORDER BY n")
+
+
+@pytest.mark.parametrize(
+    ("given", "there", "native"),
+    [
+        ("text", "text", True),
+        ("varchar(9)", "text", True),
+        ("varchar", "text", True),
+        ("text", "varchar(9)", False),  # blanks too many would be cut off without a word
+        ("varchar(9)", "varchar(8)", False),
+        ("varchar(9)", "varchar(9)", True),
+        ("varchar(9)", "varchar", True),
+        ("char(3)", "text", False),
+        ("char(3)", "char(3)", True),
+        ("numeric(10,2)", "numeric", True),
+        ("numeric(10,2)", "numeric(12,2)", False),
+        ("numeric(10,2)[]", "numeric[]", True),
+        ("timestamp", "timestamp(3)", False),
+        ("timestamp(3)", "timestamp", True),
+        ("int", "bigint", False),
+        ("json", "text", False),
+        ("varchar(9)[]", "text[]", False),
+    ],
+)
+def test_a_table_of_other_types(pg: Pg, given: str, there: str, native: bool) -> None:
+    """Where a value might come out changed, it goes through Arrow, and is looked at."""
+    value = {"json": "'[1]'", "int": "7", "timestamp": "'2024-01-01'"}.get(
+        given.split("(", maxsplit=1)[0], "'1'"
+    )
+    value = "'{1}'" if given.endswith("[]") else value
+    pg.psql(f"CREATE TABLE a (v {given}); CREATE TABLE b (v {there}); INSERT INTO a VALUES ({value}), (NULL)")
+    plan = _move(pg)
+    assert plan.native is native
+    expected = f"{value}::{given}::{there}" if there != "text" else f"format('%s', {value}::{given})"
+    assert pg.psql(f"SELECT v IS NOT DISTINCT FROM {expected} FROM b WHERE v IS NOT NULL") == "t"
+
+
+def test_columns_go_by_name(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE a (x int, y int, z int); INSERT INTO a VALUES (1, 2, 3);"
+        "CREATE TABLE b (more text DEFAULT 'd', z int, \"Y\" int, x int)"
+    )
+    assert _move(pg).native
+    assert pg.psql("SELECT * FROM b") == "d|3|2|1"
+
+
+def test_a_new_table(pg: Pg) -> None:
+    pg.psql("CREATE TABLE a AS SELECT g AS id, 'v' || g AS v FROM generate_series(1, 1000) g")
+    assert _move(pg).native
+    assert pg.psql("SELECT count(*), sum(id) FROM b") == "1000|500500"
+    pg.psql("CREATE TABLE a2 (u uuid); INSERT INTO a2 VALUES (gen_random_uuid())")
+    assert not _move(pg, "a2", "b2").native, "a new table holds its text"
+    assert pg.psql("SELECT u::uuid FROM b2") == pg.psql("SELECT u FROM a2")
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+@pytest.mark.parametrize(
+    ("mode", "expected"), [("upsert", "1|new\n2|new\n3|old"), ("skipExisting", "1|old\n2|new\n3|old")]
+)
+def test_merges(pg: Pg, commit: CommitMode, mode: str, expected: str) -> None:
+    pg.psql(
+        "CREATE TABLE b (k numeric PRIMARY KEY, v text); INSERT INTO b VALUES (1, 'old'), (3, 'old');"
+        "CREATE TABLE a (LIKE b); INSERT INTO a VALUES (1, 'new'), (2, 'new')"
+    )
+    assert _move(pg, commit=commit, writemode=mode).native
+    assert pg.psql("SELECT * FROM b ORDER BY k") == expected
+
+
+def test_a_value_that_the_table_refuses_is_told(pg: Pg) -> None:
+    pg.psql("CREATE TABLE a (v int); CREATE TABLE b (v int CHECK (v < 5)); INSERT INTO a VALUES (1), (7)")
+    with pytest.raises(TargetError, match=r"a row is refused.*check constraint"):
+        _move(pg)
+    assert pg.psql("SELECT count(*) FROM b") == "0"
+    assert pg.server.connections() == 0
+
+
+def _rows(reader: PostgresReader) -> Any:
+    reader.schema()
+    return reader.native_rows(reader.split(2))
+
+
+def test_what_reads_otherwise_has_no_native_rows(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TYPE mood AS ENUM ('fine'); CREATE TABLE a (v int, m mood); INSERT INTO a VALUES (1, 'fine')"
+    )
+    assert _rows(pg.reader("a")) is None, "an enum has a number of its own on each server"
+    assert _rows(pg.reader("a", columns="v")) is not None
+    assert _rows(pg.reader("a", columns="v", customschema="v BIGINT")) is None
+    low = pg.reader("a", columns="v")
+    low.fetch_size = FetchSize(rows=10)
+    assert _rows(low) is None, "under a low limit rows come by a cursor, which has no such form"
+    url = pg.server.url + "?options=-cwork_mem%3D5MB"
+    assert _rows(pg.reader("a", columns="v", url=url)) is None, "asyncpg would not hand it on"
+
+
+def test_a_type_of_ones_own_called_as_one_of_the_servers(pg: Pg) -> None:
+    pg.psql("CREATE TABLE a (v int); CREATE TABLE b (v int); INSERT INTO a VALUES (1)")
+    assert _rows(pg.reader("a")) is not None
+    pg.psql("CREATE TYPE inet AS (a int)")
+    assert _rows(pg.reader("a")) is None
+    assert not _move(pg).native
+
+
+def test_a_query_and_a_condition(pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE a AS SELECT g AS id FROM generate_series(1, 100) g; CREATE TABLE b (id int, twice int)"
+    )
+    reader = pg.reader(None, query="SELECT id, id * 2 AS twice FROM a", where="id > 90", partitioncolumn="id")
+    writer, plan, splits = _plan(pg, reader)
+    assert plan.native
+    receipts = [
+        run_task(writer, plan, number, pa.Table.from_batches(list(reader.read(split)), NATIVE))
+        for number, split in enumerate(splits)
+    ]
+    writer.commit(plan, receipts)
+    assert sum(receipt.rows for receipt in receipts) == 10
+    assert pg.psql("SELECT count(*), sum(id), sum(twice) FROM b") == "10|955|1910"
+
+
+def test_one_snapshot(pg: Pg) -> None:
+    pg.psql("CREATE TABLE a AS SELECT g AS id FROM generate_series(1, 3000) g")
+    reader = pg.reader("a", snapshot="true")
+    reader.schema()
+    with reader.hold():
+        splits = reader.split(4)
+        reader.native = reader.native_rows(splits) is not None
+        assert reader.native
+        pg.psql("DELETE FROM a WHERE id > 10")
+        with reader.reading() as read:
+            assert sum(batch.num_rows for split in splits for batch in read(split)) == 3000
+    assert pg.server.connections() == 0
+
+
+def _none_left(pg: Pg) -> None:
+    """A server process that sends to nobody notices it at its next send."""
+    deadline = time.monotonic() + 5
+    while pg.server.connections():
+        assert time.monotonic() < deadline, pg.psql("SELECT application_name, query FROM pg_stat_activity")
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def big(pg: Pg) -> Iterator[PostgresReader]:
+    """64 MB of rows, which no socket holds."""
+    pg.psql("CREATE TABLE big AS SELECT g AS id, repeat('x', 1000) AS v FROM generate_series(1, 60000) g")
+    reader = pg.reader("big")
+    assert _rows(reader) is not None
+    reader.native = True
+    yield reader
+    _none_left(pg)
+
+
+def test_rows_come_in_pieces_of_a_megabyte(big: PostgresReader) -> None:
+    (split,) = big.split(1)
+    sizes = [len(native_data(batch)) for batch in big.read(split)]
+    assert len(sizes) > 40
+    assert max(sizes) < 2 << 20
+
+
+def test_who_leaves_early_leaves_no_connection_and_no_thread(big: PostgresReader) -> None:
+    (split,) = big.split(1)
+    before = threading.active_count()
+    for taken in range(3):
+        batches: Any = big.read(split)
+        for _ in range(taken):
+            next(batches)
+        batches.close()
+    assert threading.active_count() == before
+
+
+def test_a_connection_that_is_lost_is_told_and_read_again(pg: Pg, big: PostgresReader) -> None:
+    (split,) = big.split(1)
+    batches = big.read(split)
+    first = next(batches).num_rows
+    pg.kill_sessions()
+    with pytest.raises(SourceError) as told:
+        for _ in batches:
+            pass
+    assert is_gone(told.value)
+    assert first < sum(batch.num_rows for batch in big.read(split)) == 60_000
+
+
+def test_the_splits_of_a_channel_share_a_connection(pg: Pg, big: PostgresReader) -> None:
+    (split,) = big.split(1)
+    with big.reading() as read:
+        list(read(split))
+        assert pg.server.connections() == 1
+        pg.kill_sessions()
+        assert sum(batch.num_rows for batch in read(split)) == 60_000, (
+            "a kept connection that went is replaced"
+        )
+        broken = replace(split, params={**split.params, "snapshot": "00000003-00000001-1"})
+        with pytest.raises(SourceError):
+            list(read(broken))
+
+
+def test_a_session_changes_nothing(pg: Pg, big: PostgresReader) -> None:
+    with (
+        CopySession(big.options, failure=SourceError, purpose="read") as session,
+        pytest.raises(SourceError, match="division by zero"),
+    ):
+        list(session.copy("SELECT 1 / 0", 1))
+    session.close()
+    assert not session.is_open
+    with pytest.raises(SourceError, match="closed"):
+        session.rows("SELECT 1")
+
+
+def test_an_error_in_the_middle_is_the_servers_own(pg: Pg, big: PostgresReader) -> None:
+    session = CopySession(big.options, failure=SourceError, purpose="read")
+    with pytest.raises(SourceError, match="division by zero"):
+        list(session.copy("SELECT 1 / (id - 59999), v FROM big", 1 << 20))
+    assert not session.is_open
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"password": "falsch-geheim"}, "login is refused"),
+        ({"url": "postgresql://127.0.0.1:1/shop"}, "no server answers there"),
+        ({"url": "postgresql://nowhere.invalid/shop"}, "host is not known"),
+    ],
+)
+def test_a_server_that_is_not_reached_is_told(pg: Pg, options: dict[str, str], words: str) -> None:
+    reader = pg.reader("t", **options)
+    with pytest.raises(SourceError, match=words) as told:
+        CopySession(reader.options, failure=SourceError, purpose="read")
+    for secret in ("falsch", pg.server.password):
+        assert secret not in str(told.value) + repr(told.value.__cause__)
+
+
+def test_a_server_that_does_not_answer_is_told_in_time(pg: Pg) -> None:
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/shop"
+        reader = pg.reader("t", url=url, connecttimeout="1")
+        with pytest.raises(SourceError, match="timeout expired") as told:
+            CopySession(reader.options, failure=SourceError, purpose="read")
+        assert is_gone(told.value)
+
+
+@pytest.mark.parametrize(
+    ("url", "can"),
+    [
+        ("postgresql://db/shop?sslmode=verify-full&sslrootcert=/ca.crt&application_name=x", True),
+        ("jdbc:postgresql://a:1,b:2/shop?targetServerType=primary&tcpKeepAlive=true", True),
+        ("postgresql://db/shop?channel_binding=require", False),
+        ("postgresql://db/shop?service=shop", False),
+    ],
+)
+def test_which_addresses_it_knows(url: str, can: bool) -> None:
+    reader, _ = load_reader({"url": url, "dbtable": "t"})
+    assert can_connect(reader.options) is can
