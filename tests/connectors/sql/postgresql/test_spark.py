@@ -111,7 +111,7 @@ def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
     ("more", "refusal"),
     [
         ({}, None),
-        ({"rows_per_second": 1_000_000, "channels": 1}, None),
+        ({"bytes_per_second": 2_000_000_000}, None),
         ({"transformers": [_same]}, "fit date32"),
         ({"max_dirty_rows": 5, "commit": "task"}, "fit date32"),
         ({"rows_per_second": 500}, "fit date32"),
