@@ -22,6 +22,7 @@ from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.worker import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.service import ServiceAddress, SharedLimitAddress
@@ -98,6 +99,7 @@ class ChannelReader(DataSourceReader):
         )
         service = reach_service(self._options)
         fetch = limits.fetch_size(channels)
+        keep_loaded()  # plans are made in such workers too
         return [ChannelPartition(group, self._load, spec, service, limits.address, fetch) for group in groups]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

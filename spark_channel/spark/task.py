@@ -7,6 +7,7 @@ from spark_channel.channel import Limiter
 from spark_channel.options import CommonOptions
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.spark.job_limits import is_limited
+from spark_channel.spark.worker import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.service import ServiceAddress, ServiceClient, SharedLimitAddress
@@ -73,6 +74,7 @@ class TaskLink:
     def __exit__(self, *_error: object) -> None:
         if self._client is not None:
             self._client.close()
+        keep_loaded()
 
 
 def _client(

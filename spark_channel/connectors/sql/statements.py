@@ -148,10 +148,10 @@ def bind_columns(tree: Node, replace: Callable[[exp.Column], Node]) -> Node:
 
 def select(columns: Iterable[Node], source: Source, conditions: Iterable[Node | None] = ()) -> exp.Select:
     """SELECT `columns` FROM `source` WHERE all of `conditions`."""
-    tree = exp.select(*columns).from_(source.expression.copy())
+    tree = exp.select(*columns).from_(source.expression.copy(), copy=False)
     for each in conditions:
         if each is not None:
-            tree = tree.where(each.copy())
+            tree.where(each.copy(), copy=False)
     return tree
 
 

@@ -30,7 +30,7 @@ from spark_channel.planning import Split
 
 __all__ = ["SqliteReader"]
 
-_BATCH_ROWS = 65_536
+_BATCH_ROWS = 16_384
 _BATCH_BYTES = 8 << 20
 _SHOWN = 80
 

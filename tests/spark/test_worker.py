@@ -1,0 +1,51 @@
+"""What pyspark collects after each task of a reused worker: next to nothing of what is loaded."""
+
+import gc
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+_TWICE = """
+import gc
+import spark_channel.spark.read, spark_channel.spark.task
+from spark_channel.spark.worker import keep_loaded
+before = len(gc.get_objects())
+keep_loaded()
+frozen = gc.get_freeze_count()
+keep_loaded()
+print(before, len(gc.get_objects()), frozen, gc.get_freeze_count())
+"""
+
+
+@pytest.mark.parametrize("reused", [True, False])
+def test_what_is_loaded_is_left_out_once_in_a_reused_worker(reused: bool) -> None:
+    environment = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        **({"SPARK_REUSE_WORKER": "1"} if reused else {}),
+    }
+    command = [sys.executable, "-c", _TWICE]
+    told = subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout.split()
+    before, after, frozen, again = map(int, told)
+    if reused:
+        assert after < before / 10
+        assert frozen == again > before / 2, "what comes later is collected as ever"
+    else:
+        assert frozen == again == 0
+
+
+@pytest.mark.spark
+def test_after_a_read_its_worker_is_settled(spark: SparkSession) -> None:
+    frame = spark.read.format("channel").options(reader="generator", rows="100", channels="1").load()
+    assert frame.count() == 100
+
+    def frozen(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for _ in batches:
+            yield pa.RecordBatch.from_pydict({"frozen": [gc.get_freeze_count()]})
+
+    rows = spark.range(0, 8, 1, 8).mapInArrow(frozen, "frozen long").collect()
+    assert max(row.frozen for row in rows) > 10_000
