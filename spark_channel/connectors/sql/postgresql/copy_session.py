@@ -5,17 +5,17 @@ import contextlib
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
-from urllib.parse import urlencode
 
 import asyncpg
 
+from spark_channel.connectors.sql.postgresql.copy_address import connect_arguments
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.errors import ChannelError
 
-__all__ = ["CopySession", "can_connect"]
+__all__ = ["CopySession"]
 
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _KEEPALIVE = {
@@ -23,19 +23,7 @@ _KEEPALIVE = {
     "keepalives_interval": socket.TCP_KEEPINTVL,
     "keepalives_count": socket.TCP_KEEPCNT,
 }
-_IN_DSN = frozenset(
-    {"sslmode", "sslcert", "sslkey", "sslrootcert", "sslcrl", "sslpassword", "target_session_attrs"}
-)
-_KNOWN = _IN_DSN | _KEEPALIVE.keys() | {
-    "host", "port", "dbname", "user", "password", "passfile", "application_name", "connect_timeout",
-    "client_encoding", "keepalives",
-}  # fmt: skip
 _END_SECONDS = 2.0
-
-
-def can_connect(options: PostgresOptions) -> bool:
-    """Whether asyncpg knows all that libpq would be told about the connection."""
-    return options.parameters("").keys() <= _KNOWN
 
 
 class CopySession(Session):
@@ -131,21 +119,8 @@ class _Loop(asyncio.SelectorEventLoop):
 
 
 async def _connected(parameters: Mapping[str, str]) -> asyncpg.Connection:
-    ports = [int(port) for port in parameters.get("port", "5432").split(",")]
-    tls = {name: value for name, value in parameters.items() if name in _IN_DSN}
     try:
-        return await asyncpg.connect(
-            "postgresql://?" + urlencode(tls),
-            host=parameters["host"].split(","),
-            port=ports if len(ports) > 1 else ports[0],
-            user=parameters.get("user"),
-            password=parameters.get("password"),
-            passfile=parameters.get("passfile"),
-            database=parameters.get("dbname"),
-            timeout=float(parameters["connect_timeout"]),
-            server_settings={"application_name": parameters["application_name"]},
-            statement_cache_size=0,  # a pooler between may hand each transaction to another server process
-        )
+        return await asyncpg.connect(**connect_arguments(parameters))
     except TimeoutError as error:
         raise TimeoutError("timeout expired") from error
 

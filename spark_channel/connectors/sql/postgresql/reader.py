@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
 
 import pyarrow as pa
 from sqlglot import exp
@@ -11,7 +11,7 @@ from sqlglot import exp
 from spark_channel.connectors.contracts import Read, Reader
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.native import NativeRows, native_batch
-from spark_channel.connectors.sql.postgresql.copy_session import CopySession, can_connect
+from spark_channel.connectors.sql.postgresql.copy_address import can_tell
 from spark_channel.connectors.sql.postgresql.decode import MisfitError, decode, selected
 from spark_channel.connectors.sql.postgresql.keeper import Keeper
 from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types
@@ -24,6 +24,9 @@ from spark_channel.connectors.sql.postgresql.splits import make_splits, split_co
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.postgresql.copy_session import CopySession
 
 __all__ = ["PostgresReader"]
 
@@ -90,20 +93,20 @@ class PostgresReader(Reader):
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        connect: Callable[[str], ReadSession | CopySession] = self._copies if self.native else self._session
+        connect: Callable[[str], Session] = self._copies if self.native else self._session
         with Keeper(partial(connect, "read")) as keeper:
             yield partial(self._read, keeper)
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         source = self._source
-        if source is None or not source.is_native or not can_connect(self.options):
+        if source is None or not source.is_native or not can_tell(self.options.parameters("")):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):
             return None  # a cursor gives no rows as COPY writes them
         types = native_types(source.columns)
         return None if types is None else NativeRows(SYSTEM, source.schema, types)
 
-    def _read(self, keeper: Keeper[ReadSession | CopySession], split: Split) -> Iterator[pa.RecordBatch]:
+    def _read(self, keeper: Keeper[Session], split: Split) -> Iterator[pa.RecordBatch]:
         with keeper.session() as session:
             snapshot, rows = split.params.get("snapshot"), self._rows_at_once(split)
             if snapshot is None and rows is None:
@@ -114,14 +117,12 @@ class PostgresReader(Reader):
                     self._enter(session, snapshot)
                 yield from self._selected(session, split, rows)
 
-    def _selected(
-        self, session: ReadSession | CopySession, split: Split, rows: int | None
-    ) -> Iterator[pa.RecordBatch]:
-        if isinstance(session, CopySession):
-            return self._copied(session, split)
-        return self._decoded(session, split, rows)
+    def _selected(self, session: Session, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
+        if self.native:
+            return self._copied(cast("CopySession", session), split)
+        return self._decoded(cast(ReadSession, session), split, rows)
 
-    def _copied(self, session: CopySession, split: Split) -> Iterator[pa.RecordBatch]:
+    def _copied(self, session: "CopySession", split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split, as they come."""
         source = self._source
         assert source is not None  # or nobody had asked for native rows
@@ -164,7 +165,9 @@ class PostgresReader(Reader):
     def _session(self, purpose: str, *, fresh: bool = False) -> ReadSession:
         return _reading(ReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
 
-    def _copies(self, purpose: str) -> CopySession:
+    def _copies(self, purpose: str) -> "CopySession":
+        from spark_channel.connectors.sql.postgresql.copy_session import CopySession
+
         return _reading(CopySession(self.options, failure=SourceError, purpose=purpose))
 
     def _known(self, session: ReadSession) -> ReadSource:

@@ -13,7 +13,8 @@ import pytest
 from spark_channel.connectors import FetchSize, Receipt, WritePlan, load_reader
 from spark_channel.connectors.native import NATIVE, native_data
 from spark_channel.connectors.sql.postgresql import PostgresReader
-from spark_channel.connectors.sql.postgresql.copy_session import CopySession, can_connect
+from spark_channel.connectors.sql.postgresql.copy_address import can_tell, connect_arguments
+from spark_channel.connectors.sql.postgresql.copy_session import CopySession
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode
@@ -335,4 +336,21 @@ def test_a_server_that_does_not_answer_is_told_in_time(pg: Pg) -> None:
 )
 def test_which_addresses_it_knows(url: str, can: bool) -> None:
     reader, _ = load_reader({"url": url, "dbtable": "t"})
-    assert can_connect(reader.options) is can
+    assert can_tell(reader.options.parameters("x")) is can
+
+
+def test_what_asyncpg_is_told() -> None:
+    url = "postgresql://etl:a%20b@a:1,[::1]:2/shop?sslmode=verify-full&sslrootcert=/the%20ca.crt"
+    reader, _ = load_reader({"url": url, "dbtable": "t", "connecttimeout": "7"})
+    told = connect_arguments(reader.options.parameters("spark-channel"))
+    assert told == {
+        "dsn": "postgresql://?sslmode=verify-full&sslrootcert=%2Fthe+ca.crt",
+        "host": ["a", "::1"],
+        "port": [1, 2],
+        "user": "etl",
+        "password": "a b",
+        "database": "shop",
+        "timeout": 7.0,
+        "server_settings": {"application_name": "spark-channel"},
+        "statement_cache_size": 0,
+    }
