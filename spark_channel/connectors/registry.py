@@ -105,7 +105,7 @@ _BUILT_IN = (
         "postgresql", "spark_channel.connectors.sql.postgresql:PostgresReader",
         "spark_channel.connectors.sql.postgresql:PostgresWriter",
         schemes=("postgresql", "postgres"), about="PostgreSQL databases",
-        needs=("adbc_driver_postgresql", "psycopg", "numpy", "stamina"),
+        needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy", "stamina"),
     ),
     Connector(
         "mysql", "spark_channel.connectors.sql.mysql:MysqlReader",

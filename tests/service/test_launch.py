@@ -1,5 +1,6 @@
 """The service as a process of its own: started once, found again, ended with the driver. Real kills."""
 
+import contextlib
 import json
 import os
 import signal
@@ -196,7 +197,9 @@ def test_it_holds_nothing_of_its_starter_open(driver: Driver, tmp_path: Path) ->
         os.set_inheritable(kept.fileno(), True)
         ensure_service(watch_pid=driver.pid)
     opened = Path(f"/proc/{standing(driver).service_pid}/fd")
-    assert all(each.readlink() != tmp_path / "kept" for each in opened.iterdir())
+    for each in opened.iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile: not what it was started with
+            assert each.readlink() != tmp_path / "kept"
     assert (opened / "0").readlink() == Path(os.devnull)
     assert (opened / "1").readlink() == Path(os.devnull)
 

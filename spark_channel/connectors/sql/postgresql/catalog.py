@@ -21,7 +21,8 @@ ORDER BY n.nspname = 'pg_catalog' LIMIT 1
 _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.typname, b.typcategory::text,
   CASE WHEN t.typtype = 'd' AND a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END,
-  a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL, a.attgenerated <> '', a.attidentity::text, e.typname
+  a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL, a.attgenerated <> '', a.attidentity::text, e.typname,
+  b.typnamespace = 'pg_catalog'::regnamespace
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
@@ -59,7 +60,10 @@ ORDER BY 1 LIMIT 21
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column. `declared` is its type as SQL, `base` the type's name below a domain, `element` an array's."""
+    """One column. `declared` is its type as SQL, `base` the type's name below a domain, `element` an array's.
+
+    `builtin`: that type is PostgreSQL's own, and not somebody's of the same name.
+    """
 
     name: str
     declared: str
@@ -71,6 +75,7 @@ class Column:
     generated: bool = False
     identity: str = ""
     element: str | None = None
+    builtin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

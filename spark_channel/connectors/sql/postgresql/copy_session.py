@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import os
 import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -12,6 +13,7 @@ from spark_channel.connectors.sql.postgresql.copy_address import connect_argumen
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql.row_bounds import Bounds, row_bounds
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.errors import ChannelError
 
@@ -39,6 +41,7 @@ class CopySession(Session):
             with self._explained():
                 self._connection = self._loop.run_until_complete(_connected(parameters))
             self._set_up(options, purpose)
+            self.rows("SET client_min_messages = error")  # see `_hold_whole`
         except BaseException:
             self.close()
             raise
@@ -57,24 +60,36 @@ class CopySession(Session):
     def is_open(self) -> bool:
         return self._connection is not None
 
-    def copy(self, sql: str, piece_bytes: int) -> Iterator[bytes]:
-        """The rows of a query, as COPY writes them, in pieces of about `piece_bytes`, each of whole rows.
+    def copy(self, sql: str, columns: int, piece_bytes: int) -> Iterator[tuple[bytes, Bounds]]:
+        """The rows of a query of so many columns, as COPY writes them: pieces, and where each row lies in one.
 
-        A piece is asked for when it is wanted; what the server sends meanwhile waits in the sockets. Leaving early
-        ends the connection: what the server has still to send is not read.
+        A piece of about `piece_bytes` is asked for when it is wanted; what the server sends meanwhile waits in the
+        sockets. Leaving early ends the connection: what the server has still to send is not read.
         """
         connection = self._reached()
-        done = False
+        rows, done = 0, False
         try:
             with self._explained():
-                self._copying = self._loop.run_until_complete(_begun(connection, sql, piece_bytes))
-                while piece := self._loop.run_until_complete(self._copying.next()):
-                    yield piece
+                copying = self._copying = self._loop.run_until_complete(_begun(connection, sql, piece_bytes))
+                while piece := self._loop.run_until_complete(copying.next()):
+                    bounds = row_bounds(piece, columns)
+                    rows += len(bounds) - 1
+                    yield piece, bounds
             self._copying = None
+            self._hold_whole(rows, copying.rows)
             done = True
         finally:
             if not done:
                 self.close()
+
+    def _hold_whole(self, rows: int, sent: int) -> None:
+        """asyncpg 0.32 drops the rows before a message that is none: what a function says with RAISE INFO."""
+        if rows != sent:
+            raise self._failure(
+                f"{self.place}: the server sent {sent} rows, and {rows} were taken: a function that the rows come "
+                "through says something with RAISE INFO, or changes a setting. Read them through Arrow, with a "
+                "transformer or 'customSchema', or leave that function out"
+            )
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._explained():
@@ -100,6 +115,8 @@ class CopySession(Session):
             yield
         except _FAILURES as error:
             raise self._failure(explain(error, self.place)) from error
+        except ValueError as error:
+            raise self._failure(f"{self.place}: what came is not what COPY writes: {error}") from error
 
 
 class _Loop(asyncio.SelectorEventLoop):
@@ -108,6 +125,10 @@ class _Loop(asyncio.SelectorEventLoop):
     def __init__(self, parameters: Mapping[str, str]) -> None:
         super().__init__()
         self._parameters = parameters
+
+    async def create_connection(self, *args: Any, **more: Any) -> Any:
+        """One address of a host that does not answer is not waited for."""
+        return await super().create_connection(*args, **{"happy_eyeballs_delay": 0.25, **more})
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
         if sock.family in (socket.AF_INET, socket.AF_INET6) and self._parameters.get("keepalives") != "0":
@@ -120,7 +141,7 @@ class _Loop(asyncio.SelectorEventLoop):
 
 async def _connected(parameters: Mapping[str, str]) -> asyncpg.Connection:
     try:
-        return await asyncpg.connect(**connect_arguments(parameters))
+        return await asyncpg.connect(**connect_arguments(parameters, os.environ))
     except TimeoutError as error:
         raise TimeoutError("timeout expired") from error
 
@@ -138,6 +159,8 @@ class _Copying:
         self._gathered: list[bytes] = []
         self._size = 0
         self._begun = self._left = False
+        self.rows = 0
+        """How many the server says it sent, at the end."""
         self._task = asyncio.ensure_future(self._run(connection, sql))
 
     async def next(self) -> bytes:
@@ -163,7 +186,8 @@ class _Copying:
             self._task.exception()
 
     async def _run(self, connection: asyncpg.Connection, sql: str) -> None:
-        await connection.copy_from_query(sql, output=self._take, format="binary")
+        status = await connection.copy_from_query(sql, output=self._take, format="binary")
+        self.rows = int(status.split()[-1])
         await self._put(b"".join(self._gathered).removesuffix(TRAILER))
 
     async def _take(self, data: bytes) -> None:

@@ -20,20 +20,12 @@ _PLAIN = frozenset(
 )  # fmt: skip
 """Types whose bytes mean the same on every server, and which take no modifier."""
 _SIZED = frozenset(
-    {
-        "varchar",
-        "bpchar",
-        "numeric",
-        "time",
-        "timetz",
-        "timestamp",
-        "timestamptz",
-        "interval",
-        "bit",
-        "varbit",
-    }
+    {"varchar", "bpchar", "numeric", "time", "timetz", "timestamp", "timestamptz", "bit", "varbit"}
 )
-"""The same, of types that may be declared with a size: a smaller one would cut or round without a word."""
+"""The same, of types that may be declared with a size: a smaller one would cut or round without a word.
+
+Not `interval`: what is infinite since PostgreSQL 17 is a long time before.
+"""
 
 _NO_SIZE = -1
 
@@ -68,6 +60,8 @@ def are_native(rows: NativeRows, table: Table) -> bool:
 
 
 def _fits(typname: str, typmod: int, column: Column) -> bool:
+    if not column.builtin:
+        return False
     if column.base != typname:
         return column.base == "text" and typname == "varchar"
     return typname.removeprefix("_") in _PLAIN or column.typmod in (typmod, _NO_SIZE)

@@ -1,5 +1,6 @@
 """Reads a table, a view or a query of a PostgreSQL database as Arrow: by COPY, under a low limit by a cursor."""
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,6 @@ from spark_channel.connectors.sql.postgresql.keeper import Keeper
 from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types
 from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.sql.postgresql.read_session import ReadSession
-from spark_channel.connectors.sql.postgresql.row_bounds import row_bounds
 from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.source import ReadSource, read_source
 from spark_channel.connectors.sql.postgresql.splits import make_splits, split_conditions
@@ -99,7 +99,7 @@ class PostgresReader(Reader):
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         source = self._source
-        if source is None or not source.is_native or not can_tell(self.options.parameters("")):
+        if source is None or not source.is_native or not can_tell(self.options.parameters(""), os.environ):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):
             return None  # a cursor gives no rows as COPY writes them
@@ -128,8 +128,8 @@ class PostgresReader(Reader):
         assert source is not None  # or nobody had asked for native rows
         columns = [source.column(column.name) for column in source.columns]
         sql = source.select(columns, split_conditions(source, split)).sql("postgres")
-        for piece in session.copy(sql, min(_PIECE_BYTES, self._batch_bytes(split))):
-            yield native_batch(piece, row_bounds(piece, len(columns)))
+        for piece, bounds in session.copy(sql, len(columns), min(_PIECE_BYTES, self._batch_bytes(split))):
+            yield native_batch(piece, bounds)
 
     def _decoded(self, session: ReadSession, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
         """The rows of a split, by COPY; or by a cursor, `rows` at a time."""

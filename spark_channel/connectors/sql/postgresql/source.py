@@ -63,7 +63,7 @@ def read_source(session: ReadSession, options: PostgresReadOptions) -> ReadSourc
     picked = pick_columns(every, options.columns, same_name)
     condition = _condition(source, every, options)
     schema = pa.schema([pa.field(column.name, column.kind) for column in picked])
-    is_native = options.custom_schema is None and not own_names(session)
+    is_native = options.custom_schema is None and _are_builtin(session, picked, table)
     return ReadSource(source, table, every, picked, schema, condition, is_native)
 
 
@@ -79,6 +79,13 @@ def _find(session: ReadSession, options: PostgresReadOptions) -> tuple[Source, T
     if options.dbtable.lstrip().startswith("("):
         return statements.source_query(options.dbtable, _DIALECT, "dbtable"), None
     raise missing_table(options.dbtable, table_names(session), session.place)
+
+
+def _are_builtin(session: ReadSession, columns: Sequence[ReadColumn], table: Table | None) -> bool:
+    if table is None:
+        return not own_names(session)
+    builtin = {column.name for column in table.columns if column.builtin}
+    return all(column.name in builtin for column in columns)
 
 
 def _all_columns(

@@ -24,7 +24,6 @@ from spark_channel.connectors.sql.postgresql.catalog import Table, find_table
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.ledger import LEDGER, PREPARED, PUBLISHED, Ledger
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
-from spark_channel.connectors.sql.postgresql.native import own_names
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
 from spark_channel.connectors.sql.postgresql.publish import make_ready, publish_stage, run_script
@@ -98,9 +97,8 @@ class PostgresWriter(Writer):
                 _log.warning("removed the staging of job %s, which is gone", job)
             new = table is None or (context.overwrite and not self.options.truncate)
             with session.transaction():
-                native = None if context.native is None or own_names(session) else context.native
                 prepare = self._prepare_job if plan.commit == "job" else self._prepare_tasks
-                target = prepare(session, plan, None if new else table, schema, native)
+                target = prepare(session, plan, None if new else table, schema, context.native)
             return replace(plan, target=target, native=target.native)
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:

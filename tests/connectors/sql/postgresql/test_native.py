@@ -12,7 +12,7 @@ import pytest
 
 from spark_channel.connectors import FetchSize, Receipt, WritePlan, load_reader
 from spark_channel.connectors.native import NATIVE, native_data
-from spark_channel.connectors.sql.postgresql import PostgresReader
+from spark_channel.connectors.sql.postgresql import PostgresReader, copy_session
 from spark_channel.connectors.sql.postgresql.copy_address import can_tell, connect_arguments
 from spark_channel.connectors.sql.postgresql.copy_session import CopySession
 from spark_channel.connectors.sql.postgresql.failures import is_gone
@@ -21,7 +21,7 @@ from spark_channel.options import CommitMode
 from tests.connectors.sql.postgresql.conftest import Pg, run_task
 from tests.connectors.sql.postgresql.test_types import EXACT
 
-_OF_ARROW = {"mood", "pair", "positive[]", "money", "xml", "jsonpath", '"char"', "int4multirange"}
+_OF_ARROW = {"interval", "mood", "pair", "positive[]", "money", "xml", "jsonpath", '"char"', "int4multirange"}
 """Types whose bytes are not known to mean the same elsewhere."""
 
 
@@ -174,16 +174,21 @@ def test_what_reads_otherwise_has_no_native_rows(pg: Pg) -> None:
     low = pg.reader("a", columns="v")
     low.fetch_size = FetchSize(rows=10)
     assert _rows(low) is None, "under a low limit rows come by a cursor, which has no such form"
-    url = pg.server.url + "?options=-cwork_mem%3D5MB"
+    url = pg.server.url + "?channel_binding=prefer"
     assert _rows(pg.reader("a", columns="v", url=url)) is None, "asyncpg would not hand it on"
 
 
 def test_a_type_of_ones_own_called_as_one_of_the_servers(pg: Pg) -> None:
     pg.psql("CREATE TABLE a (v int); CREATE TABLE b (v int); INSERT INTO a VALUES (1)")
-    assert _rows(pg.reader("a")) is not None
-    pg.psql("CREATE TYPE inet AS (a int)")
-    assert _rows(pg.reader("a")) is None
-    assert not _move(pg).native
+    pg.psql("CREATE TABLE date (v int); CREATE TYPE inet AS (a int)")
+    assert _move(pg).native
+    assert _rows(pg.reader(None, query="SELECT v FROM a")) is None, "of a query only names are known"
+    name = f"{pg.schema}.inet"
+    pg.psql(f"CREATE TABLE c (v {name}); CREATE TABLE d (v pg_catalog.inet); INSERT INTO d VALUES ('::1')")
+    assert _rows(pg.reader("c")) is None
+    assert _rows(pg.reader("d")) is not None
+    with pytest.raises(TargetError):
+        _move(pg, "d", "c")
 
 
 def test_a_query_and_a_condition(pg: Pg) -> None:
@@ -284,7 +289,7 @@ def test_a_session_changes_nothing(pg: Pg, big: PostgresReader) -> None:
         CopySession(big.options, failure=SourceError, purpose="read") as session,
         pytest.raises(SourceError, match="division by zero"),
     ):
-        list(session.copy("SELECT 1 / 0", 1))
+        list(session.copy("SELECT 1 / 0", 1, 1))
     session.close()
     assert not session.is_open
     with pytest.raises(SourceError, match="closed"):
@@ -294,7 +299,7 @@ def test_a_session_changes_nothing(pg: Pg, big: PostgresReader) -> None:
 def test_an_error_in_the_middle_is_the_servers_own(pg: Pg, big: PostgresReader) -> None:
     session = CopySession(big.options, failure=SourceError, purpose="read")
     with pytest.raises(SourceError, match="division by zero"):
-        list(session.copy("SELECT 1 / (id - 59999), v FROM big", 1 << 20))
+        list(session.copy("SELECT 1 / (id - 59999), v FROM big", 2, 1 << 20))
     assert not session.is_open
 
 
@@ -328,25 +333,35 @@ def test_a_server_that_does_not_answer_is_told_in_time(pg: Pg) -> None:
 @pytest.mark.parametrize(
     ("url", "can"),
     [
-        ("postgresql://db/shop?sslmode=verify-full&sslrootcert=/ca.crt&application_name=x", True),
-        ("jdbc:postgresql://a:1,b:2/shop?targetServerType=primary&tcpKeepAlive=true", True),
-        ("postgresql://db/shop?channel_binding=require", False),
-        ("postgresql://db/shop?service=shop", False),
+        ("postgresql://u:p@db/shop?sslmode=verify-full&sslrootcert=/ca.crt&application_name=x", True),
+        ("jdbc:postgresql://a:1/shop?user=u&password=p&targetServerType=primary&tcpKeepAlive=true", True),
+        ("postgresql://u:p@db/shop?options=-cwork_mem%3D5MB", True),
+        ("postgresql://u@db/shop", False),
+        ("postgresql://u:p@a,b/shop", False),
+        ("postgresql://u:p@db/shop?sslrootcert=system", False),
+        ("postgresql://u:p@db/shop?channel_binding=require", False),
+        ("postgresql://u:p@db/shop?service=shop", False),
     ],
 )
 def test_which_addresses_it_knows(url: str, can: bool) -> None:
     reader, _ = load_reader({"url": url, "dbtable": "t"})
-    assert can_tell(reader.options.parameters("x")) is can
+    assert can_tell(reader.options.parameters("x"), {}) is can
+
+
+def test_an_environment_that_libpq_alone_heeds() -> None:
+    reader, _ = load_reader({"url": "postgresql://u:p@db/shop", "dbtable": "t"})
+    assert can_tell(reader.options.parameters("x"), {"PGOPTIONS": "-c role=r", "HOME": "/"})
+    assert not can_tell(reader.options.parameters("x"), {"PGHOSTADDR": "10.0.0.1"})
 
 
 def test_what_asyncpg_is_told() -> None:
-    url = "postgresql://etl:a%20b@a:1,[::1]:2/shop?sslmode=verify-full&sslrootcert=/the%20ca.crt"
+    url = "postgresql://etl:a%20b@[::1]:2/shop?sslmode=verify-full&sslrootcert=/the%20ca.crt"
     reader, _ = load_reader({"url": url, "dbtable": "t", "connecttimeout": "7"})
-    told = connect_arguments(reader.options.parameters("spark-channel"))
-    assert told == {
+    parameters = reader.options.parameters("spark-channel")
+    expected = {
         "dsn": "postgresql://?sslmode=verify-full&sslrootcert=%2Fthe+ca.crt",
-        "host": ["a", "::1"],
-        "port": [1, 2],
+        "host": "::1",
+        "port": 2,
         "user": "etl",
         "password": "a b",
         "database": "shop",
@@ -354,3 +369,35 @@ def test_what_asyncpg_is_told() -> None:
         "server_settings": {"application_name": "spark-channel"},
         "statement_cache_size": 0,
     }
+    assert connect_arguments(parameters, {}) == expected
+    told = connect_arguments({**parameters, "connect_timeout": "0"}, {"PGOPTIONS": "-c role=r"})
+    assert told["timeout"] is None, "to libpq 0 is as long as it takes"
+    assert told["server_settings"]["options"] == "-c role=r"
+    told = connect_arguments({**parameters, "options": "-c a=b"}, {"PGOPTIONS": "-c role=r"})
+    assert told["server_settings"]["options"] == "-c a=b"
+
+
+@pytest.mark.parametrize("level", ["NOTICE", "WARNING", "INFO"])
+def test_a_function_that_says_something_loses_no_row(pg: Pg, level: str) -> None:
+    """asyncpg drops the rows before such a message: warnings are not asked for, and INFO, always sent, is found."""
+    pg.psql(
+        "CREATE FUNCTION loud(n int) RETURNS int LANGUAGE plpgsql AS "
+        f"$$ BEGIN IF n % 100 = 50 THEN RAISE {level} 'said'; END IF; RETURN n; END $$;"
+        "CREATE TABLE plain AS SELECT g AS v FROM generate_series(1, 1000) g;"
+        "CREATE VIEW a AS SELECT loud(v) AS v FROM plain; CREATE TABLE b (v int)"
+    )
+    if level == "INFO":
+        with pytest.raises(SourceError, match=r"sent 1000 rows, and \d+ were taken.*RAISE INFO"):
+            _move(pg)
+        assert pg.psql("SELECT count(*) FROM b") == "0"
+    else:
+        assert _move(pg).native
+        assert pg.psql("SELECT count(*), sum(v) FROM b") == "1000|500500"
+
+
+def test_what_is_no_copy_is_told(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
+    pg.psql("CREATE TABLE a AS SELECT g AS v FROM generate_series(1, 10) g; CREATE TABLE b (v int)")
+    monkeypatch.setattr(copy_session, "HEADER", b"another header")
+    with pytest.raises(SourceError, match="not what COPY writes"):
+        _move(pg)
+    assert pg.server.connections() == 0
