@@ -243,7 +243,7 @@ def _kill_one_writer(pg: Pg, killed: list[int]) -> None:
     """End the process at the other end of a session that writes, once that has sent something."""
     ports = (
         "SELECT client_port FROM pg_stat_activity WHERE application_name LIKE 'spark-channel write%' "
-        "AND (query LIKE 'COPY%' OR query LIKE '%pg_current_xact_id%') LIMIT 1"
+        "AND (query LIKE 'COPY%' OR query LIKE '%pg_current_xact_id%' OR query = 'COMMIT') LIMIT 1"
     )
     deadline = time.monotonic() + 240
     while time.monotonic() < deadline and not killed:
