@@ -34,7 +34,7 @@ def can_tell(parameters: Mapping[str, str], environment: Mapping[str, str]) -> b
         parameters.keys() <= _IN_DSN | _NAMED.keys() | _OWN
         and not environment.keys() & _UNHEARD
         and "," not in parameters["host"]
-        and parameters.get("sslrootcert") != "system"
+        and "system" not in (parameters.get("sslrootcert"), environment.get("PGSSLROOTCERT"))
         and "password" in parameters
     )
 

@@ -72,7 +72,7 @@ class CopySession(Session):
             with self._explained():
                 copying = self._copying = self._loop.run_until_complete(_begun(connection, sql, piece_bytes))
                 while piece := self._loop.run_until_complete(copying.next()):
-                    bounds = row_bounds(piece, columns)
+                    bounds = self._bounds(piece, columns)
                     rows += len(bounds) - 1
                     yield piece, bounds
             self._copying = None
@@ -82,8 +82,14 @@ class CopySession(Session):
             if not done:
                 self.close()
 
+    def _bounds(self, piece: bytes, columns: int) -> Bounds:
+        try:
+            return row_bounds(piece, columns)
+        except ValueError as error:
+            raise self._failure(f"{self.place}: what came is not what COPY writes: {error}") from error
+
     def _hold_whole(self, rows: int, sent: int) -> None:
-        """asyncpg 0.32 drops the rows before a message that is none: what a function says with RAISE INFO."""
+        """asyncpg 0.32 drops rows that stand before another message: what a function says with RAISE INFO."""
         if rows != sent:
             raise self._failure(
                 f"{self.place}: the server sent {sent} rows, and {rows} were taken: a function that the rows come "
@@ -115,8 +121,6 @@ class CopySession(Session):
             yield
         except _FAILURES as error:
             raise self._failure(explain(error, self.place)) from error
-        except ValueError as error:
-            raise self._failure(f"{self.place}: what came is not what COPY writes: {error}") from error
 
 
 class _Loop(asyncio.SelectorEventLoop):

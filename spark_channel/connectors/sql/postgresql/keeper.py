@@ -3,22 +3,20 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Self
 
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.errors import ChannelError
 
 __all__ = ["Keeper"]
 
-Kept = TypeVar("Kept", bound=Session)
 
-
-class Keeper(Generic[Kept]):
+class Keeper:
     """Used by one thread. `connect` makes a session."""
 
-    def __init__(self, connect: Callable[[], Kept]) -> None:
+    def __init__(self, connect: Callable[[], Session]) -> None:
         self._connect = connect
-        self._kept: Kept | None = None
+        self._kept: Session | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -30,7 +28,7 @@ class Keeper(Generic[Kept]):
             self._kept.close()
 
     @contextmanager
-    def session(self) -> Iterator[Kept]:
+    def session(self) -> Iterator[Session]:
         """The kept session when its server still answers, else a new one. Kept again when the block ends well."""
         session, self._kept = self._answering(), None
         if session is None:
@@ -43,7 +41,7 @@ class Keeper(Generic[Kept]):
         if session.is_open:
             self._kept = session
 
-    def _answering(self) -> Kept | None:
+    def _answering(self) -> Session | None:
         kept = self._kept
         if kept is not None:
             try:

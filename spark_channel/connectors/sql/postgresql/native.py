@@ -1,4 +1,4 @@
-"""Which rows of one PostgreSQL table another can take as COPY writes them: binary, and exactly as they are. Pure."""
+"""Which rows of one PostgreSQL table another can take as COPY writes them: binary, and exactly as they are."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,7 @@
-"""Reads a table, a view or a query of a PostgreSQL database as Arrow: by COPY, under a low limit by a cursor."""
+"""Reads a table, a view or a query of a PostgreSQL database: by COPY, under a low limit by a cursor.
+
+As Arrow, or, for a target that is PostgreSQL too, as COPY writes the rows.
+"""
 
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -106,7 +109,7 @@ class PostgresReader(Reader):
         types = native_types(source.columns)
         return None if types is None else NativeRows(SYSTEM, source.schema, types)
 
-    def _read(self, keeper: Keeper[Session], split: Split) -> Iterator[pa.RecordBatch]:
+    def _read(self, keeper: Keeper, split: Split) -> Iterator[pa.RecordBatch]:
         with keeper.session() as session:
             snapshot, rows = split.params.get("snapshot"), self._rows_at_once(split)
             if snapshot is None and rows is None:
@@ -119,10 +122,10 @@ class PostgresReader(Reader):
 
     def _selected(self, session: Session, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
         if self.native:
-            return self._copied(cast("CopySession", session), split)
-        return self._decoded(cast(ReadSession, session), split, rows)
+            return self._as_native(cast("CopySession", session), split)
+        return self._as_arrow(cast(ReadSession, session), split, rows)
 
-    def _copied(self, session: "CopySession", split: Split) -> Iterator[pa.RecordBatch]:
+    def _as_native(self, session: "CopySession", split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split, as they come."""
         source = self._source
         assert source is not None  # or nobody had asked for native rows
@@ -131,7 +134,7 @@ class PostgresReader(Reader):
         for piece, bounds in session.copy(sql, len(columns), min(_PIECE_BYTES, self._batch_bytes(split))):
             yield native_batch(piece, bounds)
 
-    def _decoded(self, session: ReadSession, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
+    def _as_arrow(self, session: ReadSession, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
         """The rows of a split, by COPY; or by a cursor, `rows` at a time."""
         source = self._known(session)
         columns = [

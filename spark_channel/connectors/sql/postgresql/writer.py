@@ -98,7 +98,7 @@ class PostgresWriter(Writer):
             new = table is None or (context.overwrite and not self.options.truncate)
             with session.transaction():
                 prepare = self._prepare_job if plan.commit == "job" else self._prepare_tasks
-                target = prepare(session, plan, None if new else table, schema, context.native)
+                target = prepare(session, plan, None if new else table, context.native)
             return replace(plan, target=target, native=target.native)
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
@@ -204,18 +204,13 @@ class PostgresWriter(Writer):
         return "task" if append and self.options.write_mode == "insert" else "job"
 
     def _prepare_job(
-        self,
-        session: Session,
-        plan: PostgresPlan,
-        table: Table | None,
-        schema: pa.Schema,
-        native: NativeRows | None,
+        self, session: Session, plan: PostgresPlan, table: Table | None, native: NativeRows | None
     ) -> Target:
         """Make the staging: the future table itself where there is none."""
         space, apply = plan.target.schema, self.options.write_mode == "apply"
         sql = table_sql(space, plan.stage)
         if table is not None:
-            target = match_target(table, schema, self.options, native=native)
+            target = match_target(table, plan.schema, self.options, native=native)
             create_stage(session, target, plan.stage, apply=apply)
         else:
             if apply:
@@ -225,20 +220,15 @@ class PostgresWriter(Writer):
                 )
             if session.value(f"SELECT to_regclass({literal(sql).sql('postgres')})::text") is None:
                 place = statements.named_table((space, plan.stage))
-                session.rows(create_statement(place, schema, self.options))
+                session.rows(create_statement(place, plan.schema, self.options))
             staged = find_table(session, sql)
             assert staged is not None
-            target = match_target(staged, schema, self.options, name=plan.target.name, native=native)
+            target = match_target(staged, plan.schema, self.options, name=plan.target.name, native=native)
         mark(session, space, plan.stage, plan.job, plan.batch)
         return target
 
     def _prepare_tasks(
-        self,
-        session: Session,
-        plan: PostgresPlan,
-        table: Table | None,
-        schema: pa.Schema,
-        native: NativeRows | None,
+        self, session: Session, plan: PostgresPlan, table: Table | None, native: NativeRows | None
     ) -> Target:
         """What `commit=task` changes before its tasks run: once, whoever asks."""
         ledger = self._ledger(session, plan)
@@ -248,13 +238,13 @@ class PostgresWriter(Writer):
             run_script(session, self.options.pre_sql, "preSql")
         if table is None and first:
             session.rows(f"DROP TABLE IF EXISTS {plan.target.sql}")
-            session.rows(create_statement(plan.target.source, schema, self.options))
+            session.rows(create_statement(plan.target.source, plan.schema, self.options))
             if self.options.table_comment is not None:
                 comment = literal(self.options.table_comment).sql("postgres")
                 session.rows(f"COMMENT ON TABLE {plan.target.sql} IS {comment}")
             made = find_table(session, plan.target.sql)
             assert made is not None
-            target = match_target(made, schema, self.options, name=plan.target.name, native=native)
+            target = match_target(made, plan.schema, self.options, name=plan.target.name, native=native)
             if target.key:
                 session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
             target = replace(target, create=False)
@@ -262,7 +252,7 @@ class PostgresWriter(Writer):
             there = find_table(session, plan.target.sql)
             if there is None:
                 raise TargetError(f"table {plan.target.label} was dropped while its rows were written")
-            target = match_target(there, schema, self.options, native=native)
+            target = match_target(there, plan.schema, self.options, native=native)
             if first:
                 make_ready(session, target, self.options, overwrite=plan.overwrite)
         if first:

@@ -88,9 +88,7 @@ class SqliteReader(Reader):
     @contextmanager
     def looking(self) -> Iterator[tuple[Session, ReadSource]]:
         """A session in a read transaction, and the source as it is now."""
-        file = (
-            self._file()
-        )  # before it is opened: one that is replaced meanwhile is another one at the next look
+        file = self._file()  # before it is opened: one that is replaced meanwhile is another at the next look
         with self._session() as session:
             session.rows("BEGIN")
             version = file, session.value("PRAGMA schema_version")

@@ -19,7 +19,7 @@ from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.postgresql.conftest import Pg, run_task
-from tests.connectors.sql.postgresql.test_types import EXACT
+from tests.connectors.sql.postgresql.test_types import EXACT, hold_equal, make_typed_tables
 
 _OF_ARROW = {"interval", "mood", "pair", "positive[]", "money", "xml", "jsonpath", '"char"', "int4multirange"}
 """Types whose bytes are not known to mean the same elsewhere."""
@@ -59,20 +59,9 @@ def _move(
 @pytest.mark.parametrize("row", EXACT)
 def test_a_type_passes_as_it_is(pg: Pg, row: str, commit: CommitMode) -> None:
     cases = [case for case in EXACT[row] if case[0].removesuffix("[]") not in _OF_ARROW | {"positive"}]
-    names = [f"c{number}" for number in range(len(cases))]
-    columns = ", ".join(f"{name} {declared}" for name, (declared, _, _) in zip(names, cases, strict=True))
-    pg.psql(
-        "CREATE DOMAIN words AS text; CREATE DOMAIN ints AS int[]; CREATE DOMAIN price AS numeric(10,2);"
-        f"CREATE TABLE a (n serial PRIMARY KEY, {columns}); CREATE TABLE b (n int, {columns});"
-        + "".join(
-            f"INSERT INTO a ({name}) VALUES ({value});"
-            for name, (_, _, values) in zip(names, cases, strict=True)
-            for value in values
-        )
-    )
+    names = make_typed_tables(pg, cases)
     assert _move(pg, commit=commit).native
-    shown = ", ".join(f"{name}::text, {name} IS NULL" for name in names)
-    assert pg.psql(f"SELECT n, {shown} FROM b ORDER BY n") == pg.psql(f"SELECT n, {shown} FROM a ORDER BY n")
+    hold_equal(pg, names)
 
 
 def test_what_spark_cannot_hold_passes_too(pg: Pg) -> None:
@@ -352,6 +341,7 @@ def test_an_environment_that_libpq_alone_heeds() -> None:
     reader, _ = load_reader({"url": "postgresql://u:p@db/shop", "dbtable": "t"})
     assert can_tell(reader.options.parameters("x"), {"PGOPTIONS": "-c role=r", "HOME": "/"})
     assert not can_tell(reader.options.parameters("x"), {"PGHOSTADDR": "10.0.0.1"})
+    assert not can_tell(reader.options.parameters("x"), {"PGSSLROOTCERT": "system"})
 
 
 def test_what_asyncpg_is_told() -> None:

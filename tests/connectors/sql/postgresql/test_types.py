@@ -137,6 +137,17 @@ def test_each_row_of_the_first_table_has_a_case() -> None:
 def test_a_type_survives_the_round_trip(pg: Pg, row: str, commit: CommitMode) -> None:
     """A column per type of the row; a value and NULLs per line, each line with one column's value."""
     cases = EXACT[row]
+    names = make_typed_tables(pg, cases)
+    read = pg.read("a")
+    assert [read.schema.field(name).type for name in names] == [kind for _, kind, _ in cases]
+    if commit == "task":
+        assert repr(_through_a_cursor(pg, "a").to_pylist()) == repr(read.sort_by("n").to_pylist())
+    pg.write(read, dbtable="b", commit=commit)
+    hold_equal(pg, names)
+
+
+def make_typed_tables(pg: Pg, cases: list[Kept]) -> list[str]:
+    """Tables `a`, with the values of `cases`, and `b`, empty; returns their columns' names beside the number `n`."""
     names = [f"c{number}" for number in range(len(cases))]
     columns = ", ".join(f"{name} {declared}" for name, (declared, _, _) in zip(names, cases, strict=True))
     pg.psql(
@@ -150,11 +161,11 @@ def test_a_type_survives_the_round_trip(pg: Pg, row: str, commit: CommitMode) ->
             for value in values
         )
     )
-    read = pg.read("a")
-    assert [read.schema.field(name).type for name in names] == [kind for _, kind, _ in cases]
-    if commit == "task":
-        assert repr(_through_a_cursor(pg, "a").to_pylist()) == repr(read.sort_by("n").to_pylist())
-    pg.write(read, dbtable="b", commit=commit)
+    return names
+
+
+def hold_equal(pg: Pg, names: list[str]) -> None:
+    """Both tables hold the same, as the server shows it."""
     shown = ", ".join(f"{name}::text, {name} IS NULL" for name in names)
     assert pg.psql(f"SELECT n, {shown} FROM b ORDER BY n") == pg.psql(f"SELECT n, {shown} FROM a ORDER BY n")
 
