@@ -13,9 +13,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors import Receipt, Unfinished, WriteContext, Writer
+from spark_channel.connectors import Receipt, Unfinished, WriteContext, Writer, find_connector
 from spark_channel.errors import TargetError
-from spark_channel.options import WriteOptions
+from spark_channel.masking import MASK
+from spark_channel.options import Options, Trait, WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, Split, Task, TransferSpec
 from spark_channel.tunnel import plain
@@ -25,8 +26,11 @@ __all__ = ["HalfDone", "find_half_done", "job_of", "plan_text", "transaction_of"
 _log = logging.getLogger(__name__)
 
 _VERSION = 1
-_HOW_FAST = frozenset({"user", "fetchsize", "connecttimeout", "retrytimeout", "retryseconds", "locktimeout"})
-"""Options of a reader that change none of its rows; those of the whole job are not among a reader's."""
+_PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")
+_PARAMETER = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|sslpassword)=)[^&;\s]*")
+"""What a digest leaves out of a url, so that a new password is not another source. Kept digests were made so: they are
+compared with, and never shown.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +138,30 @@ def _outline(spec: TransferSpec, schema: pa.Schema) -> dict[str, str]:
 
 
 def _end(end: Endpoint) -> Any:
-    own = {key.lower(): value for key, value in end.redacted().items() if key.lower() not in _HOW_FAST}
-    return [end.name, own, [repr(part) for part in end.parts]]
+    first = end.resolve(lambda urls: urls[0])[0]
+    named = {key.lower(): value for key, value in first.options.items()}
+    connector = find_connector({**named, **({"reader": end.name} if end.name else {})}, "reader")
+    model = connector.options_class("reader")
+    parts = [
+        f"EndpointPart({_said(part.options, model)!r}, urls={[_without_password(url) for url in part.urls]!r})"
+        for part in end.parts
+    ]
+    faster = model.with_trait(Trait.SAME_ROWS)
+    own = {key.lower(): value for key, value in _said(end.options, model).items()}
+    return [end.name, {key: value for key, value in own.items() if key not in faster}, parts]
+
+
+def _said(options: Mapping[str, Any], model: type[Options]) -> dict[str, str]:
+    """What makes the rows what they are: a secret does not, unless it names the source."""
+    secret = model.secrets() - model.with_trait(Trait.NAMES_SOURCE)
+    return {
+        key: MASK if key.lower() in secret else _without_password(str(value))
+        for key, value in options.items()
+    }
+
+
+def _without_password(text: str) -> str:
+    return _PARAMETER.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1:{MASK}@", text))
 
 
 def _named(step: Any) -> str:

@@ -271,5 +271,5 @@ def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext 
         if options.ssl_cert is not None:
             context.load_cert_chain(options.ssl_cert, options.ssl_key)
     except (OSError, ssl.SSLError) as error:
-        raise failure(f"the files of sslCa, sslCert and sslKey cannot be used: {error}") from None
+        raise failure(f"the files of sslrootcert, sslcert and sslkey cannot be used: {error}") from None
     return context
