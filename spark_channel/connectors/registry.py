@@ -141,7 +141,7 @@ _BUILT_IN = (
         "postgresql", "spark_channel.connectors.sql.postgresql:PostgresReader",
         "spark_channel.connectors.sql.postgresql:PostgresWriter",
         schemes=("postgresql", "postgres"), about="PostgreSQL databases",
-        needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy", "stamina"),
+        needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy"),
         port=5432, dialect="postgres", datax=("postgresql",), secrets=("url", "password", "sslpassword"),
         feed=(_CURSOR, "slot"),
     ),

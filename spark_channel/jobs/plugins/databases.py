@@ -370,7 +370,7 @@ def _statements(texts: tuple[str, ...], table: str) -> str:
 def _own(given: DatabaseWriter, tables: list[str], place: Place) -> Built:
     options = {}
     if given.batch_size is not None:
-        options["batchsize"] = str(given.batch_size)
+        options["batchSize"] = str(given.batch_size)
     if given.session:
         options["sessionInitStatement"] = json.dumps(given.session)
     mode, keys = _write_mode(given, place)
