@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from spark_channel.connectors.registry import all_connectors
 from spark_channel.errors import SourceError
 from spark_channel.jobs.plugins.databases import jdbc_port
-from spark_channel.masking import mask_url, without_login
+from spark_channel.masking import MASK, mask_url, without_login
 
 __all__ = ["first_reachable", "server_of"]
 
@@ -18,7 +18,7 @@ _PATIENCE = 3.0
 def server_of(url: str) -> tuple[str, int] | None:
     """Host and port that `url` names; None when it names no server."""
     match = _SERVER.match(without_login(url))
-    if match is None:
+    if match is None or MASK in match.group(2):  # where a login ends is not clear
         return None
     scheme, host, port = match.groups()
     number = int(port) if port else _default_port(scheme.lower())
