@@ -9,9 +9,10 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+from pydantic import BaseModel
 
 from spark_channel.connectors import Receipt, Unfinished, WriteContext, Writer, find_connector
 from spark_channel.errors import TargetError
@@ -25,12 +26,20 @@ __all__ = ["HalfDone", "find_half_done", "job_of", "plan_text", "transaction_of"
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION: Literal[1] = 1
 _PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")
 _PARAMETER = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|sslpassword)=)[^&;\s]*")
 """What a digest leaves out of a url, so that a new password is not another source. Kept digests were made so: they are
 compared with, and never shown.
 """
+
+
+class _Kept(BaseModel):
+    """The text beside the ledger. A task: its number, its source's, the writer's part, and its split."""
+
+    version: Literal[1]
+    outline: dict[str, str]
+    tasks: list[tuple[int, int, Any, dict[str, Any], int | None, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +105,7 @@ def plan_text(spec: TransferSpec, sources: Sequence[TransferSource], tasks: Sequ
         source, split = task.split.params["source"], task.split.params["split"]
         if not sources[source].reader.lasts(split):
             return None
-        listed.append([task.id, source, task.writer_part, split.params, split.rows, split.nbytes])
+        listed.append((task.id, source, task.writer_part, split.params, split.rows, split.nbytes))
     outline = _outline(spec, sources[0].pipeline.output_schema)
     try:
         return plain.dump({"version": _VERSION, "outline": outline, "tasks": listed})
@@ -110,13 +119,14 @@ def _is_ours(found: Unfinished, number: int) -> bool:
 
 
 def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]) -> tuple[Task, ...]:
-    found = plain.load(text)
     begun = f"txnVersion {txn[1]} of {txn[0]!r} is half done by job {job!r}"
-    if found.get("version") != _VERSION:
+    try:
+        found = _Kept.model_validate(plain.load(text))
+    except ValueError:
         raise TargetError(
             f"{begun}, whose plan another version of spark-channel has made: run it with that one"
-        )
-    other = [name for name, said in found["outline"].items() if outline.get(name) != said]
+        ) from None
+    other = [name for name, said in found.outline.items() if outline.get(name) != said]
     if other:
         raise TargetError(
             f"{begun}, and this run has other {' and '.join(other)}: its rows would not be those that are missing. "
@@ -124,7 +134,7 @@ def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]
         )
     return tuple(
         Task(task, TransferSource.wrap(source, Split(params, rows, nbytes)), writer_part)
-        for task, source, writer_part, params, rows, nbytes in found["tasks"]
+        for task, source, writer_part, params, rows, nbytes in found.tasks
     )
 
 

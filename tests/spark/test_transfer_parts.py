@@ -1,16 +1,18 @@
 """What a transfer is made of, without a session: options, addresses, errors."""
 
 import socket
+from datetime import date
 
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Connector, registry
-from spark_channel.errors import CommitError, OptionError, SourceError
+from spark_channel.errors import CommitError, OptionError, SourceError, TargetError
 from spark_channel.planning import Endpoint, EndpointPart, TransferSpec
 from spark_channel.spark.failures import own_error
 from spark_channel.spark.reachable import first_reachable, server_of
 from spark_channel.spark.transfer_kept import _outline
+from spark_channel.spark.transfer_kept import _tasks as kept_tasks
 from spark_channel.spark.transfer_options import job_options
 
 
@@ -147,3 +149,30 @@ def test_a_third_party_s_server_has_the_port_that_it_declares(monkeypatch: pytes
     assert server_of("jdbc:firebird://h/shop") == ("h", 3050)
     assert server_of("firebird://me:p/w?@h:3051/shop") is None  # it can be read in two ways
     assert server_of("firebird://me:p%2Fw@h:3051/shop") == ("h", 3051)
+
+
+KEPT = (
+    '{"version":1,"outline":{"columns":"c"},"tasks":[[0,0,null,{"low":1,"day":{"$":"date","v":"2024-01-31"}},10,null],'
+    "[1,0,1,{},null,80]]}"
+)
+
+
+def test_a_plan_that_an_earlier_version_kept_is_read() -> None:
+    first, second = kept_tasks(KEPT, "j", ("n", 1), {"columns": "c"})
+    assert (first.id, first.split.rows, first.split.nbytes, first.writer_part) == (0, 10, None, None)
+    assert first.split.params["split"].params == {"low": 1, "day": date(2024, 1, 31)}
+    assert (second.id, second.split.nbytes, second.writer_part) == (1, 80, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEPT.replace('"version":1', '"version":2'), KEPT.replace('"tasks"', '"others"'), "{}", "[]", "{", "",
+        KEPT.replace("[1,0,1,{},null,80]", '[1,"x"]'), KEPT.replace('"$":"date"', '"$":"later"'),
+    ],
+)  # fmt: skip
+def test_a_plan_of_another_version_or_a_damaged_one_is_told(text: str) -> None:
+    with pytest.raises(
+        TargetError, match="txnVersion 1 of 'n' is half done by job 'j', whose plan another version"
+    ):
+        kept_tasks(text, "j", ("n", 1), {"columns": "c"})
