@@ -11,7 +11,16 @@ The later run wins, always. A run that was overtaken finds another epoch in its 
 `SupersededError`. What was published stays published: every later run, and one that wakes up late, writes nothing.
 """
 
-from spark_channel.connectors.commit.claim import Claim, Held, Taken, check, publish, release, take
+from spark_channel.connectors.commit.claim import (
+    Claim,
+    Held,
+    Taken,
+    check,
+    check_generation,
+    publish,
+    release,
+    take,
+)
 from spark_channel.connectors.commit.identity import Identity
 from spark_channel.connectors.commit.liveness import BEAT_SECONDS, ORPHAN_SECONDS, judge, own_process
 from spark_channel.connectors.commit.owner import describe_owner, owner_is_gone
@@ -24,6 +33,7 @@ __all__ = [
     "Identity",
     "Taken",
     "check",
+    "check_generation",
     "describe_owner",
     "judge",
     "own_process",

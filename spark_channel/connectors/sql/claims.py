@@ -36,7 +36,7 @@ _DAYS = 30
 _LONGEST = 200
 _COLUMNS = (
     "claim", "target", "kind", "name", "version", "owner", "epoch", "state", "batch", "published_at", "row_count",
-    "byte_count", "process", "beat_at", "doubted_at",
+    "byte_count", "process", "beat_at", "doubted_at", "generation",
 )  # fmt: skip
 
 
@@ -112,7 +112,7 @@ class Claims:
             f"name {text(500)} NOT NULL, version {number}, owner {text(250)} NOT NULL, epoch {number} NOT NULL, "
             f"state {text(12)} NOT NULL, batch {number}, published_at {text(32)}, row_count {number} NOT NULL, "
             f"byte_count {number} NOT NULL, process {text(500)} NOT NULL, beat_at {text(32)} NOT NULL, "
-            f"doubted_at {text(32)} NOT NULL, PRIMARY KEY (claim)",
+            f"doubted_at {text(32)} NOT NULL, generation {number}, PRIMARY KEY (claim)",
         )
         self._create(
             TASKS,
@@ -152,6 +152,9 @@ class Claims:
         )
         if taken.claim is not None:
             self._write(taken.claim, found)
+        table = Identity(identity.target, "table", identity.target)
+        if taken.held is not None and self._read(table) is None:
+            self._write(Claim(table, "", 0), None)  # a row that overwrites can lock
         return taken
 
     def published_at(self, target: str, context: WriteContext) -> str | None:
@@ -179,21 +182,49 @@ class Claims:
         Tasks share the lock; `exclusive` is for what changes the claim.
 
         Raises:
-            SupersededError: it is another run's, was published, or was given back.
+            SupersededError: it is another run's, was published, or was given back; or the table was overwritten.
         """
         lock = self._dialect.update if exclusive else self._dialect.share
         found = self._locked(held.identity, lock)
         commit.check(found, held)
+        if held.generation is not None:
+            commit.check_generation(self.generation(held, self._dialect.share), held)
         assert found is not None
         return found
 
-    def prepared(self, held: Held) -> bool:
-        """Fence, and tell whether preSql has run and the table is ready (`commit=task`)."""
-        return self.fence(held, exclusive=True).state == "prepared"
+    def make_ready(self, held: Held, *, overwrite: bool) -> tuple[Held, bool]:
+        """Fence, before a `commit=task` run runs preSql and creates or empties its table. In that transaction.
 
-    def note_prepared(self, held: Held) -> None:
+        Returns what its tasks hold, and whether that is to be done: not by a run that continues another.
+
+        Raises:
+            SupersededError: as `fence`; or the table was overwritten since the run that this one continues.
+        """
         found = self.fence(held, exclusive=True)
-        self._write(replace(found, state="prepared"), found)
+        if found.state == "prepared":
+            held = replace(held, generation=found.generation)
+            commit.check_generation(self.generation(held, self._dialect.share), held)
+            return held, False
+        generation = self.overwrite(held) if overwrite else self.generation(held, self._dialect.share)
+        self._write(replace(found, state="prepared", generation=generation), found)
+        return replace(held, generation=generation), True
+
+    def overwrite(self, held: Held) -> int:
+        """Lock the table against other overwrites until the transaction ends; the number of this one.
+
+        In the transaction that empties the table: tasks of other jobs that write straight into it are fenced off.
+        """
+        table = Identity(held.identity.target, "table", held.identity.target)
+        found = self._locked(table, self._dialect.update)
+        claim = Claim(table, "", 1) if found is None else replace(found, epoch=found.epoch + 1)
+        self._write(replace(claim, owner=held.owner), found)
+        return claim.epoch
+
+    def generation(self, held: Held, lock: str | None) -> int:
+        """How often the table was overwritten, locked until the transaction ends."""
+        table = Identity(held.identity.target, "table", held.identity.target)
+        found = self._locked(table, lock)
+        return 0 if found is None else found.epoch
 
     def task(self, held: Held, task: int) -> Receipt | None:
         """The receipt of a task that has committed under the claim."""
@@ -290,7 +321,7 @@ class Claims:
         if not others:
             return []
         now, kept = _now(), []
-        for row in self._run(f"{self._select} WHERE state <> 'published'", ()):
+        for row in self._run(f"{self._select} WHERE state <> 'published' AND kind <> 'table'", ()):
             claim, key = _claim(row), str(row[0])
             prefix = stage_prefix(Held(claim.identity, claim.owner, claim.epoch), key)
             if not any(name.startswith(prefix) for name in others):
@@ -336,13 +367,13 @@ class Claims:
     def _write(self, claim: Claim, before: Claim | None) -> None:
         own = (
             claim.owner, claim.epoch, claim.state, claim.position, claim.published_at, claim.rows, claim.nbytes,
-            claim.process, claim.beat_at, claim.doubted_at,
+            claim.process, claim.beat_at, claim.doubted_at, claim.generation,
         )  # fmt: skip
         table, key = self._dialect.table(CLAIMS), claim.identity.key
         if before is not None:
             self._run(
                 f"UPDATE {table} SET owner = ?, epoch = ?, state = ?, batch = ?, published_at = ?, row_count = ?, "  # noqa: S608
-                "byte_count = ?, process = ?, beat_at = ?, doubted_at = ? WHERE claim = ?",
+                "byte_count = ?, process = ?, beat_at = ?, doubted_at = ?, generation = ? WHERE claim = ?",
                 (*own, key),
             )
             return
@@ -377,7 +408,22 @@ def stage_prefix(held: Held, key: str | None = None) -> str:
 
 
 def _claim(row: tuple[Any, ...]) -> Claim:
-    _, target, kind, name, version, owner, epoch, state, batch, published_at, rows, nbytes, *life = row
+    (
+        _,
+        target,
+        kind,
+        name,
+        version,
+        owner,
+        epoch,
+        state,
+        batch,
+        published_at,
+        rows,
+        nbytes,
+        *life,
+        generation,
+    ) = row
     return Claim(
         Identity(str(target), kind, str(name), None if version is None else int(version)),
         str(owner or ""),
@@ -388,6 +434,7 @@ def _claim(row: tuple[Any, ...]) -> Claim:
         int(rows),
         int(nbytes),
         *(str(each or "") for each in life),
+        generation=None if generation is None else int(generation),
     )
 
 

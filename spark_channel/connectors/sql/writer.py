@@ -110,11 +110,8 @@ class SqlWriter(Writer):
             if plan.commit == "job":
                 return self.make_staging(session, plan, place, context)
             with self.transaction(session):
-                first = not claims.prepared(held)
-                plan = self.make_ready(session, plan, place, context, first=first)
-                if first:
-                    claims.note_prepared(held)
-            return plan
+                held, first = claims.make_ready(held, overwrite=plan.overwrite)
+                return self.make_ready(session, replace(plan, held=held), place, context, first=first)
         except BaseException:
             self._give_back(session, plan)
             raise
@@ -204,6 +201,8 @@ class SqlWriter(Writer):
                 )
                 return
             if plan.commit == "job":
+                if plan.overwrite:
+                    claims.overwrite(plan.claim)
                 self.publish_staged(session, plan, receipts)
             else:
                 claims.hold_committed(plan.claim, receipts)
