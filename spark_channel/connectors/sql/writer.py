@@ -182,9 +182,7 @@ class SqlWriter(Writer):
         own = _own(plan)
         refuse_two_receipts(receipts)
         try:
-            self.run(
-                CommitError, f"publish {own.job}", lambda session: self._publish(session, own, receipts)
-            )
+            self.run(CommitError, f"publish {own.job}", lambda session: self._publish(session, own, receipts))
         except SupersededError:
             self._drop_quietly(own)
             raise
