@@ -56,7 +56,7 @@ class KeptPlans:
         """What was kept under `claim`."""
         if not self.exists():
             return None
-        parts = self.run(f"SELECT kept FROM {self.table} WHERE claim = ? ORDER BY part", (job,))  # noqa: S608
+        parts = self.run(f"SELECT kept FROM {self.table} WHERE claim = ? ORDER BY part", (claim,))  # noqa: S608
         packed = "".join(str(part) for (part,) in parts)
         return zlib.decompress(base64.b64decode(packed)).decode() if packed else None
 
