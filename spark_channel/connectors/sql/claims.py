@@ -2,7 +2,8 @@
 
 One layout for every connector that writes to one database:
 `spark_channel_claims` has a row per identity of a write, `spark_channel_tasks` one per task that committed
-(`commit=task`), until its write is published, and `spark_channel_transfers` the plans of transfers that can be continued.
+(`commit=task`), until its write is published, and `spark_channel_transfers` the plans of transfers that can be
+continued.
 """
 
 from collections.abc import Callable, Sequence
@@ -117,7 +118,8 @@ class Claims:
         self._create(
             TASKS,
             f"claim {text(64)} NOT NULL, task {number} NOT NULL, attempt {number} NOT NULL, "
-            f"row_count {number} NOT NULL, byte_count {number} NOT NULL, committed_at {text(32)} NOT NULL, PRIMARY KEY (claim, task)",
+            f"row_count {number} NOT NULL, byte_count {number} NOT NULL, committed_at {text(32)} NOT NULL, "
+            "PRIMARY KEY (claim, task)",
         )
         self._there = True
 
@@ -240,7 +242,9 @@ class Claims:
             "WHERE claim = ? ORDER BY task",
             (identity.key,),
         )
-        return [Receipt(*(int(each) for each in row)) for row in rows]
+        return [
+            Receipt(int(task), int(attempt), int(count), int(size)) for task, attempt, count, size in rows
+        ]
 
     def add_task(self, held: Held, receipt: Receipt) -> None:
         """Note that a task committed. The caller has fenced in this transaction.
@@ -413,34 +417,26 @@ def stage_prefix(held: Held, key: str | None = None) -> str:
 
 
 def _claim(row: tuple[Any, ...]) -> Claim:
-    (
-        _,
-        target,
-        kind,
-        name,
-        version,
-        owner,
-        epoch,
-        state,
-        batch,
-        published_at,
-        rows,
-        nbytes,
-        *life,
-        generation,
-    ) = row
+    _, target, kind, name, version, owner, epoch, state, batch, published_at, rows, nbytes = row[:12]
+    process, beat_at, doubted_at, generation = row[12:]
     return Claim(
-        Identity(str(target), kind, str(name), None if version is None else int(version)),
+        Identity(str(target), kind, str(name), _number(version)),
         str(owner or ""),
         int(epoch),
         state,
-        None if batch is None else int(batch),
+        _number(batch),
         None if published_at is None else str(published_at),
         int(rows),
         int(nbytes),
-        *(str(each or "") for each in life),
-        generation=None if generation is None else int(generation),
+        str(process or ""),
+        str(beat_at or ""),
+        str(doubted_at or ""),
+        _number(generation),
     )
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
 
 
 def _now() -> str:
