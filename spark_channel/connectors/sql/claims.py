@@ -130,6 +130,7 @@ class Claims:
             self._run,
             lambda: self._usable(PLANS),
             tuple(self._dialect.before(PLANS)),
+            self._dialect.after,
         )
 
     def take(

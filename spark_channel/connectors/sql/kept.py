@@ -20,14 +20,16 @@ _DAYS = 30
 class KeptPlans:
     """The plans in one database, each a compressed text in parts.
 
-    `table` is the table's name as it stands in a statement. `run` runs a statement whose parameters are
-    marked `?`; `exists` tells whether the table is there, and `before` are statements that run before it is made.
+    `table` is the table's name as it is in a statement. `run` runs a statement whose parameters are
+    marked `?`; `exists` tells whether the table is there, `before` are statements that run before it is made, and
+    `after` ends CREATE TABLE.
     """
 
     table: str
     run: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
     exists: Callable[[], bool]
     before: tuple[str, ...] = ()
+    after: str = ""
 
     def make(self) -> None:
         """Make the table when it is not there. In a transaction of its own: some databases end one here."""
@@ -38,7 +40,7 @@ class KeptPlans:
         if not self.exists():
             self.run(
                 f"CREATE TABLE {self.table} (claim VARCHAR(64) NOT NULL, part INTEGER NOT NULL, "
-                f"kept VARCHAR({_PART}) NOT NULL, kept_at VARCHAR(32) NOT NULL, PRIMARY KEY (claim, part))",
+                f"kept VARCHAR({_PART}) NOT NULL, kept_at VARCHAR(32) NOT NULL, PRIMARY KEY (claim, part)){self.after}",
                 (),
             )
 

@@ -109,7 +109,7 @@ class SqlWriter(Writer):
             self.sweep(session, plan)
             if plan.commit == "job":
                 return self.make_staging(session, plan, place, context)
-            with self.transaction(session):
+            with self.preparing(session, plan), self.transaction(session):
                 held, first = claims.make_ready(held, overwrite=plan.overwrite)
                 return self.make_ready(session, replace(plan, held=held), place, context, first=first)
         except BaseException:
@@ -369,6 +369,11 @@ class SqlWriter(Writer):
 
     @abstractmethod
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter: ...
+
+    @contextmanager
+    def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+        """Around the transaction of `make_ready`: for what cannot be in it."""
+        yield
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:

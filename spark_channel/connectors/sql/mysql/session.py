@@ -10,7 +10,7 @@ from spark_channel.connectors.sql.mysql.options import ServerOptions, address_of
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.errors import ChannelError
 
-__all__ = ["LostConnectionError", "Session", "is_away", "quoted"]
+__all__ = ["LostConnectionError", "Session", "code_of", "is_away", "quoted"]
 
 _T = TypeVar("_T")
 
@@ -35,6 +35,11 @@ def is_away(error: BaseException) -> bool:
     """Whether `error`, of a session, is of a server that was lost or overloaded, or of a lock: it may pass."""
     cause = error.__cause__ or error.__context__ or error
     return isinstance(cause, LostConnectionError) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+
+
+def code_of(error: BaseException) -> int:
+    """The server's number for `error`, which a session raised; 0 = it has none."""
+    return _code(error.__cause__) if error.__cause__ is not None else 0
 
 
 def quoted(name: str) -> str:
@@ -64,6 +69,7 @@ class Session:
         self._address = address_of(options)
         self._connection: Any = None
         end = clock.now() + (options.retry_timeout if patient else 0.0)
+        pause = _FIRST_PAUSE
         while True:
             self._connection = self._connect(options, clock, end, local_infile)
             try:
@@ -71,8 +77,10 @@ class Session:
                 return
             except LostConnectionError as error:
                 self.close()
-                if clock.now() >= end:
+                if (left := end - clock.now()) <= 0:
                     raise failure(error.text) from error
+                clock.sleep(min(pause, left))
+                pause = min(2 * pause, _LONGEST_PAUSE)
             except BaseException:
                 self.close()
                 raise
