@@ -320,6 +320,11 @@ class Claims:
             (_now(), held.identity.key, held.owner, held.epoch),
         )
 
+    def show_life(self, held: Held, found: Claim) -> None:
+        """`beat`, if the last one, in the claim as `fence` found it, is an hour old: no attempt may last so long."""
+        if commit.beat_is_due(found, _now()):
+            self.beat(held)
+
     def orphans(self, stages: Sequence[str], keep: Held) -> list[str]:
         """Those of the staging tables `stages` that belong to no live run but `keep`."""
         others = [name for name in stages if not name.startswith(stage_prefix(keep))]
@@ -400,7 +405,7 @@ class Claims:
     def _create(self, table: str, columns: str) -> None:
         for statement in self._dialect.before(table):
             self._run(statement, ())
-        if not self._dialect.exists(table):
+        if not self._usable(table):  # asked again: another session may have made it before this one's turn
             self._run(f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}", ())
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:

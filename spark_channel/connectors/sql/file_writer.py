@@ -19,6 +19,7 @@ import pyarrow as pa
 from spark_channel.connectors.commit import Held, Identity
 from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext, WritePlan
 from spark_channel.connectors.sql.claims import STAGE, Claims
+from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.staging_files import Staging, stages_beside, target_errors
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import CommitError, TargetError
@@ -68,8 +69,8 @@ class FileWriter(SqlWriter):
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         if plan.held is not None and plan.held.epoch == _NOT_TAKEN and plan.published_at is None:
             assert isinstance(plan, FilePlan)
-            made = self._make_file(plan, receipts)
-            if made:
+            refuse_two_receipts(receipts)
+            if self._make_file(plan, receipts):
                 self._drop_quietly(plan)
                 return
             plan = self._take_late(plan)

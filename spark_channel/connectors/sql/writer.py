@@ -182,13 +182,45 @@ class SqlWriter(Writer):
         own = _own(plan)
         refuse_two_receipts(receipts)
         try:
-            self.run(CommitError, f"publish {own.job}", lambda session: self._publish(session, own, receipts))
+            self.run(
+                CommitError,
+                f"publish {own.job}",
+                lambda session: self._publish_and_drop(session, own, receipts),
+            )
         except SupersededError:
             self._drop_quietly(own)
             raise
         except TargetError as error:
             raise CommitError(f"{error}. {self._what_is_there(own)}") from error
-        self._drop_quietly(own)
+
+    def _publish_and_drop(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
+        self._publish(session, plan, receipts)
+        try:
+            self.drop_staging(session, plan)
+        except TargetError as error:  # what is published is published
+            _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
+
+    def settle(self, plan: SqlPlan, task: int) -> Receipt | None:
+        """What became of a task's COMMIT that had no answer: the receipt with which the task committed.
+
+        In a new session, with the claim locked: the old session's transaction holds the claim until it has ended.
+
+        Raises:
+            SupersededError: the task did not commit, and another run took over.
+        """
+
+        def ask(session: Any) -> Receipt | None:
+            claims = self.claims(session, plan.place)
+            with self.transaction(session):
+                try:
+                    claims.fence(plan.claim, exclusive=True)
+                except SupersededError:
+                    if (receipt := claims.task(plan.claim, task)) is not None:
+                        return receipt
+                    raise
+                return claims.task(plan.claim, task)
+
+        return self.run(TargetError, f"settle {plan.job}", ask)
 
     def _publish(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
         claims = self.claims(session, plan.place)
@@ -245,8 +277,8 @@ class SqlWriter(Writer):
         with self.transaction(session):
             orphans = self.claims(session, plan.place).orphans(stages, plan.claim)
         for name in orphans:
+            _log.warning("removing orphaned staging %s", name)
             self.drop_stage(session, plan.place, name)
-            _log.warning("removed orphaned staging %s", name)
 
     def drop_staging(self, session: Any, plan: SqlPlan) -> None:
         """Remove what the run staged. Safe twice, and while tasks still write."""
@@ -270,7 +302,7 @@ class SqlWriter(Writer):
             )
 
     def _drop_quietly(self, plan: SqlPlan) -> None:
-        """After the write has ended, one way or the other."""
+        """After the write was overtaken."""
         try:
             self.run(TargetError, f"publish {plan.job}", lambda session: self.drop_staging(session, plan))
         except TargetError as error:  # what is published is published

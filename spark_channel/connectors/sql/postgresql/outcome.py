@@ -1,6 +1,4 @@
-"""COMMIT, and what became of one whose answer never came: the server knows each transaction by its number."""
-
-from collections.abc import Callable
+"""COMMIT of a staged chunk, and what became of one whose answer never came: the server knows its number."""
 
 import stamina
 
@@ -27,16 +25,13 @@ def commit(
     options: PostgresOptions,
     number: int,
     failure: type[ChannelError],
-    *,
-    stands: Callable[[Session], bool] | None = None,
 ) -> None:
     """End the transaction `number` of `session`. When the answer does not come, ask another session for it.
 
-    `stands` asks the ledger for what the transaction wrote there; without it, the server's own record of the
-    transaction counts. `session` is closed when its answer did not come.
+    The server's own record of the transaction counts. `session` is closed when its answer did not come.
 
     Raises:
-        failure: it was not committed, and nothing of it stands.
+        failure: it was not committed, and nothing of it was stored.
     """
     try:
         session.rows("COMMIT")
@@ -44,16 +39,11 @@ def commit(
         if not is_gone(error):
             raise
         session.close()
-        if not _settled(options, number, failure, stands):
+        if not _settled(options, number, failure):
             raise
 
 
-def _settled(
-    options: PostgresOptions,
-    number: int,
-    failure: type[ChannelError],
-    stands: Callable[[Session], bool] | None,
-) -> bool:
+def _settled(options: PostgresOptions, number: int, failure: type[ChannelError]) -> bool:
     for attempt in stamina.retry_context(
         on=_StillRunningError,
         attempts=None,
@@ -69,5 +59,5 @@ def _settled(
             )
             if status == "in progress":
                 raise _StillRunningError(f"transaction {number} is still running")
-            return status == "committed" and (stands is None or stands(session))
+            return bool(status == "committed")
     raise AssertionError("stamina ends with an answer or an exception")

@@ -1,6 +1,6 @@
 """A connection to a server that rows are written through, by psycopg, which sends COPY's bytes as they are."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
@@ -8,16 +8,15 @@ import psycopg
 import stamina
 
 from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
 from spark_channel.connectors.sql.postgresql.failures import explain, is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 
-__all__ = ["WriteSession", "reach"]
-
-_LONGEST_PAUSE = 5.0
+__all__ = ["WriteSession", "reach", "retries"]
 
 
 class WriteSession(Session):
@@ -44,6 +43,16 @@ class WriteSession(Session):
     @property
     def is_open(self) -> bool:
         return self._connection is not None
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """As `Session.rows`; each `?` of `sql` is the next of `parameters`."""
+        if parameters:
+            sql = marked(sql, lambda number: literal(parameters[number - 1]).sql("postgres"))
+        return super().rows(sql)
+
+    def begin(self) -> None:
+        """Whatever the role's default is: a row that another transaction held is read as that one left it."""
+        self.rows("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def copy(self, schema: str, table: str, rows: CopyRows) -> None:
         """Send `rows` into the columns of the same names."""
@@ -81,15 +90,15 @@ class WriteSession(Session):
 
 
 def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> WriteSession:
-    """A new session, tried for `retrySeconds` with back-off while the server cannot be reached."""
-    for attempt in stamina.retry_context(
-        on=lambda error: isinstance(error, failure) and is_gone(error),
-        attempts=None,
-        timeout=max(options.retry_seconds, 0.001),
-        wait_initial=0.1,
-        wait_max=_LONGEST_PAUSE,
-        wait_jitter=0.5,
-    ):
+    """A new session, tried for `retrySeconds` with backoff while the server cannot be reached."""
+    for attempt in retries(options, lambda error: isinstance(error, failure) and is_gone(error)):
         with attempt:
             return WriteSession(options, failure=failure, purpose=purpose)
     raise AssertionError("stamina ends with a session or an exception")
+
+
+def retries(options: PostgresOptions, on: Callable[[Exception], bool]) -> Iterator[stamina.Attempt]:
+    """Attempts for `retrySeconds`, with backoff; `on` says of which errors there is another one."""
+    return stamina.retry_context(
+        on=on, attempts=None, timeout=max(options.retry_seconds, 0.001), wait_initial=0.1, wait_max=5.0
+    ).__iter__()
