@@ -127,7 +127,6 @@ class WriteContext:
     """
 
     job: str
-    batch: int | None = None
     commit: CommitMode | None = None
     overwrite: bool = False
     txn: tuple[str, int] | None = None
@@ -149,7 +148,6 @@ class WritePlan:
     schema: pa.Schema
     commit: CommitMode
     overwrite: bool = False
-    batch: int | None = None
     txn: tuple[str, int] | None = None
     published_at: str | None = None
     native: bool = False

@@ -167,15 +167,23 @@ def _dealt(spec: TransferSpec, tasks: Sequence[Task], parallelism: int, *, per_m
 
 
 def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
-    """Hold the target to be empty or not there, as `errorIfExists` asks.
+    """Hold the target not to be there, as `errorIfExists` asks.
 
     Raises:
-        TargetError: it can be read, so it is there.
+        TargetError: its catalog has it; or, where the writer cannot ask one, it can be read.
     """
+    there = writer.exists()
+    if there or (there is None and _can_be_read(writer, opened)):
+        raise TargetError(
+            f"{opened.target} exists, and the mode is errorIfExists: append, overwrite, or name another"
+        )
+
+
+def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
     end = opened.spec.writer.resolve(lambda urls: urls[0])[opened.writers.index(writer)]
     connector = find_connector(_named("writer", end, {}), "writer")
     if connector.reader is None or not connector.keeps:
-        return
+        return False
     # Where the target is, is said by what both halves take, such as a login and `currentSchema`.
     taken = set(connector.options_class("reader").names()) - set(CommonOptions.names())
     options: WriteOptions = writer.options
@@ -188,10 +196,8 @@ def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
         reader, _ = connector.reader_with(given)
         reader.schema()
     except SourceError:
-        return
-    raise TargetError(
-        f"{opened.target} is there already, and the mode is errorIfExists: append, overwrite, or name another"
-    )
+        return False
+    return True
 
 
 def parallelism_of(spark: SparkSession) -> int:

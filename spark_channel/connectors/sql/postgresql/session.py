@@ -59,10 +59,13 @@ class Session(ABC):
         rows = self.rows(sql)
         return rows[0][0] if rows else None
 
+    def begin(self) -> None:
+        self.rows("BEGIN")
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commits in the end; any exception rolls back."""
-        self.rows("BEGIN")
+        self.begin()
         try:
             yield
             self.rows("COMMIT")
