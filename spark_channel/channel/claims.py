@@ -162,7 +162,7 @@ class WholeClaim(Reservation):
         self.release(room)
         self.published = True
         counters.put_successes += len(self.batches)
-        return self.batches
+        return [sized for sized in self.batches if sized[1]]
 
 
 class CommitClaim(Reservation):

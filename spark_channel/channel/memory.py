@@ -95,13 +95,16 @@ class MemoryChannel:
     def push_all(self, batches: Iterable[pa.RecordBatch]) -> bool:
         """`push` each in turn; another producer's may come between. False when they were rejected.
 
-        The iterable is consumed as room allows, so it may be endless. Under "reject" the batches are
-        published all together or not at all.
+        What `overflow` is at the call counts for all of it. Under "reject" the batches are published all
+        together or not at all; else each waits for its room, also if "reject" is set meanwhile. A list or
+        tuple is checked before anything is published, so that one with a wrong item publishes nothing;
+        another iterable is consumed as room allows, so it may be endless.
         """
         if self._core.overflow is Overflow.REJECT:
             return self._core.push_together([(batch, *measure(batch)) for batch in batches])
-        for batch in batches:
-            self._core.push(batch, *measure(batch))
+        sized = ((batch, *measure(batch)) for batch in batches)
+        for each in list(sized) if isinstance(batches, list | tuple) else sized:
+            self._core.push_waiting(*each)
         return True
 
     # ---- consuming
