@@ -1,14 +1,17 @@
 """What a transfer is made of, without a session: options, addresses, errors."""
 
 import socket
+from collections import Counter
+from contextlib import ExitStack
 
 import pytest
 
 from spark_channel.errors import CommitError, OptionError, SourceError
-from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.planning import Endpoint, EndpointPart, TransferSpec
 from spark_channel.spark.failures import own_error
 from spark_channel.spark.reachable import first_reachable, server_of
 from spark_channel.spark.transfer_options import job_options
+from spark_channel.spark.transfer_plan import open_transfer
 
 
 @pytest.mark.parametrize(
@@ -90,3 +93,23 @@ def test_our_error_is_found_in_sparks() -> None:
     assert isinstance(found, CommitError)
     assert str(found) == "disk full\nof everything"
     assert own_error(ValueError("nothing of ours")) is None
+
+
+@pytest.mark.parametrize(
+    ("connector", "scheme"), [("postgresql", "postgresql"), ("mysql", "mysql"), ("mysql", "jdbc:mysql")]
+)
+def test_a_transfer_to_more_hosts_than_it_reads_is_spread_over_them(connector: str, scheme: str) -> None:
+    """Two hosts in turn, over two Spark tasks: dealt in turn, each task would load one host alone."""
+    targets = tuple(
+        EndpointPart({"dbtable": f"t{number}"}, (f"{scheme}://u:p@db{number % 2}.example/shop",))
+        for number in range(8)
+    )
+    wanted = TransferSpec(
+        Endpoint("generator", {"rows": "8000"}), Endpoint(connector, {}, parts=targets),
+        channels=2,
+    )  # fmt: skip
+    with ExitStack() as held:
+        opened = open_transfer(job_options(wanted, {}), 2, held)
+    assert [task.writer_mark for task in opened.plan.tasks] == ["db0.example", "db1.example"] * 4
+    for group in opened.plan.groups:
+        assert Counter(task.writer_mark for task in group.tasks) == {"db0.example": 2, "db1.example": 2}

@@ -58,6 +58,9 @@ class MysqlWriter(Writer):
         super().__init__(options)
         address_of(options)
 
+    def resource_mark(self) -> str | None:
+        return address_of(self.options).host
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> MysqlPlan:
         return self._with_session(
             TargetError,

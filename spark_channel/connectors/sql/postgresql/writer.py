@@ -67,6 +67,9 @@ class PostgresWriter(Writer):
     def __init__(self, options: PostgresWriteOptions) -> None:
         super().__init__(options)
 
+    def resource_mark(self) -> str | None:
+        return self.options.address.parameters.get("host")
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> PostgresPlan:
         split_script(self.options.pre_sql, "preSql", "postgres")
         split_script(self.options.post_sql, "postSql", "postgres")
