@@ -49,15 +49,19 @@ class Turns:
             heapq.heapify(self._waiting)
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """No turn begins any more; waits for those that run. Safe twice."""
+    def close(self, timeout: float | None = None) -> bool:
+        """No turn begins any more; waits for those that run. False after `timeout` seconds. Safe twice."""
+        until = None if timeout is None else self._clock.now() + timeout
         with self._changed:
             self._closed = True
             self._waiting.clear()
             self._changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
-                thread.join()
+                thread.join(None if until is None else max(0.0, until - self._clock.now()))
+        return not any(
+            thread.is_alive() for thread in self._threads if thread is not threading.current_thread()
+        )
 
     def _work(self) -> None:
         while (found := self._next()) is not None:
