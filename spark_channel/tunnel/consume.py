@@ -1,8 +1,9 @@
 """Reads a tunnel's channels ahead, and hands range after range to a processor, without Spark.
 
-Two kinds of threads: a *turn* plans the next range of a channel and reads it into the range's own carrier, and a
-thread of the pool processes the range before it. What is read ahead is bounded by one budget over all channels.
-Nothing of a range is handed out before its end is in the store, and its checkpoint is taken after `process`.
+Three kinds of threads: a *turn* plans the next range of a channel and reads it into the range's own carrier; a
+*call* tells the store where it ends, and takes the checkpoint of the range before; a thread of the *pool* processes
+one range of a channel at a time. What is read ahead is bounded by one budget over all channels. Nothing of a range
+is processed before its end is in the store, and its checkpoint is taken after `process`, in order.
 """
 
 import logging
@@ -24,15 +25,15 @@ from spark_channel.tunnel.budget import Budget
 from spark_channel.tunnel.client import TunnelClient
 from spark_channel.tunnel.delivery import Delivery, Processor
 from spark_channel.tunnel.pace import RangeSize
-from spark_channel.tunnel.range_read import RangeRead
+from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel, TunnelRecord
-from spark_channel.tunnel.run import Processed, Run
+from spark_channel.tunnel.run import Run
 from spark_channel.tunnel.sigterm import TERMINATED, Sigterm
 from spark_channel.tunnel.source import READ, StreamSource, base_split
 from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore
 from spark_channel.tunnel.trouble import Trouble, Verdict
-from spark_channel.tunnel.turns import Turns
+from spark_channel.tunnel.turns import Repeated, Turns
 
 __all__ = ["Consumer", "Delivery", "Processor"]
 
@@ -76,8 +77,8 @@ class Consumer:
         }  # fmt: skip
         self._budget = Budget(reading.capacity_rows, reading.capacity_bytes)
         self._turns = Turns(threads, self._end, clock=self._clock)
-        # What must not wait for a read: dials, and checkpoints that are tried again.
-        self._calls = Turns(1, self._end, clock=self._clock)
+        # Calls of the store, which must wait neither for a read nor for a processor.
+        self._calls = Turns(min(threads, 4), self._end, clock=self._clock)
         self._pool = BulkConsumePool(threads, name=f"tunnel-{record.name}", clock=self._clock)
         self._changed = threading.Condition()
         self._runs: dict[str, Run] = {}
@@ -126,7 +127,7 @@ class Consumer:
         self._calls.add(channel.id, lambda: self._dial(channel))
 
     def run_channel(self, channel: Channel) -> None:
-        self._schedule(self._runs[channel.id])
+        self._runs[channel.id].reading.ask()
 
     def failed(self, error: BaseException) -> None:
         self._end(error)
@@ -144,7 +145,7 @@ class Consumer:
         run = self._runs.get(channel)
         if run is not None:
             run.stopping = True
-            self._schedule(run)
+            run.reading.ask()
 
     # --- turns: what is read ---
 
@@ -168,10 +169,14 @@ class Consumer:
             self._calls.add(channel.id, lambda: self._dial(channel, trouble), wait)
             return None
         limit = FeedLimit(settings.max_rows_per_trigger, settings.max_bytes_per_trigger)
+        known = {current.sequence: current.pending, current.sequence + 1: current.after}
         run = Run(
-            channel, source, current.token, current.sequence, current.pending,
+            channel, source, current.token, current.sequence,
+            {sequence: end for sequence, end in known.items() if end is not None},
             RangeSize(limit, settings.checkpoint_interval), self._new_trouble(),
         )  # fmt: skip
+        run.reading = Repeated(self._turns, channel.id, lambda: self._read_turn(run))
+        run.storing = Repeated(self._calls, f"store {channel.id}", lambda: self._store_turn(run))
         with self._changed:
             if self._over:
                 return None
@@ -179,55 +184,29 @@ class Consumer:
         self._client.dialled(channel.id)
         return None
 
-    def _schedule(self, run: Run, wait: float = 0.0) -> None:
-        """Have the channel's turn taken; one thread at a time takes it."""
-        with self._changed:
-            if run.in_turn:
-                run.again = True
-                return
-            known, run.scheduled = run.scheduled, True
-        if known:
-            self._turns.hurry(run.id)
-        else:
-            self._turns.add(run.id, lambda: self._turn(run), wait)
-
-    def _turn(self, run: Run) -> float | None:
-        with self._changed:
-            run.in_turn, run.again = True, False
-        wait: float | None = None
+    def _read_turn(self, run: Run) -> float | None:
         try:
-            wait = self._advance(run)
-        except ChannelLostError as error:
-            _log.warning("%s", error)
-            self._over_with(run, finished=False)
+            return self._advance(run)
         except Exception as error:
             wait = self._wait_after(run, error)
-        finally:
-            with self._changed:
-                run.in_turn = False
-                if run.again:
-                    wait = 0.0
-                run.scheduled = wait is not None
-        return wait
+            if wait is not None:
+                run.read_after = self._clock.now() + wait
+            return wait
 
     def _advance(self, run: Run) -> float | None:
         """Plan the next range and read it; seconds until the next one, None until something changes."""
         with self._changed:
-            if self._over or run.closed or run.parking:
+            if self._over or run.closed or run.parked_by is not None:
                 return None
-            left = run.not_before - self._clock.now()
-            if run.stopping:
-                busy = run.current is not None and (run.busy or run.processed is not None)
-                dropped = None if busy else run.current
-            elif run.ahead is not None or run.processed is not None:
-                return None
-        if run.stopping:
-            self._drop_ahead(run)
-            if busy:
-                return None  # its range ends first
-            if dropped is not None:
-                dropped.cancel()
-            self._over_with(run, finished=False)
+            ends = run.stopping or run.lost
+            full = not run.may_read()
+            left = run.read_after - self._clock.now()
+        if ends:
+            self._drop(run, unprocessed=True)
+            if not (run.is_busy() if run.lost else run.is_at_hand()):  # else its range ends first
+                self._over_with(run, finished=False)
+            return None
+        if full:
             return None
         if left > 0:
             return left
@@ -236,152 +215,197 @@ class Consumer:
         if run.settle is not None:
             run.source.feed.settle(run.settle)
             run.settle = None
-        start = run.planned
+        start, sequence = run.planned, run.planned_sequence
         if run.channel.is_base and start == READ:
-            if run.current is None and run.token == READ:
+            if run.token == READ:
                 self._over_with(run, finished=True)
             return None
-        end = self._end_of_range(run, start)
+        end = self._end_of_range(run, start, sequence)
         if end == start:
             self._idle(run)
             return run.backoff.after(0, 0)
         feed = run.source.feed
         splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
-        found = RangeRead(feed, start, end, splits, self._budget, **self._capacity)
+        found = RangeRead(feed, sequence, start, end, splits, self._budget, **self._capacity)
         with self._changed:
-            if self._over or run.stopping or run.planned != start:
-                found.cancel()
+            ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
+            if ends or run.planned_sequence != sequence:
                 return 0.0
             run.idle = False
-            run.ahead, run.planned = found, end
-        self._begin_next(run)
+            run.ranges.append(found)
+            run.planned, run.planned_sequence = end, sequence + 1
+        run.storing.ask()
         found.fill()
         full = run.channel.is_base or run.size.is_full(found.rows, found.nbytes)
         return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
 
-    def _end_of_range(self, run: Run, start: Token) -> Token:
-        with self._changed:
-            pending = run.pending if run.current is None and start == run.token else None
-        if pending is not None:
-            return pending
-        if run.channel.is_base:
-            return READ
-        return run.source.feed.latest(start, run.size.limit())
+    def _end_of_range(self, run: Run, start: Token, sequence: int) -> Token:
+        known = run.ends.get(sequence)
+        if known is not None:
+            return known
+        return READ if run.channel.is_base else run.source.feed.latest(start, run.size.limit())
 
-    def _begin_next(self, run: Run) -> None:
-        """Have what is read ahead processed, once nothing else of the channel is: its end goes to the store first.
+    # --- calls: what the store is told ---
 
-        Raises:
-            ChannelLostError: another client has the channel. TunnelStoreError: the store does not answer.
-        """
-        with self._changed:
-            if run.current is not None or run.ahead is None or self._over or run.stopping or run.closed:
-                return
-            found = run.current = run.ahead
-            run.ahead = None
-        end: Token | None = None
+    def _store_turn(self, run: Run) -> float | None:
+        """Take the checkpoint of what is processed, fix the end of what is read, or park the channel."""
+        left = run.store_after - self._clock.now()
+        if left > 0:
+            return left
         try:
-            end = self._client.hand_out(run.id, run.sequence, found.end)
-        finally:
-            if (
-                end != found.end
-            ):  # no answer; or it was handed out before with another end, and that one counts
-                with self._changed:
-                    run.current, run.planned = None, run.token
-                    run.pending = end if end is not None else run.pending
-                found.cancel()
-        if end != found.end:
-            self._schedule(run)
+            while not run.closed and not run.lost and self._store_next(run):
+                pass
+        except ChannelLostError as error:
+            _log.warning("%s", error)
+            run.lost = True
+            run.reading.ask()
+        except Exception as error:
+            wait = self._wait_after(run, error)
+            if wait is not None:
+                run.store_after = self._clock.now() + wait
+            return wait
+        return None
+
+    def _store_next(self, run: Run) -> bool:
+        """One call; False when there is none to make."""
+        with self._changed:
+            first = run.ranges[0] if run.ranges else None
+            fixed = None if self._over or run.stopping else run.next_to_fix()
+        if first is not None and first.stage is Stage.DONE:
+            self._checkpoint(run, first)
+        elif fixed is not None:
+            self._fix(run, fixed)
+        elif first is None and run.parked_by is not None and not self._over:
+            self._park(run, run.parked_by)
+        else:
+            return False
+        return True
+
+    def _checkpoint(self, run: Run, done: RangeRead) -> None:
+        self._client.checkpoint(run.id, done.sequence, done.end)
+        run.trouble.over()
+        run.size.took(done.took, done.given_rows)
+        with self._changed:
+            run.ranges.remove(done)
+            run.ends.pop(done.sequence, None)
+            run.token, run.sequence = done.end, done.sequence + 1
+            run.settle = None if run.channel.is_base else done.end
+            self._changed.notify_all()
+        run.reading.ask()
+
+    def _fix(self, run: Run, found: RangeRead) -> None:
+        end = self._client.hand_out(run.id, found.sequence, found.end)
+        run.ends[found.sequence] = end
+        if end == found.end:
+            with self._changed:
+                if found.stage is Stage.READ:
+                    found.stage = Stage.FIXED
+            self._give_next(run)
             return
-        run.pending = end
+        # It was handed out before, with another end, and that one counts.
+        self._drop(run, found)
+        run.reading.ask()
+
+    def _park(self, run: Run, error: BaseException) -> None:
+        why = f"{type(error).__name__}: {error}"[:2000]
+        self._client.park(run.id, run.sequence, why)
+        _log.error(
+            "channel %s of tunnel %s is parked, the others run on: range %d failed again and again (%s). "
+            "Mend the cause, then `spark-channel tunnel resume %s --channel %s`",
+            run.id, self._record.name, run.sequence, why, self._record.name, run.id,
+        )  # fmt: skip
+        self._over_with(run, finished=False)
         try:
-            found.carrier.consume(_Deliver(self, run, found), pool=self._pool)
-        except FlowError:  # the pool is closed, or the reading was cancelled: this client ends
-            if not self._over and not isinstance(found.carrier.error, ReadCancelledError):
-                raise
-        except Exception as error:  # it could not be read, which its reader knew first
-            self._deliver_failed(run, found, error)
+            self._end_if_nothing_is_left()
+        except TunnelStoreError as away:
+            _log.warning("%s; the next heartbeat asks again", away)
 
     # --- the pool: what is processed ---
 
-    def deliver(self, run: Run, found: RangeRead, given: Sequence[pa.RecordBatch]) -> None:
-        """Process one range, then take its checkpoint. In a thread of the pool; raises nothing."""
+    def _give_next(self, run: Run) -> None:
+        """Have the next range processed, if those before it are, and its end is in the store."""
         with self._changed:
-            if self._over or run.current is not found:
+            found = None if self._over or run.stopping or run.lost or run.closed else run.next_to_give()
+            if found is None:
                 return
-            run.busy = True
-            process, sequence = run.process, run.sequence
+            found.stage = Stage.GIVEN
+        try:
+            found.carrier.consume(_Deliver(self, run, found), pool=self._pool)
+        except (
+            FlowError
+        ):  # the pool is closed, or the reading was cancelled: this client ends, or the channel
+            pass
+        except Exception as error:  # it could not be read, which its reader knew first
+            self._range_failed(run, found, error)
+
+    def deliver(self, run: Run, found: RangeRead, given: Sequence[pa.RecordBatch]) -> None:
+        """Process one range. In a thread of the pool; raises nothing."""
+        with self._changed:
+            if (
+                self._over
+                or run.stopping
+                or run.lost
+                or found.stage is not Stage.GIVEN
+                or found not in run.ranges
+            ):
+                return
+            found.stage = Stage.BUSY
+            process = run.process
         assert process is not None
         began = self._clock.now()
         error: BaseException | None = None
         try:
             process(
                 Delivery(
-                    self._record.name, run.id, sequence, run.channel.is_base, found.start, found.end,
+                    self._record.name, run.id, found.sequence, run.channel.is_base, found.start, found.end,
                     found.batches(given),
                 )
             )  # fmt: skip
         except BaseException as raised:
             error = raised
         error = found.lost or error  # a processor may have caught it, and has not had all
+        found.took = self._clock.now() - began
         found.cancel()  # what it left unread counts as processed
         try:
             if error is not None:
-                self._deliver_failed(run, found, error)
+                self._range_failed(run, found, error)
             else:
-                took = self._clock.now() - began
-                run.processed = Processed(found.end, found.given_rows, found.given_bytes, took)
-                self._checkpoint(run)
+                with self._changed:
+                    found.stage = Stage.DONE
+                self._give_next(run)
         except BaseException as fatal:
             self._end(fatal)
         finally:
             with self._changed:
-                run.busy = False
                 self._changed.notify_all()
-            self._schedule(run)
+            run.storing.ask()
+            run.reading.ask()
 
-    def _deliver_failed(self, run: Run, found: RangeRead, error: BaseException) -> None:
-        self._drop_ahead(run)
+    def _range_failed(self, run: Run, found: RangeRead, error: BaseException) -> None:
         with self._changed:
-            run.current, run.planned = None, run.token
-        found.cancel()
-        if (self._over or run.closed) and isinstance(error, ReadCancelledError):
-            return
-        self._wait_after(run, error, of_range=True)
-        self._schedule(run)
+            found.stage = Stage.FIXED
+            known = found in run.ranges
+        self._drop(run, found)
+        if known and not ((self._over or run.lost or run.closed) and isinstance(error, ReadCancelledError)):
+            wait = self._wait_after(run, error, of_range=True)
+            if wait is not None:
+                run.read_after = self._clock.now() + wait
+        run.storing.ask()
+        run.reading.ask()
 
-    def _checkpoint(self, run: Run) -> None:
-        """Take the checkpoint of what is processed, then begin with what is read ahead."""
-        done = run.processed
-        assert done is not None
-        try:
-            self._client.checkpoint(run.id, run.sequence, done.end)
-            run.trouble.over()
-            run.size.took(done.took, done.rows)
-            with self._changed:
-                run.token, run.pending, run.sequence = done.end, None, run.sequence + 1
-                run.settle = None if run.channel.is_base else done.end
-                run.processed = run.current = None
-                self._changed.notify_all()
-            self._begin_next(run)
-        except ChannelLostError as error:
-            _log.warning("%s", error)
-            self._drop_ahead(run)
-            self._over_with(run, finished=False)
-        except Exception as error:
-            wait = self._wait_after(run, error)
-            if wait is not None and run.processed is not None:
-                self._calls.add(run.id, lambda: self._checkpoint_again(run), wait)
-        self._schedule(run)
-
-    def _checkpoint_again(self, run: Run) -> None:
-        if not run.closed and run.processed is not None:
-            self._checkpoint(run)
+    def _drop(self, run: Run, first: RangeRead | None = None, *, unprocessed: bool = False) -> None:
+        """Forget a range and those after it; or all that are neither processed nor being processed."""
+        with self._changed:
+            if unprocessed:
+                first = next((each for each in run.ranges if each.stage < Stage.BUSY), None)
+            dropped = [] if first is None else run.drop_from(first)
+        for each in dropped:
+            each.cancel()
 
     # --- what goes wrong ---
 
     def _wait_after(self, run: Run, error: BaseException, *, of_range: bool = False) -> float | None:
-        """Seconds until it is tried again, before which no turn is taken; None: not by this client."""
+        """Seconds until it is tried again; None: not by this client."""
         if self._is_passing(error):
             verdict, wait = run.trouble.no_answer(self._clock.now())
         elif not isinstance(error, Exception) or (isinstance(error, TunnelError) and not of_range):
@@ -391,39 +415,15 @@ class Consumer:
         match verdict:
             case Verdict.AGAIN:
                 _log.warning("channel %s: %s; trying again in %.1f s", run.id, error, wait)
-                run.not_before = self._clock.now() + wait
                 return wait
             case Verdict.PARK:
-                run.parking = True
                 self._parked_by = self._parked_by or error
-                self._calls.add(run.id, lambda: self._park(run, error))
+                with self._changed:
+                    run.parked_by = error
+                self._drop(run, unprocessed=True)
+                run.storing.ask()
             case Verdict.STOP:
                 self._end(error)
-        return None
-
-    def _park(self, run: Run, error: BaseException) -> float | None:
-        why = f"{type(error).__name__}: {error}"[:2000]
-        try:
-            self._client.park(run.id, run.sequence, why)
-        except ChannelLostError as lost:
-            _log.warning("%s", lost)
-        except TunnelStoreError as away:
-            verdict, wait = run.trouble.no_answer(self._clock.now())
-            if verdict is Verdict.STOP:
-                raise
-            _log.warning("channel %s: %s; trying again in %.1f s", run.id, away, wait)
-            return wait
-        else:
-            _log.error(
-                "channel %s of tunnel %s is parked, the others run on: range %d failed again and again (%s). "
-                "Mend the cause, then `spark-channel tunnel resume %s --channel %s`",
-                run.id, self._record.name, run.sequence, why, self._record.name, run.id,
-            )  # fmt: skip
-        self._over_with(run, finished=False)
-        try:
-            self._end_if_nothing_is_left()
-        except TunnelStoreError as away:
-            _log.warning("%s; the next heartbeat asks again", away)
         return None
 
     def _is_passing(self, error: BaseException) -> bool:
@@ -449,14 +449,6 @@ class Consumer:
         if callable(opened):
             opened(run.id)
 
-    def _drop_ahead(self, run: Run) -> None:
-        with self._changed:
-            found, run.ahead = run.ahead, None
-            if found is not None:
-                run.planned = found.start
-        if found is not None:
-            found.cancel()
-
     def _over_with(self, run: Run, *, finished: bool) -> None:
         if self._shut(run):
             self._client.ended(run.id, finished=finished)
@@ -468,7 +460,7 @@ class Consumer:
                 return False
             run.closed = True
             self._runs.pop(run.id, None)
-            ranges = [each for each in (run.current, run.ahead) if each is not None]
+            ranges = list(run.ranges)
         for each in ranges:
             each.cancel()
         if run.closes is not None:
@@ -480,7 +472,7 @@ class Consumer:
 
     def _idle(self, run: Run) -> None:
         with self._changed:
-            run.idle = run.current is None and run.ahead is None
+            run.idle = not run.ranges
         if run.idle and self._drained:
             self._end_if_nothing_is_left()
 
@@ -537,26 +529,27 @@ class Consumer:
         with self._changed:
             self._over = True
             runs = list(self._runs.values())
-            busy = [run for run in runs if run.busy or run.processed is not None]
             broken = self._error is not None
         for run in runs:
-            self._drop_ahead(run)
-            if broken and run.current is not None:
-                run.current.cancel()
+            self._drop(run, unprocessed=True)
+            if broken:
+                for each in list(run.ranges):
+                    each.cancel()
+        busy = [run for run in runs if run.is_at_hand()]
         idle = [run for run in runs if run not in busy]
         for run in idle:
             self._shut(run)
         if busy:
             self._release([run.id for run in idle])
             self._await(busy)
-        stuck = [run.id for run in busy if run.busy]
+        stuck = [run for run in busy if run.is_busy()]
         self._turns.close(_LEAVE_SECONDS)
         self._calls.close(_LEAVE_SECONDS)
         self._pool.close(0.0 if stuck else _LEAVE_SECONDS)
         if stuck:
             _log.warning(
                 "still busy after shutdownGrace (%g s) and left behind, to be delivered again: channel %s",
-                self._stream.options.shutdown_grace, ", ".join(stuck),
+                self._stream.options.shutdown_grace, ", ".join(run.id for run in stuck),
             )  # fmt: skip
         for run in list(self._runs.values()):
             self._shut(run)
@@ -572,19 +565,19 @@ class Consumer:
         """Until these ranges are processed and checkpointed; after SIGTERM for as long as the grace lasts."""
         began = self._clock.now()
         with self._changed:
-            while any(not run.closed and (run.busy or run.processed is not None) for run in busy):
-                broken = self._error is not None
-                if broken and not any(run.busy for run in busy):
+            while any(not run.closed and run.is_at_hand() for run in busy):
+                processing = any(run.is_busy() for run in busy)
+                if self._error is not None and not processing:
                     return  # a checkpoint that is not answered: the range is delivered again
                 left = None
-                if self._hurried or not any(run.busy for run in busy):
+                if self._hurried or not processing:
                     left = began + self._stream.options.shutdown_grace - self._clock.now()
                     if left <= 0:
-                        for run in busy:
-                            if run.current is not None:
-                                run.current.cancel()
-                        return
+                        break
                 self._clock.wait(self._changed, left)
+        for run in busy:
+            for each in list(run.ranges):
+                each.cancel()
 
 
 class _Deliver(CarrierConsumer):

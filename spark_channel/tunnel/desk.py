@@ -108,17 +108,19 @@ def is_blocked(channel: Channel, channels: Mapping[str, Channel]) -> bool:
 
 
 def hand_out(state: TunnelState, client: str, channel: str, sequence: int, end: Token) -> TunnelState:
-    """Fix the range that is read after checkpoint `sequence`; one that is fixed already stays.
+    """Fix the range that follows checkpoint `sequence`; one that is fixed already stays.
+
+    Two may be fixed at a time: the one after the checkpoint that stands, and the one after that.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint has moved.
     """
     found = _owned(state, client, channel)
-    if found.sequence != sequence:
-        raise _moved(found, sequence)
-    if found.pending is not None:
-        return state
-    return _with(state, replace(found, pending=end))
+    if found.sequence == sequence:
+        return state if found.pending is not None else _with(state, replace(found, pending=end))
+    if found.sequence + 1 == sequence and found.pending is not None:
+        return state if found.after is not None else _with(state, replace(found, after=end))
+    raise _moved(found, sequence)
 
 
 def checkpoint(
@@ -134,7 +136,12 @@ def checkpoint(
         return state  # the answer to an earlier call was lost
     if found.sequence != sequence:
         raise _moved(found, sequence)
-    return _with(state, replace(found, sequence=sequence + 1, token=token, pending=None, checkpointed_at=now))
+    return _with(
+        state,
+        replace(
+            found, sequence=sequence + 1, token=token, pending=found.after, after=None, checkpointed_at=now
+        ),
+    )
 
 
 def park(state: TunnelState, client: str, channel: str, sequence: int, why: str) -> TunnelState:

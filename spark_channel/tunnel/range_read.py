@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Generator, Iterator, Sequence
+from enum import IntEnum
 from typing import cast
 
 import pyarrow as pa
@@ -16,17 +17,35 @@ from spark_channel.pipeline.conform import conform
 from spark_channel.planning import Split
 from spark_channel.tunnel.budget import Budget
 
-__all__ = ["RangeRead"]
+__all__ = ["RangeRead", "Stage"]
+
+
+class Stage(IntEnum):
+    """How far a range is."""
+
+    READ = 1
+    """It is read, or was; nobody has seen a row of it."""
+    FIXED = 2
+    """Its end is in the store."""
+    GIVEN = 3
+    """It is the pool's to process."""
+    BUSY = 4
+    """It is being processed."""
+    DONE = 5
+    """It is processed, and its checkpoint is not taken."""
 
 
 class RangeRead:
     """From `start` to `end`. `rows` and `nbytes`: what was read so far; `given_rows`: what the processor took."""
 
     def __init__(
-        self, feed: ChangeFeed, start: Token, end: Token, splits: Sequence[Split], budget: Budget, *,
+        self, feed: ChangeFeed, sequence: int, start: Token, end: Token, splits: Sequence[Split], budget: Budget, *,
         capacity_rows: int, capacity_bytes: int,
     ) -> None:  # fmt: skip
+        self.sequence = sequence
         self.start = start
+        self.stage = Stage.READ
+        self.took = 0.0
         self.end = end
         self.rows = self.nbytes = 0
         self.given_rows = self.given_bytes = 0

@@ -133,9 +133,10 @@ class SqlStore(ABC):
             old = self._load_one(statements, name, channel)
             new = desk.hand_out(old, client, channel, sequence, end)
             self._save(statements, name, old, new)
-            pending = new.channels[channel].pending
-            assert pending is not None
-            return pending
+            found = new.channels[channel]
+            counts = found.pending if found.sequence == sequence else found.after
+            assert counts is not None
+            return counts
 
     def checkpoint(self, name: str, client: str, channel: str, sequence: int, token: Token) -> None:
         with self._transaction() as statements:
@@ -254,7 +255,8 @@ class SqlStore(ABC):
                 )
 
 
-_PARKED, _AT = "$parked", "$at"
+_PARKED, _AT, _AFTER = "$parked", "$at", "$after"
+_MORE = (("parked", _PARKED), ("checkpointed_at", _AT), ("after", _AFTER))
 """What is known of a channel beside its split stands with the split: stores made before have no columns for it."""
 
 
@@ -262,6 +264,8 @@ def _params(channel: Channel) -> str:
     more: dict[str, Any] = {_PARKED: channel.parked} if channel.parked else {}
     if channel.checkpointed_at:
         more[_AT] = channel.checkpointed_at
+    if channel.after is not None:
+        more[_AFTER] = channel.after
     return dump({**channel.params, **more})
 
 
@@ -281,10 +285,10 @@ def _channel(row: tuple[Any, ...]) -> Channel:
     key, place, params, parents, state, version, client, beats, sequence, token, pending = row
     try:
         known = load(params)
-        parked, at = known.pop(_PARKED, ""), known.pop(_AT, 0.0)
+        more = {name: known.pop(key) for name, key in _MORE if key in known}
         return Channel(
             key, place, known, tuple(load(parents)), ChannelState(state), version, client, beats,
-            sequence, load(token), load(pending) if pending else None, parked, at,
+            sequence, load(token), load(pending) if pending else None, **more,
         )  # fmt: skip
     except (ValueError, TypeError) as error:
         raise TunnelError(
