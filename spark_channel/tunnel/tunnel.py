@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_channel.connectors.feed import FeedLag
@@ -22,10 +22,19 @@ _RELEASE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """One channel, and how far it is behind; `lag` is None where the source was not asked or is not there."""
+    """One channel, and how far it is behind; `lag` is None where the source was not asked or is not there.
+
+    `channel.token` is where it is read from next. The lag's seconds are the source's own, for a cursor that is a
+    time; else those since the last checkpoint, by the store's clock, and 0 when nothing is left to read.
+    """
 
     channel: Channel
     lag: FeedLag | None
+
+    @property
+    def stage(self) -> str:
+        """`base`: a split of what was there when the tunnel was made; `stream`: what came since."""
+        return "base" if self.channel.is_base else "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,9 +112,15 @@ class Tunnel:
         if self._options:
             source = StreamSource(self._options)
             source.check(record)
+        now = self.store.now()
         return TunnelView(
             record,
-            tuple(ChannelView(each, _lag(each, source)) for each in state.channels.values()),
+            tuple(
+                ChannelView(
+                    each, _timed(each, _lag(each, source), max(record.created_at, each.checkpointed_at), now)
+                )
+                for each in state.channels.values()
+            ),
             tuple(state.clients.values()),
         )
 
@@ -180,6 +195,16 @@ class Tunnel:
             TunnelError: the tunnel is not there, or has no channel of that name.
         """
         return self.store.resume(self.name, channels)
+
+
+def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> FeedLag | None:
+    """With the seconds since the last checkpoint, by the store's clock, where the source tells no time.
+
+    What waits came after that checkpoint, so it has waited for so long at most.
+    """
+    if lag is None or lag.seconds is not None or lag.rows is None:
+        return lag
+    return replace(lag, seconds=max(0.0, now - at) if lag.rows else 0.0)
 
 
 def _lag(channel: Channel, source: StreamSource | None) -> FeedLag | None:
