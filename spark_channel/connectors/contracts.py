@@ -297,6 +297,13 @@ class Writer(ABC):
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         """Executor. `attempt` is unique among all attempts of the job."""
 
+    def resource_mark(self) -> str | None:
+        """Driver, before `prepare`. The resource (a host) that writing to this target loads; None = no mark.
+
+        Opens nothing. A transfer with more target hosts than source hosts spreads its tasks by it.
+        """
+        return None
+
     def committed(self, plan: WritePlan, task: int) -> Receipt | None:
         """Executor, before `open`, with `commit=task`. The receipt of a task that an earlier attempt committed.
 

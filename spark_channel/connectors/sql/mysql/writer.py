@@ -56,6 +56,9 @@ class MysqlWriter(SqlWriter):
         super().__init__(options)
         address_of(options)
 
+    def resource_mark(self) -> str | None:
+        return address_of(self.options).host
+
     @property
     def shown(self) -> str:
         address = address_of(self.options)

@@ -53,6 +53,9 @@ class PostgresWriter(SqlWriter):
     def shown(self) -> str:
         return self.options.address.shown
 
+    def resource_mark(self) -> str | None:
+        return self.options.address.parameters.get("host")
+
     def check(self, context: WriteContext) -> None:
         split_script(self.options.pre_sql, "preSql", "postgres")
         split_script(self.options.post_sql, "postSql", "postgres")
