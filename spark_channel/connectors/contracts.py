@@ -5,20 +5,19 @@ processes; it holds plain data, and opens connections and files only inside the 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.native import NATIVE, NativeRows
+from spark_channel.connectors.split_reader import Read, SplitReader, Token
 from spark_channel.errors import TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 
 __all__ = [
     "DirtyRow",
@@ -36,13 +35,6 @@ __all__ = [
     "Writer",
 ]
 
-Token = Mapping[str, Any]
-"""A position in a change feed: plain JSON data, understood by the reader that made it."""
-
-
-Read = Callable[[Split], Iterator[pa.RecordBatch]]
-"""`Reader.read`, or one that shares something with the splits before."""
-
 
 @dataclass(frozen=True, slots=True)
 class FetchSize:
@@ -54,29 +46,6 @@ class FetchSize:
 
     rows: int | None = None
     nbytes: int | None = None
-
-
-class SplitReader(ABC):
-    """Reads the splits that its kind makes."""
-
-    @abstractmethod
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Executor, in a thread of its own, any number of times per split. Batches in `schema()`.
-
-        A generator: what it opened is released in `finally`, since it is closed early when nobody
-        wants more. It runs in several threads of one process at once, each with its own split.
-
-        Raises:
-            SourceError: gone, unreadable, or a row that does not fit, named with its place.
-        """
-
-    def reading(self) -> AbstractContextManager[Read]:
-        """Executor: gives one thread a `read` for several splits, one after another.
-
-        What they can share, such as a connection, is opened when first needed, and released at the end. The
-        default shares nothing.
-        """
-        return nullcontext(self.read)
 
 
 class Reader(SplitReader):
@@ -137,7 +106,7 @@ class Reader(SplitReader):
         """The resource (a host) that reading `split` loads; None = no mark."""
         return None
 
-    def feed(self, options: "FeedOptions") -> "ChangeFeed":
+    def feed(self, options: FeedOptions) -> ChangeFeed:
         """Stream. What changes in the source, from now on or since a token.
 
         Raises:

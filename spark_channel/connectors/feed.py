@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import SplitReader, Token
+from spark_channel.connectors.split_reader import SplitReader, Token
 from spark_channel.planning import Split
 
 __all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions"]

@@ -24,7 +24,7 @@ __all__ = ["HalfDone", "find_half_done", "job_of", "plan_text", "transaction_of"
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 1
+_VERSION = 2
 _HOW_FAST = frozenset({"user", "fetchsize", "connecttimeout", "retrytimeout", "retryseconds", "locktimeout"})
 """Options of a reader that change none of its rows; those of the whole job are not among a reader's."""
 

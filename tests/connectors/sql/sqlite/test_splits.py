@@ -218,7 +218,9 @@ def test_a_stride_needs_a_number_or_a_time(db: Db) -> None:
 def test_an_unknown_partition_column_is_named(db: Db) -> None:
     db.sql("CREATE TABLE t (k INTEGER)")
     db.sql("INSERT INTO t VALUES (1)")
-    with pytest.raises(OptionError, match="'partitionColumn' names 'kk', which is not there; columns: k"):
+    with pytest.raises(
+        OptionError, match="'partitionColumn' names column 'kk', which is not there; columns: k"
+    ):
         db.reader(partitionColumn="kk").split(2)
 
 
