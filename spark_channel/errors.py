@@ -12,7 +12,8 @@ ChannelError
 │   └── EndOfChannel             all was taken: stop consuming
 ├── SourceError              what is read is missing, unreadable, or does not fit its schema
 ├── TargetError              what is written to is missing, full, locked or forbids it
-│   ├── CommitError              publishing failed; the message says what stands in the target
+│   ├── CommitError              publishing failed; the message says what the target contains
+│   │   └── SupersededError          a later run of the same write took over: nothing to do, let that run finish
 │   ├── BatchRefusedError        the target refuses data in a batch and took none of it: write its halves
 │   └── DirtyRowsError           more rows were refused than `maxDirtyRows` allows
 ├── TunnelError              a tunnel is missing, or of another source or schema: name another, or reset it
@@ -49,6 +50,7 @@ __all__ = [
     "ServiceDeniedError",
     "ServiceUnavailableError",
     "SourceError",
+    "SupersededError",
     "TargetError",
     "TransactionFullError",
     "TransactionStateError",
@@ -129,6 +131,25 @@ class TargetError(ChannelError):
 
 class CommitError(TargetError):
     """Publishing failed; the message says what stands in the target."""
+
+
+class SupersededError(CommitError):
+    """A later run of the same write took over, or has published it. The transaction that found out wrote nothing.
+
+    `owner` is the run that was overtaken, `successor` the one that took over ("" when the claim was only given back).
+    """
+
+    def __init__(self, message: str, *, owner: str = "", successor: str = ""):
+        super().__init__(message)
+        self.owner = owner
+        self.successor = successor
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_superseded_error, (str(self), self.owner, self.successor))
+
+
+def _superseded_error(message: str, owner: str, successor: str) -> SupersededError:
+    return SupersededError(message, owner=owner, successor=successor)
 
 
 class BatchRefusedError(TargetError):

@@ -12,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 import pyarrow as pa
 
+from spark_channel.connectors.commit.claim import Held
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.native import NATIVE, NativeRows
 from spark_channel.connectors.split_reader import Read, SplitReader, Token
@@ -117,10 +118,12 @@ class Reader(SplitReader):
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """What a write is. `job` is unique to this run; `batch` is the micro-batch id of a stream.
+    """What a write is. `job` is unique to this run.
 
-    `commit` is None when the user left it to the writer. `txn` is (txnAppId, txnVersion). `native`: the rows can
-    come so, if the plan says that they are taken.
+    `commit` is None when the user left it to the writer. `txn` is (txnAppId, txnVersion). `stream` is a streaming
+    query (or a tunnel channel) and the number of its batch: numbers grow, and each is published once. `resume` is the
+    epoch of `Unfinished`, of a run that continues what that one committed. `native`: the rows can come so, if the
+    plan says that they are taken.
     """
 
     job: str
@@ -129,6 +132,8 @@ class WriteContext:
     overwrite: bool = False
     txn: tuple[str, int] | None = None
     native: NativeRows | None = None
+    stream: tuple[str, int] | None = None
+    resume: int | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +141,8 @@ class WritePlan:
     """What `Writer.prepare` decided, picklable. Connectors subclass it with their own fields.
 
     `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
-    `native`: the tasks are given the context's native rows, and nothing else.
+    `native`: the tasks are given the context's native rows, and nothing else. `held` is the claim under which the
+    rows are written, of a writer that keeps claims.
     """
 
     job: str
@@ -147,6 +153,7 @@ class WritePlan:
     txn: tuple[str, int] | None = None
     published_at: str | None = None
     native: bool = False
+    held: Held | None = None
 
     @property
     def arriving(self) -> pa.Schema:
@@ -220,14 +227,15 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What a ledger knows of a `commit=task` job that did not end: its name, its tasks that committed.
+    """What a ledger knows of a `commit=task` run that did not end: its name, its tasks that committed.
 
-    `plan` is the text that `Writer.keep` was given; None = none was kept.
+    `plan` is the text that `Writer.keep` was given; None = none was kept. `epoch` is what `WriteContext.resume` takes.
     """
 
     job: str
     plan: str | None
     receipts: tuple[Receipt, ...]
+    epoch: int | None = None
 
 
 class TaskWriter(ABC):
@@ -272,6 +280,10 @@ class Writer(ABC):
     def __init__(self, options: Any) -> None:
         self.options = options
 
+    def exists(self) -> bool | None:
+        """Driver, before `prepare`. Whether the target is there, as its catalog says; None = it cannot tell."""
+        return None
+
     @abstractmethod
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         """Driver, once, before any task: check the target, decide the commit mode, clear orphans.
@@ -295,9 +307,10 @@ class Writer(ABC):
         return None
 
     def unfinished(self, context: WriteContext) -> Unfinished | None:
-        """Driver, a transfer's, before `prepare`. The job of `context.txn` that committed tasks and did not end.
+        """Driver, a transfer's, before `prepare`. The run of `context.txn` that committed tasks and did not end.
 
-        With its name in the context, `prepare` goes on with it: what it has emptied, created and run stands.
+        With its epoch as the context's `resume`, `prepare` continues it: its tasks are inherited, and what it has
+        emptied, created and run is not done again.
         """
         return None
 

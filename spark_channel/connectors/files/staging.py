@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.commit.owner import describe_owner, owner_is_gone
 from spark_channel.connectors.files.manifest import HIDDEN, SUCCESS
-from spark_channel.connectors.files.owner import describe_owner, owner_is_gone
 from spark_channel.connectors.files.paths import is_hidden
 from spark_channel.connectors.files.store import Store
 from spark_channel.connectors.files.visible import read_file

@@ -19,8 +19,8 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.commit.owner import describe_owner, owner_is_gone
 from spark_channel.connectors.files.manifest import HIDDEN
-from spark_channel.connectors.files.owner import describe_owner, owner_is_gone
 from spark_channel.connectors.files.paths import Location
 from spark_channel.connectors.files.visible import read_file
 from spark_channel.errors import TargetError

@@ -16,7 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.connectors import TaskWriter
-from spark_channel.connectors.files import owner, writer
+from spark_channel.connectors.commit import owner
+from spark_channel.connectors.files import writer
 from spark_channel.connectors.files.paths import Location
 from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
 from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
