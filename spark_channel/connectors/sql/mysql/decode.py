@@ -8,7 +8,7 @@ import pyarrow.csv
 
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 
-__all__ = ["decode", "selected"]
+__all__ = ["decode_fields", "selected"]
 
 
 def selected(columns: Sequence[ReadColumn]) -> list[str]:
@@ -32,7 +32,7 @@ def _shown(column: ReadColumn) -> str:
     return f"CONCAT({column.expression})"
 
 
-def decode(
+def decode_fields(
     fields: Sequence[pa.LargeBinaryArray], columns: Sequence[ReadColumn], schema: pa.Schema
 ) -> pa.RecordBatch:
     """The fields of `selected(columns)` as a batch of `schema`.

@@ -9,7 +9,7 @@ import pyarrow as pa
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.mysql.column_types import arrow_type, declared_of, parts
-from spark_channel.connectors.sql.mysql.decode import decode, selected
+from spark_channel.connectors.sql.mysql.decode import decode_fields, selected
 from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away, quoted
 from spark_channel.connectors.sql.named import name_readings
 from spark_channel.connectors.sql.session import Session
@@ -116,7 +116,7 @@ class MysqlDialect(Dialect):
         return f"SELECT {', '.join(selected(columns))} {origin}"
 
     def decode(self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
-        return decode(raw.columns, columns, schema)
+        return decode_fields(raw.columns, columns, schema)
 
     def misfit_advice(self, column: ReadColumn) -> str:
         return f"{super().misfit_advice(column)}; 'zeroDates' null reads zero dates as NULL"

@@ -70,7 +70,7 @@ class PostgresReader(SqlReader):
 
     def resolve(self, session: Session) -> ReadSource:
         source = super().resolve(session)
-        columns = _columns(source)
+        columns = _declared(source)
         builtin = (
             all(each.builtin for each in columns) if source.table is not None else not own_names(session)
         )
@@ -124,7 +124,7 @@ class PostgresReader(SqlReader):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):
             return None  # a cursor gives no rows as COPY writes them
-        types = native_types(_columns(source))
+        types = native_types(_declared(source))
         return None if types is None else NativeRows(SYSTEM, source.schema, types)
 
     def _read(self, keeper: Keeper, split: Split) -> Iterator[pa.RecordBatch]:
@@ -206,7 +206,7 @@ class PostgresReader(SqlReader):
         return rows if self.options.fetch_size is None else min(rows, self.options.fetch_size)
 
 
-def _columns(source: ReadSource) -> list[PgColumn]:
+def _declared(source: ReadSource) -> list[PgColumn]:
     """What is declared of the columns that are read."""
     found = (source.about(column.name) for column in source.columns)
     return [column for column in found if isinstance(column, PgColumn)]

@@ -137,7 +137,7 @@ class ReplicationFeed(ChangeFeed):
         return isinstance(error, SourceError) and (is_gone(error) or _BUSY in str(error))
 
     def settle(self, upto: Token) -> None:
-        end = _text(position(upto))
+        end = _lsn(position(upto))
         slot = _quoted(self._slot)
         with self._session() as session:
             # A slot that stands there already refuses to go back.
@@ -186,7 +186,7 @@ class ReplicationFeed(ChangeFeed):
 
         A slot that was not advanced to `start` yet shows older changes first, and may show nothing else.
         """
-        what = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {_text(start)})::bigint, count(*)::bigint"
+        what = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {_lsn(start)})::bigint, count(*)::bigint"
         while True:
             ((last, shown),) = _peek(session, self._query(what, None, most))
             if last is not None:
@@ -198,7 +198,7 @@ class ReplicationFeed(ChangeFeed):
     def _query(self, what: str, upto: int | None, most: int | None) -> str:
         return (
             f"SELECT {what} FROM pg_logical_slot_peek_binary_changes({_quoted(self._slot)}, "  # noqa: S608 - quoted
-            f"{'NULL' if upto is None else _text(upto)}, {'NULL' if most is None else most}, "
+            f"{'NULL' if upto is None else _lsn(upto)}, {'NULL' if most is None else most}, "
             f"'proto_version', '1', 'publication_names', {_quoted(_identifier(self._publication))})"
         )
 
@@ -303,7 +303,7 @@ def _token(lsn: int) -> Token:
     return {"lsn": lsn_text(lsn)}
 
 
-def _text(lsn: int) -> str:
+def _lsn(lsn: int) -> str:
     return f"'{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}'::pg_lsn"
 
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_channel.errors import SchemaError
 
-__all__ = ["Affinity", "affinity", "arrow_type", "is_text_decimal", "sqlite_type"]
+__all__ = ["Affinity", "affinity", "arrow_type", "declared_type", "is_text_decimal", "sqlite_type"]
 
 Affinity = Literal["INTEGER", "TEXT", "BLOB", "REAL", "NUMERIC"]
 
@@ -73,7 +73,7 @@ def affinity(declared: str) -> Affinity:
     return "NUMERIC"
 
 
-def arrow_type(declared: str) -> pa.DataType | None:
+def declared_type(declared: str) -> pa.DataType | None:
     """What a column declared so holds; None where only its values tell (no type, or one unknown)."""
     name, sizes = _split(declared)
     if name in _DECIMALS:
@@ -91,6 +91,10 @@ def arrow_type(declared: str) -> pa.DataType | None:
     if kind == "BLOB" and name:
         return pa.binary()
     return None
+
+
+arrow_type = declared_type
+"""The name that writers use."""
 
 
 def is_text_decimal(declared: str) -> bool:

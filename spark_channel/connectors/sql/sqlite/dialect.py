@@ -15,7 +15,7 @@ from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.named import name_readings
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.sqlite.column_types import affinity, arrow_type, is_text_decimal
+from spark_channel.connectors.sql.sqlite.column_types import affinity, declared_type, is_text_decimal
 from spark_channel.connectors.sql.sqlite.decode import decode, is_real_decimal, raw_type
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import OptionError, SchemaError
@@ -118,7 +118,7 @@ class SqliteDialect(Dialect):
             session.rows("DROP VIEW temp.spark_channel_query")
 
     def arrow_type(self, column: Column) -> pa.DataType | None:
-        return arrow_type(column.declared)
+        return declared_type(column.declared)
 
     def types(
         self, session: Session, columns: Sequence[tuple[Column, str]], origin: str
@@ -180,7 +180,7 @@ class SqliteDialect(Dialect):
             )
 
     def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
-        return arrow_type(column.declared) if read is None else read.kind
+        return declared_type(column.declared) if read is None else read.kind
 
     def is_never_null(self, table: Table, column: Column) -> bool:
         assert isinstance(table, SqliteTable)

@@ -11,7 +11,7 @@ from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import split_conditions
-from spark_channel.connectors.sql.sqlite.column_types import arrow_type
+from spark_channel.connectors.sql.sqlite.column_types import declared_type
 from spark_channel.connectors.sql.sqlite.database import SqliteSession, check_file
 from spark_channel.connectors.sql.sqlite.decode import SHOWN, raw_type
 from spark_channel.connectors.sql.sqlite.dialect import SqliteDialect, SqliteTable, misfit
@@ -128,4 +128,4 @@ def _is_declared(source: ReadSource) -> bool:
     """Whether all is said by declarations, and nothing by the rows that are there."""
     table = source.table
     is_table = table is not None and table.schema == "main" and not table.is_view
-    return is_table and all(arrow_type(column.declared) is not None for column in source.columns)
+    return is_table and all(declared_type(column.declared) is not None for column in source.columns)
