@@ -226,7 +226,7 @@ def test_bounds_are_a_stride_and_filter_nothing(place: Place) -> None:
 
 @ours()
 def test_estimates_are_about_what_is_read(place: Place) -> None:
-    place.create("t", {"id": "int NOT NULL", "v": "text"}, [(n**2, "x" * 100) for n in range(500)], "id")
+    place.create("t", {"id": "int NOT NULL", "v": "text"}, [(n**2, "x" * 50) for n in range(500)], "id")
     reader = place.reader()
     schema = reader.schema()
     for split in reader.split(4):
