@@ -23,10 +23,10 @@ class SplitReader(ABC):
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Executor, in a thread of its own, any number of times per split. Batches in `schema()`.
+        """Executor, in a separate thread, any number of times per split. Batches in `schema()`.
 
-        A generator: what it opened is released in `finally`, since it is closed early when nobody
-        wants more. It runs in several threads of one process at once, each with its own split.
+        A generator: what it opened is released in `finally`, since it is closed early when the host
+        wants no more. It runs in several threads of one process at once, each with its own split.
 
         Raises:
             SourceError: gone, unreadable, or a row that does not fit, named with its place.

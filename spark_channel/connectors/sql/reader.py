@@ -122,15 +122,17 @@ class SqlReader(Reader):
 
     def batch_size(self, split: Split) -> BatchSize:
         """How much to fetch at once: option `fetchsize`, or the dialect's choice, below the limit."""
-        width = max(1, int(split.params.get("row_bytes") or 1))
+        width, most = int(split.params.get("row_bytes") or 0), self.fetch_size
         rows, nbytes = [self.dialect.batch_rows], [self.dialect.batch_bytes]
-        if split.params.get("row_bytes"):
-            rows.append(self.dialect.batch_bytes // width)
         if self.options.fetch_size is not None:
-            rows, nbytes = [self.options.fetch_size], [self.options.fetch_size * width]
-        most = self.fetch_size
+            rows = [self.options.fetch_size]
+            nbytes = [self.options.fetch_size * width] if width else nbytes
+        elif width:
+            rows.append(self.dialect.batch_bytes // width)
         if most.rows is not None:
-            rows, nbytes = [*rows, most.rows], [*nbytes, most.rows * width]
+            rows.append(most.rows)
+            nbytes += [most.rows * width] if width else []
         if most.nbytes is not None:
-            rows, nbytes = [*rows, most.nbytes // width], [*nbytes, most.nbytes]
+            nbytes.append(most.nbytes)
+            rows += [most.nbytes // width] if width else []
         return BatchSize(max(1, min(rows)), max(1, min(nbytes)))

@@ -24,7 +24,7 @@ __all__ = ["ReadSource", "read_source"]
 class ReadSource:
     """`columns` are those delivered, `all_columns` those there are. `table` is None for a query.
 
-    `origin` stands behind FROM, and `name` qualifies its columns.
+    `origin` follows FROM, and `name` qualifies its columns.
     """
 
     dialect: Dialect
@@ -51,7 +51,7 @@ class ReadSource:
         return [column.name for column in self.all_columns]
 
     def column(self, name: str) -> str:
-        """A column in a statement. Qualified: SQLite takes a quoted name that is no column for a text."""
+        """A column in a statement. Qualified: SQLite reads a quoted name without such a column as a text."""
         return f"{self.dialect.quoted(self.name)}.{self.dialect.quoted(name)}"
 
     def about(self, name: str) -> Column | None:
@@ -94,7 +94,7 @@ def read_source(session: Session, dialect: Dialect, options: SqlReadOptions) -> 
     twice = sorted({name for name in source.names if source.names.count(name) > 1})
     if twice:
         raise SchemaError(
-            f"{len(twice)} columns of {what} stand there twice: {', '.join(twice)}; give each a name of its own with AS"
+            f"{what} has two columns of one name: {', '.join(twice)}; give each another name with AS"
         )
     picked = pick_columns(source.all_columns, options.columns, dialect.same_name)
     custom = custom_kinds(options.custom_schema, source.names, dialect.same_name)

@@ -33,7 +33,7 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
 
 @dataclass
 class Place:
-    """A database of its own. `kind` is the connector and, for ADBC, its driver."""
+    """A separate database. `kind` is the connector and, for ADBC, its driver."""
 
     kind: str
     options: Mapping[str, Any]

@@ -26,7 +26,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 def ours() -> pytest.MarkDecorator:
-    """Only databases that are read by a connector of their own."""
+    """Without ADBC: the databases that have their own connector."""
     return pytest.mark.parametrize(
         "place", [kind for kind in KINDS if not kind.startswith("adbc")], indirect=True
     )

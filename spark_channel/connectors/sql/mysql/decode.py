@@ -23,7 +23,7 @@ def selected(columns: Sequence[ReadColumn]) -> list[str]:
 
 
 def _is_raw(column: ReadColumn) -> bool:
-    """Whether its bytes come as they are, in a field of their own."""
+    """Whether its bytes come as they are, in a separate field."""
     return bool(pa.types.is_string(column.kind) or pa.types.is_binary(column.kind))
 
 
