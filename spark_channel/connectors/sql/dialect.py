@@ -38,6 +38,8 @@ class Dialect(ABC):
     """Whether a write moves rows from one split into another; a feed then cuts its base by the cursor."""
 
     batch_rows: ClassVar[int] = 65_536
+    cuts_by_bytes: ClassVar[bool] = False
+    """Whether `Session.stream` keeps to a batch's bytes by itself, without an estimate of how many rows they are."""
     batch_bytes: ClassVar[int] = 8 << 20
 
     # Names and values

@@ -127,7 +127,7 @@ class SqlReader(Reader):
         if self.options.fetch_size is not None:
             rows = [self.options.fetch_size]
             nbytes = [self.options.fetch_size * width] if width else nbytes
-        elif width:
+        elif width and not self.dialect.cuts_by_bytes:
             rows.append(self.dialect.batch_bytes // width)
         if most.rows is not None:
             rows.append(most.rows)

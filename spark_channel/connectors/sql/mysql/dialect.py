@@ -56,6 +56,7 @@ class MysqlDialect(Dialect):
     product = "MySQL"
     sql = "mysql"
     batch_bytes = 4 << 20
+    cuts_by_bytes = True
 
     def __init__(self, *, zero_dates: bool = False) -> None:
         self.zero_dates = zero_dates

@@ -33,6 +33,7 @@ class PostgresDialect(Dialect):
     sql = "postgres"
     alias = "source"  # a table and one of its columns may be called the same
     row_values = True
+    cuts_by_bytes = True
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:
         return same_name(name, names)
