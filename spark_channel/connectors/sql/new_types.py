@@ -34,7 +34,7 @@ def declared_as(
     decimal: Callable[[int, int], str | None],
     nested: str = " holds no nested values",
 ) -> str:
-    """The declared type of column `name`: one of `types`, by its plain kind, or what `decimal` says of digits and scale.
+    """The declared type of column `name`: one of `types` by its plain kind, or what `decimal` says of (digits, scale).
 
     Raises:
         SchemaError: nested types, intervals, and whatever else the database cannot hold.
