@@ -1,4 +1,4 @@
-"""What a reader and a change feed share: splits are read, in executors."""
+"""What reads splits, and the positions that a change feed hands out: shared by `Reader` and `ChangeFeed`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,6 @@ __all__ = ["Read", "SplitReader", "Token"]
 Token = Mapping[str, Any]
 """A position in a change feed: plain JSON data, understood by the reader that made it."""
 
-
 Read = Callable[[Split], Iterator[pa.RecordBatch]]
 """`Reader.read`, or one that shares something with the splits before."""
 
@@ -24,10 +23,10 @@ class SplitReader(ABC):
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        """Executor, in a thread of its own, any number of times per split. Batches in `schema()`.
+        """Executor, in a separate thread, any number of times per split. Batches in `schema()`.
 
-        A generator: what it opened is released in `finally`, since it is closed early when nobody
-        wants more. It runs in several threads of one process at once, each with its own split.
+        A generator: what it opened is released in `finally`, since it is closed early when the host
+        wants no more. It runs in several threads of one process at once, each with its own split.
 
         Raises:
             SourceError: gone, unreadable, or a row that does not fit, named with its place.

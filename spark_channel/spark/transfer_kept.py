@@ -26,7 +26,7 @@ __all__ = ["HalfDone", "find_half_done", "job_of", "plan_text", "transaction_of"
 
 _log = logging.getLogger(__name__)
 
-_VERSION: Literal[1] = 1
+_VERSION: Literal[2] = 2
 _PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")
 _PARAMETER = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|sslpassword)=)[^&;\s]*")
 """What a digest leaves out of a url, so that a new password is not another source. Kept digests were made so: they are
@@ -37,7 +37,7 @@ compared with, and never shown.
 class _Kept(BaseModel):
     """The text beside the ledger. A task: its number, its source's, the writer's part, and its split."""
 
-    version: Literal[1]
+    version: Literal[2]
     outline: dict[str, str]
     tasks: list[tuple[int, int, Any, dict[str, Any], int | None, int | None]]
 

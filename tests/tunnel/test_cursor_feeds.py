@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.sql import SqlReader
 from spark_channel.connectors.sql.cursor_feed import CursorFeed
 from spark_channel.connectors.sql.mysql.session import LostConnectionError
 from spark_channel.errors import OptionError, SchemaError, SourceError
@@ -68,8 +69,8 @@ class Place:
         reader, _ = load_reader({**self.options, "dbtable": "orders"})
         feed = reader.feed(FeedOptions(cursor_column=column, late_seconds=late))
         if clock is not None:
-            assert isinstance(feed, CursorFeed)
-            feed = type(feed)(reader, FeedOptions(cursor_column=column, late_seconds=late), clock=clock)  # type: ignore[call-arg]
+            assert isinstance(reader, SqlReader)
+            feed = CursorFeed(reader, FeedOptions(cursor_column=column, late_seconds=late), clock=clock)
         return feed
 
 

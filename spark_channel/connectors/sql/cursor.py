@@ -9,16 +9,25 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
-from sqlglot import exp
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.sql.statements import Node
+from spark_channel.connectors.split_reader import Token
+from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 
-__all__ = ["LateRows", "check_cursor_type", "check_same_columns", "cursor_of", "range_conditions", "token_of"]
+__all__ = [
+    "LateRows",
+    "check_cursor_type",
+    "check_same_columns",
+    "cursor_conditions",
+    "cursor_literal",
+    "cursor_of",
+    "cursor_type",
+    "token_of",
+]
 
 _NAME = "cursor"
+_ADVICE = "it is damaged, or of another source. Reset the tunnel, or begin with a new checkpoint directory"
 
 
 def token_of(value: Any) -> Token:
@@ -34,8 +43,7 @@ def cursor_of(token: Token, column: str) -> Any:
     """
     if set(token) != {_NAME} or not isinstance(token[_NAME], int | float | str | None):
         raise SourceError(
-            f"the checkpoint {dict(token)!r} is no position in cursor column {column!r}: it is damaged, or "
-            "of another source. Reset the tunnel, or begin with a new checkpoint directory"
+            f"the checkpoint {dict(token)!r} is no position in cursor column {column!r}: {_ADVICE}"
         )
     return token[_NAME]
 
@@ -63,17 +71,37 @@ def check_cursor_type(name: str, kind: pa.DataType | None, declared: str = "") -
     )  # fmt: skip
 
 
-def range_conditions(column: Node, within: Mapping[str, Any]) -> tuple[list[Node], list[Any]]:
-    """Conditions, and their parameters: after `within["after"]` (None: all), up to `within["upto"]`."""
-    conditions: list[Node] = []
-    values = []
-    for bound, compare in ((within["after"], exp.GT), (within["upto"], exp.LTE)):
-        if bound is not None:
-            conditions.append(compare(this=column.copy(), expression=exp.Placeholder()))
-            values.append(bound)
+def cursor_type(source: ReadSource, name: str) -> pa.DataType | None:
+    """The type by whose order the rows can be followed; None for a column that cannot be followed."""
+    about = source.about(name)
+    return None if about is None else source.dialect.cursor_type(about, source.read_as(name))
+
+
+def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
+    """A cursor value that is compared with its column.
+
+    Raises:
+        SourceError: no value of such a column.
+    """
+    if not source.dialect.is_cursor_value(value, cursor_type(source, name)):
+        about = source.about(name)
+        raise SourceError(
+            f"the checkpoint {value!r} is no position in cursor column {name!r} "
+            f"({'not there' if about is None else about.declared}): {_ADVICE}"
+        )
+    return source.literal(name, value)
+
+
+def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str]:
+    """Rows after `within["after"]` (None: all), up to `within["upto"]` (None: no row), of `within["column"]`."""
     if within["upto"] is None:
-        conditions.append(exp.false())  # the table was empty
-    return conditions, values
+        return ["1 = 0"]  # the table was empty
+    name = within["column"]
+    return [
+        f"{source.column(name)} {compare} {cursor_literal(source, name, bound)}"
+        for compare, bound in ((">", within["after"]), ("<=", within["upto"]))
+        if bound is not None
+    ]
 
 
 def check_same_columns(was: pa.Schema, now: pa.Schema, source: str) -> None:

@@ -1,91 +1,132 @@
 """A table of any database as a change feed: the rows past a cursor column.
 
-`CursorFeed` decides what a range is; a `CursorLook`, one for each database, asks the table.
+`CursorFeed` decides what a range is; a `CursorLook` asks the table.
 """
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
+from datetime import UTC, datetime
 from itertools import pairwise
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
-from spark_channel.clock import Clock
-from spark_channel.connectors.contracts import Reader, Token
+from spark_channel.clock import Clock, utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.cursor import (
     LateRows,
     check_cursor_type,
     check_same_columns,
+    cursor_conditions,
+    cursor_literal,
     cursor_of,
+    cursor_type,
     token_of,
 )
+from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.feed_width import RowWidth
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.splits import row_bytes
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.planning import Split
 
-__all__ = ["CURSOR", "CursorFeed", "CursorLook", "missing_cursor"]
+__all__ = ["CURSOR", "CursorFeed", "CursorLook"]
 
 CURSOR = "cursor"
 """Where a split keeps its bounds, for the reader: {"column": name, "after": value, "upto": value}."""
 _SPLIT_ROWS = 100_000
 """A range of fewer rows than twice this is one split."""
 _MOST_SPLITS = 16
+_ROW_BYTES = 100
+"""Taken for the width of a row where the database cannot tell it."""
 
 
-class CursorLook(ABC):
+class CursorLook:
     """One look at the table, on a connection that is open. Cursor values are numbers or texts, as tokens hold them.
 
     `within` is {"column": name, "after": value or None for all, "upto": value or None for no row}.
     """
 
-    label: str
-    """The table, for people."""
-    schema: pa.Schema
-    """The columns that are read."""
-    names: Sequence[str]
-    """All columns of the table."""
+    def __init__(self, session: Session, source: ReadSource) -> None:
+        self.source = source
+        self._session = session
 
-    @abstractmethod
-    def spelled(self, name: str) -> str | None:
-        """The column `name` as the table spells it; None when it has none such."""
-
-    @abstractmethod
-    def kind(self, column: str) -> tuple[pa.DataType | None, str]:
-        """A column's type, None for one whose values have no order; and what the database calls it."""
-
-    @abstractmethod
     def is_never_null(self, column: str) -> bool:
-        """Whether the table itself keeps NULL out of the column, as it stands now."""
+        """Whether the table itself keeps NULL out of the column, as it is now."""
+        about, table = self.source.about(column), self.source.table
+        return about is not None and table is not None and self.source.dialect.is_never_null(table, about)
 
-    @abstractmethod
     def has_null(self, column: str) -> bool:
         """Whether a row has NULL there."""
+        return self._has_rows(f"{self.source.column(column)} IS NULL")
 
-    @abstractmethod
     def highest(self, column: str) -> Any:
         """The highest value; None when there are no rows."""
+        return self._session.value(
+            self.source.sql([self._token(column, f"MAX({self.source.column(column)})")])
+        )
 
-    @abstractmethod
     def is_past(self, column: str, value: Any, highest: Any) -> bool:
         """Whether `value` comes after `highest`, in the database's order."""
+        if value == highest:
+            return False
+        if isinstance(value, int) and isinstance(highest, int):
+            return value > highest
+        literal = cursor_literal(self.source, column, value)
+        past = self.source.sql([f"CASE WHEN {literal} > MAX({self.source.column(column)}) THEN 1 ELSE 0 END"])
+        return bool(self._session.value(past))
 
-    @abstractmethod
     def rows(self, within: dict[str, Any]) -> int:
         """How many rows there are within."""
+        return int(self._session.value(self.source.sql(["COUNT(*)"], cursor_conditions(self.source, within))))
 
-    @abstractmethod
     def nth(self, within: dict[str, Any], place: int) -> Any:
         """The value of row `place`, from 0, of those within in the cursor's order; None when there are fewer."""
+        column = self.source.column(within["column"])
+        rows = self.source.sql(
+            [self._token(within["column"], column)], cursor_conditions(self.source, within)
+        )
+        return self._session.value(self.source.dialect.limited(f"{rows} ORDER BY {column}", 1, place))
 
-    @abstractmethod
     def row_bytes(self) -> int:
         """Arrow bytes of a row, about."""
+        return row_bytes(self._session, self.source) or _ROW_BYTES
 
-    @abstractmethod
     def age(self, column: str, value: Any) -> float | None:
-        """Seconds since `value`, for a column of times; else None."""
+        """Seconds since `value`, for a column of times, which count as UTC where they have no zone; else None."""
+        kind = cursor_type(self.source, column)
+        if kind is None or not pa.types.is_timestamp(kind) or not isinstance(value, str):
+            return None
+        try:
+            time = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+        time = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+        return max(0.0, (utc_now() - time).total_seconds())
+
+    def _token(self, column: str, text: str) -> str:
+        kind = cursor_type(self.source, column)
+        return text if kind is None else self.source.dialect.cursor_text(text, kind)
+
+    def _has_rows(self, condition: str) -> bool:
+        query = self.source.sql(["1"], [condition])
+        return bool(self._session.rows(self.source.dialect.limited(query, 1)))
+
+
+class Followed(Protocol):
+    """A reader whose table can be followed."""
+
+    dialect: Dialect
+
+    def looking(self) -> AbstractContextManager[tuple[Session, ReadSource]]:
+        """A session, and the source as it is now."""
+        ...
+
+    def split(self, advice: int) -> list[Split]: ...
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]: ...
 
 
 class CursorFeed(ChangeFeed):
@@ -93,22 +134,27 @@ class CursorFeed(ChangeFeed):
     changes a row that is behind the token without moving its cursor, which no reader could see.
     """
 
-    def __init__(
-        self, reader: Reader, options: FeedOptions, *, late_seconds: float, clock: Clock | None = None
-    ) -> None:
-        assert options.cursor_column is not None
+    def __init__(self, reader: Followed, options: FeedOptions, *, clock: Clock | None = None) -> None:
+        if options.cursor_column is None:
+            raise OptionError(
+                f"a {reader.dialect.product} table is read as a stream by a column that only grows, such as an id or "
+                "the time of the last change: name it with option 'cursorColumn'",
+                option="cursorColumn",
+            )
         self.reader = reader
         self._wanted = options.cursor_column
-        late = late_seconds if options.late_seconds is None else options.late_seconds
-        self._late = LateRows(late, clock)
+        seconds = options.late_seconds
+        self._late = LateRows(reader.dialect.late_seconds if seconds is None else seconds, clock)
         self._width = RowWidth(clock)
         with self.looking() as look:
             self._column = self._check(look)
-            self._schema = look.schema
+            self._schema = look.source.schema
 
-    @abstractmethod
-    def looking(self) -> AbstractContextManager[CursorLook]:
+    @contextmanager
+    def looking(self) -> Iterator[CursorLook]:
         """A look at the table as it is now."""
+        with self.reader.looking() as (session, source):
+            yield CursorLook(session, source)
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -126,7 +172,7 @@ class CursorFeed(ChangeFeed):
         start = cursor_of(after, self._column)
         with self.looking() as look:
             self._check(look)
-            check_same_columns(self._schema, look.schema, look.label)
+            check_same_columns(self._schema, look.source.schema, look.source.label)
             highest = look.highest(self._column)
             self._check_not_past(look, start, highest)
             end = self._late.see(highest) if upto is None else cursor_of(upto, self._column)
@@ -149,18 +195,17 @@ class CursorFeed(ChangeFeed):
             return self._cut(look, start, end, count, min(_MOST_SPLITS, count // _SPLIT_ROWS))
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        within = self._within(None, cursor_of(upto[0], self._column))
-        return [
-            Split({**split.params, CURSOR: within}, split.rows, split.nbytes)
-            for split in self.reader.split(advice)
-        ]
-
-    def ranges_upto(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        """`base` for a reader whose own splits do not outlast a write to the table: ranges of the cursor."""
         end = cursor_of(upto[0], self._column)
+        within = self._within(None, end)
+        if not self.reader.dialect.moves_rows:
+            splits = self.reader.split(advice)
+            return [Split({**split.params, CURSOR: within}, split.rows, split.nbytes) for split in splits]
         with self.looking() as look:
-            count = look.rows(self._within(None, end))
+            count = look.rows(within)
             return self._cut(look, None, end, count, min(advice, count)) if count else []
+
+    def is_passing(self, error: BaseException) -> bool:
+        return isinstance(error, SourceError) and self.reader.dialect.is_passing(error)
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         return self.reader.read(split)
@@ -201,18 +246,22 @@ class CursorFeed(ChangeFeed):
 
     def _check(self, look: CursorLook) -> str:
         """The cursor column as the table spells it."""
-        name = look.spelled(self._wanted)
+        source = look.source
+        name = source.dialect.same_name(self._wanted, source.names)
         if name is None:
             raise OptionError(
-                f"option 'cursorColumn' names {self._wanted!r}, which {look.label} does not have; "
-                f"it has {', '.join(look.names)}",
-                option="cursorColumn", got=self._wanted, takes=", ".join(look.names),
+                f"option 'cursorColumn' names {self._wanted!r}, which {source.label} does not have; "
+                f"it has {', '.join(source.names)}",
+                option="cursorColumn", got=self._wanted, takes=", ".join(source.names),
             )  # fmt: skip
-        check_cursor_type(name, *look.kind(name))
+        about = source.about(name)
+        assert about is not None
+        kind = cursor_type(source, name)
+        check_cursor_type(name, kind, about.declared if kind is None else "")
         if not look.is_never_null(name) and look.has_null(name):
             raise OptionError(
                 f"option 'cursorColumn' names {name!r}, which is NULL in at least one row of "
-                f"{look.label}: such a row would never be read. Fill it, or leave those rows out with "
+                f"{source.label}: such a row would never be read. Fill it, or leave those rows out with "
                 "option 'where'",
                 option="cursorColumn", got=name,
             )  # fmt: skip
@@ -227,12 +276,3 @@ class CursorFeed(ChangeFeed):
                 f"{highest!r}: the offset is from the future, rows were removed or restored, or the column "
                 "does not only grow. Reset the tunnel, or begin with a new checkpoint directory"
             )
-
-
-def missing_cursor(database: str) -> OptionError:
-    """What to say when the option is not there."""
-    return OptionError(
-        f"a {database} table is read as a stream by a column that only grows, such as an id or the time of "
-        "the last change: name it with option 'cursorColumn'",
-        option="cursorColumn",
-    )

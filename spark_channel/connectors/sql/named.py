@@ -4,11 +4,12 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
+from sqlglot import exp
 
 from spark_channel.connectors.sql.ddl import arrow_columns
 from spark_channel.errors import OptionError, SourceError
 
-__all__ = ["SameName", "custom_kinds", "known_name", "missing_table", "pick_columns"]
+__all__ = ["SameName", "custom_kinds", "known_name", "missing_table", "name_readings", "pick_columns"]
 
 SameName = Callable[[str, Sequence[str]], str | None]
 """The one of several names that a database takes a name for; None = none of them."""
@@ -73,3 +74,18 @@ def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceEr
     more = ", ..." if len(names) > _SHOWN else ""
     there = ", ".join(names[:_SHOWN]) + more if names else "none"
     return SourceError(f"there is no table {dbtable!r} in {place}; its tables: {there}")
+
+
+def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]:
+    """(schema, name) that `dbtable` may mean: the whole text as a name first, then `schema.name`.
+
+    `schema` is where names without one are looked up.
+    """
+    found = [(schema, text)]
+    try:
+        tree = exp.to_table(text, dialect=dialect)
+    except Exception:  # sqlglot raises several kinds; a text that it cannot read is a name as it stands
+        return found
+    if isinstance(tree.this, exp.Identifier) and not tree.catalog and not tree.alias:
+        found.append((tree.db or schema, tree.name))
+    return found

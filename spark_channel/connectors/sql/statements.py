@@ -1,6 +1,6 @@
 """SQL text, built and checked with sqlglot: what users give is parsed, and identifiers are quoted."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -15,7 +15,6 @@ __all__ = [
     "identifier",
     "named_table",
     "query",
-    "select",
     "source_query",
     "top_columns",
 ]
@@ -37,20 +36,13 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What stands in FROM, and the name by which its columns are qualified.
-
-    Columns are always qualified: SQLite takes a quoted name that is no column for a text.
-    """
+    """What stands in FROM, and the name by which its columns are qualified."""
 
     expression: Node
     name: str
 
     def column(self, name: str) -> exp.Column:
         return exp.column(identifier(name), table=identifier(self.name))
-
-    def rename(self, name: str) -> Node:
-        """A copy for FROM that carries `name`."""
-        return exp.alias_(self.expression.copy(), identifier(name), table=True)
 
 
 def identifier(name: str) -> exp.Identifier:
@@ -144,15 +136,6 @@ def bind_columns(tree: Node, replace: Callable[[exp.Column], Node]) -> Node:
     for column in top_columns(holder):
         column.replace(replace(column))
     return holder
-
-
-def select(columns: Iterable[Node], source: Source, conditions: Iterable[Node | None] = ()) -> exp.Select:
-    """SELECT `columns` FROM `source` WHERE all of `conditions`."""
-    tree = exp.select(*columns).from_(source.expression.copy(), copy=False)
-    for each in conditions:
-        if each is not None:
-            tree.where(each.copy(), copy=False)
-    return tree
 
 
 def on_table(template: str, dialect: str, table: Source) -> str:

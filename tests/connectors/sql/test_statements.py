@@ -11,6 +11,8 @@ from sqlglot import exp
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.sqlite.dialect import SqliteDialect
 from spark_channel.connectors.sql.sqlite.script import statements_of
 from spark_channel.errors import OptionError
 
@@ -27,7 +29,9 @@ def test_any_name_is_only_a_name(table: str, column: str) -> None:
         connection.execute("CREATE TABLE witness (w)")
         connection.execute(statements.create_table(source, [(column, "TEXT", True)], (), "sqlite"))
         connection.execute(statements.insert(source, [column], "sqlite"), ("value",))
-        chosen = statements.select([source.column(column)], source).sql("sqlite")
+        quoted = SqliteDialect().quoted
+        read = ReadSource(SqliteDialect(), f'"main".{quoted(table)}', table, None, ())
+        chosen = read.sql([read.column(column)])
         assert connection.execute(chosen).fetchall() == [("value",)]
         connection.execute(statements.on_table("DELETE FROM t", "sqlite", source))
         assert connection.execute(chosen).fetchall() == []
@@ -41,11 +45,8 @@ def test_a_table_named_t_is_replaced_too() -> None:
 
 
 def test_conditions_are_joined_without_being_merged() -> None:
-    source = statements.named_table(("t",))
-    either = statements.bind_columns(
-        statements.condition("a = 1 OR b = 2", "sqlite", "where"), lambda column: source.column(column.name)
-    )
-    text = statements.select([exp.Star()], source, [either, either]).sql("sqlite")
+    source = ReadSource(SqliteDialect(), '"t"', "t", None, (), condition="a = 1 OR b = 2")
+    text = source.sql(["*"], ["a = 1 OR b = 2"])
     assert text.count("OR") == 2
     parsed = sqlglot.parse_one(text, read="sqlite").args["where"].this
     assert isinstance(parsed, exp.And)

@@ -1,9 +1,8 @@
 """One connection through an ADBC driver, in transactions: nothing stands until `commit`."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import Any, Self, cast
 
 import adbc_driver_manager
@@ -12,9 +11,11 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.adbc.options import DriverOptions
 from spark_channel.connectors.sql.script import session_script
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError, OptionError
 
-__all__ = ["FAILURES", "Session", "driver_path", "is_conflict", "is_lost"]
+__all__ = ["FAILURES", "AdbcSession", "Session", "driver_path", "is_conflict", "is_lost"]
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
 """What drivers raise, while they connect and while a result is being read."""
@@ -88,7 +89,7 @@ def _waits(dialect: str) -> list[str]:
     return ["PRAGMA busy_timeout = 60000"] if dialect == "sqlite" else []
 
 
-class Session:
+class AdbcSession(SqlSession):
     """Used by one thread. `failure` is the class of what it raises for anything that the database refuses."""
 
     def __init__(self, options: DriverOptions, failure: type[ChannelError]) -> None:
@@ -97,6 +98,7 @@ class Session:
             value for value in options.database().values() if len(value) > 3 and value != options.user
         ]
         self.name = options.driver
+        self.place = f"ADBC driver {options.driver}"
         self._connection: Any = None
         try:
             self._connection = adbc_driver_manager.dbapi.connect(
@@ -124,14 +126,6 @@ class Session:
             connection.set_autocommit(False)
         except FAILURES as error:
             raise self.explain(error) from _RefusedError.of(error)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the connection, and with it a transaction that is open. Safe twice."""
@@ -168,9 +162,29 @@ class Session:
         rows = self.rows(sql, parameters)
         return rows[0][0] if rows else None
 
-    def cursor(self) -> Any:
-        """A cursor, for what reads a result as it comes. Errors come as the driver raises them."""
-        return self._connection.cursor()
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        """In the driver's own batches, cut where they are larger."""
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                cursor.execute(sql)
+                with cursor.fetch_record_batch() as batches:
+                    for batch in batches:
+                        rows = max(1, min(size.rows, size.nbytes * batch.num_rows // max(1, batch.nbytes)))
+                        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
+        except FAILURES as error:
+            raise self.explain(error) from None
+
+    def schema_of(self, query: str) -> pa.Schema:
+        """The Arrow schema of a query's result. Ends the transaction."""
+        try:
+            with closing(self._connection.cursor()) as cursor:
+                cursor.execute(query)
+                with cursor.fetch_record_batch() as batches:
+                    schema = batches.schema
+        except FAILURES as error:
+            raise self.explain(error) from None
+        self.rollback()
+        return schema
 
     def table_schema(self, schema: str | None, name: str) -> pa.Schema | None:
         """The columns of a table as the driver sees them; None when it is not there. Ends the transaction."""
@@ -221,8 +235,12 @@ class Session:
             raise self.explain(error) from _RefusedError.of(error)
 
     def explain(self, error: BaseException) -> ChannelError:
-        """`error` of the driver as what a user is told, without anything that the driver was given."""
+        """Without anything that the driver was given."""
         text = str(error).split("\nquery", 1)[0].strip()
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return self._failure(f"ADBC driver {self.name}: {text}")
+
+
+Session = AdbcSession
+"""The name that writers use."""

@@ -1,20 +1,19 @@
 """One attempt of one task that writes through an ADBC driver."""
 
 import secrets
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
-from spark_channel.connectors.sql.adbc.merge import placed
+from spark_channel.connectors.sql.adbc.merge import Merged, placed
 from spark_channel.connectors.sql.adbc.plan import AdbcPlan
-from spark_channel.connectors.sql.adbc.session import is_conflict, is_lost
+from spark_channel.connectors.sql.adbc.session import Session, is_conflict, is_lost
 from spark_channel.connectors.sql.life import SignOfLife
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, TargetError
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.sql.adbc.writer import AdbcWriter
 
 __all__ = ["AdbcTaskWriter"]
 
@@ -25,15 +24,23 @@ class AdbcTaskWriter(TaskWriter):
     transaction is open from the first row on, and the target judges each batch under a savepoint.
     """
 
-    def __init__(self, writer: "AdbcWriter", plan: AdbcPlan, task: int, attempt: int) -> None:
+    def __init__(
+        self,
+        writer: SqlWriter,
+        merged: Callable[[Session, AdbcPlan, pa.Table], Merged],
+        plan: AdbcPlan,
+        task: int,
+        attempt: int,
+    ) -> None:
         self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
+        self._merged = merged
         self._stage: str | None = None
         self._buffer: list[pa.RecordBatch] = []
         self._buffered = 0
         self._tally = Tally(task, attempt)
         self._judging = False
         self._life: SignOfLife | None = None
-        self._session: Any = writer.session(TargetError)
+        self._session: Any = Session(writer.options, TargetError)
         self._claims = writer.claims(self._session, plan.place)
         try:
             self._peek()
@@ -167,6 +174,6 @@ class AdbcTaskWriter(TaskWriter):
             return
         rows = pa.Table.from_batches(self._buffer)
         if self._plan.key:
-            self._writer.merged(self._session, self._plan, rows).merge()
+            self._merged(self._session, self._plan, rows).merge()
         else:
             self._session.ingest(self._plan.table_schema, self._plan.table, rows, "append")

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
+from spark_channel.connectors.sql.new_types import plain_kind
 from spark_channel.errors import SchemaError
 
 __all__ = [
@@ -127,20 +128,9 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
         return canonical(name, kind.storage_type)
     if pa.types.is_dictionary(kind):
         return canonical(name, kind.value_type)
-    if pa.types.is_float16(kind):
-        return pa.float32()
-    if pa.types.is_large_string(kind) or kind == pa.string_view():
-        return pa.string()
-    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or kind == pa.binary_view():
-        return pa.binary()
-    if pa.types.is_date(kind):
-        return pa.date32()
-    if pa.types.is_time(kind):
-        return pa.time64("us")
-    if pa.types.is_timestamp(kind):
-        if kind.tz is not None:
-            return pa.timestamp("us", "UTC")
-        return kind if kind.unit == "ns" else pa.timestamp("us")
+    if pa.types.is_timestamp(kind) and kind.tz is None and kind.unit == "ns":
+        return kind
+    kind = pa.float32() if pa.types.is_float16(kind) else plain_kind(kind)
     if pa.types.is_map(kind):
         return pa.map_(canonical(f"{name}.key", kind.key_type), canonical(f"{name}.value", kind.item_type))
     if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):

@@ -1,24 +1,33 @@
 """One connection to a DuckDB file."""
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["Session", "check_file", "is_conflict", "is_locked", "literal_cast"]
+__all__ = [
+    "DuckdbSession",
+    "Session",
+    "check_file",
+    "is_conflict",
+    "is_locked",
+    "literal_cast",
+    "text_literal",
+]
 
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8
 
 
-class Session:
+class DuckdbSession(SqlSession):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
@@ -36,7 +45,7 @@ class Session:
         init: Sequence[str] = (),
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.path = path
+        self.path, self.place = path, str(path)
         self._failure = failure
         self._lock_timeout = lock_timeout
         self._connection: Any = self._open(read_only, clock)
@@ -60,14 +69,6 @@ class Session:
         except duckdb.Error as error:
             raise self.explain(error) from None
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the connection, and with it a transaction that is open. Safe twice."""
         connection, self._connection = self._connection, None
@@ -89,8 +90,24 @@ class Session:
         rows = self.rows(sql, parameters)
         return rows[0][0] if rows else None
 
-    def stream(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
-        """A result as Arrow, in batches of at most `batch_rows`. Errors come as DuckDB raises them."""
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        import duckdb
+
+        try:
+            yield from self._reader(sql, size.rows)
+        except (duckdb.Error, pa.ArrowException, OSError) as error:
+            raise self.explain(error) from error
+
+    def schema_of(self, query: str) -> pa.Schema:
+        """The Arrow schema of a query's result."""
+        import duckdb
+
+        try:
+            return self._reader(query, 1).schema
+        except duckdb.Error as error:
+            raise self.explain(error) from error
+
+    def _reader(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
         relation = self._connection.sql(sql)
         if hasattr(relation, "to_arrow_reader"):
             return relation.to_arrow_reader(batch_rows)
@@ -111,7 +128,6 @@ class Session:
                 pass  # a transaction that has failed takes nothing but ROLLBACK; the name ends with the session
 
     def explain(self, error: BaseException) -> ChannelError:
-        """`error` of DuckDB as what a user is told."""
         text = str(error).strip()
         hint = ""
         if _in_the_way(text):
@@ -124,6 +140,10 @@ class Session:
         elif "Permission denied" in text:
             hint = "this user may not use the file or its directory. "
         return self._failure(f"{self.path}: {hint}DuckDB says: {text.splitlines()[0] if text else 'nothing'}")
+
+
+Session = DuckdbSession
+"""The name that writers use."""
 
 
 def _in_the_way(text: str) -> bool:
@@ -165,9 +185,9 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
 
 def literal_cast(text: str, declared: str) -> str:
     """A value as it stands in a statement: its text, and the type that DuckDB itself has named."""
-    return f"CAST({quoted(text)} AS {declared})"
+    return f"CAST({text_literal(text)} AS {declared})"
 
 
-def quoted(text: str) -> str:
+def text_literal(text: str) -> str:
     """A text literal: DuckDB knows no escapes but the doubled quote."""
     return "'" + text.replace("'", "''") + "'"

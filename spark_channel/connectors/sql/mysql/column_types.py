@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors.sql.new_types import declared_as
 from spark_channel.errors import SchemaError
 
 __all__ = ["arrow_type", "declared_of", "is_text", "members", "mysql_type"]
@@ -88,60 +89,32 @@ def arrow_type(name: str, declared: str) -> pa.DataType:
     )
 
 
+_CREATED = {
+    **{kind: declared for declared, kind in _SIGNED.items() if declared != "mediumint"},
+    **{kind: f"{declared} unsigned" for declared, kind in _UNSIGNED.items() if declared != "mediumint"},
+    pa.bool_(): "tinyint(1)", pa.float16(): "float", pa.float32(): "float", pa.float64(): "double", pa.date32(): "date",
+    TIME: "time(6)", LOCAL: "datetime(6)", INSTANT: "timestamp(6)", pa.string(): "longtext", pa.binary(): "longblob",
+}  # fmt: skip
+_OF_KEYS = {"longtext": "varchar(255)", "longblob": "varbinary(255)"}
+
+
 def mysql_type(name: str, kind: pa.DataType, *, key: bool = False) -> str:
     """The declared type of a new column that gives `kind` back exactly; `key` asks for one that may be a key.
 
     Raises:
         SchemaError: nested types, intervals, and whatever else MySQL cannot hold.
     """
-    fixed = {
-        pa.bool_(): "tinyint(1)",
-        pa.int8(): "tinyint",
-        pa.int16(): "smallint",
-        pa.int32(): "int",
-        pa.int64(): "bigint",
-        pa.uint8(): "tinyint unsigned",
-        pa.uint16(): "smallint unsigned",
-        pa.uint32(): "int unsigned",
-        pa.uint64(): "bigint unsigned",
-        pa.float16(): "float",
-        pa.float32(): "float",
-        pa.float64(): "double",
-    }
-    if isinstance(kind, pa.BaseExtensionType):
-        return mysql_type(name, kind.storage_type, key=key)
-    if kind in fixed:
-        return fixed[kind]
-    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= SPARK_DIGITS:
-        if kind.scale <= MOST_SCALE:
-            return f"decimal({kind.precision},{kind.scale})"
-        raise SchemaError(
-            f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
-        )
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
-        return "varchar(255)" if key else "longtext"
-    if (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or kind == pa.binary_view()
-    ):
-        return "varbinary(255)" if key else "longblob"
-    if pa.types.is_date(kind):
-        return "date"
-    if pa.types.is_time(kind):
-        return "time(6)"
-    if pa.types.is_timestamp(kind):
-        return "datetime(6)" if kind.tz is None else "timestamp(6)"
-    if pa.types.is_dictionary(kind):
-        return mysql_type(name, kind.value_type, key=key)
-    if pa.types.is_nested(kind):
-        why = "MySQL holds no nested values; write it as text, with Spark's to_json for one"
-    elif pa.types.is_null(kind):
-        why = "it has no type; cast it to the type it should have"
-    else:
-        why = "MySQL has no such type; cast it to a number or to text"
-    raise SchemaError(f"column {name!r} is {kind}: {why}")
+
+    def decimal(precision: int, scale: int) -> str | None:
+        if precision <= SPARK_DIGITS and scale > MOST_SCALE:
+            raise SchemaError(
+                f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
+            )
+        return f"decimal({precision},{scale})" if precision <= SPARK_DIGITS else None
+
+    held = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    found = declared_as(name, held, "MySQL", _CREATED, decimal)
+    return _OF_KEYS.get(found, found) if key else found
 
 
 _UNSIGNED_FLAG, _ENUM_FLAG, _SET_FLAG = 32, 256, 2048

@@ -6,17 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 
-from spark_channel.connectors.sql.mysql.source import ReadColumn
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 
-__all__ = ["MisfitError", "decode", "selected"]
-
-
-class MisfitError(Exception):
-    """A value of `column` is not of its type; `why` shows it."""
-
-    def __init__(self, column: ReadColumn, why: str) -> None:
-        super().__init__(column.name)
-        self.column, self.why = column, why
+__all__ = ["decode_fields", "selected"]
 
 
 def selected(columns: Sequence[ReadColumn]) -> list[str]:
@@ -25,9 +17,14 @@ def selected(columns: Sequence[ReadColumn]) -> list[str]:
     Numbers, dates and times hold no comma, so that Arrow's own CSV reader takes them apart, which is several
     times as fast as a field each.
     """
-    plain = [f"IFNULL({_shown(each)}, '')" for each in columns if not each.is_raw]
-    raw = [each.expression for each in columns if each.is_raw]
+    plain = [f"IFNULL({_shown(each)}, '')" for each in columns if not _is_raw(each)]
+    raw = [each.expression for each in columns if _is_raw(each)]
     return [f"CONCAT_WS(',', {', '.join(plain)})", *raw] if plain else raw
+
+
+def _is_raw(column: ReadColumn) -> bool:
+    """Whether its bytes come as they are, in a separate field."""
+    return bool(pa.types.is_string(column.kind) or pa.types.is_binary(column.kind))
 
 
 def _shown(column: ReadColumn) -> str:
@@ -35,7 +32,7 @@ def _shown(column: ReadColumn) -> str:
     return f"CONCAT({column.expression})"
 
 
-def decode(
+def decode_fields(
     fields: Sequence[pa.LargeBinaryArray], columns: Sequence[ReadColumn], schema: pa.Schema
 ) -> pa.RecordBatch:
     """The fields of `selected(columns)` as a batch of `schema`.
@@ -43,11 +40,11 @@ def decode(
     Raises:
         MisfitError: a value that its column's type cannot hold.
     """
-    plain = [column for column in columns if not column.is_raw]
+    plain = [column for column in columns if not _is_raw(column)]
     arrays = _plain_arrays(fields[0], plain) if plain else {}
     taken = iter(fields[1:] if plain else fields)
     for column in columns:
-        if column.is_raw:
+        if _is_raw(column):
             try:
                 arrays[column.name] = pc.cast(next(taken), column.kind)
             except pa.ArrowInvalid as error:

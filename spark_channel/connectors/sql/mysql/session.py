@@ -1,17 +1,20 @@
 """One connection to a MySQL or MariaDB server, through PyMySQL."""
 
 import ssl
-from collections.abc import Callable, Sequence
-from types import TracebackType
-from typing import Any, Self, TypeVar, cast
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar, cast
+
+import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.mysql.options import ServerOptions, address_of
 from spark_channel.connectors.sql.script import session_script
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
-__all__ = ["LostConnectionError", "Session", "code_of", "is_away", "quoted"]
+__all__ = ["LostConnectionError", "MysqlSession", "Session", "code_of", "is_away", "quoted"]
 
 _T = TypeVar("_T")
 
@@ -20,6 +23,7 @@ _AWAY = frozenset(
 )
 """Too many connections, shutting down, network, killed, lost; and lock waits and deadlocks, which pass."""
 _PASSES = frozenset({1205, 1213})
+_BATCH_BYTES = 4 << 20
 _MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 
 
@@ -47,7 +51,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-class Session:
+class MysqlSession(SqlSession):
     """A connection in autocommit: transactions are begun and ended by statements. Used by one thread.
 
     `failure` is the class of what it raises for anything that the server refuses. The session's zone is UTC, and
@@ -67,6 +71,7 @@ class Session:
     ) -> None:
         self._failure = failure
         self._address = address_of(options)
+        self.place = f"{self._address.host}:{self._address.port}"
         self._connection: Any = None
         import pymysql
 
@@ -139,19 +144,6 @@ class Session:
         """PyMySQL's own, for what reads results as they come."""
         return self._connection
 
-    @property
-    def place(self) -> str:
-        """host:port, for messages."""
-        return f"{self._address.host}:{self._address.port}"
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def close(self) -> None:
         """End the connection, and with it a transaction that is open. Safe twice."""
         connection, self._connection = self._connection, None
@@ -174,6 +166,20 @@ class Session:
             LostConnectionError: the connection ended before the answer came.
         """
         return list(self._asked(lambda cursor: self._fetch(cursor, sql, parameters)))
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""
+        import pymysql
+
+        from spark_channel.connectors.sql.mysql.wire import field_batches
+
+        try:
+            for fields in field_batches(self._connection, sql, size.rows, min(size.nbytes, _BATCH_BYTES)):
+                yield pa.RecordBatch.from_arrays(fields, [str(number) for number in range(len(fields))])
+        except (pymysql.err.MySQLError, OSError) as error:
+            raise self.explain(error) from error
+        finally:
+            self.abandon()
 
     def affected(self, sql: str) -> tuple[int, int]:
         """Run a statement: (rows it affected, warnings it left)."""
@@ -210,7 +216,6 @@ class Session:
         ]
 
     def explain(self, error: BaseException) -> ChannelError:
-        """`error` of the driver as what a user is told."""
         return self._failure(self._text(error))
 
     def _asked(self, run: Callable[[Any], _T]) -> _T:
@@ -239,6 +244,9 @@ class Session:
             f"{self.place}: {hint}the server says: {text} ({code})" if code else f"{self.place}: {hint}{text}"
         )
 
+
+Session = MysqlSession
+"""The name that writers use."""
 
 _HINTS = {
     1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",

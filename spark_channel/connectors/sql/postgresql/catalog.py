@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import sqlglot
 from sqlglot import exp
 
-from spark_channel.connectors.sql import statements
-from spark_channel.connectors.sql.postgresql.session import Session, literal
-from spark_channel.connectors.sql.statements import Source
+from spark_channel.connectors.sql import catalog
+from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.session import Session
 
-__all__ = ["Column", "Table", "find_table", "name_parts", "same_name", "table_names"]
+__all__ = ["Column", "PgColumn", "PgTable", "Table", "find_table", "name_parts", "same_name", "table_names"]
 
 _FIND = """
 SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text
@@ -19,9 +19,9 @@ WHERE c.relname = {name} AND c.relkind IN ('r', 'p', 'v', 'm', 'f') AND {where}
 ORDER BY n.nspname = 'pg_catalog' LIMIT 1
 """
 _COLUMNS = """
-SELECT a.attname, format_type(a.atttypid, a.atttypmod), b.typname, b.typcategory::text,
-  CASE WHEN t.typtype = 'd' AND a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END,
-  a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL, a.attgenerated <> '', a.attidentity::text, e.typname,
+SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL,
+  a.attgenerated <> '', b.typname, b.typcategory::text,
+  CASE WHEN t.typtype = 'd' AND a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END, a.attidentity::text, e.typname,
   b.typnamespace = 'pg_catalog'::regnamespace
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
@@ -59,55 +59,38 @@ ORDER BY 1 LIMIT 21
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
-    """One column. `declared` is its type as SQL, `base` the type's name below a domain, `element` an array's.
+class PgColumn(catalog.Column):
+    """`declared` is its type as SQL, `base` the type's name below a domain, `element` an array's.
 
     `builtin`: that type is PostgreSQL's own, and not somebody's of the same name.
     """
 
-    name: str
-    declared: str
-    base: str
+    base: str = ""
     category: str = ""
     typmod: int = -1
-    not_null: bool = False
-    has_default: bool = False
-    generated: bool = False
     identity: str = ""
     element: str | None = None
     builtin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
-    """A table or view. `kind` is pg_class.relkind. `unique` are column sets that are held unique.
+class PgTable(catalog.Table):
+    """`kind` is pg_class.relkind. `key` is what its rows can be cut by: NOT NULL columns of an index, () without one.
 
-    `key` is what its rows can be cut by: NOT NULL columns of an index, () without one; `primary` is the primary key.
     `pages` counts partitions too.
     """
 
-    oid: int
-    schema: str
-    name: str
-    kind: str
-    columns: tuple[Column, ...]
+    columns: tuple[PgColumn, ...] = ()
+    oid: int = 0
+    kind: str = ""
     key: tuple[str, ...] = ()
     nullable_key: str | None = None
-    unique: tuple[tuple[str, ...], ...] = ()
     pages: int = 0
-    primary: tuple[str, ...] = ()
 
-    @property
-    def is_view(self) -> bool:
-        return self.kind in ("v", "f")
 
-    @property
-    def source(self) -> Source:
-        return statements.named_table((self.schema, self.name))
-
-    @property
-    def label(self) -> str:
-        return f"{self.schema}.{self.name}"
+Column = PgColumn
+Table = PgTable
+"""The names that writers use."""
 
 
 def name_parts(text: str) -> tuple[str | None, str] | None:
@@ -128,10 +111,9 @@ def _folded(name: exp.Identifier) -> str:
     return text if name.args.get("quoted") else text.lower()
 
 
-def find_table(session: Session, text: str) -> Table | None:
+def find_table(session: Session, text: str) -> PgTable | None:
     """The table or view that `text` names; None when there is none."""
-    readings = [name_parts(text), (None, text)]
-    for reading in readings:
+    for reading in (name_parts(text), (None, text)):
         if reading is not None and (found := _lookup(session, *reading)) is not None:
             return _describe(session, found)
     return None
@@ -160,9 +142,9 @@ def _lookup(session: Session, schema: str | None, name: str) -> tuple[int, str, 
     return None if not rows else (int(rows[0][0]), str(rows[0][1]), str(rows[0][2]), str(rows[0][3]))
 
 
-def _describe(session: Session, found: tuple[int, str, str, str]) -> Table:
+def _describe(session: Session, found: tuple[int, str, str, str]) -> PgTable:
     oid, schema, name, kind = found
-    columns = tuple(Column(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
+    columns = tuple(PgColumn(*row) for row in session.rows(_COLUMNS.format(oid=oid)))
     key: tuple[str, ...] = ()
     nullable_key = None
     primary: tuple[str, ...] = ()
@@ -178,4 +160,6 @@ def _describe(session: Session, found: tuple[int, str, str, str]) -> Table:
             if nullable_key is None:
                 nullable_key = str(names[0])
     pages = int(session.value(_SIZE.format(oid=oid)) or 0) if kind in ("r", "p", "m") else 0
-    return Table(oid, schema, name, kind, columns, key, nullable_key, tuple(unique), pages, primary)
+    return PgTable(
+        schema, name, columns, kind in ("v", "f"), tuple(unique), primary, oid, kind, key, nullable_key, pages
+    )

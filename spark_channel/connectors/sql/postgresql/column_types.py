@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_channel.errors import SchemaError
+from spark_channel.connectors.sql.new_types import declared_as
 
 __all__ = [
     "ELEMENTS",
@@ -64,6 +64,12 @@ _CREATED: dict[pa.DataType, str] = {
     pa.float16(): "real",
     pa.float32(): "real",
     pa.float64(): "double precision",
+    pa.string(): "text",
+    pa.binary(): "bytea",
+    pa.date32(): "date",
+    TIME: "time",
+    LOCAL: "timestamp",
+    INSTANT: "timestamptz",
 }
 
 
@@ -120,37 +126,10 @@ def created_type(name: str, kind: pa.DataType) -> str:
     Raises:
         SchemaError: maps, structs, lists of lists, and whatever else PostgreSQL has no type for.
     """
-    if kind in _CREATED:
-        return _CREATED[kind]
-    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision:
-        return f"numeric({kind.precision},{kind.scale})"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
-        return "text"
-    if (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or kind == pa.binary_view()
-    ):
-        return "bytea"
-    if pa.types.is_date(kind):
-        return "date"
-    if pa.types.is_time(kind):
-        return "time"
-    if pa.types.is_timestamp(kind):
-        return "timestamp" if kind.tz is None else "timestamptz"
     if pa.types.is_duration(kind):
         return "interval"
-    if pa.types.is_dictionary(kind):
-        return created_type(name, kind.value_type)
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        if not pa.types.is_nested(kind.value_type) and not pa.types.is_null(kind.value_type):
-            return created_type(name, kind.value_type) + "[]"
-        why = "PostgreSQL's arrays of arrays must be rectangular; write it as text, with Spark's to_json for one"
-    elif pa.types.is_nested(kind):
-        why = "PostgreSQL holds no such nested values; write it as text, with Spark's to_json for one"
-    elif pa.types.is_null(kind):
-        why = "it has no type; cast it to the type it should have"
-    else:
-        why = "PostgreSQL has no such type; cast it to a number or to text"
-    raise SchemaError(f"column {name!r} is {kind}: {why}")
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
+    if is_list and not pa.types.is_nested(kind.value_type) and not pa.types.is_null(kind.value_type):
+        return created_type(name, kind.value_type) + "[]"
+    nested = "'s arrays of arrays must be rectangular" if is_list else " holds no such nested values"
+    return declared_as(name, kind, "PostgreSQL", _CREATED, "numeric({},{})".format, nested)

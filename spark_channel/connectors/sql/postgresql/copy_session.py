@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.row_bounds import Bounds, row_bounds
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.errors import ChannelError
 
 __all__ = ["CopySession"]
@@ -28,7 +28,7 @@ _KEEPALIVE = {
 _END_SECONDS = 2.0
 
 
-class CopySession(Session):
+class CopySession(PgSession):
     """Used by one thread, which runs the connection's event loop while it waits for something, and only then."""
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:

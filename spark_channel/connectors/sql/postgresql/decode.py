@@ -1,67 +1,37 @@
 """From the driver's Arrow to the schema that was promised, exactly; a value that does not fit is refused."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
-from sqlglot import exp
 
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.postgresql.column_types import ReadType
 from spark_channel.connectors.sql.postgresql.failures import CANNOT_CARRY
+from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.search import first_failure
-from spark_channel.connectors.sql.statements import Node
 
-__all__ = ["MisfitError", "ReadColumn", "decode", "selected"]
+__all__ = ["decode", "selected"]
 
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
 _FIRST_MICROSECOND, _LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_999_999
 _DAY = 86_400_000_000
-_ODD_ARRAY = (
-    "CASE WHEN array_ndims(c) > 1 OR array_lower(c, 1) <> 1 "
-    "THEN CAST('carry' || CAST(c AS TEXT) AS {array}) ELSE c END"
-)
+_SHOWN = 80
 
 
-@dataclass(frozen=True, slots=True)
-class ReadColumn:
-    """One column that is read: its name, PostgreSQL's type by name, how it is read, and what is delivered."""
-
-    name: str
-    typname: str
-    read: ReadType
-    kind: pa.DataType
-    typmod: int = -1
-
-
-class MisfitError(Exception):
-    """`column` holds `value`, which its type cannot carry."""
-
-    def __init__(self, column: ReadColumn, value: Any, why: str) -> None:
-        super().__init__(column.name)
-        self.column, self.value, self.why = column, value, why
-
-
-def selected(column: exp.Column, about: ReadColumn) -> Node:
-    """What is selected for `column`."""
-    node: Node = column
-    if about.read.cast is not None:
-        node = exp.cast(column, about.read.cast, dialect="postgres")
-    if about.read.is_array:
-        array = about.read.cast or f"{about.typname[1:]}[]"
-        if about.typname == "_bpchar":
-            array = "bpchar[]"
-        template = sqlglot.parse_one(_ODD_ARRAY.format(array=array), read="postgres")
-        for place in list(template.find_all(exp.Column)):
-            if place.name == "c":
-                place.replace(node.copy())
-        for text in template.find_all(exp.Literal):
-            if text.this == "carry":
-                text.set("this", f"{CANNOT_CARRY} column {about.name!r} holds the array ")
-        node = template
-    return node
+def selected(text: str, name: str, typname: str, read: ReadType) -> str:
+    """What is selected for `text`, column `name`; an array that Arrow has no shape for fails with its value."""
+    if read.cast is not None:
+        text = f"CAST({text} AS {read.cast})"
+    if not read.is_array:
+        return text
+    array = "bpchar[]" if typname == "_bpchar" else read.cast or f"{typname[1:]}[]"
+    told = literal(f"{CANNOT_CARRY} column {name!r} holds the array ").sql("postgres")
+    return (
+        f"CASE WHEN array_ndims({text}) > 1 OR array_lower({text}, 1) <> 1 "
+        f"THEN CAST({told} || CAST({text} AS TEXT) AS {array}) ELSE {text} END"
+    )
 
 
 def decode(raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
@@ -91,7 +61,9 @@ def _decode(array: pa.Array, about: ReadColumn) -> pa.Array:
     try:
         return pc.cast(array, about.kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise MisfitError(about, _first_bad(array, about.kind), str(error)) from None
+        bad = _first_bad(array, about.kind)
+        what = "a value that" if bad is None else f"{str(bad)[:_SHOWN]!r}, which"
+        raise MisfitError(about, f"{what} does not fit {about.kind}: {error}") from None
 
 
 def _first_bad(array: pa.Array, kind: pa.DataType) -> Any:
@@ -117,4 +89,4 @@ def _refuse_outside(values: pa.Array, about: ReadColumn) -> None:
         return
     ends = pc.min_max(plain).as_py()
     if ends["min"] is not None and (ends["min"] < first or ends["max"] > last):
-        raise MisfitError(about, None, why)
+        raise MisfitError(about, f"a value that does not fit {about.kind}: {why}")

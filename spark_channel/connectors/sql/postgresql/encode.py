@@ -141,7 +141,7 @@ def _wire(given: pa.DataType, column: Column) -> pa.DataType | None:
     if column.category == "A":
         if not _is_list(given) or column.element not in ELEMENTS:
             return None
-        inner = Column(column.name, column.declared, column.element, typmod=column.typmod)
+        inner = Column(column.name, column.declared, base=column.element, typmod=column.typmod)
         element = _wire(given.value_type, inner)
         return None if element is None else pa.list_(element)
     base = column.base

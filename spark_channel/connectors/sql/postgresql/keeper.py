@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.errors import ChannelError
 
 __all__ = ["Keeper"]
@@ -14,9 +14,9 @@ __all__ = ["Keeper"]
 class Keeper:
     """Used by one thread. `connect` makes a session."""
 
-    def __init__(self, connect: Callable[[], Session]) -> None:
+    def __init__(self, connect: Callable[[], PgSession]) -> None:
         self._connect = connect
-        self._kept: Session | None = None
+        self._kept: PgSession | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -28,7 +28,7 @@ class Keeper:
             self._kept.close()
 
     @contextmanager
-    def session(self) -> Iterator[Session]:
+    def session(self) -> Iterator[PgSession]:
         """The kept session when its server still answers, else a new one. Kept again when the block ends well."""
         session, self._kept = self._answering(), None
         if session is None:
@@ -41,7 +41,7 @@ class Keeper:
         if session.is_open:
             self._kept = session
 
-    def _answering(self) -> Session | None:
+    def _answering(self) -> PgSession | None:
         kept = self._kept
         if kept is not None:
             try:

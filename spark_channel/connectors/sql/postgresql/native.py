@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 
 from spark_channel.connectors.native import NativeRows
-from spark_channel.connectors.sql.postgresql.catalog import Column, Table, same_name
-from spark_channel.connectors.sql.postgresql.decode import ReadColumn
-from spark_channel.connectors.sql.postgresql.session import Session, literal
+from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, same_name
+from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.session import Session
 
 __all__ = ["SYSTEM", "are_native", "native_types", "own_names"]
 
@@ -40,14 +40,14 @@ def own_names(session: Session) -> bool:
     return bool(session.value(query))
 
 
-def native_types(columns: Iterable[ReadColumn]) -> tuple[tuple[str, int], ...] | None:
+def native_types(columns: Iterable[PgColumn]) -> tuple[tuple[str, int], ...] | None:
     """(type, modifier) of each column; None where one is read as something else than it is, or is of another type."""
-    found = tuple((column.typname, column.typmod) for column in columns)
+    found = tuple((column.base, column.typmod) for column in columns)
     known = _PLAIN | _SIZED
     return found if all(name.removeprefix("_") in known for name, _ in found) else None
 
 
-def are_native(rows: NativeRows, table: Table) -> bool:
+def are_native(rows: NativeRows, table: PgTable) -> bool:
     """Whether `table` holds every value of `rows` as it comes."""
     if rows.system != SYSTEM:
         return False
@@ -59,7 +59,7 @@ def are_native(rows: NativeRows, table: Table) -> bool:
     return True
 
 
-def _fits(typname: str, typmod: int, column: Column) -> bool:
+def _fits(typname: str, typmod: int, column: PgColumn) -> bool:
     if not column.builtin:
         return False
     if column.base != typname:

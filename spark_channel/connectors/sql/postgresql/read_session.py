@@ -13,7 +13,8 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
+from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import ChannelError
 
 __all__ = ["ReadSession"]
@@ -53,7 +54,7 @@ def _database(conninfo: str, *, fresh: bool) -> Any:
     return found
 
 
-class ReadSession(Session):
+class ReadSession(PgSession):
     """Used by one thread. `fresh`: it knows types that were made since this process first connected."""
 
     def __init__(
@@ -93,32 +94,27 @@ class ReadSession(Session):
             cursor.execute(sql)
             return cursor.fetch_record_batch().schema
 
-    @contextmanager
-    def stream(self, sql: str, batch_bytes: int) -> Iterator[Iterator[pa.RecordBatch]]:
-        """A result as Arrow, in batches of about `batch_bytes` of COPY's bytes.
-
-        Leaving early ends the connection: what the server has still to send is not read.
-        """
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        """By COPY, in batches of about `size.nbytes` of its bytes; leaving early ends the connection."""
         done = False
         try:
             with self._cursor() as cursor:
-                cursor.adbc_statement.set_options(**{_HINT: str(batch_bytes)})
+                cursor.adbc_statement.set_options(**{_HINT: str(size.nbytes)})
                 cursor.execute(sql)
-                yield self._batches(cursor.fetch_record_batch())
+                yield from self._batches(cursor.fetch_record_batch())
                 done = True
         finally:
             if not done:
                 self.close()
 
-    @contextmanager
-    def fetch(self, sql: str, rows: int) -> Iterator[Iterator[pa.RecordBatch]]:
+    def fetch(self, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
         """A result as Arrow, `rows` at a time, each asked for when it is wanted; in the caller's transaction.
 
         Two thirds as fast as `stream`, whose COPY the server pushes into sockets, megabytes ahead of its reader.
         """
         self.rows("SET LOCAL cursor_tuple_fraction = 1.0")
         self.rows(f"DECLARE channel_rows NO SCROLL CURSOR FOR {sql}")
-        yield self._fetched(f"FETCH FORWARD {rows} FROM channel_rows")
+        yield from self._fetched(f"FETCH FORWARD {rows} FROM channel_rows")
 
     def _fetched(self, sql: str) -> Iterator[pa.RecordBatch]:
         while True:

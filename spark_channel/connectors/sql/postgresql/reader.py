@@ -7,23 +7,26 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 import pyarrow as pa
-from sqlglot import exp
 
-from spark_channel.connectors.contracts import Read, Reader
+from spark_channel.connectors.contracts import Read
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.native import NativeRows, native_batch
+from spark_channel.connectors.sql.postgresql.catalog import PgColumn
 from spark_channel.connectors.sql.postgresql.copy_address import can_tell
-from spark_channel.connectors.sql.postgresql.decode import MisfitError, decode, selected
+from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.sql.postgresql.keeper import Keeper
-from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types
+from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.sql.postgresql.read_session import ReadSession
-from spark_channel.connectors.sql.postgresql.session import Session, literal
-from spark_channel.connectors.sql.postgresql.source import ReadSource, read_source
-from spark_channel.connectors.sql.postgresql.splits import make_splits, split_conditions
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal
+from spark_channel.connectors.sql.postgresql.splits import PostgresSplitter
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.splits import split_conditions
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -33,16 +36,14 @@ if TYPE_CHECKING:
 
 __all__ = ["PostgresReader"]
 
-_BATCH_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20
 _SOCKET_BYTES = 10 << 20
 """Linux lets a receive buffer grow to 6 MiB, and a send buffer to 4 MiB: so far a COPY runs ahead."""
-_SHOWN = 80
 
-AnySession = TypeVar("AnySession", bound=Session)
+AnySession = TypeVar("AnySession", bound=PgSession)
 
 
-class PostgresReader(Reader):
+class PostgresReader(SqlReader):
     """Splits by ranges of a key; under a held snapshot, which only a transfer has, by ranges of pages.
 
     One split is one statement and sees one state of the database. Splits of one job may see different
@@ -50,24 +51,38 @@ class PostgresReader(Reader):
     """
 
     Options: ClassVar[type[ReadOptions]] = PostgresReadOptions
+    Splitter = PostgresSplitter
     options: PostgresReadOptions
 
     def __init__(self, options: PostgresReadOptions) -> None:
-        super().__init__(options)
-        self._source: ReadSource | None = None
+        super().__init__(options, PostgresDialect())
         self._snapshot: str | None = None
+        self._is_native = False
+
+    def connect(self, purpose: str) -> ReadSession:
+        """The planner's knows types that were made since this process first connected."""
+        fresh = purpose == "plan" and self._source is None
+        return _reading(ReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
 
     def schema(self) -> pa.Schema:
-        with self._session("plan", fresh=True) as session:
-            self._source = read_source(session, self.options)
-        return self._source.schema
+        self._source = None
+        return super().schema()
+
+    def resolve(self, session: Session) -> ReadSource:
+        source = super().resolve(session)
+        columns = _declared(source)
+        builtin = (
+            all(each.builtin for each in columns) if source.table is not None else not own_names(session)
+        )
+        self._is_native = self.options.custom_schema is None and builtin
+        return source
 
     @contextmanager
     def hold(self) -> Iterator[None]:
         if not self.options.snapshot:
             yield
             return
-        with self._session("snapshot") as session:
+        with self.connect("snapshot") as session:
             session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._snapshot = str(session.value("SELECT pg_export_snapshot()"))
             try:
@@ -79,16 +94,19 @@ class PostgresReader(Reader):
         if self.options.snapshot and self._snapshot is None:
             raise OptionError(
                 "option 'snapshot' needs somebody who holds the snapshot open until all is read, which "
-                "only a transfer does: use spark_channel.transfer, or leave the option away",
+                "only a transfer does: use spark_channel.transfer, or omit the option",
                 option="snapshot",
             )
-        with self._session("plan") as session, session.transaction():
+        with self.connect("plan") as session, session.transaction():
             self._enter(session, self._snapshot)
-            splits = make_splits(
-                session, self._known(session), self.options, max(1, advice), held=self._snapshot is not None
-            )
+            splits = self.splits(session, max(1, advice))
         snapshot = {"snapshot": self._snapshot} if self._snapshot is not None else {}
         return [Split({**split.params, **snapshot}, split.rows, split.nbytes) for split in splits]
+
+    def splits(self, session: Session, advice: int) -> list[Split]:
+        splitter = PostgresSplitter(session, self.known(session), self.options, advice)
+        splitter.held = self._snapshot is not None
+        return splitter.splits()
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         with self.reading() as read:
@@ -96,62 +114,69 @@ class PostgresReader(Reader):
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        connect: Callable[[str], Session] = self._copies if self.native else self._session
+        connect: Callable[[str], PgSession] = self._copies if self.native else self.connect
         with Keeper(partial(connect, "read")) as keeper:
             yield partial(self._read, keeper)
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         source = self._source
-        if source is None or not source.is_native or not can_tell(self.options.parameters(""), os.environ):
+        if source is None or not self._is_native or not can_tell(self.options.parameters(""), os.environ):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):
             return None  # a cursor gives no rows as COPY writes them
-        types = native_types(source.columns)
+        types = native_types(_declared(source))
         return None if types is None else NativeRows(SYSTEM, source.schema, types)
 
     def _read(self, keeper: Keeper, split: Split) -> Iterator[pa.RecordBatch]:
         with keeper.session() as session:
-            snapshot, rows = split.params.get("snapshot"), self._rows_at_once(split)
-            if snapshot is None and rows is None:
-                yield from self._selected(session, split, rows)
+            snapshot = split.params.get("snapshot")
+            if snapshot is None and self._rows_at_once(split) is None:
+                yield from self.rows(session, split)
                 return
             with session.transaction():
                 if snapshot is not None:
                     self._enter(session, snapshot)
-                yield from self._selected(session, split, rows)
+                yield from self.rows(session, split)
 
-    def _selected(self, session: Session, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
+    def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
         if self.native:
             return self._as_native(cast("CopySession", session), split)
-        return self._as_arrow(cast(ReadSession, session), split, rows)
+        return super().rows(session, split)
 
     def _as_native(self, session: "CopySession", split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split, as they come."""
         source = self._source
         assert source is not None  # or nobody had asked for native rows
         columns = [source.column(column.name) for column in source.columns]
-        sql = source.select(columns, split_conditions(source, split)).sql("postgres")
-        for piece, bounds in session.copy(sql, len(columns), min(_PIECE_BYTES, self._batch_bytes(split))):
+        sql = source.sql(columns, split_conditions(source, split))
+        size = min(_PIECE_BYTES, self.batch_size(split).nbytes)
+        for piece, bounds in session.copy(sql, len(columns), size):
             yield native_batch(piece, bounds)
 
-    def _as_arrow(self, session: ReadSession, split: Split, rows: int | None) -> Iterator[pa.RecordBatch]:
-        """The rows of a split, by COPY; or by a cursor, `rows` at a time."""
-        source = self._known(session)
-        columns = [
-            exp.alias_(selected(source.column(column.name), column), f"c{number}")
-            for number, column in enumerate(source.columns)
-        ]
-        sql = source.select(columns, split_conditions(source, split)).sql("postgres")
-        size = self._batch_bytes(split)
-        with session.stream(sql, size) if rows is None else session.fetch(sql, rows) as batches:
-            for raw in batches:
-                if raw.num_rows:
-                    yield _decoded(raw, source, session.place)
+    def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
+        """By COPY; or by a cursor, under a limit that the sockets of a COPY would run far ahead of."""
+        rows = self._rows_at_once(split)
+        if rows is None:
+            return super().batches(session, sql, split)
+        return cast(ReadSession, session).fetch(sql, rows)
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
-        from spark_channel.connectors.sql.postgresql.feed import postgres_feed
+        if options.slot is not None and options.cursor_column is not None:
+            raise OptionError(
+                "options 'slot' and 'cursorColumn' are two ways to follow a table: give one of them",
+                option="slot",
+            )
+        if options.cursor_column is not None:
+            return super().feed(options)
+        if options.slot is None:
+            raise OptionError(
+                "a PostgreSQL table is read as a stream by logical replication (options 'slot' and 'publication'), "
+                "or by a column that only grows ('cursorColumn')",
+                option="slot",
+            )
+        from spark_channel.connectors.sql.postgresql.replication import ReplicationFeed
 
-        return postgres_feed(self, options)
+        return ReplicationFeed(self, options)
 
     def lasts(self, split: Split) -> bool:
         return "snapshot" not in split.params
@@ -160,43 +185,31 @@ class PostgresReader(Reader):
         return self.options.address.parameters.get("host")
 
     @staticmethod
-    def _enter(session: Session, snapshot: str | None) -> None:
+    def _enter(session: PgSession, snapshot: str | None) -> None:
         session.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if snapshot is not None:
             session.rows(f"SET TRANSACTION SNAPSHOT {literal(snapshot).sql('postgres')}")
-
-    def _session(self, purpose: str, *, fresh: bool = False) -> ReadSession:
-        return _reading(ReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
 
     def _copies(self, purpose: str) -> "CopySession":
         from spark_channel.connectors.sql.postgresql.copy_session import CopySession
 
         return _reading(CopySession(self.options, failure=SourceError, purpose=purpose))
 
-    def _known(self, session: ReadSession) -> ReadSource:
-        if self._source is None:
-            self._source = read_source(session, self.options)
-        return self._source
-
     def _rows_at_once(self, split: Split) -> int | None:
-        """What to ask a cursor for under a limit that the sockets of a COPY would run far ahead of."""
-        most = min(self._limit_bytes(split), default=_SOCKET_BYTES)
+        """What to ask a cursor for; None: no limit is so low."""
+        width, limit = int(split.params["row_bytes"]), self.fetch_size
+        in_rows = [] if limit.rows is None else [limit.rows * width]
+        most = min([*in_rows, *([] if limit.nbytes is None else [limit.nbytes])], default=_SOCKET_BYTES)
         if most >= _SOCKET_BYTES:
             return None
-        rows = max(1, most // int(split.params["row_bytes"]))
+        rows = max(1, most // width)
         return rows if self.options.fetch_size is None else min(rows, self.options.fetch_size)
 
-    def _batch_bytes(self, split: Split) -> int:
-        size = _BATCH_BYTES
-        if self.options.fetch_size is not None:
-            size = self.options.fetch_size * int(split.params["row_bytes"])
-        return max(1, min([size, *self._limit_bytes(split)]))
 
-    def _limit_bytes(self, split: Split) -> list[int]:
-        """What a limit in rows, and one in bytes, let into one fetch; [] without a limit."""
-        rows, nbytes = self.fetch_size.rows, self.fetch_size.nbytes
-        in_rows = [] if rows is None else [rows * int(split.params["row_bytes"])]
-        return in_rows if nbytes is None else [*in_rows, nbytes]
+def _declared(source: ReadSource) -> list[PgColumn]:
+    """What is declared of the columns that are read."""
+    found = (source.about(column.name) for column in source.columns)
+    return [column for column in found if isinstance(column, PgColumn)]
 
 
 def _reading(session: AnySession) -> AnySession:
@@ -207,15 +220,3 @@ def _reading(session: AnySession) -> AnySession:
         session.close()
         raise
     return session
-
-
-def _decoded(raw: pa.RecordBatch, source: ReadSource, place: str) -> pa.RecordBatch:
-    try:
-        return decode(raw, source.columns, source.schema)
-    except MisfitError as error:
-        value: Any = "" if error.value is None else f" holds {str(error.value)[:_SHOWN]!r}, which"
-        raise SourceError(
-            f"column {error.column.name!r} ({error.column.typname}) of {source.label} in {place}{value} "
-            f"does not fit {error.column.kind}: {error.why}. Leave the rows out with 'where', or read "
-            f"the column as text with 'customSchema' ({error.column.name} STRING)"
-        ) from None

@@ -7,14 +7,16 @@ transactions behind a slot, and what the consistent point of a new slot says abo
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, cast
 
 import pyarrow as pa
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.cursor import check_same_columns
+from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
+from spark_channel.connectors.sql.postgresql.column_types import read_type
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.pgoutput import (
     ChangeDecoder,
@@ -25,18 +27,17 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
 )
 from spark_channel.connectors.sql.postgresql.read_session import ReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
-from spark_channel.connectors.sql.postgresql.source import ReadSource, read_source
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.sql.postgresql.reader import PostgresReader
 from spark_channel.retry import Retry
 
 __all__ = ["ReplicationFeed"]
 
 _POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
-_BATCH_BYTES = 4 << 20
+_BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
 _CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
 _BUSY = "is active for PID"
@@ -46,7 +47,7 @@ _BUSY_SECONDS = 60.0
 class ReplicationFeed(ChangeFeed):
     """One partition: a slot has one reader. It is made when the feed begins, and dropped with the tunnel."""
 
-    def __init__(self, reader: "PostgresReader", options: FeedOptions) -> None:
+    def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
         assert options.slot is not None
         if options.publication is None:
             raise OptionError(
@@ -64,11 +65,11 @@ class ReplicationFeed(ChangeFeed):
         self._slot = options.slot
         self._publication = options.publication
         with self._session() as session:
-            source = read_source(session, reader.options)
+            source = reader.resolve(session)
             self._shape = self._check(session, source)
             self._label = source.label
             self._columns = source.schema
-            self._key = source.table.key if source.table is not None else ()
+            self._key = cast(PgTable, source.table).key
             self._schema = change_schema(source.schema)
 
     def schema(self) -> pa.Schema:
@@ -96,7 +97,7 @@ class ReplicationFeed(ChangeFeed):
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         start = position(after)
         with self._session() as session:
-            source = read_source(session, self._reader.options)
+            source = self._reader.resolve(session)
             check_same_columns(self._columns, source.schema, source.label)
             self._check_place(session, start)
             most = _most(limit)
@@ -136,7 +137,7 @@ class ReplicationFeed(ChangeFeed):
         return isinstance(error, SourceError) and (is_gone(error) or _BUSY in str(error))
 
     def settle(self, upto: Token) -> None:
-        end = _text(position(upto))
+        end = _lsn(position(upto))
         slot = _quoted(self._slot)
         with self._session() as session:
             # A slot that stands there already refuses to go back.
@@ -174,9 +175,10 @@ class ReplicationFeed(ChangeFeed):
         with self._session() as session:
             self._check_place(session, after)
             _wait_until_free(session, self._slot)
-            with session.stream(self._query("data", upto, None), _BATCH_BYTES) as batches:
-                for batch in batches:
-                    yield from decoder.feed(batch.column(0).to_pylist())
+            for batch in session.stream(
+                self._query("data", upto, None), BatchSize(_BATCH_ROWS, _BATCH_BYTES)
+            ):
+                yield from decoder.feed(batch.column(0).to_pylist())
             yield from decoder.finish()
 
     def _last_of(self, session: ReadSession, start: int, most: int) -> int | None:
@@ -184,7 +186,7 @@ class ReplicationFeed(ChangeFeed):
 
         A slot that was not advanced to `start` yet shows older changes first, and may show nothing else.
         """
-        what = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {_text(start)})::bigint, count(*)::bigint"
+        what = f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE lsn > {_lsn(start)})::bigint, count(*)::bigint"
         while True:
             ((last, shown),) = _peek(session, self._query(what, None, most))
             if last is not None:
@@ -196,13 +198,13 @@ class ReplicationFeed(ChangeFeed):
     def _query(self, what: str, upto: int | None, most: int | None) -> str:
         return (
             f"SELECT {what} FROM pg_logical_slot_peek_binary_changes({_quoted(self._slot)}, "  # noqa: S608 - quoted
-            f"{'NULL' if upto is None else _text(upto)}, {'NULL' if most is None else most}, "
+            f"{'NULL' if upto is None else _lsn(upto)}, {'NULL' if most is None else most}, "
             f"'proto_version', '1', 'publication_names', {_quoted(_identifier(self._publication))})"
         )
 
     def _check(self, session: ReadSession, source: ReadSource) -> TableShape:
         table = source.table
-        if table is None or table.kind != "r":
+        if not isinstance(table, PgTable) or table.kind != "r":
             raise OptionError(
                 f"logical replication follows one plain table, and {source.label} is none", option="dbtable"
             )
@@ -228,7 +230,8 @@ class ReplicationFeed(ChangeFeed):
                 f"ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"
             )
         for column in source.columns:
-            if column.read.is_array:
+            about = cast(PgColumn, source.about(column.name))
+            if read_type(about.base, about.typmod).is_array:
                 raise SchemaError(
                     f"column {column.name!r} of {source.label} is an array, which the change feed does not "
                     "decode: leave it out with option 'columns'"
@@ -300,7 +303,7 @@ def _token(lsn: int) -> Token:
     return {"lsn": lsn_text(lsn)}
 
 
-def _text(lsn: int) -> str:
+def _lsn(lsn: int) -> str:
     return f"'{lsn >> 32:X}/{lsn & 0xFFFFFFFF:X}'::pg_lsn"
 
 

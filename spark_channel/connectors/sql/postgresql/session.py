@@ -1,19 +1,20 @@
 """What every connection to a server has, whichever driver made it; transactions are begun and ended by statements."""
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from sqlglot import exp
 
+from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.script import session_script
+from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
 
-__all__ = ["Session", "literal"]
+__all__ = ["PgSession", "Session", "literal"]
 
 _SETTINGS = {
     "DateStyle": "ISO, YMD",
@@ -26,24 +27,12 @@ _SETTINGS = {
 }
 
 
-class Session(ABC):
-    """One connection, used by one thread. `failure` is the class of what it raises for anything the server refuses."""
+class PgSession(SqlSession):
+    """`failure` is the class of what it raises for anything the server refuses."""
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError]) -> None:
         self.place = options.address.shown
         self._failure = failure
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    @abstractmethod
-    def close(self) -> None:
-        """End the connection, and with it a transaction that is open. Safe twice."""
 
     @property
     @abstractmethod
@@ -51,13 +40,10 @@ class Session(ABC):
         """Whether it was not closed; its server may be gone all the same."""
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        """All rows of a small result; [] for a statement without one."""
         return self._run(sql)
 
-    def value(self, sql: str) -> Any:
-        """The first column of the first row; None when there is none."""
-        rows = self.rows(sql)
-        return rows[0][0] if rows else None
+    def explain(self, error: BaseException) -> ChannelError:
+        return self._failure(explain(error, self.place))
 
     def begin(self) -> None:
         self.rows("BEGIN")
@@ -97,6 +83,10 @@ class Session(ABC):
         for statement in session_script(options, "postgres"):
             self.rows(statement)
         self.rows(exp.select(*calls).sql("postgres"))
+
+
+Session = PgSession
+"""The name that writers use."""
 
 
 def literal(value: str | int | None) -> Node:

@@ -9,9 +9,9 @@ from typing import Literal
 
 import pyarrow as pa
 
-from spark_channel.errors import SchemaError
+from spark_channel.connectors.sql.new_types import declared_as
 
-__all__ = ["Affinity", "affinity", "arrow_type", "is_text_decimal", "sqlite_type"]
+__all__ = ["Affinity", "affinity", "arrow_type", "declared_type", "is_text_decimal", "sqlite_type"]
 
 Affinity = Literal["INTEGER", "TEXT", "BLOB", "REAL", "NUMERIC"]
 
@@ -73,7 +73,7 @@ def affinity(declared: str) -> Affinity:
     return "NUMERIC"
 
 
-def arrow_type(declared: str) -> pa.DataType | None:
+def declared_type(declared: str) -> pa.DataType | None:
     """What a column declared so holds; None where only its values tell (no type, or one unknown)."""
     name, sizes = _split(declared)
     if name in _DECIMALS:
@@ -93,9 +93,35 @@ def arrow_type(declared: str) -> pa.DataType | None:
     return None
 
 
+arrow_type = declared_type
+"""The name that writers use."""
+
+
 def is_text_decimal(declared: str) -> bool:
     """Whether its decimals are kept as text, which compares as text."""
     return _split(declared)[0] in _DECIMALS and affinity(declared) == "TEXT"
+
+
+_CREATED = {
+    pa.bool_(): "BOOLEAN",
+    pa.int8(): "INT1",
+    pa.int16(): "INT2",
+    pa.uint8(): "INT2",
+    pa.int32(): "INT4",
+    pa.uint16(): "INT4",
+    pa.int64(): "BIGINT",
+    pa.uint32(): "BIGINT",
+    pa.uint64(): "DECIMAL_TEXT(20,0)",
+    pa.float16(): "FLOAT4",
+    pa.float32(): "FLOAT4",
+    pa.float64(): "DOUBLE",
+    pa.string(): "TEXT",
+    pa.binary(): "BLOB",
+    pa.date32(): "DATE",
+    TIME: "TIME",
+    LOCAL: "TIMESTAMP",
+    INSTANT: "TIMESTAMPTZ",
+}
 
 
 def sqlite_type(name: str, kind: pa.DataType) -> str:
@@ -106,46 +132,9 @@ def sqlite_type(name: str, kind: pa.DataType) -> str:
     Raises:
         SchemaError: nested types, intervals, and whatever else SQLite cannot hold.
     """
-    fixed = {
-        pa.bool_(): "BOOLEAN",
-        pa.int8(): "INT1",
-        pa.int16(): "INT2",
-        pa.uint8(): "INT2",
-        pa.int32(): "INT4",
-        pa.uint16(): "INT4",
-        pa.int64(): "BIGINT",
-        pa.uint32(): "BIGINT",
-        pa.uint64(): "DECIMAL_TEXT(20,0)",
-        pa.float16(): "FLOAT4",
-        pa.float32(): "FLOAT4",
-        pa.float64(): "DOUBLE",
-    }
-    if kind in fixed:
-        return fixed[kind]
-    if pa.types.is_decimal(kind) and 0 <= kind.scale <= kind.precision <= 38:
-        exact = kind.precision <= (18 if kind.scale == 0 else EXACT_DIGITS)
-        return f"{'DECIMAL' if exact else 'DECIMAL_TEXT'}({kind.precision},{kind.scale})"
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
-        return "TEXT"
-    if (
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or kind == pa.binary_view()
-    ):
-        return "BLOB"
-    if pa.types.is_date(kind):
-        return "DATE"
-    if pa.types.is_time(kind):
-        return "TIME"
-    if pa.types.is_timestamp(kind):
-        return "TIMESTAMP" if kind.tz is None else "TIMESTAMPTZ"
-    if pa.types.is_dictionary(kind):
-        return sqlite_type(name, kind.value_type)
-    if pa.types.is_nested(kind):
-        why = "SQLite holds no nested values; write it as text, with Spark's to_json for one"
-    elif pa.types.is_null(kind):
-        why = "it has no type; cast it to the type it should have"
-    else:
-        why = "SQLite has no such type; cast it to a number or to text"
-    raise SchemaError(f"column {name!r} is {kind}: {why}")
+    return declared_as(name, kind, "SQLite", _CREATED, _created_decimal)
+
+
+def _created_decimal(precision: int, scale: int) -> str | None:
+    exact = precision <= (18 if scale == 0 else EXACT_DIGITS)
+    return f"{'DECIMAL' if exact else 'DECIMAL_TEXT'}({precision},{scale})" if precision <= 38 else None

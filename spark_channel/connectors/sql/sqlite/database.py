@@ -6,19 +6,20 @@ and closing a file in one of them drops the locks (POSIX) that the other holds o
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Literal, Self, cast
+from typing import Any, Literal, cast
 
 import adbc_driver_manager
 import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 
 from spark_channel.connectors.sql.parameters import one_row
+from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 
-__all__ = ["DriverError", "Session", "check_file", "refuses_data"]
+__all__ = ["DriverError", "Session", "SqliteSession", "check_file", "refuses_data"]
 
 DriverError = adbc_driver_manager.Error
 """What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
@@ -28,7 +29,7 @@ _MAGIC = b"SQLite format 3\0"
 _BATCH_ROWS = "adbc.sqlite.query.batch_rows"
 
 
-class Session:
+class SqliteSession(SqlSession):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that SQLite refuses.
@@ -44,7 +45,7 @@ class Session:
         failure: type[ChannelError],
         init: Sequence[str] = (),
     ) -> None:
-        self.path = path
+        self.path, self.place = path, str(path)
         self._failure = failure
         self._lock_timeout = lock_timeout
         self._connection: Any = None
@@ -60,14 +61,6 @@ class Session:
         except BaseException:
             self.close()
             raise
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
 
     def close(self) -> None:
         """End the connection, and with it a transaction that is open. Safe twice."""
@@ -99,16 +92,17 @@ class Session:
             except _FAILURES as error:
                 raise self._failure(self._explain(error)) from error
 
-    @contextmanager
-    def stream(self, sql: str, parameters: Sequence[Any], batch_rows: int) -> Iterator[pa.RecordBatchReader]:
-        """A result as Arrow, in batches of `batch_rows`. Errors come as the driver raises them."""
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         with closing(self._connection.cursor()) as cursor:
-            cursor.adbc_statement.set_options(**{_BATCH_ROWS: str(batch_rows)})
-            cursor.execute(sql, one_row(parameters))
-            yield cursor.fetch_record_batch()
+            try:
+                cursor.adbc_statement.set_options(**{_BATCH_ROWS: str(size.rows)})
+                cursor.execute(sql)
+                with cursor.fetch_record_batch() as batches:
+                    yield from batches
+            except _FAILURES as error:
+                raise self._failure(self._explain(error)) from error
 
     def explain(self, error: BaseException) -> ChannelError:
-        """`error` of the driver as what a user is told."""
         return self._failure(self._explain(error))
 
     def _explain(self, error: BaseException) -> str:
@@ -130,6 +124,10 @@ class Session:
         elif "failed to open" in text or "unable to open" in text:
             hint = "the file or its directory cannot be opened by this user"
         return f"{self.path}: {hint}. SQLite says: {text}" if hint else f"{self.path}: SQLite says: {text}"
+
+
+Session = SqliteSession
+"""The name that writers use."""
 
 
 def refuses_data(error: BaseException) -> bool:

@@ -1,50 +1,25 @@
-"""From SQLite's values to Arrow's: columns are selected so that only values that fit come through.
-
-A value that does not fit stops the statement (the driver takes a column's type from its first rows and trips
-over another one, or the selected expression overflows on purpose); `misfit` then finds it.
-"""
+"""From SQLite's values to Arrow's, exactly."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import cache, partial
-from typing import Any, cast
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import sqlglot
-from sqlglot import exp
 
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.search import first_failure
 from spark_channel.connectors.sql.sqlite.column_types import EXACT_DIGITS, affinity
-from spark_channel.connectors.sql.statements import Node
 
-__all__ = ["MisfitError", "ReadColumn", "decode", "misfit", "raw_type", "sentinel", "value_expression"]
+__all__ = ["SHOWN", "decode", "is_real_decimal", "raw_type"]
 
-_STOP = "abs(-9223372036854775808)"
-_WHOLE = "BETWEEN -9007199254740992 AND 9007199254740992"
-
-
-@dataclass(frozen=True, slots=True)
-class ReadColumn:
-    """One column that is read: SQLite's name and declared type, and the Arrow type it is delivered in."""
-
-    name: str
-    declared: str
-    kind: pa.DataType
-
-
-class MisfitError(Exception):
-    """Row `index` of a batch holds `value` in `column`, which is not of its type."""
-
-    def __init__(self, column: ReadColumn, index: int, value: Any) -> None:
-        super().__init__(column.name)
-        self.column, self.index, self.value = column, index, value
+SHOWN = 80
+"""Letters of a value that a message shows."""
 
 
 def raw_type(about: ReadColumn) -> pa.DataType:
     """The Arrow type in which the driver delivers the column."""
     kind = about.kind
-    if _is_real_decimal(about):
+    if is_real_decimal(about.declared, kind):
         return pa.float64()
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
         return pa.int64()
@@ -55,80 +30,10 @@ def raw_type(about: ReadColumn) -> pa.DataType:
     return pa.string()
 
 
-def _is_real_decimal(about: ReadColumn) -> bool:
+def is_real_decimal(declared: str, kind: pa.DataType) -> bool:
     """Whether SQLite holds the decimals as numbers, few enough of digits to come back from them exactly."""
-    kind = about.kind
-    numbers = affinity(about.declared) not in ("TEXT", "BLOB")
+    numbers = affinity(declared) not in ("TEXT", "BLOB")
     return bool(numbers and pa.types.is_decimal(kind) and kind.precision <= EXACT_DIGITS)
-
-
-def sentinel(about: ReadColumn) -> Node:
-    """A value of the raw type, which stands in the first row so that the driver takes that type."""
-    texts = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "empty_blob", pa.string(): "''"}
-    return _fill(texts[raw_type(about)], exp.column("c"))
-
-
-def value_expression(column: exp.Column, about: ReadColumn) -> Node:
-    """What is selected for `column`: its value, or a failing statement for one that does not fit."""
-    return _fill(_value_template(about), column)
-
-
-def misfit(column: exp.Column, about: ReadColumn) -> Node:
-    """The condition that holds for values whose storage class does not fit."""
-    kind = about.kind
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        text = "typeof(c) NOT IN ('integer', 'null')"
-    elif pa.types.is_floating(kind):
-        text = f"typeof(c) NOT IN ('real', 'integer', 'null') OR (typeof(c) = 'integer' AND NOT c {_WHOLE})"
-    elif _is_real_decimal(about):
-        text = "typeof(c) NOT IN ('real', 'integer', 'null')"
-    elif pa.types.is_binary(kind):
-        text = "typeof(c) NOT IN ('blob', 'null')"
-    elif pa.types.is_string(kind) or pa.types.is_decimal(kind):
-        text = "typeof(c) = 'blob'"
-    else:
-        text = "typeof(c) NOT IN ('text', 'null')"
-    return _fill(text, column)
-
-
-def _value_template(about: ReadColumn) -> str:
-    kind, stored = about.kind, affinity(about.declared)
-    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        return "c"
-    if pa.types.is_floating(kind):
-        if stored == "REAL":
-            return "c"
-        return f"CASE WHEN typeof(c) IN ('real', 'null') OR c {_WHOLE} THEN c ELSE {_STOP} END"
-    if pa.types.is_binary(kind):
-        return f"CASE WHEN c IS NULL OR c >= empty_blob THEN c ELSE {_STOP} END"
-    if _is_real_decimal(about):
-        return "c"
-    if pa.types.is_decimal(kind):
-        return (
-            "CASE typeof(c) WHEN 'text' THEN c WHEN 'integer' THEN CAST(c AS TEXT) "
-            f"WHEN 'real' THEN printf('%!.15g', c) WHEN 'null' THEN NULL ELSE {_STOP} END"
-        )
-    if stored == "TEXT":
-        return f"CASE WHEN c >= empty_blob THEN {_STOP} ELSE c END"
-    if pa.types.is_string(kind):
-        return (
-            "CASE typeof(c) WHEN 'text' THEN c WHEN 'integer' THEN CAST(c AS TEXT) "
-            f"WHEN 'real' THEN printf('%!.17g', c) WHEN 'null' THEN NULL ELSE {_STOP} END"
-        )
-    return f"CASE WHEN c IS NULL OR (c >= '' AND c < empty_blob) THEN c ELSE {_STOP} END"
-
-
-@cache
-def _parsed(text: str) -> Node:
-    return sqlglot.parse_one(text, read="sqlite")
-
-
-def _fill(text: str, column: exp.Column) -> Node:
-    holder = exp.Paren(this=_parsed(text).copy())
-    for place in list(holder.find_all(exp.Column)):
-        # Releases of sqlglot before 27 cannot read x'', and all can write it.
-        place.replace(exp.HexString(this="") if place.name == "empty_blob" else column.copy())
-    return cast(Node, holder.this)
 
 
 def decode(raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
@@ -150,12 +55,14 @@ def _cast(array: pa.Array, about: ReadColumn) -> pa.Array:
         value = (
             array.cast(pa.binary())[index].as_py() if pa.types.is_string(array.type) else array[index].as_py()
         )
-        raise MisfitError(about, index, value) from None
+        shown = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else str(value)
+        what = f"{shown[:SHOWN]!r}, which is not {about.kind}"
+        raise MisfitError(about, what, index=index, value=value) from None
 
 
 def _converter(about: ReadColumn) -> Callable[[pa.Array], pa.Array]:
     kind = about.kind
-    if _is_real_decimal(about):
+    if is_real_decimal(about.declared, kind):
         return partial(_decimal_of_reals, kind=kind)
     if pa.types.is_string(kind):
         return _valid_text

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Reader, WriteContext, Writer, load_reader, load_writer
-from spark_channel.errors import BatchRefusedError, ChannelError, OptionError, SourceError, TargetError
+from spark_channel.errors import BatchRefusedError, OptionError, SourceError, TargetError
 from spark_channel.options import CommitMode
-from spark_channel.testing import reader_conformance, writer_conformance
+from spark_channel.testing import writer_conformance
 from tests.connectors.sql.documented import PLANES, table_rows
 from tests.connectors.sql.odd_names import hold_to_names
 from tests.servers.postgres import PostgresServer
@@ -101,21 +101,6 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Base]:
     server.psql(f"SET lock_timeout = '5s'; DROP SCHEMA {schema} CASCADE")
 
 
-def test_the_reader_keeps_its_contract(base: Base) -> None:
-    base.sql("CREATE TABLE t (id BIGINT, name TEXT)")
-    rows = ", ".join(f"({n}, {'NULL' if n % 7 == 0 else repr(f'n{n % 50}')})" for n in range(500))
-    base.sql(f"INSERT INTO t VALUES {rows}")
-    expected = pa.table(
-        {"id": range(500), "name": [None if n % 7 == 0 else f"n{n % 50}" for n in range(500)]}
-    )
-    reader_conformance(lambda: base.reader(partitionColumn="name"), expected=expected)
-    assert base.read().sort_by("id").equals(expected)
-    reader = base.reader(partitionColumn="id")
-    reader.schema()
-    counts = [sum(batch.num_rows for batch in reader.read(split)) for split in reader.split(4)]
-    assert max(counts) <= 1.3 * min(counts)
-
-
 @pytest.mark.parametrize("commit", ["job", "task"])
 def test_statements_of_a_session_run_where_rows_are_written(base: Base, commit: CommitMode) -> None:
     """Each database has one that shows, and that holds in every later transaction."""
@@ -187,20 +172,6 @@ def test_refused_batches_leave_the_writer_usable(base: Base) -> None:
     task.write(other)
     writer.commit(plan, [task.close()])
     assert sorted(base.read()["id"].to_pylist()) == [1, 2]
-
-
-def test_where_query_and_columns(base: Base) -> None:
-    base.write(ROWS)
-    assert base.read(where="id > 1 AND name IS NULL", columns="id")["id"].to_pylist() == [2]
-    query = f"SELECT id + 1 AS up FROM {base.name('t')}"
-    assert sorted(base.read(None, query=query)["up"].to_pylist()) == [2, 3, 4]
-    assert base.read(partitionColumn="id", lowerBound="2", upperBound="3", advice=4).num_rows == 3
-    for where in ("id = 1; DROP TABLE t", "1 = 1) OR (1 = 1; --", "id = ?"):
-        with pytest.raises(ChannelError):
-            base.read(where=where)
-    with pytest.raises(SourceError):
-        base.read('x"; drop table t; --')
-    assert base.read().num_rows == 3
 
 
 def test_secrets_are_shown_nowhere(base: Base) -> None:

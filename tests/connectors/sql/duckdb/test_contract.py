@@ -38,11 +38,6 @@ def test_the_reader_keeps_its_contract(duck: Duck) -> None:
     )
 
 
-def test_an_empty_table_has_no_splits(duck: Duck) -> None:
-    duck.sql("CREATE TABLE t (id INTEGER)")
-    reader_conformance(duck.reader, expected=pa.table({"id": pa.array([], pa.int32())}))
-
-
 @pytest.mark.parametrize("there", [False, True])
 def test_the_writer_keeps_its_contract(duck: Duck, there: bool) -> None:
     if there:

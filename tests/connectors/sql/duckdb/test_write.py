@@ -1,14 +1,12 @@
 """What a write does to a table that is there, and to rows whose keys are; nothing else happens."""
 
-import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import load_reader, load_writer
-from spark_channel.errors import ChannelError, CommitError, OptionError, SchemaError, TargetError
-from tests.connectors.sql import skewed
+from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
 from tests.connectors.sql.duckdb.conftest import Duck, run_task
 from tests.connectors.sql.odd_names import hold_to_names
 
@@ -164,23 +162,6 @@ def test_columns_meet_by_name(keyed: Duck) -> None:
         keyed.write(pa.table({"name": ["x"]}))
 
 
-@pytest.mark.parametrize(
-    "where", ["id = 1; DROP TABLE t", "1 = 1) OR (1 = 1; --", "id IN (DELETE FROM t)", "nope = 1", "id = ?"]
-)
-def test_where_is_one_condition(keyed: Duck, where: str) -> None:
-    with pytest.raises(ChannelError):
-        keyed.read(where=where)
-    assert len(rows(keyed)) == 2
-
-
-def test_where_columns_and_bounds(keyed: Duck) -> None:
-    assert keyed.read(where="id > 1 and name like 'th%'", columns="name").to_pydict() == {"name": ["three"]}
-    reader = keyed.reader(partitionColumn="id", lowerBound="1", upperBound="3")
-    reader.schema()
-    assert len(reader.split(2)) == 2
-    assert keyed.read(partitionColumn="id", lowerBound="2", upperBound="3", advice=5).num_rows == 2
-
-
 def test_splits_are_even_when_keys_are_not(duck: Duck) -> None:
     duck.sql("CREATE TABLE t AS SELECT range AS id, 1 AS a FROM range(400_000)")
     duck.sql("DELETE FROM t WHERE id BETWEEN 4_000 AND 396_000 AND id % 50 > 0")
@@ -203,26 +184,6 @@ def test_splits_are_even_when_most_rows_are_in_a_hundredth_of_the_row_numbers(du
     assert len(counts) == 8
     assert sum(counts) == duck.sql("SELECT count(*) FROM t WHERE b < 10000 OR b % 9900 = 0")[0][0]
     assert max(counts) <= 1.3 * min(counts), counts
-
-
-def test_any_source_with_skewed_keys_makes_even_splits(duck: Duck) -> None:
-    made = json.dumps([dict(zip(("id", "name", "a", "b"), row, strict=True)) for row in skewed.rows()])
-    shape = '[{"id": "INTEGER", "name": "VARCHAR", "a": "VARCHAR", "b": "INTEGER"}]'
-    duck.sql("CREATE TABLE texts (id INTEGER, name VARCHAR PRIMARY KEY, a VARCHAR, b INTEGER)")
-    duck.sql("INSERT INTO texts SELECT unnest(from_json(?, ?), recursive := true)", made, shape)
-    duck.sql("CREATE TABLE ints AS SELECT id FROM texts")
-    duck.sql("CREATE TABLE pairs AS SELECT a, b, id FROM texts")
-    duck.sql("CREATE VIEW v AS SELECT * FROM texts")
-    assert skewed.uneven(duck.reader) == {}
-
-
-def test_nulls_have_their_own_split(duck: Duck) -> None:
-    duck.sql("CREATE TABLE t AS SELECT CASE WHEN range % 3 > 0 THEN 'k' || range END AS k FROM range(999)")
-    reader = duck.reader(partitionColumn="k")
-    reader.schema()
-    splits = reader.split(4)
-    assert [split.params["kind"] for split in splits] == ["range"] * 4 + ["null"]
-    assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 999
 
 
 @pytest.mark.parametrize("url", ["jdbc:duckdb:{}", "duckdb://{}", "duckdb:{}", "JDBC:DUCKDB:{}"])

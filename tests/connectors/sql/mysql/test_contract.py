@@ -28,11 +28,6 @@ def test_the_reader_keeps_its_contract(shop: Shop) -> None:
     assert shop.server.connections() == 0
 
 
-def test_an_empty_table_has_no_splits(shop: Shop) -> None:
-    shop.sql("CREATE TABLE t (id INT PRIMARY KEY)")
-    reader_conformance(shop.reader, expected=pa.table({"id": pa.array([], pa.int32())}))
-
-
 @pytest.mark.parametrize("there", [False, True])
 @pytest.mark.parametrize("local", [None, "false"])
 def test_the_writer_keeps_its_contract(shop: Shop, there: bool, local: str | None) -> None:

@@ -54,9 +54,9 @@ def test_a_large_table_is_cut_without_a_scan(shop: Shop, monkeypatch: pytest.Mon
     handled = "SELECT variable_value FROM information_schema.session_status WHERE variable_name = 'HANDLER_READ_NEXT'"
     reader = shop.reader()
     reader.schema()
-    with reader._session() as session:
+    with reader.connect("plan") as session:
         before = int(session.value(handled))
-        found = splits.make_splits(session, reader._known(session), reader.options, 4)
+        found = reader.splits(session, 4)
         assert int(session.value(handled)) - before < 10_000, "rows were scanned"
     counts = [sum(batch.num_rows for batch in reader.read(split)) for split in found]
     assert len(counts) == 4

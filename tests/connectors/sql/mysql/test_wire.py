@@ -71,7 +71,7 @@ def _read(
     rows: list[Row], *, piece: int, most_rows: int = 1000, most_bytes: int = 1 << 20
 ) -> list[list[Row]]:
     server = Server(rows, END, piece)
-    found = field_batches(server, "SELECT", server._width, most_rows, most_bytes)
+    found = field_batches(server, "SELECT", most_rows, most_bytes)
     return [list(zip(*(field.to_pylist() for field in fields), strict=True)) for fields in found]
 
 
@@ -107,12 +107,12 @@ def test_a_row_longer_than_a_packet_stands_alone(size: int) -> None:
 def test_an_error_in_the_middle_is_raised_as_pymysql_does() -> None:
     server = Server([(b"a",)], b"\xff\x15\x04#28000no", 1 << 20)
     with pytest.raises(pymysql.err.OperationalError, match="no"):
-        list(field_batches(server, "SELECT", 1, 10, 10))
+        list(field_batches(server, "SELECT", 10, 10))
 
 
 def test_a_connection_that_ends_within_a_row_is_lost() -> None:
     server = Server([(b"abc",)], b"", 1 << 20)
-    batches = field_batches(server, "SELECT", 1, 10, 1 << 20)
+    batches = field_batches(server, "SELECT", 10, 1 << 20)
     with pytest.raises(pymysql.err.OperationalError, match="Lost connection"):
         list(batches)
 
@@ -121,4 +121,4 @@ def test_a_row_whose_fields_end_elsewhere_is_no_row() -> None:
     server = Server([(b"abc", b"d")], END, 1 << 20)
     server._width = 1
     with pytest.raises(AssertionError, match="elsewhere"):
-        list(field_batches(server, "SELECT", 1, 10, 10))
+        list(field_batches(server, "SELECT", 10, 10))

@@ -12,7 +12,6 @@ from spark_channel.connectors import load_reader, load_writer
 from spark_channel.connectors.describe import describe
 from spark_channel.errors import (
     BatchRefusedError,
-    ChannelError,
     CommitError,
     OptionError,
     SchemaError,
@@ -189,27 +188,6 @@ def test_columns_and_keys_are_checked_before_any_task(keyed: Shop) -> None:
     with pytest.raises(TargetError, match="is a view"):
         keyed.write(ROWS, dbtable="v")
     assert keyed.staged() == []
-
-
-@pytest.mark.parametrize(
-    "where", ["id = 1; DROP TABLE t", "1 = 1) OR (1 = 1; --", "nope = 1", "id = ?", "id = @a"]
-)
-def test_where_is_one_condition(keyed: Shop, where: str) -> None:
-    with pytest.raises(ChannelError):
-        keyed.read(where=where)
-    assert len(rows(keyed)) == 2
-
-
-def test_where_columns_and_bounds(keyed: Shop) -> None:
-    assert keyed.read(where="id > 1 and name like 'th%'", columns="name").to_pydict() == {"name": ["three"]}
-    reader = keyed.reader(partitionColumn="id", lowerBound="1", upperBound="3")
-    reader.schema()
-    assert len(reader.split(2)) == 2
-    assert keyed.read(partitionColumn="id", lowerBound="2", upperBound="3", advice=5).num_rows == 2
-    assert keyed.read("(SELECT id * 2 AS d FROM t) s", partitionColumn="d", advice=2)["d"].to_pylist() == [
-        2,
-        6,
-    ]
 
 
 def test_splits_are_even_when_keys_are_not(shop: Shop) -> None:

@@ -29,11 +29,6 @@ def test_the_reader_keeps_the_contract(pg: Pg, source: str) -> None:
     assert pg.server.connections() == 0
 
 
-def test_an_empty_table_keeps_the_contract(pg: Pg) -> None:
-    pg.psql("CREATE TABLE t (id bigint PRIMARY KEY, name text)")
-    reader_conformance(lambda: pg.reader("t"), expected=_people().slice(0, 0))
-
-
 @pytest.mark.parametrize("commit", ["job", "task"])
 @pytest.mark.parametrize("there", [True, False])
 def test_the_writer_keeps_the_contract(pg: Pg, commit: CommitMode, there: bool) -> None:

@@ -43,14 +43,6 @@ _SKEWED = (
 )
 
 
-def test_skewed_keys_make_even_splits(pg: Pg) -> None:
-    pg.psql(_SKEWED)
-    sizes = _sizes(pg)
-    assert sum(sizes) == 100_000
-    assert len(sizes) == 8
-    assert _even(sizes)
-
-
 def test_any_source_with_skewed_keys_makes_even_splits(pg: Pg) -> None:
     values = ", ".join(f"({number}, '{name}', '{a}', {b})" for number, name, a, b in rows())
     pg.psql(
@@ -118,17 +110,6 @@ def test_keys_of_any_type(pg: Pg, key: str, value: str) -> None:
     assert _even(sizes)
 
 
-def test_composite_keys(pg: Pg) -> None:
-    pg.psql(
-        'CREATE TABLE t ("a b" text, n int, v text, PRIMARY KEY ("a b", n));'
-        "INSERT INTO t SELECT 'it''s ' || g % 3, g, 'v' FROM generate_series(1, 10000) g"
-    )
-    sizes = _sizes(pg)
-    assert len(sizes) == 8
-    assert sum(sizes) == 10_000
-    assert _even(sizes)
-
-
 def test_null_keys_have_a_split_of_their_own(pg: Pg) -> None:
     pg.psql(
         "CREATE TABLE t (k int, v text);"
@@ -143,13 +124,6 @@ def test_null_keys_have_a_split_of_their_own(pg: Pg) -> None:
     assert sum(_sizes(pg, partitionColumn="k", advice=4)) == 10_000
     pg.psql("CREATE INDEX ON t (k)")
     assert sum(_sizes(pg, advice=4)) == 10_000  # the index alone makes it a key
-
-
-def test_a_value_that_most_rows_have_stays_whole(pg: Pg) -> None:
-    pg.psql("CREATE TABLE t AS SELECT CASE WHEN g < 900 THEN 5 ELSE g END k FROM generate_series(1, 1000) g")
-    sizes = _sizes(pg, partitionColumn="k", advice=8)
-    assert sum(sizes) == 1000
-    assert all(sizes)
 
 
 def test_views_and_queries_are_one_split_until_a_key_is_named(pg: Pg) -> None:
@@ -183,14 +157,6 @@ def test_partitioned_and_empty_tables(pg: Pg) -> None:
     sizes = _sizes(pg)
     assert sum(sizes) == 9999
     assert _even(sizes)
-
-
-def test_bounds_are_a_stride_and_filter_nothing(pg: Pg) -> None:
-    pg.psql("CREATE TABLE t AS SELECT g AS k, date '2024-01-01' + g AS d FROM generate_series(-50, 149) g")
-    sizes = _sizes(pg, partitionColumn="k", lowerBound="0", upperBound="100", advice=4)
-    assert sizes == [75, 25, 25, 75]
-    sizes = _sizes(pg, partitionColumn="d", lowerBound="2024-01-01", upperBound="2024-04-10", advice=4)
-    assert sizes == [75, 25, 25, 75]
 
 
 def test_a_snapshot_ties_all_splits_together(pg: Pg) -> None:

@@ -9,8 +9,7 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
-from spark_channel.connectors.sql.sqlite import feed as feed_module
-from spark_channel.connectors.sql.sqlite.feed import SqliteFeed
+from spark_channel.connectors.sql.cursor_feed import CursorFeed, CursorLook
 from spark_channel.connectors.sql.sqlite.reader import SqliteReader
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.testing import VirtualClock
@@ -51,11 +50,11 @@ def _has_series() -> bool:
 
 def feed_of(
     path: Path, column: str = "id", *, clock: VirtualClock | None = None, **options: Any
-) -> SqliteFeed:
+) -> CursorFeed:
     late = options.pop("late", None)
     reader, _ = load_reader({"path": str(path), "dbtable": "orders", **options})
     assert isinstance(reader, SqliteReader)
-    return SqliteFeed(reader, FeedOptions(cursor_column=column, late_seconds=late), clock=clock)
+    return CursorFeed(reader, FeedOptions(cursor_column=column, late_seconds=late), clock=clock)
 
 
 def ids(feed: ChangeFeed, after: Any, upto: Any) -> list[int]:
@@ -97,13 +96,13 @@ def test_a_range_costs_what_is_in_it_and_not_what_is_behind_it(
     """With a backlog of millions, counting it for each micro-batch would be most of the work."""
     feed = feed_of(shop)
     counted: list[int] = []
-    count = feed_module._Look.rows
+    count = CursorLook.rows
 
-    def rows(self: feed_module._Look, within: dict[str, Any]) -> int:
+    def rows(self: CursorLook, within: dict[str, Any]) -> int:
         counted.append(count(self, within))
         return counted[-1]
 
-    monkeypatch.setattr(feed_module._Look, "rows", rows)
+    monkeypatch.setattr(CursorLook, "rows", rows)
     token = feed.earliest()[0]
     for _ in range(3):
         end = feed.latest(token, FeedLimit(rows=10))

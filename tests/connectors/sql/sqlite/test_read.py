@@ -125,14 +125,6 @@ def test_a_query_and_a_subquery_give_their_columns_types(orders: Db) -> None:
 
 
 @pytest.mark.parametrize(
-    "dbtable", ["(SELECT 1) a, (SELECT 2) b", "(SELECT 1) a JOIN t", "(SELECT 1) a WHERE 1", "(t)"]
-)
-def test_a_subquery_is_nothing_but_that(orders: Db, dbtable: str) -> None:
-    with pytest.raises(OptionError, match="subquery"):
-        orders.read(dbtable)
-
-
-@pytest.mark.parametrize(
     "name", ['x"; drop table t; --', "a.b", "my table", "order", "naïve", "t--", "main.x"]
 )
 def test_a_table_may_have_any_name(db: Db, name: str) -> None:

@@ -79,17 +79,6 @@ def test_splits_are_even_under_a_condition(db: Db) -> None:
     assert sizes(db, 3, where="day = 'new'") == [33, 33, 33]
 
 
-def test_rows_inserted_later_are_in_the_outer_splits(db: Db) -> None:
-    db.sql("CREATE TABLE t (id INTEGER PRIMARY KEY)")
-    db.many("INSERT INTO t VALUES (?)", [(number,) for number in range(100)])
-    reader = db.reader()
-    reader.schema()
-    splits = reader.split(3)
-    db.sql("INSERT INTO t VALUES (-5), (5000)")
-    ids = [id_ for split in splits for batch in reader.read(split) for id_ in batch.column("id").to_pylist()]
-    assert sorted(ids) == [-5, *range(100), 5000]
-
-
 @pytest.mark.parametrize("table", ["t", "v", None], ids=["table", "view", "query"])
 def test_an_empty_source_has_no_splits(db: Db, table: str | None) -> None:
     db.sql("CREATE TABLE t (id INTEGER, v TEXT)")
@@ -99,12 +88,6 @@ def test_an_empty_source_has_no_splits(db: Db, table: str | None) -> None:
     assert reader.schema().names == ["id", "v"]
     assert reader.split(5) == []
     assert db.reader(table, partitionColumn="id", **options).split(5) == []
-
-
-def test_a_condition_that_nothing_meets_has_no_splits(db: Db) -> None:
-    db.sql("CREATE TABLE t (id INTEGER)")
-    db.sql("INSERT INTO t VALUES (1)")
-    assert db.reader(where="id = 2").split(5) == []
 
 
 def test_more_splits_than_rows_are_never_made(db: Db) -> None:
@@ -162,34 +145,6 @@ def test_a_partition_column_alone_gives_equal_splits(db: Db, declared: str, valu
     assert max(counts) <= 1.3 * min(counts)
 
 
-def test_null_keys_have_their_own_split(db: Db) -> None:
-    db.sql("CREATE TABLE t (id INTEGER PRIMARY KEY, k INTEGER)")
-    db.many(
-        "INSERT INTO t VALUES (?, ?)",
-        [(number, None if number % 4 == 0 else number) for number in range(100)],
-    )
-    assert sizes(db, 3, partitionColumn="k") == [25, 25, 25, 25]
-    reader = db.reader(partitionColumn="k")
-    reader.schema()
-    *_, last = reader.split(3)
-    assert {row for batch in reader.read(last) for row in batch.column("k").to_pylist()} == {None}
-    db.sql("UPDATE t SET k = NULL")
-    assert sizes(db, 3, partitionColumn="k") == [100]
-
-
-def test_one_value_that_fills_the_column_is_one_split(db: Db) -> None:
-    db.sql("CREATE TABLE t (k INTEGER)")
-    db.many("INSERT INTO t VALUES (?)", [(7,)] * 30)
-    assert sum(sizes(db, 4, partitionColumn="k")) == 30
-
-
-def test_bounds_are_a_stride_and_filter_nothing(db: Db) -> None:
-    db.sql("CREATE TABLE t (k INTEGER)")
-    db.many("INSERT INTO t VALUES (?)", [(number,) for number in range(-50, 150)] + [(None,)])
-    counts = sizes(db, 4, partitionColumn="k", lowerBound="0", upperBound="100", numPartitions="4")
-    assert counts == [75, 25, 25, 75, 1]
-
-
 def test_a_stride_over_dates_and_timestamps(db: Db) -> None:
     first = dt.date(2024, 1, 1)
     db.sql("CREATE TABLE t (d DATE, ts TIMESTAMP, tz TIMESTAMPTZ)")
@@ -213,13 +168,6 @@ def test_a_stride_needs_a_number_or_a_time(db: Db) -> None:
         with pytest.raises(OptionError, match=message):
             reader.split(2)
     assert sizes(db, 2, partitionColumn="d") == [1]
-
-
-def test_an_unknown_partition_column_is_named(db: Db) -> None:
-    db.sql("CREATE TABLE t (k INTEGER)")
-    db.sql("INSERT INTO t VALUES (1)")
-    with pytest.raises(OptionError, match="'partitionColumn' names 'kk', which is not there; columns: k"):
-        db.reader(partitionColumn="kk").split(2)
 
 
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

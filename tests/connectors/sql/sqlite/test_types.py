@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from spark_channel.connectors.sql.sqlite.column_types import affinity, arrow_type, sqlite_type
+from spark_channel.connectors.sql.sqlite.column_types import affinity, declared_type, sqlite_type
 from spark_channel.connectors.sql.sqlite.encode import WriteColumn, check_fit, encode
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from tests.connectors.sql.documented import PLANES, table_rows
@@ -259,7 +259,7 @@ def test_a_value_that_is_not_of_its_type_is_named(
     ],
 )  # fmt: skip
 def test_declared_types(declared: str, kind: pa.DataType | None) -> None:
-    assert arrow_type(declared) == kind
+    assert declared_type(declared) == kind
 
 
 @pytest.mark.parametrize("declared", [case[2] for case in KEPT] + ["STRING", "POINT", "", "VARBLOB", "x"])
@@ -455,4 +455,4 @@ def test_any_decimal_of_15_digits_comes_back_from_a_real(db: Db, scale: int, dat
 def test_the_name_of_a_type_is_read_as_that_type() -> None:
     for kind, _, declared, _ in KEPT:
         assert sqlite_type("v", kind) == declared
-        assert arrow_type(declared) == kind
+        assert declared_type(declared) == kind

@@ -1,0 +1,61 @@
+"""What a database says of its tables and columns, and how a column is read."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql import statements
+
+__all__ = ["Column", "MisfitError", "ReadColumn", "Table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column as the database declares it. `generated`: computed by the database, never written."""
+
+    name: str
+    declared: str
+    not_null: bool = False
+    has_default: bool = False
+    generated: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table or view. `unique` are the column sets that are held unique, the primary key first."""
+
+    schema: str
+    name: str
+    columns: tuple[Column, ...] = ()
+    is_view: bool = False
+    unique: tuple[tuple[str, ...], ...] = ()
+    primary: tuple[str, ...] = ()
+
+    @property
+    def source(self) -> statements.Source:
+        """The table in a statement that sqlglot builds."""
+        return statements.named_table((self.schema, self.name) if self.schema else (self.name,))
+
+    @property
+    def label(self) -> str:
+        """The table, for people."""
+        return f"{self.schema}.{self.name}" if self.schema else self.name
+
+
+@dataclass(frozen=True, slots=True)
+class ReadColumn:
+    """One column that is read: its name and declared type, the Arrow type it is delivered in, what is selected."""
+
+    name: str
+    declared: str
+    kind: pa.DataType
+    expression: str
+
+
+class MisfitError(Exception):
+    """A batch holds `what` in `column`, which its type cannot carry. `index` is the row, where it is known."""
+
+    def __init__(self, column: ReadColumn, what: str, *, index: int | None = None, value: Any = None) -> None:
+        super().__init__(column.name)
+        self.column, self.what, self.index, self.value = column, what, index, value

@@ -1,0 +1,191 @@
+"""What one database's SQL is like: the part of a connector that is text and types, and holds no connection.
+
+A new database subclasses `Dialect` and `Session`, and names both in a subclass of `SqlReader`. What has a default here
+is standard SQL; override what the database says in another way, or can do faster.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import Node
+
+__all__ = ["Dialect"]
+
+
+class Dialect(ABC):
+    """Plain data, pickled with its reader. Methods that take a session ask the database through it, and keep nothing.
+
+    Column texts are made by `ReadSource.column`: quoted and qualified.
+    """
+
+    product: ClassVar[str]
+    """The database's name, for messages."""
+    sql: str = ""
+    """sqlglot's name of the SQL in which users write `query` and `where`; "" is standard SQL."""
+    alias: ClassVar[str | None] = None
+    """The name of a table in FROM; None = its own name, which conditions of users may name too."""
+    row_values: ClassVar[bool] = False
+    """Whether (a, b) >= (1, 2) can use an index."""
+    late_seconds: ClassVar[float] = 10.0
+    """How long after a higher id a lower one may be committed, where many sessions write at once."""
+    moves_rows: ClassVar[bool] = False
+    """Whether a write moves rows from one split into another; a feed then cuts its base by the cursor."""
+
+    batch_rows: ClassVar[int] = 65_536
+    cuts_by_bytes: ClassVar[bool] = False
+    """Whether `Session.stream` keeps to a batch's bytes by itself, without an estimate of how many rows they are."""
+    batch_bytes: ClassVar[int] = 8 << 20
+
+    # Names and values
+
+    def quoted(self, name: str) -> str:
+        """A name in a statement."""
+        return '"' + name.replace('"', '""') + '"'
+
+    def literal(self, value: Any, column: Column | None) -> str:
+        """A value that is compared with `column`; None for a column that the table does not declare (a row's number).
+
+        Takes what `quantiles` and `cursor_text` return, and the bounds that `bound` makes.
+        """
+        if isinstance(value, str):
+            return "'" + value.replace("'", "''") + "'"
+        if isinstance(value, bytes):
+            return f"X'{value.hex()}'"
+        return self.literal(str(value), column) if isinstance(value, date) else str(value)
+
+    def bound(self, value: int | date | datetime, column: Column) -> Any:
+        """A bound of JDBC's stride over `column` as `literal` takes it.
+
+        Raises:
+            OptionError: the column holds values of its type in a form without their order.
+        """
+        if isinstance(value, datetime):
+            return value.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
+        return value.isoformat() if isinstance(value, date) else value
+
+    def same_name(self, name: str, names: Sequence[str]) -> str | None:
+        """The one of `names` that the database takes `name` for: the exact one, else one that differs in case only."""
+        if name in names:
+            return name
+        return next((each for each in names if each.lower() == name.lower()), None)
+
+    def limited(self, query: str, rows: int, after: int = 0) -> str:
+        """`query` for its first `rows` rows behind `after` others."""
+        return f"{query} LIMIT {rows} OFFSET {after}" if after else f"{query} LIMIT {rows}"
+
+    # The catalog
+
+    @abstractmethod
+    def find_table(self, session: Session, text: str) -> Table | None:
+        """The table or view that `dbtable` names, the whole text as a name first; None when there is none."""
+
+    @abstractmethod
+    def table_names(self, session: Session) -> list[str]:
+        """Some names of tables and views that there are, for messages."""
+
+    @abstractmethod
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        """The columns of the result of `query`, a SELECT; should cost no scan."""
+
+    # Types
+
+    @abstractmethod
+    def arrow_type(self, column: Column) -> pa.DataType | None:
+        """What a column is read as; None where its declaration does not tell.
+
+        Raises:
+            SchemaError: a type that Spark cannot hold; names the column and says what to do.
+        """
+
+    def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        """What is selected to read `text`, a column, as `kind`."""
+        return text
+
+    def types(
+        self, session: Session, columns: Sequence[tuple[Column, str]], origin: str
+    ) -> list[pa.DataType | None]:
+        """The types of columns, given with their texts, by their declarations.
+
+        A database whose declarations do not tell may look at rows: `origin` is FROM and what follows.
+        """
+        return [self.arrow_type(column) for column, _ in columns]
+
+    def decode(self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
+        """A batch as `Session.stream` brought it, in the types of `schema`, exactly.
+
+        Raises:
+            MisfitError: a value that its column's type cannot hold.
+        """
+        arrays = []
+        for array, column in zip(raw.columns, columns, strict=True):
+            try:
+                arrays.append(array if array.type.equals(column.kind) else array.cast(column.kind))
+            except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+                raise MisfitError(column, f"a value that is not {column.kind} ({error})") from None
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+    def misfit_advice(self, column: ReadColumn) -> str:
+        """What to do about a value that does not fit."""
+        return (
+            f"Name another type with 'customSchema' (such as {column.name} STRING), leave those rows out with 'where', "
+            "or convert the column with 'query'"
+        )
+
+    # What a read asks
+
+    def statement(self, columns: Sequence[ReadColumn], origin: str) -> str:
+        """The SELECT of a split, whose result `decode` takes; `origin` is FROM and what follows."""
+        return f"SELECT {', '.join(column.expression for column in columns)} {origin}"
+
+    def hidden_column(self, table: Table) -> str | None:
+        """A column that the table does not declare and conditions may name, such as SQLite's rowid."""
+        return None
+
+    def check_condition(self, column: Column, compared: Node) -> None:  # noqa: B027 - optional
+        """Refuse a condition on a column that would not mean what it says; `compared` is the column in its place."""
+
+    def ordered(self, column: Column | None, text: str) -> str:
+        """`text`, a column, as what comparisons with literals and ORDER BY agree on."""
+        return text
+
+    def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        """The type by whose order a column's ranges are made; None = it has no ranges. `read`: as it is read."""
+        return self.arrow_type(column)
+
+    def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        """The type by whose order a column can be followed; None where its values' order is not its type's."""
+        return self.key_type(column, read)
+
+    def is_never_null(self, table: Table, column: Column) -> bool:
+        """Whether the table itself keeps NULL out of the column."""
+        return column.not_null and not table.is_view
+
+    def cursor_text(self, text: str, kind: pa.DataType) -> str:
+        """What is selected so that a cursor value comes as a whole number or a text, which `literal` takes."""
+        plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
+        return text if plain else f"CAST({text} AS VARCHAR(100))"
+
+    def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
+        """Whether a token's value can be what `cursor_text` gave of such a column."""
+        is_integer = kind is not None and pa.types.is_integer(kind)
+        return isinstance(value, int) if is_integer else isinstance(value, str)
+
+    def size(self, text: str) -> str | None:
+        """The bytes of a column of varying width; None = the database cannot tell, so sizes are not estimated."""
+        return f"OCTET_LENGTH({text})"
+
+    def is_passing(self, error: BaseException) -> bool:
+        """Whether `error`, of a session, is of the moment: the connection was lost, or a lock is held."""
+        return False
+
+    # Splits
+
+    def split_key(self, table: Table) -> tuple[str, ...]:
+        """The unique columns, none of them NULL, whose ranges cut the table; () = none."""
+        return table.primary

@@ -1,0 +1,218 @@
+"""MySQL's and MariaDB's SQL: their catalog, and what is selected of each type."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.mysql.column_types import arrow_type, declared_of, parts
+from spark_channel.connectors.sql.mysql.decode import decode_fields, selected
+from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away, quoted
+from spark_channel.connectors.sql.named import name_readings
+from spark_channel.connectors.sql.session import Session
+from spark_channel.errors import SchemaError
+
+__all__ = ["MysqlColumn", "MysqlDialect", "MysqlTable", "name_places", "table_named"]
+
+_ORDERED = frozenset({
+    "tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "date", "datetime", "timestamp", "time", "char",
+    "varchar", "binary", "varbinary", "uuid", "year", "double",
+})  # fmt: skip
+"""Types whose order is that of their comparisons with literals; an enum is ordered by number, compared by text."""
+_UNORDERED = ("enum", "set", "json", "bit", "time")
+"""Read as texts or numbers whose order is not the column's own."""
+_PLAIN_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
+
+Keys = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlColumn(Column):
+    charset: str | None = None
+    collation: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MysqlTable(Table):
+    """`unique` are the column sets that a key holds unique, without NULLs, the primary one first; `loose` those that
+    hold NULLs too.
+    """
+
+    columns: tuple[MysqlColumn, ...] = ()
+    loose: Keys = ()
+    engine: str | None = None
+
+    @property
+    def database(self) -> str:
+        return self.schema
+
+
+class MysqlDialect(Dialect):
+    """`zero_dates`: whether `0000-00-00` is read as NULL."""
+
+    product = "MySQL"
+    sql = "mysql"
+    batch_bytes = 4 << 20
+    cuts_by_bytes = True
+
+    def __init__(self, *, zero_dates: bool = False) -> None:
+        self.zero_dates = zero_dates
+
+    def quoted(self, name: str) -> str:
+        return quoted(name)
+
+    def literal(self, value: Any, column: Column | None) -> str:
+        """Of the column's type: a decimal that is compared with a text is compared as a float."""
+        from pymysql.converters import escape_item
+
+        text = f"X'{value.hex()}'" if isinstance(value, bytes) else str(escape_item(value, "utf8mb4"))
+        if column is None or not isinstance(value, str):
+            return text
+        kind = self.cursor_type(column, None)
+        if kind is None:
+            return text
+        if pa.types.is_decimal(kind):
+            return f"CAST({text} AS DECIMAL({kind.precision},{kind.scale}))"
+        if pa.types.is_date(kind):
+            return f"CAST({text} AS DATE)"
+        return f"CAST({text} AS DATETIME(6))" if pa.types.is_timestamp(kind) else text
+
+    def find_table(self, session: Session, text: str) -> MysqlTable | None:
+        for database, name in name_places(session, text):
+            table = table_named(session, database, name)
+            if table is not None:
+                return table
+        return None
+
+    def table_names(self, session: Session) -> list[str]:
+        rows = session.rows(
+            "SELECT table_name FROM information_schema.tables WHERE table_schema = DATABASE() ORDER BY table_name"
+        )
+        return [str(name) for (name,) in rows]
+
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        """As the result is described. Costs no scan where the server merges the query."""
+        fields = cast(MysqlSession, session).fields(f"SELECT * FROM ({query}) AS `source` LIMIT 0")  # noqa: S608
+        return tuple(Column(str(field.name), declared_of(field)) for field in fields)
+
+    def arrow_type(self, column: Column) -> pa.DataType:
+        return arrow_type(column.name, column.declared)
+
+    def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        name = parts(column.declared)[0]
+        if name in ("date", "datetime", "timestamp") and self.zero_dates:
+            text = f"IF(CAST({text} AS CHAR) LIKE '0000-00-00%', NULL, {text})"
+        if name == "bit":
+            text = f"CAST({text} AS UNSIGNED)"
+        elif name == "float":
+            text = f"({text} + 0e0)"  # as text a float has 6 digits; as a double it has all
+        if pa.types.is_string(kind) and name not in _PLAIN_TEXTS:
+            return f"CAST({text} AS CHAR CHARACTER SET utf8mb4)"
+        return text
+
+    def statement(self, columns: Sequence[ReadColumn], origin: str) -> str:
+        return f"SELECT {', '.join(selected(columns))} {origin}"
+
+    def decode(self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
+        return decode_fields(raw.columns, columns, schema)
+
+    def misfit_advice(self, column: ReadColumn) -> str:
+        return f"{super().misfit_advice(column)}; 'zeroDates' null reads zero dates as NULL"
+
+    def ordered(self, column: Column | None, text: str) -> str:
+        kind = "" if column is None else parts(column.declared)[0]
+        if kind in ("enum", "set", "json"):
+            return f"CAST({text} AS CHAR CHARACTER SET utf8mb4) COLLATE utf8mb4_bin"
+        if kind == "bit":
+            return f"CAST({text} AS UNSIGNED)"
+        return f"({text} + 0e0)" if kind == "float" else text
+
+    def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        if parts(column.declared)[0] in _UNORDERED:
+            return None
+        try:
+            return self.arrow_type(column)
+        except SchemaError:
+            return None
+
+    def cursor_text(self, text: str, kind: pa.DataType) -> str:
+        plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
+        return text if plain else f"CAST({text} AS CHAR)"
+
+    def is_passing(self, error: BaseException) -> bool:
+        return is_away(error)
+
+    def split_key(self, table: Table) -> tuple[str, ...]:
+        """The smallest unique key whose columns can be compared with literals in their own order."""
+        kinds = {column.name: parts(column.declared)[0] for column in table.columns}
+        return next((key for key in table.unique if all(kinds[name] in _ORDERED for name in key)), ())
+
+
+def name_places(session: Session, text: str) -> list[tuple[str, str]]:
+    """(database, name) that `dbtable` may mean: the whole text as a name first, then `database.name`."""
+    here = session.value("SELECT DATABASE()")
+    return [place for place in name_readings(text, "mysql", str(here or "")) if place[0]]
+
+
+def table_named(session: Session, database: str, name: str) -> MysqlTable | None:
+    """The table or view; None when there is none."""
+    there = f"table_schema = {_text(database)} AND table_name = {_text(name)}"
+    rows = session.rows(
+        f"SELECT table_schema, table_name, table_type, engine FROM information_schema.tables WHERE {there}"  # noqa: S608
+    )
+    if not rows:
+        return None
+    columns = _columns(session, there)
+    database, name, kind, engine = (None if each is None else str(each) for each in rows[0])  # type: ignore[assignment]
+    if "VIEW" in str(kind):
+        return MysqlTable(database, name, columns, is_view=True)
+    unique, loose, primary = _keys(session, there)
+    return MysqlTable(database, name, columns, False, unique, primary, loose, engine)
+
+
+def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
+    rows = session.rows(
+        "SELECT column_name, column_type, is_nullable, column_default, extra, character_set_name, collation_name "  # noqa: S608
+        f"FROM information_schema.columns WHERE {there} ORDER BY ordinal_position"
+    )
+    found = []
+    for column, declared, nullable, default, extra, charset, collation in rows:
+        words = str(extra).upper()
+        found.append(
+            MysqlColumn(
+                str(column), str(declared), nullable == "NO",
+                default is not None or "AUTO_INCREMENT" in words or "DEFAULT_GENERATED" in words,
+                "VIRTUAL" in words or "STORED" in words or "PERSISTENT" in words,
+                charset, collation,
+            )
+        )  # fmt: skip
+    return tuple(found)
+
+
+def _keys(session: Session, there: str) -> tuple[Keys, Keys, tuple[str, ...]]:
+    """What is held unique without NULLs and with them, and the primary key."""
+    rows = session.rows(
+        "SELECT index_name, column_name, nullable, sub_part FROM information_schema.statistics "  # noqa: S608
+        f"WHERE {there} AND non_unique = 0 ORDER BY index_name, seq_in_index"
+    )
+    keys: dict[str, list[tuple[str, bool]]] = {}
+    broken = set()
+    for index, column, nullable, part in rows:
+        if column is None or part is not None:
+            broken.add(str(index))  # an expression, or a prefix of a column
+        keys.setdefault(str(index), []).append((str(column), nullable == "YES"))
+    ordered = sorted(
+        (index for index in keys if index not in broken),
+        key=lambda index: (index != "PRIMARY", len(keys[index])),
+    )
+    held: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
+    for index in ordered:
+        held[any(nullable for _, nullable in keys[index])].append(tuple(column for column, _ in keys[index]))
+    return tuple(held[False]), tuple(held[True]), held[False][0] if ordered[:1] == ["PRIMARY"] else ()
+
+
+def _text(value: str) -> str:
+    return MysqlDialect().literal(value, None)

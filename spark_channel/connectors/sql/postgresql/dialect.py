@@ -1,0 +1,103 @@
+"""PostgreSQL's SQL: what is selected of each type, and its values as the server's own texts.
+
+A quoted literal takes the type of the column that it is compared with.
+"""
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.postgresql.catalog import (
+    PgColumn,
+    PgTable,
+    find_table,
+    same_name,
+    table_names,
+)
+from spark_channel.connectors.sql.postgresql.column_types import ReadType, read_type
+from spark_channel.connectors.sql.postgresql.decode import decode, selected
+from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.connectors.sql.postgresql.read_session import ReadSession
+from spark_channel.connectors.sql.session import Session
+
+__all__ = ["PostgresDialect"]
+
+
+class PostgresDialect(Dialect):
+    """See `Dialect`."""
+
+    product = "PostgreSQL"
+    sql = "postgres"
+    alias = "source"  # a table and one of its columns may be called the same
+    row_values = True
+    cuts_by_bytes = True
+
+    def same_name(self, name: str, names: Sequence[str]) -> str | None:
+        return same_name(name, names)
+
+    def find_table(self, session: Session, text: str) -> PgTable | None:
+        return find_table(session, text)
+
+    def table_names(self, session: Session) -> list[str]:
+        return table_names(session)
+
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        """The driver knows most types of a query's columns, and a numeric's size."""
+        schema = cast(ReadSession, session).schema_of(f"SELECT * FROM ({query}) AS source LIMIT 0")  # noqa: S608
+        found = []
+        for field in schema:
+            notes = field.metadata or {}
+            name = notes.get(b"POSTGRESQL:type", b"text").decode()
+            typmod = int(notes.get(b"POSTGRESQL:typmod", b"-1"))
+            found.append(PgColumn(field.name, name, base=name, typmod=typmod))
+        return tuple(found)
+
+    def arrow_type(self, column: Column) -> pa.DataType:
+        return _read_type(column).kind
+
+    def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        return selected(text, column.name, cast(PgColumn, column).base, _read_as(column, kind))
+
+    def decode(self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
+        return decode(raw, columns, schema)
+
+    def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        if cast(PgColumn, column).base == "numeric":
+            return pa.int64()
+        return self.arrow_type(column) if read is None else read.kind
+
+    def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        kind = self.arrow_type(column) if read is None else read.kind
+        return None if _read_as(column, kind).is_shown else kind
+
+    def cursor_text(self, text: str, kind: pa.DataType) -> str:
+        return f"CAST({text} AS text)"
+
+    def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
+        return isinstance(value, str | int)
+
+    def size(self, text: str) -> str:
+        return f"octet_length(CAST({text} AS text))"
+
+    def is_passing(self, error: BaseException) -> bool:
+        return is_gone(error)
+
+    def split_key(self, table: Table) -> tuple[str, ...]:
+        """A unique key, or else the first column of an index, which may be NULL."""
+        assert isinstance(table, PgTable)
+        return table.key or ((table.nullable_key,) if table.nullable_key is not None else ())
+
+
+def _read_type(column: Column) -> ReadType:
+    about = cast(PgColumn, column)
+    return read_type(about.base, about.typmod)
+
+
+def _read_as(column: Column, kind: pa.DataType) -> ReadType:
+    """How the column is read to be of `kind`, which the user may have chosen."""
+    read = _read_type(column)
+    as_text = pa.types.is_string(kind) and not pa.types.is_string(read.kind)
+    return ReadType(pa.string(), "text") if as_text else read

@@ -1,0 +1,138 @@
+"""One reader for every database: a subclass names its dialect, its splitter, and how a session is made."""
+
+from abc import abstractmethod
+from collections.abc import Generator, Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any, ClassVar, cast
+
+import pyarrow as pa
+
+from spark_channel.connectors.contracts import Reader
+from spark_channel.connectors.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.sql.catalog import MisfitError
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.options import SqlReadOptions
+from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.connectors.sql.source import ReadSource, read_source
+from spark_channel.connectors.sql.splits import Splitter, split_conditions
+from spark_channel.errors import ChannelError, SourceError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+
+__all__ = ["SqlReader"]
+
+
+class SqlReader(Reader):
+    """Splits by ranges of a key. A split is one statement, and sees one state of its table."""
+
+    Options: ClassVar[type[ReadOptions]] = SqlReadOptions
+    Splitter: ClassVar[type[Splitter]] = Splitter
+    options: Any
+
+    def __init__(self, options: SqlReadOptions, dialect: Dialect) -> None:
+        super().__init__(options)
+        self.dialect = dialect
+        self._source: ReadSource | None = None
+
+    @abstractmethod
+    def connect(self, purpose: str) -> AbstractContextManager[Session]:
+        """A session of `SourceError`s, which can change nothing where the database offers that.
+
+        `purpose` is "plan" for the driver's questions, "read" for rows, "changes" for a feed's questions.
+        """
+
+    def schema(self) -> pa.Schema:
+        with self.connect("plan") as session:
+            self._source = self.resolve(session)
+        return self._source.schema
+
+    def split(self, advice: int) -> list[Split]:
+        with self.connect("plan") as session:
+            return self.splits(session, max(1, advice))
+
+    def splits(self, session: Session, advice: int) -> list[Split]:
+        """The splits, by a session in whatever transaction they are made in."""
+        return self.Splitter(session, self.known(session), self.options, advice).splits()
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        with self.connect("read") as session:
+            yield from self.rows(session, split)
+
+    def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
+        """The rows of a split through a session that stays open."""
+        source = self.known(session)
+        sql = self.dialect.statement(source.columns, source.behind(split_conditions(source, split)))
+        before = 0
+        try:
+            with closing(cast(Generator[pa.RecordBatch], self.batches(session, sql, split))) as batches:
+                for raw in batches:
+                    if raw.num_rows:
+                        yield self.dialect.decode(raw, source.columns, source.schema)
+                        before += raw.num_rows
+        except MisfitError as error:
+            raise self.misfit(session, source, split, error, before) from None
+        except ChannelError as error:
+            raise self.stopped(session, source, split, error) from error.__cause__
+
+    def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
+        """What the session brings of a split, before it is decoded."""
+        return session.stream(sql, self.batch_size(split))
+
+    def feed(self, options: FeedOptions) -> ChangeFeed:
+        from spark_channel.connectors.sql.cursor_feed import CursorFeed
+
+        return CursorFeed(self, options)
+
+    @contextmanager
+    def looking(self) -> Iterator[tuple[Session, ReadSource]]:
+        """For a feed: a session, and the source as it is now."""
+        with self.connect("changes") as session:
+            yield session, self.resolve(session)
+
+    def resolve(self, session: Session) -> ReadSource:
+        """The source as it is now."""
+        return read_source(session, self.dialect, self.options)
+
+    def known(self, session: Session) -> ReadSource:
+        """The source as it was when the read was planned."""
+        if self._source is None:
+            self._source = self.resolve(session)
+        return self._source
+
+    def misfit(
+        self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
+    ) -> ChannelError:
+        """What a user is told about a value that does not fit, `before` rows of the split after its first."""
+        return self.refused(session, source, error, "")
+
+    def stopped(
+        self, session: Session, source: ReadSource, split: Split, error: ChannelError
+    ) -> ChannelError:
+        """What a user is told about a statement that ended with `error`, which the session has explained."""
+        return error
+
+    def refused(self, session: Session, source: ReadSource, error: MisfitError, where: str) -> SourceError:
+        """That a column holds something, in the row that `where` says."""
+        column = error.column
+        declared = f", declared {column.declared}," if column.declared else ""
+        return SourceError(
+            f"column {column.name!r}{declared} of {source.label} in {session.place}{where} holds {error.what}. "
+            f"{self.dialect.misfit_advice(column)}"
+        )
+
+    def batch_size(self, split: Split) -> BatchSize:
+        """How much to fetch at once: option `fetchsize`, or the dialect's choice, below the limit."""
+        width, most = int(split.params.get("row_bytes") or 0), self.fetch_size
+        rows, nbytes = [self.dialect.batch_rows], [self.dialect.batch_bytes]
+        if self.options.fetch_size is not None:
+            rows = [self.options.fetch_size]
+            nbytes = [self.options.fetch_size * width] if width else nbytes
+        elif width and not self.dialect.cuts_by_bytes:
+            rows.append(self.dialect.batch_bytes // width)
+        if most.rows is not None:
+            rows.append(most.rows)
+            nbytes += [most.rows * width] if width else []
+        if most.nbytes is not None:
+            nbytes.append(most.nbytes)
+            rows += [most.nbytes // width] if width else []
+        return BatchSize(max(1, min(rows)), max(1, min(nbytes)))

@@ -1,0 +1,67 @@
+"""A connection to a database, as reading and writing use it."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import pyarrow as pa
+
+from spark_channel.errors import ChannelError
+
+__all__ = ["BatchSize", "Session"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """How much one batch of a result should hold at most; `nbytes` is kept to about."""
+
+    rows: int
+    nbytes: int
+
+
+class Session(ABC):
+    """One connection, used by one thread; transactions are begun and ended by statements.
+
+    What it raises says what the user can do, and is of the class that it was made with: `SourceError` for a read,
+    `TargetError` for a write.
+    """
+
+    place: str
+    """The database, for messages: a file, or host and port. Without any secret."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection, and with it a transaction that is open. Safe twice, and in the middle of a result."""
+
+    @abstractmethod
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one."""
+
+    def value(self, sql: str) -> Any:
+        """The first column of the first row; None when there is none."""
+        rows = self.rows(sql)
+        return rows[0][0] if rows else None
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        """A result as Arrow, fetched as it is taken. A session that only writes has none.
+
+        A generator: when it is closed early, the server is not made to send the rest.
+
+        Raises:
+            ChannelError: also in the middle of the result.
+        """
+        raise NotImplementedError
+
+    @abstractmethod
+    def explain(self, error: BaseException) -> ChannelError:
+        """`error` of the driver as what a user is told."""

@@ -1,0 +1,170 @@
+"""What a read reads: the table or query, its columns in Arrow's types, and its condition."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.named import custom_kinds, known_name, missing_table, pick_columns
+from spark_channel.connectors.sql.options import SqlReadOptions
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import Node
+from spark_channel.errors import SchemaError, SourceError
+
+__all__ = ["ReadSource", "read_source"]
+
+
+@dataclass(frozen=True)
+class ReadSource:
+    """`columns` are those delivered, `all_columns` those there are. `table` is None for a query.
+
+    `origin` follows FROM, and `name` qualifies its columns.
+    """
+
+    dialect: Dialect
+    origin: str
+    name: str
+    table: Table | None
+    all_columns: tuple[Column, ...]
+    columns: tuple[ReadColumn, ...] = ()
+    condition: str | None = None
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        return pa.schema([pa.field(column.name, column.kind) for column in self.columns])
+
+    @property
+    def label(self) -> str:
+        """The source, for people."""
+        if self.table is None:
+            return "the query"
+        return f"{'view' if self.table.is_view else 'table'} {self.table.label!r}"
+
+    @property
+    def names(self) -> list[str]:
+        return [column.name for column in self.all_columns]
+
+    def column(self, name: str) -> str:
+        """A column in a statement. Qualified: SQLite reads a quoted name without such a column as a text."""
+        return f"{self.dialect.quoted(self.name)}.{self.dialect.quoted(name)}"
+
+    def about(self, name: str) -> Column | None:
+        """What is declared of a column; None for one that is not declared."""
+        return next((column for column in self.all_columns if column.name == name), None)
+
+    def read_as(self, name: str) -> ReadColumn | None:
+        """How a column is read; None when it is not."""
+        return next((column for column in self.columns if column.name == name), None)
+
+    def ordered(self, name: str) -> str:
+        """A column as what its ranges are made of."""
+        return self.dialect.ordered(self.about(name), self.column(name))
+
+    def literal(self, name: str, value: Any) -> str:
+        """A value that is compared with a column."""
+        return self.dialect.literal(value, self.about(name))
+
+    def sql(self, expressions: Sequence[str], conditions: Sequence[str] = ()) -> str:
+        """SELECT of texts that this package made of quoted names and literals, under the user's condition."""
+        return f"SELECT {', '.join(expressions)} {self.behind(conditions)}"
+
+    def behind(self, conditions: Sequence[str] = ()) -> str:
+        """FROM the source under the user's condition and `conditions`."""
+        wanted = [f"({each})" for each in (self.condition, *conditions) if each is not None]
+        return f"FROM {self.origin} WHERE {' AND '.join(wanted)}" if wanted else f"FROM {self.origin}"
+
+
+def read_source(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSource:
+    """Work out what `options` read from the database of `session`.
+
+    Raises:
+        SourceError: no such table. SchemaError: columns that cannot be carried, or told apart.
+        OptionError: `where`, `columns`, `query` or `customSchema` that do not fit the source.
+    """
+    source = _find(session, dialect, options)
+    what = "the query" if options.dbtable is None else repr(options.dbtable)
+    if not source.all_columns:
+        raise SourceError(f"{what} in {session.place} has no columns")
+    twice = sorted({name for name in source.names if source.names.count(name) > 1})
+    if twice:
+        raise SchemaError(
+            f"{what} has two columns of one name: {', '.join(twice)}; give each another name with AS"
+        )
+    picked = pick_columns(source.all_columns, options.columns, dialect.same_name)
+    custom = custom_kinds(options.custom_schema, source.names, dialect.same_name)
+    source = replace(source, condition=_condition(source, options))
+    return replace(source, columns=_read_columns(session, source, picked, custom))
+
+
+def _read_columns(
+    session: Session, source: ReadSource, picked: Sequence[Column], custom: Mapping[str, pa.DataType]
+) -> tuple[ReadColumn, ...]:
+    dialect = source.dialect
+    unchosen = [(each, source.column(each.name)) for each in picked if each.name not in custom]
+    own = dialect.types(session, unchosen, source.behind()) if unchosen else []
+    kinds = {**{each.name: kind for (each, _), kind in zip(unchosen, own, strict=True)}, **custom}
+    found = []
+    for column in picked:
+        kind = kinds[column.name]
+        assert kind is not None, f"{dialect.product} gives column {column.name!r} no type"
+        text = dialect.selected(column, kind, source.column(column.name))
+        found.append(ReadColumn(column.name, column.declared, kind, text))
+    return tuple(found)
+
+
+def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSource:
+    if options.query is not None:
+        return _of_query(session, dialect, statements.query(options.query, dialect.sql, "query"), "source")
+    assert options.dbtable is not None
+    table = dialect.find_table(session, options.dbtable)
+    if table is not None:
+        origin = ".".join(dialect.quoted(part) for part in (table.schema, table.name) if part)
+        if dialect.alias is None:
+            return ReadSource(dialect, origin, table.name, table, table.columns)
+        origin = f"{origin} AS {dialect.quoted(dialect.alias)}"
+        return ReadSource(dialect, origin, dialect.alias, table, table.columns)
+    if options.dbtable.lstrip().startswith("("):
+        found = statements.source_query(options.dbtable, dialect.sql, "dbtable")
+        return _of_query(session, dialect, found.expression.this, found.name)
+    raise missing_table(options.dbtable, dialect.table_names(session), session.place)
+
+
+def _of_query(session: Session, dialect: Dialect, tree: Node, name: str) -> ReadSource:
+    text = tree.sql(dialect.sql)
+    origin = f"({text}) AS {dialect.quoted(name)}"
+    return ReadSource(dialect, origin, name, None, dialect.describe(session, text))
+
+
+def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
+    """The user's condition, its columns spelled as the database does."""
+    if options.where is None:
+        return None
+    dialect, table, names = source.dialect, source.table, source.names
+    hidden = None if table is None else dialect.hidden_column(table)
+    own = {source.name.lower(), (options.dbtable or "").lower().rpartition(".")[2]}
+    own |= set() if table is None else {table.name.lower()}
+
+    def bound(column: exp.Column) -> Node:
+        qualifier, wanted = column.table, column.name
+        if qualifier and qualifier.lower() not in own:
+            wanted = f"{qualifier}.{wanted}"
+        elif hidden is not None and wanted.lower() == hidden:
+            return _node(source, hidden)
+        name = known_name(wanted, names, dialect.same_name, "where")
+        about = source.about(name)
+        assert about is not None
+        dialect.check_condition(about, column)
+        return _node(source, name)
+
+    tree = statements.condition(options.where, dialect.sql, "where")
+    return statements.bind_columns(tree, bound).sql(dialect.sql)
+
+
+def _node(source: ReadSource, name: str) -> exp.Column:
+    return exp.column(statements.identifier(name), table=statements.identifier(source.name))

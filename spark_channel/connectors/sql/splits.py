@@ -1,0 +1,239 @@
+"""How a source is cut into splits of about equal rows, and which rows belong to a split.
+
+A split is all rows, those without a key, or a range of a key: {"kind": "range", "key": names, "lower": values or None,
+"upper": values or None}, at least `lower` and below `upper`. It may be narrowed by a "cursor" (see `cursor.py`).
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.cursor import cursor_conditions
+from spark_channel.connectors.sql.named import known_name
+from spark_channel.connectors.sql.options import SqlReadOptions
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.stride import boundaries, parse_bound
+from spark_channel.errors import OptionError
+from spark_channel.planning import Split
+
+__all__ = ["Key", "Quantiles", "Splitter", "distinct", "row_bytes", "split_conditions"]
+
+_SAMPLE_ROWS = 256
+
+Key = Sequence[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Quantiles:
+    """Inner boundaries of ranges of equal rows; how many rows have a key, and how many have none: None = not known."""
+
+    bounds: list[Key]
+    rows: int | None
+    nulls: int | None
+
+
+class Splitter:
+    """Makes the splits of one source. A database overrides `ranges` and `quantiles` with what it can do faster."""
+
+    def __init__(self, session: Session, source: ReadSource, options: SqlReadOptions, advice: int) -> None:
+        self.session, self.source, self.options, self.advice = session, source, options, advice
+        self.row_bytes = row_bytes(session, source)
+
+    def splits(self) -> list[Split]:
+        """At most about `advice` splits and one of NULLs; [] for a source without rows."""
+        if not self.has_rows():
+            return []
+        if self.options.partition_column is not None:
+            return self._by_column(self.options.partition_column)
+        table = self.source.table
+        return (None if table is None or table.is_view else self.ranges()) or [self.whole()]
+
+    def ranges(self) -> list[Split] | None:
+        """Splits of a table by what its rows are ordered by; None = it has no such thing."""
+        table = self.source.table
+        key = () if table is None else self.source.dialect.split_key(table)
+        return self.stepped(key) if key else None
+
+    def quantiles(self, name: str) -> Quantiles:
+        """About `advice` ranges of equal rows over a column that need be neither unique nor indexed."""
+        source, column = self.source, self.source.ordered(name)
+        total, present = self.session.rows(source.sql(["COUNT(*)", f"COUNT({source.column(name)})"]))[0]
+        parts = min(self.advice, present)
+        places = [present * part // parts + 1 for part in range(parts)] if parts > 1 else []
+        bounds: list[Key] = []
+        if places:
+            ranked = source.sql(
+                [f"{column} AS k", f"ROW_NUMBER() OVER (ORDER BY {column}) AS n"],
+                [f"{source.column(name)} IS NOT NULL"],
+            )
+            wanted = ", ".join(map(str, sorted(set(places))))
+            found = self.session.rows(
+                f"SELECT k FROM ({ranked}) ranked WHERE n IN ({wanted}) ORDER BY n"  # noqa: S608
+            )
+            bounds = distinct([value for (value,) in found])
+        return Quantiles(bounds, present, total - present)
+
+    def stepped(self, key: Sequence[str]) -> list[Split] | None:
+        """Ranges of a unique key, each boundary found by stepping on from the one before."""
+        source = self.source
+        count = int(self.session.value(source.sql(["COUNT(*)"])))
+        parts = max(1, min(self.advice, count))
+        places = [count * part // parts for part in range(1, parts)]
+        columns = [source.column(name) for name in key]
+        found: list[Key] = self._dense(columns, count, places)
+        before = 0
+        for place in () if found else places:
+            conditions = [self.at_least(key, found[-1])] if found else []
+            query = f"{source.sql(columns, conditions)} ORDER BY {', '.join(columns)}"
+            rows = self.session.rows(source.dialect.limited(query, 1, place - before))
+            if not rows:
+                break
+            found.append(list(rows[0]))
+            before = place
+        counts = [end - start for start, end in pairwise([0, *places, count])]
+        return self.cut(key, found, counts)
+
+    def _dense(self, columns: Sequence[str], count: int, places: Sequence[int]) -> list[Key]:
+        """The boundaries of whole numbers without a gap, or []."""
+        if len(columns) != 1 or self.source.condition is not None or not places:
+            return []
+        least, most = self.session.rows(self.source.sql([f"MIN({columns[0]})", f"MAX({columns[0]})"]))[0]
+        whole = isinstance(least, int) and isinstance(most, int) and most - least + 1 == count
+        return [[least + place] for place in places] if whole else []
+
+    def _by_column(self, wanted: str) -> list[Split]:
+        source, options = self.source, self.options
+        name = known_name(wanted, source.names, source.dialect.same_name, "partitionColumn")
+        about = source.about(name)
+        assert about is not None
+        kind = source.dialect.key_type(about, source.read_as(name))
+        if kind is None:
+            raise OptionError(
+                f"option 'partitionColumn' names {name!r}, which is {about.declared}: its values have no ranges",
+                option="partitionColumn", got=name,
+            )  # fmt: skip
+        if options.lower_bound is not None and options.upper_bound is not None:
+            lower = parse_bound(options.lower_bound, kind, "lowerBound")
+            upper = parse_bound(options.upper_bound, kind, "upperBound")
+            steps = boundaries(lower, upper, self.advice)
+            found = Quantiles([[source.dialect.bound(step, about)] for step in steps], None, None)
+        else:
+            found = self.quantiles(name)
+        if found.rows == 0 and found.nulls is None:  # none of the rows that were looked at
+            return [self.whole()]
+        splits = [] if found.rows == 0 else self.cut([name], found.bounds, found.rows)
+        return [*splits, *self.nulls(name, found.nulls)]
+
+    def nulls(self, name: str, rows: int | None) -> list[Split]:
+        """The split of the rows without a key, where there are such."""
+        table, about = self.source.table, self.source.about(name)
+        never = table is not None and about is not None and self.source.dialect.is_never_null(table, about)
+        if never or rows == 0:
+            return []
+        if rows is None and not self.has_rows(f"{self.source.column(name)} IS NULL"):
+            return []
+        return [self._split({"kind": "null", "key": [name]}, rows)]
+
+    def cut(self, key: Sequence[str], bounds: Sequence[Key], rows: int | Sequence[int] | None) -> list[Split]:
+        """The ranges between `bounds`; `rows` are those of all together, or of each."""
+        edges = [None, *(list(bound) for bound in bounds), None]
+        if rows is None or isinstance(rows, int):
+            rows = [-1 if rows is None else max(1, rows // (len(bounds) + 1))] * (len(bounds) + 1)
+        return [
+            self._split(
+                {"kind": "range", "key": list(key), "lower": lower, "upper": upper},
+                each if each >= 0 else None,
+            )
+            for (lower, upper), each in zip(pairwise(edges), rows, strict=False)
+        ]
+
+    def whole(self, rows: int | None = None) -> Split:
+        """One split of all rows."""
+        return self._split({"kind": "all"}, rows)
+
+    def has_rows(self, *conditions: str) -> bool:
+        """Whether a row meets the user's condition and these."""
+        return bool(self.session.rows(self.source.dialect.limited(self.source.sql(["1"], conditions), 1)))
+
+    def at_least(self, key: Sequence[str], bound: Key) -> str:
+        """The condition of rows from `bound` on."""
+        return _compared(self.source, key, bound, ">", ">=")
+
+    def _split(self, params: dict[str, Any], rows: int | None) -> Split:
+        known = rows is not None and self.row_bytes is not None
+        nbytes = rows * self.row_bytes if known else None  # type: ignore[operator]
+        return Split({**params, "row_bytes": self.row_bytes}, rows, nbytes)
+
+
+def distinct(values: Sequence[Any]) -> list[Key]:
+    """Boundaries of ascending values, the first of which is the least: each once, and none below which nothing is.
+
+    Infinities and NaN have no literal in every SQL: such rows belong to the first range, or the last.
+    """
+    found: list[Key] = []
+    for value in values[1:]:
+        odd = isinstance(value, float) and not math.isfinite(value)
+        if not odd and value != (found[-1][0] if found else values[0]):
+            found.append([value])
+    return found
+
+
+def split_conditions(source: ReadSource, split: Split) -> list[str]:
+    """The conditions under which a row belongs to `split`."""
+    within = split.params.get("cursor")
+    return [*_key_conditions(source, split.params), *(cursor_conditions(source, within) if within else ())]
+
+
+def _key_conditions(source: ReadSource, params: Any) -> list[str]:
+    if params["kind"] == "all":
+        return []
+    key = params["key"]
+    if params["kind"] == "null":
+        return [f"{source.column(key[0])} IS NULL"]
+    lower, upper = params["lower"], params["upper"]
+    if lower is None and upper is None:
+        return [f"{source.column(key[0])} IS NOT NULL"]
+    conditions = [] if lower is None else [_compared(source, key, lower, ">", ">=")]
+    return conditions if upper is None else [*conditions, _compared(source, key, upper, "<", "<")]
+
+
+def _compared(source: ReadSource, key: Sequence[str], bound: Key, inner: str, last: str) -> str:
+    """(a, b) >= (x, y), or <; said so that an index is used."""
+    columns = [source.ordered(name) for name in key]
+    values = [source.literal(name, value) for name, value in zip(key, bound, strict=True)]
+    if len(columns) == 1:
+        return f"{columns[0]} {last} {values[0]}"
+    if source.dialect.row_values:
+        return f"({', '.join(columns)}) {last} ({', '.join(values)})"
+    rest = _compared(source, key[1:], bound[1:], inner, last)
+    return f"{columns[0]} {inner}= {values[0]} AND ({columns[0]} {inner} {values[0]} OR ({rest}))"
+
+
+def row_bytes(session: Session, source: ReadSource) -> int | None:
+    """Arrow bytes of a row: fixed widths, and the mean of the others over the first rows; None = not known."""
+    fixed, varying = 0, []
+    for column in source.columns:
+        width = _width(column.kind)
+        fixed += width
+        if not width:
+            size = source.dialect.size(source.column(column.name))
+            if size is None:
+                return None
+            varying.append(f"COALESCE({size}, 0)")
+    if not varying:
+        return max(1, fixed)
+    sample = source.dialect.limited(source.sql([f"{' + '.join(varying)} AS size_of"]), _SAMPLE_ROWS)
+    sizes = [size for (size,) in session.rows(sample)]
+    return max(1, fixed + 4 * len(varying) + (round(sum(sizes) / len(sizes)) if sizes else 0))
+
+
+def _width(kind: pa.DataType) -> int:
+    try:
+        return max(1, int(kind.bit_width) // 8)
+    except ValueError:
+        return 0

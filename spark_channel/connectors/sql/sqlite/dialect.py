@@ -1,0 +1,296 @@
+"""SQLite's SQL: its catalog, and columns selected so that only values that fit come through.
+
+A value that does not fit stops the statement (the driver takes a column's type from its first rows and trips
+over another one, or the selected expression overflows on purpose); `misfit` then finds it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from sqlglot import exp
+
+from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.named import name_readings
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.sqlite.column_types import affinity, declared_type, is_text_decimal
+from spark_channel.connectors.sql.sqlite.decode import decode, is_real_decimal, raw_type
+from spark_channel.connectors.sql.statements import Node
+from spark_channel.errors import OptionError, SchemaError
+
+__all__ = ["SqliteColumn", "SqliteDialect", "SqliteTable", "misfit"]
+
+_ROWIDS = ("rowid", "_rowid_", "oid")
+_SAMPLE_ROWS = 10_000
+"""Rows looked at to type a column that declares no type."""
+_STOP = "abs(-9223372036854775808)"
+_WHOLE = "BETWEEN -9007199254740992 AND 9007199254740992"
+_SENTINELS = {pa.int64(): "0", pa.float64(): "0.0", pa.binary(): "x''", pa.string(): "''"}
+_CLASSES = ("integer", "real", "text", "blob")
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteColumn(Column):
+    key_position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SqliteTable(Table):
+    """`rowid` is a name by which its rowid can be asked for; None for views, tables WITHOUT ROWID, and tables
+    whose columns hide it.
+    """
+
+    columns: tuple[SqliteColumn, ...] = ()
+    rowid: str | None = None
+    without_rowid: bool = False
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+    @property
+    def key(self) -> tuple[str, ...]:
+        """The primary key's columns in their order."""
+        return self.primary
+
+    def rowid_alias(self) -> str | None:
+        """The column that is the rowid itself (INTEGER PRIMARY KEY), which SQLite fills when it is absent."""
+        if len(self.primary) == 1 and not self.without_rowid and not self.is_view:
+            column = next(column for column in self.columns if column.name == self.primary[0])
+            if column.declared.upper() == "INTEGER":
+                return column.name
+        return None
+
+
+class SqliteDialect(Dialect):
+    """See `Dialect`."""
+
+    product = "SQLite"
+    sql = "sqlite"
+    row_values = True
+    late_seconds = 0.0  # one writes at a time, so rows come to light in the order of their ids
+    batch_rows = 16_384
+
+    def literal(self, value: Any, column: Column | None) -> str:
+        if isinstance(value, float):
+            return _real(value)
+        if isinstance(value, str) and "\0" in value:
+            return f"CAST(X'{value.encode().hex()}' AS TEXT)"
+        return super().literal(value, column)
+
+    def bound(self, value: Any, column: Column) -> Any:
+        """As this connector stores such a value."""
+        if is_text_decimal(column.declared):
+            raise OptionError(
+                f"option 'partitionColumn' names {column.name!r}, which keeps its decimals as text: a stride of "
+                "numbers does not fit it. Omit 'lowerBound' and 'upperBound'",
+                option="partitionColumn", got=column.name,
+            )  # fmt: skip
+        found = super().bound(value, column)
+        return found if getattr(value, "tzinfo", None) is None else f"{found}Z"
+
+    def find_table(self, session: Session, text: str) -> SqliteTable | None:
+        for schema, name in name_readings(text, "sqlite", "main"):
+            if schema.lower() in ("main", "temp"):
+                rows = session.rows(
+                    "SELECT schema, name, type, wr FROM pragma_table_list WHERE "  # noqa: S608 - quoted
+                    f"lower(schema) = lower({_text(schema)}) AND lower(name) = lower({_text(name)})"
+                )
+                if rows:
+                    return _described(session, *rows[0])
+        return None
+
+    def table_names(self, session: Session) -> list[str]:
+        rows = session.rows(
+            "SELECT name FROM main.sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite\\_%' "
+            "ESCAPE '\\' ORDER BY name"
+        )
+        return [str(name) for (name,) in rows]
+
+    def describe(self, session: Session, query: str) -> tuple[Column, ...]:
+        """With the types of the columns that the query passes on."""
+        session.rows(f"CREATE TEMP VIEW spark_channel_query AS {query}")
+        try:
+            return _columns(session, "temp", "spark_channel_query")
+        finally:
+            session.rows("DROP VIEW temp.spark_channel_query")
+
+    def arrow_type(self, column: Column) -> pa.DataType | None:
+        return declared_type(column.declared)
+
+    def types(
+        self, session: Session, columns: Sequence[tuple[Column, str]], origin: str
+    ) -> list[pa.DataType | None]:
+        kinds = super().types(session, columns, origin)
+        unknown = [number for number, kind in enumerate(kinds) if kind is None]
+        if not unknown:
+            return kinds
+        sample = ", ".join(f"{columns[number][1]} AS c{number}" for number in unknown)
+        flags = ", ".join(f"max(typeof(c{number}) = '{each}')" for number in unknown for each in _CLASSES)
+        query = f"SELECT {flags} FROM (SELECT {sample} {origin} LIMIT {_SAMPLE_ROWS})"  # noqa: S608 - quoted
+        (seen,) = session.rows(query)
+        for place, number in enumerate(unknown):
+            there = {
+                each for each, flag in zip(_CLASSES, seen[4 * place : 4 * place + 4], strict=True) if flag
+            }
+            kinds[number] = _kind_of_values(columns[number][0].name, there)
+        return kinds
+
+    def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
+        """The value, or a failing statement for one that does not fit."""
+        stored = affinity(column.declared)
+        if pa.types.is_integer(kind) or pa.types.is_boolean(kind) or is_real_decimal(column.declared, kind):
+            return text
+        if pa.types.is_floating(kind):
+            if stored == "REAL":
+                return text
+            return f"CASE WHEN typeof({text}) IN ('real', 'null') OR {text} {_WHOLE} THEN {text} ELSE {_STOP} END"
+        if pa.types.is_binary(kind):
+            return f"CASE WHEN {text} IS NULL OR {text} >= x'' THEN {text} ELSE {_STOP} END"
+        if pa.types.is_decimal(kind) or (pa.types.is_string(kind) and stored != "TEXT"):
+            digits = 15 if pa.types.is_decimal(kind) else 17
+            return (
+                f"CASE typeof({text}) WHEN 'text' THEN {text} WHEN 'integer' THEN CAST({text} AS TEXT) "
+                f"WHEN 'real' THEN printf('%!.{digits}g', {text}) WHEN 'null' THEN NULL ELSE {_STOP} END"
+            )
+        if stored == "TEXT":
+            return f"CASE WHEN {text} >= x'' THEN {_STOP} ELSE {text} END"
+        return f"CASE WHEN {text} IS NULL OR ({text} >= '' AND {text} < x'') THEN {text} ELSE {_STOP} END"
+
+    def statement(self, columns: Sequence[ReadColumn], origin: str) -> str:
+        """A first row gives the driver the columns' types; `SqliteReader` drops it."""
+        first = ", ".join(_SENTINELS[raw_type(column)] for column in columns)
+        return f"SELECT {first} UNION ALL {super().statement(columns, origin)}"
+
+    def decode(self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
+        return decode(raw, columns, schema)
+
+    def hidden_column(self, table: Table) -> str | None:
+        assert isinstance(table, SqliteTable)
+        return table.rowid
+
+    def check_condition(self, column: Column, compared: Node) -> None:
+        if is_text_decimal(column.declared) and not isinstance(compared.parent, exp.Is | exp.Cast):
+            raise OptionError(
+                f"option 'where': column {column.name!r} keeps its decimals as text, which compares as text; "
+                f"write CAST({column.name} AS REAL)",
+                option="where",
+            )
+
+    def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        return declared_type(column.declared) if read is None else read.kind
+
+    def is_never_null(self, table: Table, column: Column) -> bool:
+        assert isinstance(table, SqliteTable)
+        return column.not_null or table.rowid_alias() == column.name
+
+    def cursor_text(self, text: str, kind: pa.DataType) -> str:
+        return text  # as SQLite holds it: numbers as numbers, times as texts
+
+    def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
+        return True
+
+    def size(self, text: str) -> str:
+        return f"length(CAST({text} AS BLOB))"
+
+    def is_passing(self, error: BaseException) -> bool:
+        text = str(error.__cause__ or error)
+        return "is locked" in text or "is busy" in text
+
+    def split_key(self, table: Table) -> tuple[str, ...]:
+        """The rowid, or the key of a table WITHOUT ROWID: rows are in their order, and need no sort."""
+        assert isinstance(table, SqliteTable)
+        if table.without_rowid:
+            return table.primary
+        rowid = table.rowid or table.rowid_alias()
+        return () if rowid is None else (rowid,)
+
+
+def misfit(text: str, column: ReadColumn) -> str:
+    """The condition that holds for values whose storage class does not fit."""
+    kind, stored = column.kind, f"typeof({text})"
+    if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
+        return f"{stored} NOT IN ('integer', 'null')"
+    if pa.types.is_floating(kind):
+        return (
+            f"{stored} NOT IN ('real', 'integer', 'null') OR ({stored} = 'integer' AND NOT {text} {_WHOLE})"
+        )
+    if is_real_decimal(column.declared, kind):
+        return f"{stored} NOT IN ('real', 'integer', 'null')"
+    if pa.types.is_binary(kind):
+        return f"{stored} NOT IN ('blob', 'null')"
+    if pa.types.is_string(kind) or pa.types.is_decimal(kind):
+        return f"{stored} = 'blob'"
+    return f"{stored} NOT IN ('text', 'null')"
+
+
+def _described(session: Session, schema: str, name: str, kind: str, without_rowid: int) -> SqliteTable:
+    columns = _columns(session, schema, name)
+    hidden = {column.name.lower() for column in columns}
+    rowid = next((each for each in _ROWIDS if each not in hidden), None)
+    primary = tuple(
+        name for _, name in sorted((each.key_position, each.name) for each in columns if each.key_position)
+    )
+    return SqliteTable(
+        schema, name, columns, kind == "view", _unique(session, schema, name, primary), primary,
+        rowid if kind == "table" and not without_rowid else None, bool(without_rowid),
+    )  # fmt: skip
+
+
+def _columns(session: Session, schema: str, name: str) -> tuple[SqliteColumn, ...]:
+    rows = session.rows(
+        'SELECT name, type, "notnull", dflt_value IS NOT NULL, hidden, pk '  # noqa: S608 - quoted
+        f"FROM pragma_table_xinfo({_text(name)}, {_text(schema)})"
+    )
+    return tuple(
+        SqliteColumn(
+            str(column), str(declared or ""), bool(not_null), bool(default), hidden in (2, 3), int(key)
+        )
+        for column, declared, not_null, default, hidden, key in rows
+        if hidden != 1
+    )
+
+
+def _unique(
+    session: Session, schema: str, table: str, primary: tuple[str, ...]
+) -> tuple[tuple[str, ...], ...]:
+    found: list[tuple[str, ...]] = [primary] if primary else []
+    rows = session.rows(
+        f'SELECT name FROM pragma_index_list({_text(table)}, {_text(schema)}) WHERE "unique" AND NOT partial'  # noqa: S608
+    )
+    for (index,) in rows:
+        columns = session.rows(f"SELECT name FROM pragma_index_info({_text(index)}, {_text(schema)})")  # noqa: S608
+        if all(name is not None for (name,) in columns):
+            found.append(tuple(str(name) for (name,) in columns))
+    return tuple(found)
+
+
+def _kind_of_values(name: str, classes: set[str]) -> pa.DataType:
+    if classes == {"integer"}:
+        return pa.int64()
+    if classes and classes <= {"integer", "real"}:
+        return pa.float64()
+    if classes == {"blob"}:
+        return pa.binary()
+    if "blob" in classes:
+        others = ", ".join(sorted(classes - {"blob"}))
+        raise SchemaError(
+            f"column {name!r} declares no type, and holds blobs beside {others}: make it one type in a query"
+        )
+    return pa.string()
+
+
+def _text(value: str) -> str:
+    return SqliteDialect().literal(value, None)
+
+
+def _real(value: float) -> str:
+    """Exactly this number: SQLite reads more than 15 digits nearly, and a whole number over a power of two exactly."""
+    if value in (float("inf"), float("-inf")):
+        return "9e999" if value > 0 else "-9e999"
+    whole, over = value.as_integer_ratio()
+    if abs(whole) < 1 << 53 and over < 1 << 62:
+        return f"({whole}.0 / {over}.0)"
+    return repr(value)
