@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.adbc.merge import Merged, placed
+from spark_channel.connectors.sql.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.sql.adbc.plan import AdbcPlan
 from spark_channel.connectors.sql.adbc.session import Session, is_conflict, is_lost
 from spark_channel.connectors.sql.life import SignOfLife
@@ -27,20 +28,21 @@ class AdbcTaskWriter(TaskWriter):
     def __init__(
         self,
         writer: SqlWriter,
+        options: AdbcWriteOptions,
         merged: Callable[[Session, AdbcPlan, pa.Table], Merged],
         plan: AdbcPlan,
         task: int,
         attempt: int,
     ) -> None:
         self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
-        self._merged = merged
+        self._merged, self._batch_rows = merged, options.batch_size
         self._stage: str | None = None
         self._buffer: list[pa.RecordBatch] = []
         self._buffered = 0
         self._tally = Tally(task, attempt)
         self._judging = False
         self._life: SignOfLife | None = None
-        self._session: Any = Session(writer.options, TargetError)
+        self._session: Any = Session(options, TargetError)
         self._claims = writer.claims(self._session, plan.place)
         try:
             self._peek()
@@ -60,7 +62,7 @@ class AdbcTaskWriter(TaskWriter):
                 self._buffer.append(renamed)
                 self._buffered += renamed.num_rows
         self._tally.add(batch)
-        if self._plan.commit == "job" and self._buffered >= self._writer.options.batch_size:
+        if self._plan.commit == "job" and self._buffered >= self._batch_rows:
             self._send()
 
     def flush(self) -> None:

@@ -172,7 +172,7 @@ class AdbcWriter(SqlWriter):
             session.rows(f"DELETE FROM {self.sql(plan)}")  # noqa: S608 - a quoted name
 
     def open_task(self, plan: AdbcPlan, task: int, attempt: int) -> TaskWriter:
-        return AdbcTaskWriter(self, self.merged, plan, task, attempt)
+        return AdbcTaskWriter(self, self.options, self.merged, plan, task, attempt)
 
     def publish_staged(self, session: Session, plan: AdbcPlan, receipts: Sequence[Receipt]) -> None:
         self._make_ready(session, plan)
