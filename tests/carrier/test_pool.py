@@ -413,8 +413,9 @@ def test_two_busy_carriers_of_one_thread_do_not_leave_the_other_idle(made: bool)
         for number in (0, 2):
             start(functools.partial(produce, carriers[number]))
         for number in (0, 2):
-            assert carriers[number]._driver is not None
-            assert carriers[number]._driver.wait(JOIN_SECONDS)
+            driver = carriers[number]._driver
+            assert driver is not None
+            assert driver.wait(JOIN_SECONDS)
         took = time.monotonic() - began
         for carrier in carriers:
             assert carrier.shutdown() is True
