@@ -118,7 +118,8 @@ def test_nothing_is_checkpointed_ahead_of_what_is_processed_nor_processed_before
 def test_what_is_read_ahead_is_read_again_after_a_range_failed(shop: Path) -> None:
     tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100")
     tunnel.create()
-    keeper, ranges, failed = Keeper(), {}, Counter[int]()
+    keeper, failed = Keeper(), Counter[int]()
+    ranges: dict[int, tuple[Any, Any]] = {}
 
     def process(delivery: Delivery) -> None:
         assert ranges.setdefault(delivery.sequence, (delivery.start, delivery.end)) == (
