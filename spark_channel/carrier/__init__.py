@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from spark_channel.carrier.carrier import DataCarrier
     from spark_channel.carrier.consumer import Consumer
     from spark_channel.carrier.driver import ConsumerDriver
+    from spark_channel.carrier.metrics import CarrierMetrics, PoolThreadMetrics
     from spark_channel.carrier.partitioners import Partitioner, RollingPartitioner, ThreadPartitioner
     from spark_channel.carrier.pool import BulkConsumePool
     from spark_channel.carrier.pools import ConsumerPools, consumer_pools
@@ -16,11 +17,13 @@ else:
 
 __all__ = [
     "BulkConsumePool",
+    "CarrierMetrics",
     "Consumer",
     "ConsumerDriver",
     "ConsumerPools",
     "DataCarrier",
     "Partitioner",
+    "PoolThreadMetrics",
     "RollingPartitioner",
     "ThreadPartitioner",
     "consumer_pools",

@@ -6,13 +6,14 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from types import TracebackType
-from typing import Self
+from typing import Literal, Self
 
 import pyarrow as pa
 
 from spark_channel.carrier.consumer import Consumer
 from spark_channel.carrier.doorbell import Doorbell
 from spark_channel.carrier.driver import ConsumerDriver
+from spark_channel.carrier.metrics import CarrierMetrics
 from spark_channel.carrier.partitioners import Partitioner, PartitionerName, named_partitioner
 from spark_channel.carrier.pool import BulkConsumePool
 from spark_channel.carrier.statistics import sum_statistics
@@ -159,9 +160,10 @@ class DataCarrier:
         self,
         consumer: Consumer | Callable[[], Consumer],
         threads: int = 1,
-        linger: float = 0.0,
+        linger: float | Literal["auto"] = 0.0,
         *,
         pool: BulkConsumePool | None = None,
+        priority: int = 0,
     ) -> ConsumerDriver:
         """Have `consumer` called with what arrives and what is there, in threads of its own or in `pool`.
 
@@ -183,6 +185,7 @@ class DataCarrier:
                 consumer,
                 threads=threads,
                 linger=linger,
+                priority=priority,
                 pool=pool,
                 fail=self.fail,
                 clock=self._clock,
@@ -348,6 +351,33 @@ class DataCarrier:
             put_attempts=total.put_attempts - retried[2],
             wait_reader_seconds=total.wait_reader_seconds + waited,
         )
+
+    def metrics(self) -> CarrierMetrics:
+        """Of every queue, and of the present consumer."""
+        with self._lock:
+            driver = self._driver
+        calls, rows, seconds = (0, 0, 0.0) if driver is None else driver.metrics()
+        queues = tuple(channel.statistics() for channel in self._channels)
+        return CarrierMetrics(queues, self.backlog, calls, rows, seconds)
+
+    def resize(
+        self,
+        *,
+        capacity_rows: int | None = None,
+        capacity_bytes: int | None = None,
+        transaction_rows: int | None = None,
+        keep_alive: float | None = None,
+    ) -> None:
+        """`MemoryChannel.resize` of each channel, in turn. Raises what that raises, for the first that cannot;
+        those before it have changed.
+        """
+        for channel in self._channels:
+            channel.resize(
+                capacity_rows=capacity_rows,
+                capacity_bytes=capacity_bytes,
+                transaction_rows=transaction_rows,
+                keep_alive=keep_alive,
+            )
 
     def __repr__(self) -> str:
         state = "failed" if self.error else "ended" if self.ended else "closed" if self.closed else "open"

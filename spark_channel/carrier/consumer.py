@@ -28,6 +28,14 @@ class Consumer(ABC):
     def consume(self, batches: list[pa.RecordBatch]) -> None:
         """Take `batches`, never empty, in the order of their channel. The list is yours to keep."""
 
+    def on_idle(self) -> None:  # noqa: B027 - optional: for one that buffers
+        """Nothing is left to consume: flush what is buffered. Called once after a `consume`, in its thread.
+
+        Not at each short gap: a lull of twice the usual time between two calls is waited for, from 10 ms up to
+        1 s. Where several threads share a channel, it is called as soon as the channel is empty. If it raises,
+        the carrier fails.
+        """
+
     def on_error(self, batches: list[pa.RecordBatch], error: Exception) -> None:
         """`consume` raised `error` over these very `batches`, which no one else will see.
 

@@ -10,12 +10,15 @@ __all__ = ["Doorbell"]
 
 T = TypeVar("T")
 
+_STARVING_SECONDS = 1.0
+
 
 class Doorbell(Generic[T]):
     """A queue of callers, each in it at most once, to be answered when due.
 
     It serves one sleeper with many callers, or many sleepers with one caller. Ringing costs one short
-    lock and wakes one sleeper; a bell that nobody rings costs nothing.
+    lock and wakes one sleeper; a bell that nobody rings costs nothing. Among callers that are due, the highest
+    priority is answered first, but one that has been due for a second comes before all: none starves.
     """
 
     def __init__(self, clock: Clock) -> None:
@@ -23,6 +26,7 @@ class Doorbell(Generic[T]):
         self._rung = threading.Condition(threading.Lock())
         self._due: dict[T, float] = {}
         self._order: list[tuple[float, int, T]] = []
+        self._priorities: dict[T, int] = {}
         self._rings = 0
         self._stopped = False
         self._waited_seconds = 0.0
@@ -53,10 +57,19 @@ class Doorbell(Generic[T]):
             late = None if due is None else self._clock.now() - due
             return None if late is None or late < 0 else late
 
+    def prefer(self, caller: T, priority: int) -> None:
+        """Answer `caller` before those with a lower priority; 0 without."""
+        with self._rung:
+            if priority:
+                self._priorities[caller] = priority
+            else:
+                self._priorities.pop(caller, None)
+
     def forget(self, caller: T) -> None:
         """Leave `caller`'s ring unanswered."""
         with self._rung:
             self._due.pop(caller, None)
+            self._priorities.pop(caller, None)
 
     def stop(self) -> None:
         """Wake everybody: from now on `answer` gives None."""
@@ -74,7 +87,7 @@ class Doorbell(Generic[T]):
                 elif wait > 0:
                     self._clock.wait(self._rung, wait)
                 else:
-                    _, _, caller = heapq.heappop(self._order)
+                    caller = self._first()
                     del self._due[caller]
                     return caller
             return None
@@ -84,6 +97,28 @@ class Doorbell(Generic[T]):
         with self._rung:
             under_way = self._sleepers * self._clock.now() - self._sleepers_since
             return self._waited_seconds + under_way
+
+    def _first(self) -> T:
+        """The caller to answer; there is one that is due."""
+        now = self._clock.now()
+        if not self._priorities:
+            return heapq.heappop(self._order)[2]
+        oldest = self._order[0]
+        if now - oldest[0] >= _STARVING_SECONDS:
+            return heapq.heappop(self._order)[2]
+        places = [
+            place
+            for place, (due, _, caller) in enumerate(self._order)
+            if due <= now and self._due.get(caller) == due
+        ]
+        place = min(
+            places, key=lambda each: (-self._priorities.get(self._order[each][2], 0), self._order[each][:2])
+        )
+        caller = self._order[place][2]
+        self._order[place] = self._order[-1]
+        self._order.pop()
+        heapq.heapify(self._order)
+        return caller
 
     def _next_due(self) -> float | None:
         while self._order:

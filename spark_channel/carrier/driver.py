@@ -3,12 +3,13 @@
 import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from typing import Literal
 
 from spark_channel.carrier.consumer import Consumer
 from spark_channel.carrier.doorbell import Doorbell
 from spark_channel.carrier.lifecycle import Lifecycle
 from spark_channel.carrier.pool import BulkConsumePool
-from spark_channel.carrier.station import Station
+from spark_channel.carrier.station import Idle, Station
 from spark_channel.channel import MemoryChannel
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 
@@ -35,8 +36,10 @@ class ConsumerDriver:
         channels: what to consume.
         consumer: one object for all threads, or a callable that makes one for each. See `Consumer`.
         threads: how many; with `pool` always one, the pool's.
-        linger: seconds that a batch may wait for more, so that `consume` gets fewer and longer lists.
+        linger: seconds that a batch may wait for more, so that `consume` gets fewer and longer lists; "auto":
+            as long as the last `consume` took, 0.2 s at most, so that a cheap call is made at once.
             Ends early when a producer waits for room, or the channels end.
+        priority: in a pool, carriers with a higher one are served first; one that waited for 1 s is next.
         pool: whose thread to use, see there.
         fail: told of errors that the consumer does not handle; the channels fail when None, and when it raises.
         clock: for `linger` and `timeout`; a pool lingers by its own.
@@ -48,7 +51,8 @@ class ConsumerDriver:
         consumer: Consumer | Callable[[], Consumer],
         *,
         threads: int = 1,
-        linger: float = 0.0,
+        linger: float | Literal["auto"] = 0.0,
+        priority: int = 0,
         pool: BulkConsumePool | None = None,
         fail: Callable[[BaseException], None] | None = None,
         clock: Clock | None = None,
@@ -61,18 +65,19 @@ class ConsumerDriver:
             raise ValueError(
                 f"threads={threads} and a pool: a pool serves a consumer in one of its own threads"
             )
-        if not linger >= 0:
-            raise ValueError(f"linger={linger!r} is not a number of seconds, 0 or more")
+        if linger != "auto" and not linger >= 0:
+            raise ValueError(f'linger={linger!r} is not a number of seconds, 0 or more, or "auto"')
         if not isinstance(consumer, Consumer) and not callable(consumer):
             raise TypeError(f"a consumer is a Consumer or a callable that makes one, not {consumer!r}")
         self._channels = tuple(channels)
         self._clock = clock or SYSTEM_CLOCK
         self._pool = pool
-        self._linger = linger
         self._told = fail
         self._ended = threading.Condition(threading.Lock())
         self._begun = False
-        self._stations = _deal(self._channels, consumer, threads, linger, self._fail, self._station_over)
+        self._stations = _deal(
+            self._channels, consumer, threads, linger, priority, self._fail, self._station_over, self._clock
+        )
         self._left = len(self._stations)
         self._bells: tuple[Doorbell[Hashable], ...] = ()
         self._threads: tuple[threading.Thread, ...] = ()
@@ -161,7 +166,7 @@ class ConsumerDriver:
 
     def hurry(self) -> None:
         """Consume now what lingers."""
-        if self._linger and self.is_running():
+        if self.is_running():
             for station in self._stations:
                 station.hurry()
 
@@ -177,6 +182,11 @@ class ConsumerDriver:
         with self._ended:
             bells = self._bells
         return sum(bell.waited_seconds() for bell in bells)
+
+    def metrics(self) -> tuple[int, int, float]:
+        """Calls of `consume`, their rows, and the seconds that they took, over all threads."""
+        each = [station.metrics() for station in self._stations]
+        return sum(m[0] for m in each), sum(m[1] for m in each), sum(m[2] for m in each)
 
     def _stop(self) -> None:
         for station in self._stations:
@@ -204,8 +214,9 @@ class ConsumerDriver:
 def _run(station: Station, bell: Doorbell[Hashable]) -> None:
     try:
         if station.enter():
-            while bell.answer() is not None and station.serve():
-                pass
+            while (key := bell.answer()) is not None:
+                if not (station.idle() if isinstance(key, Idle) else station.serve()):
+                    break
     finally:
         station.leave()
 
@@ -214,9 +225,11 @@ def _deal(
     channels: Sequence[MemoryChannel],
     consumer: Consumer | Callable[[], Consumer],
     threads: int,
-    linger: float,
+    linger: float | Literal["auto"],
+    priority: int,
     fail: Callable[[BaseException], None],
     over: Callable[[], None],
+    clock: Clock,
 ) -> list[Station]:
     """One station per thread: channels in turn to the threads, or threads in turn to the channels."""
     if isinstance(consumer, Consumer):
@@ -231,5 +244,16 @@ def _deal(
         else:
             place = number % len(channels)
             mine, peers = [channels[place]], len(range(place, threads, len(channels)))
-        stations.append(Station(mine, lifecycle, peers=peers, linger=linger, fail=fail, over=over))
+        stations.append(
+            Station(
+                mine,
+                lifecycle,
+                peers=peers,
+                linger=linger,
+                priority=priority,
+                fail=fail,
+                over=over,
+                clock=clock,
+            )
+        )
     return stations

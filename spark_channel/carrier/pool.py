@@ -6,7 +6,8 @@ from types import TracebackType
 from typing import Self
 
 from spark_channel.carrier.doorbell import Doorbell
-from spark_channel.carrier.station import Station
+from spark_channel.carrier.metrics import PoolThreadMetrics
+from spark_channel.carrier.station import Idle, Station
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import FlowError
 
@@ -65,6 +66,10 @@ class BulkConsumePool:
     def carriers(self) -> list[int]:
         """How many carriers each thread serves."""
         return [worker.load()[1] for worker in self._workers]
+
+    def metrics(self) -> list[PoolThreadMetrics]:
+        """Of each thread: what it serves, what waits for it, and how busy it was."""
+        return [worker.metrics() for worker in self._workers]
 
     def add(self, station: Station) -> None:
         """Serve `station` from now on. Raises `FlowError` when the pool is closed."""
@@ -165,6 +170,8 @@ class _Worker:
         self._current: Station | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._busy_seconds = 0.0
+        self._taken = 0
 
     def load(self) -> tuple[int, int]:
         """Rows of backlog, and stations."""
@@ -178,6 +185,8 @@ class _Worker:
 
     def take(self, station: Station) -> None:
         """Serve a station that was another worker's."""
+        with self._changed:
+            self._taken += 1
         self._welcome(station)
         station.move(self._bell)
 
@@ -188,7 +197,13 @@ class _Worker:
                 return False
             del self._stations[station.key]
         self._bell.forget(station)
+        self._bell.forget(Idle(station))
         return True
+
+    def metrics(self) -> PoolThreadMetrics:
+        rows, stations = self.load()
+        with self._changed:
+            return PoolThreadMetrics(self._name, stations, rows, self._busy_seconds, self._taken)
 
     def waiting(self) -> list[Station]:
         """The stations that have waited for a while, since this worker is busy with another one."""
@@ -267,12 +282,17 @@ class _Worker:
                 self._pool.take_from_busy(self)
                 self._look_on()
                 continue
+            idle = isinstance(key, Idle)
             with self._changed:
-                station = self._current = self._stations.get(key)
+                station = self._current = self._stations.get(
+                    key.station.key if isinstance(key, Idle) else key
+                )
             if station is None:
                 continue
             began = self._clock.now()
-            goes_on = station.enter() and station.serve()
+            goes_on = station.idle() if idle else station.enter() and station.serve()
+            with self._changed:
+                self._busy_seconds += self._clock.now() - began
             if not goes_on:
                 self._part(station)
             elif self._clock.now() - began >= _HELP_SECONDS:

@@ -2,6 +2,8 @@
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+from typing import Literal
 
 import pyarrow as pa
 
@@ -9,9 +11,20 @@ from spark_channel.carrier.consumer import Consumer
 from spark_channel.carrier.doorbell import Doorbell
 from spark_channel.carrier.lifecycle import Lifecycle
 from spark_channel.channel import MemoryChannel
+from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import EndOfChannel
 
-__all__ = ["Station"]
+__all__ = ["Idle", "Station"]
+
+_SHORTEST_LULL, _LONGEST_LULL = 0.01, 1.0
+_LONGEST_AUTO = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What a station rings with when it may have nothing left to consume."""
+
+    station: "Station"
 
 
 class Station:
@@ -31,21 +44,31 @@ class Station:
         lifecycle: Lifecycle,
         *,
         peers: int = 1,
-        linger: float = 0.0,
+        linger: float | Literal["auto"] = 0.0,
+        priority: int = 0,
         fail: Callable[[BaseException], None],
         over: Callable[[], None],
+        clock: Clock | None = None,
     ) -> None:
         self.channels = tuple(channels)
         self._lifecycle = lifecycle
         self._peers = peers
-        self._linger = linger
+        self._auto = linger == "auto"
+        self._linger = 0.0 if linger == "auto" else linger
+        self._priority = priority
+        self._gap = _SHORTEST_LULL
+        self._last: float | None = None
+        self._dirty = False
         self._fail = fail
         self._over = over
+        self._clock = clock or SYSTEM_CLOCK
         self._consumer: Consumer | None = None
         self._bell: Doorbell[Hashable] | None = None
         self._lock = threading.Lock()
         self._stopping = False
         self._rows_in_hand = 0
+        self._calls = self._rows = 0
+        self._busy_seconds = 0.0
 
     @property
     def key(self) -> Hashable:
@@ -83,15 +106,20 @@ class Station:
 
     def move(self, bell: Doorbell[Hashable]) -> None:
         """From now on another thread's bell is rung. What was published before is looked at there."""
+        bell.prefer(self.key, self._priority)
         self._bell = bell
         self.hurry()
+        if self._dirty:
+            bell.ring(Idle(self), self._lull())
 
     def open(self, bell: Doorbell[Hashable]) -> None:
         """Listen to the channels, and look at once for what they have."""
         self._bell = bell
+        if self._peers == 1:
+            bell.prefer(self.key, self._priority)
         for channel in self.channels:
             channel.add_listener(self._ring)
-            if self._linger:
+            if self._linger or self._auto:
                 channel.add_block_listener(self.hurry)
         self.hurry()
 
@@ -128,7 +156,32 @@ class Station:
             return False
         if batches and not self._consume(batches):
             return False
+        if batches and not ended and self._wants_idle():
+            self._dirty = True
+            if self._peers > 1:
+                return bool(self.channels[0].backlog) or self.idle()
+            assert self._bell is not None
+            self._bell.forget(Idle(self))  # the lull begins again
+            self._bell.ring(Idle(self), self._lull())
         return not ended
+
+    def idle(self) -> bool:
+        """Call the consumer if nothing has come since its last batches. False: it raised, the carrier has failed."""
+        if not self._dirty or any(channel.backlog for channel in self.channels):
+            return True  # those batches ring, and the lull begins again after them
+        self._dirty = False
+        assert self._consumer is not None
+        try:
+            self._consumer.on_idle()
+        except BaseException as error:
+            self._fail(error)
+            return False
+        return True
+
+    def metrics(self) -> tuple[int, int, float]:
+        """Calls of `consume`, their rows, and the seconds that they took."""
+        with self._lock:
+            return self._calls, self._rows, self._busy_seconds
 
     def leave(self) -> None:
         """Part from channels and consumer; a peer that still sleeps is woken to see the end too."""
@@ -138,6 +191,7 @@ class Station:
             channel.remove_block_listener(self.hurry)
         if self._peers == 1:
             self._bell.forget(self)
+            self._bell.forget(Idle(self))
         else:
             self.hurry()
         try:
@@ -162,8 +216,13 @@ class Station:
 
     def _consume(self, batches: list[pa.RecordBatch]) -> bool:
         assert self._consumer is not None
+        began = self._clock.now()
+        rows = sum(batch.num_rows for batch in batches)
+        if self._last is not None:
+            self._gap = 0.7 * self._gap + 0.3 * (began - self._last)
+        self._last = began
         with self._lock:
-            self._rows_in_hand = sum(batch.num_rows for batch in batches)
+            self._rows_in_hand = rows
         try:
             self._consumer.consume(batches)
         except Exception as error:
@@ -172,9 +231,22 @@ class Station:
             self._fail(error)
             return False
         finally:
+            took = self._clock.now() - began
+            if self._auto:
+                self._linger = min(took, _LONGEST_AUTO)
             with self._lock:
                 self._rows_in_hand = 0
+                self._calls += 1
+                self._rows += rows
+                self._busy_seconds += took
         return True
+
+    def _wants_idle(self) -> bool:
+        assert self._consumer is not None
+        return type(self._consumer).on_idle is not Consumer.on_idle
+
+    def _lull(self) -> float:
+        return min(_LONGEST_LULL, max(_SHORTEST_LULL, 2 * self._gap))
 
     def _tell(self, consumer: Consumer, batches: list[pa.RecordBatch], error: Exception) -> bool:
         try:

@@ -50,7 +50,7 @@ def main() -> None:
 
 def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:
     """py4j logs where in its sockets Ctrl-C has met it: a page that tells nobody anything."""
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt))
+    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt | SystemExit))
 
 
 def _end(why: object, code: int) -> None:

@@ -1,5 +1,6 @@
 """The Spark session of a command: made here, or the one that `spark-submit` has begun."""
 
+import logging
 import os
 import signal
 import threading
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 __all__ = ["parse_conf", "session"]
+
+_log = logging.getLogger(__name__)
 
 
 def parse_conf(texts: Sequence[str]) -> dict[str, str]:
@@ -34,11 +37,19 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+class _Terminated(SystemExit):
+    def __init__(self) -> None:
+        from spark_channel.cli import TERMINATED
+
+        super().__init__(TERMINATED)
+
+    def __str__(self) -> str:
+        return "ended by SIGTERM"
+
+
 def _terminate(_number: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # again: the end is under way
-    from spark_channel.cli import TERMINATED
-
-    raise SystemExit(TERMINATED)
+    raise _Terminated
 
 
 @contextmanager
@@ -68,5 +79,13 @@ def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[Sp
             signal.signal(signal.SIGTERM, _terminate)
     try:
         yield spark
-    finally:
+    except (KeyboardInterrupt, SystemExit):
+        try:
+            spark.stop()
+        except Exception as error:  # the signal came amid a call of the JVM, which ends with this process
+            _log.debug("Spark could not be stopped: %s", error)
+        raise
+    except BaseException:
         spark.stop()
+        raise
+    spark.stop()

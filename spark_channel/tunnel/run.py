@@ -64,8 +64,9 @@ class Run:
         return any(each.stage is Stage.BUSY for each in self.ranges)
 
     def may_read(self) -> bool:
-        """One range is processed and one is ahead of it, while a checkpoint may be on its way."""
-        return len(self.ranges) < 3 and sum(each.stage < Stage.DONE for each in self.ranges) < 2
+        """One range is processed and two are ahead of it, while a checkpoint may be on its way: one that is whole, so
+        that the processor never waits for the planning of the next, and one that is read."""
+        return len(self.ranges) < 4 and sum(each.stage < Stage.DONE for each in self.ranges) < 3
 
     def next_to_fix(self) -> RangeRead | None:
         """The range whose end the store should know next, and takes now."""

@@ -8,11 +8,12 @@ medians over runs that alternate.
 import queue
 import statistics
 import threading
+import time
 from collections.abc import Callable
 
 import pyarrow as pa
 
-from spark_channel.carrier import Consumer, DataCarrier
+from spark_channel.carrier import BulkConsumePool, Consumer, DataCarrier
 from spark_channel.carrier.partitioners import PartitionerName
 from tests.benchmarks.bench_channel import BATCH_ROWS, batch
 from tests.benchmarks.harness import Row, alternate
@@ -77,6 +78,36 @@ def through_queue(producers: int) -> None:
     assert rows[0] == BATCHES * BATCH_ROWS
 
 
+class Slow(Consumer):
+    """Takes 0.1 s for each call."""
+
+    def consume(self, batches: list[pa.RecordBatch]) -> None:
+        time.sleep(0.1)
+
+
+def busy_pair() -> Row:
+    """Two carriers of 1.5 s of work each, which came to the same thread of two; the other thread's are idle."""
+
+    def produce(carrier: DataCarrier) -> None:
+        for number in range(15):
+            carrier.produce(SAMPLE[number % len(SAMPLE)])
+
+    with BulkConsumePool(2) as pool:
+        carriers = [DataCarrier(capacity_rows=BATCH_ROWS) for _ in range(4)]
+        for carrier in carriers:
+            carrier.consume(Slow(), pool=pool)
+        began = time.perf_counter()
+        threads = [threading.Thread(target=produce, args=(carriers[number],)) for number in (0, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        for carrier in carriers:
+            carrier.shutdown()
+        took = time.perf_counter() - began
+    return Row("two busy carriers of 1.5 s each in a pool of two", took, "<= 2.0", "s")
+
+
 def growth(partitioner: PartitionerName, fewer: int, more: int) -> Row:
     slow, fast = alternate(
         lambda: through_carrier(fewer, partitioner), lambda: through_carrier(more, partitioner), PAIRS
@@ -107,4 +138,5 @@ def main() -> list[Row]:
     return [
         *(growth(partitioner, *pair) for partitioner in partitioners for pair in pairs),
         *(against_queue(producers) for producers in (1, 2, 4, 8)),
+        busy_pair(),
     ]

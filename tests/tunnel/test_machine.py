@@ -86,10 +86,17 @@ class TunnelMachine(RuleBasedStateMachine):
         self.world.dial(*dials[number % len(dials)], fails=fails)
 
     @precondition(lambda self: any(client.pipelines for client in self.living()))
-    @rule(number=st.integers(0, 9), saves=st.booleans())
-    def work(self, number: int, saves: bool) -> None:
+    @rule(
+        number=st.integers(0, 9), saves=st.booleans(), ahead=st.integers(0, 4),
+        parks=st.sampled_from([False, False, False, True]),
+    )  # fmt: skip
+    def work(self, number: int, saves: bool, ahead: int, parks: bool) -> None:
         runs = [(client, key) for client in self.living() for key in client.pipelines]
-        self.world.work(*runs[number % len(runs)], saves=saves)
+        self.world.work(*runs[number % len(runs)], saves=saves, ahead=ahead, parks=parks)
+
+    @rule()
+    def resume(self) -> None:
+        self.world.resume()
 
     @rule(chance=st.randoms(use_true_random=False), gone=st.booleans())
     def the_network_heals(self, chance: random.Random, gone: bool) -> None:

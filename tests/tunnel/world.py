@@ -73,6 +73,7 @@ class World:
         self.seen: dict[str, set[int]] = {key: set() for key in self.store.channels}
         self.open_at: dict[tuple[str, int], str] = {}
         self.asked_back = 0
+        self.names: dict[tuple[str, int], int] = {}
         self._ids = itertools.count()
 
     # --- the store ---
@@ -130,8 +131,14 @@ class World:
         client.dials.remove(key)
         self._do(client, client.connects.dial_failed(key) if fails else client.connects.dialled(key))
 
-    def work(self, client: SimulatedClient, key: str, *, saves: bool = True) -> None:
-        """Read the next range, and move the checkpoint past it unless the client dies between the two."""
+    def work(
+        self, client: SimulatedClient, key: str, *, saves: bool = True, ahead: int = 0, parks: bool = False
+    ) -> None:
+        """Read the next range, and move the checkpoint past it unless the client dies between the two.
+
+        `ahead`: rows of the range after it, whose end is kept, and which is processed, before that checkpoint is taken.
+        `parks`: the range fails for good.
+        """
         pipeline = client.pipelines[key]
         if pipeline.stopping or pipeline.at >= self.records:
             del client.pipelines[key]
@@ -144,13 +151,34 @@ class World:
             pending = self.store.channels[key].pending
             assert pending is not None
             end = pending["at"]
+            if parks:
+                self._write(desk.park(self.store, client.id, key, pipeline.sequence, "why"))
+                del client.pipelines[key]
+                self._do(client, client.connects.ended(key, finished=False))
+                return
+            self._name(key, pipeline.sequence, end)
             self.seen[key].update(range(pipeline.at, end))
+            if ahead and end < self.records:
+                wanted = {"at": min(self.records, end + ahead)}
+                self._write(desk.hand_out(self.store, client.id, key, pipeline.sequence + 1, wanted))
+                after = self.store.channels[key].after
+                assert after is not None
+                self._name(key, pipeline.sequence + 1, after["at"])
+                self.seen[key].update(range(end, after["at"]))
             if saves:
                 self._write(desk.checkpoint(self.store, client.id, key, pipeline.sequence, {"at": end}))
                 pipeline.at, pipeline.sequence = end, pipeline.sequence + 1
         except ChannelLostError:
             del client.pipelines[key]
             self._do(client, client.connects.ended(key, finished=False))
+
+    def resume(self) -> None:
+        for key in list(self.store.channels):
+            self._write(desk.resume(self.store, key))
+
+    def _name(self, key: str, sequence: int, end: int) -> None:
+        """A range that was processed ends where it ends, whoever processes it again."""
+        assert self.names.setdefault((key, sequence), end) == end
 
     def crash(self, client: SimulatedClient) -> None:
         client.alive = False
@@ -248,6 +276,7 @@ class World:
             assert running == client.pipelines.keys()
 
     def finish(self) -> None:
+        self.resume()
         for _ in range(20 * self.records + 100):
             if all(c.state is ChannelState.TERMINATED for c in self.store.channels.values()):
                 break
