@@ -5,17 +5,21 @@ is made from its Python name. Keys arrive lower-cased and values as strings, as 
 """
 
 import difflib
+import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, ValidationError
 from pydantic.alias_generators import to_camel
+from pydantic.fields import FieldInfo
 
 from spark_channel.errors import OptionError
+from spark_channel.masking import MASK, is_plain_parameter, mask_untyped, mask_url
 
 __all__ = [
     "Amount",
@@ -25,6 +29,8 @@ __all__ = [
     "Options",
     "ReadOptions",
     "Secret",
+    "Trait",
+    "Url",
     "WriteMode",
     "WriteOptions",
     "parse_amount",
@@ -76,7 +82,14 @@ def _bytes(value: object) -> int:
     return parse_amount(value, bytes_=True)
 
 
-_LOGIN = re.compile(r"//[^/@\s]*@")
+class Trait(Enum):
+    """What other code must know of an option: stands in the `Annotated` of its field, whoever wrote the connector."""
+
+    HOLDS_LOGIN = "a url or a path: a login may be inside, and it is shown without it"
+    SAME_ROWS = "how fast, for how long or as whom something is read: whatever it says, the rows are the same"
+    NAMES_SOURCE = "secret, and it says what is read: another value means other rows"
+
+
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
@@ -134,8 +147,6 @@ def _split_names(text: str, takes: str) -> list[str]:
 
 
 def _json_names(text: str, takes: str) -> list[str]:
-    import json
-
     try:
         names = json.loads(text)
     except ValueError:
@@ -151,6 +162,8 @@ ByteAmount = Annotated[int, BeforeValidator(_bytes)]
 """Bytes, as `parse_amount(..., bytes_=True)` reads them."""
 Secret = Annotated[SecretStr, BeforeValidator(_secret)]
 """A value that no message, `repr` or log shows; `${env:NAME}` and `${file:PATH}` are resolved."""
+Url = Annotated[str, Trait.HOLDS_LOGIN]
+"""A url or a path: messages, `repr` and logs show it without a login, and without secret parameters."""
 ColumnList = Annotated[tuple[str, ...], BeforeValidator(_columns)]
 
 
@@ -184,7 +197,9 @@ class Options(BaseModel):
     """The base of every option model.
 
     `ignored` and `refused` map other sources' option names (Spark's JDBC and CSV) to a reason: an
-    ignored one is warned of, a refused one is an error that gives the reason.
+    ignored one is warned of, a refused one is an error that gives the reason. An option of a base class that a
+    connector cannot take is refused so, too. `aliases` are other names of an option, and `renamed` are its
+    former ones: they go on for one version, with a warning.
     """
 
     model_config = ConfigDict(
@@ -199,11 +214,75 @@ class Options(BaseModel):
     ignored: ClassVar[Mapping[str, str]] = {}
     refused: ClassVar[Mapping[str, str]] = {}
     aliases: ClassVar[Mapping[str, str]] = {}
+    renamed: ClassVar[Mapping[str, str]] = {}
 
     @classmethod
     def names(cls) -> dict[str, str]:
         """Lower-cased option name -> field name."""
         return {(field.alias or name).lower(): name for name, field in cls.model_fields.items()}
+
+    @classmethod
+    def with_trait(cls, trait: Trait) -> frozenset[str]:
+        """The lower-cased names of the options that have `trait`, aliases and former names included."""
+        return cls._spellings(name for name, field in cls.model_fields.items() if _has(field, trait))
+
+    @classmethod
+    def secrets(cls) -> frozenset[str]:
+        """The lower-cased names of the options whose whole value is secret, aliases and former names included."""
+        return cls._spellings(name for name, field in cls.model_fields.items() if _has(field, SecretStr))
+
+    @classmethod
+    def _spellings(cls, fields: Iterable[str]) -> frozenset[str]:
+        wanted = set(fields)
+        known = cls.names()
+        found = {name for name, field in known.items() if field in wanted}
+        others = {**cls.aliases, **cls.renamed}
+        return frozenset(found | {other.lower() for other, name in others.items() if name.lower() in found})
+
+    @classmethod
+    def shown(cls, raw: Mapping[str, Any]) -> dict[str, str]:
+        """Options as they were given, as text for people: `***` for what is secret, also inside urls.
+
+        Their types say what is. A name that is not known here is shown only if it is known to be harmless.
+        """
+        secret, places = cls.secrets(), cls.with_trait(Trait.HOLDS_LOGIN)
+        plain = (cls._spellings(cls.model_fields) - secret) - places
+        shown = {}
+        for key, value in raw.items():
+            name = key.lower()
+            if name in secret:
+                shown[key] = MASK
+            elif name in places:
+                shown[key] = cls._shown_places(value)
+            else:
+                shown[key] = str(value) if name in plain else mask_untyped(key, value)
+        return shown
+
+    @classmethod
+    def _shown_places(cls, value: Any) -> str:
+        def is_plain(name: str, text: str) -> bool:
+            lowered = name.lower()
+            return lowered not in hidden and (lowered in known or is_plain_parameter(name, text))
+
+        known = cls._spellings(cls.model_fields)
+        hidden = cls.secrets() | cls.with_trait(Trait.HOLDS_LOGIN)
+        listed = value
+        if isinstance(value, str) and value.lstrip().startswith("["):
+            try:
+                listed = json.loads(value)
+            except ValueError:
+                return MASK
+        if isinstance(listed, (list, tuple)):
+            return json.dumps([mask_url(str(each), is_plain) for each in listed])
+        return mask_url(str(value), is_plain)
+
+    def __repr_args__(self) -> Iterable[tuple[str | None, Any]]:
+        for name, value in super().__repr_args__():
+            field = type(self).model_fields.get(name or "")
+            if value is not None and field is not None and _has(field, Trait.HOLDS_LOGIN):
+                yield name, self._shown_places(value)
+            else:
+                yield name, value
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], *, connector: str = "") -> tuple[Self, list[str]]:
@@ -213,7 +292,8 @@ class Options(BaseModel):
             OptionError: an unknown or refused name, a bad value, or options that contradict.
         """
         known = cls.names()
-        aliases = {alias.lower(): target for alias, target in cls.aliases.items()}
+        aliases = {alias.lower(): target for alias, target in {**cls.aliases, **cls.renamed}.items()}
+        renamed = {old.lower(): new for old, new in cls.renamed.items()}
         ignored = {name.lower(): reason for name, reason in cls.ignored.items()}
         refused = {name.lower(): (name, reason) for name, reason in cls.refused.items()}
         values: dict[str, Any] = {}
@@ -232,6 +312,10 @@ class Options(BaseModel):
                         option=key,
                     )
                 values[field], spelled[field] = value, key
+                if name in renamed:
+                    warnings.append(
+                        f"option {key!r} is called {renamed[name]!r} now; the old name goes on for one version"
+                    )
             elif name in ignored:
                 warnings.append(f"option {key!r} is ignored: {ignored[name]}")
             elif name in refused:
@@ -240,9 +324,14 @@ class Options(BaseModel):
             else:
                 raise cls._unknown(key, connector)
         try:
-            return cls(**values), warnings
+            parsed = cls(**values)
         except ValidationError as error:
             raise cls._bad_value(error, values, connector) from None
+        for name, (shown, reason) in refused.items():
+            field = known.get(name, "")
+            if field in values and getattr(parsed, field) not in (cls.model_fields[field].default, 0):
+                raise OptionError(f"option {shown!r} is not supported: {reason}", option=shown)
+        return parsed, warnings
 
     @classmethod
     def _unknown(cls, key: str, connector: str) -> OptionError:
@@ -271,12 +360,23 @@ class Options(BaseModel):
         if detail["type"] == "missing":
             return OptionError(f"option {option!r} is missing{where}", option=option)
         takes = _takes(detail)
-        if field is not None and "Secret" in str(field.annotation):
+        if field is not None and _has(field, SecretStr):
             return OptionError(f"option {option!r} takes {takes}{where}", option=option, takes=takes)
-        got = _LOGIN.sub("//***@", str(values.get(field_name)))
+        got = str(values.get(field_name))
+        if field is None or _has(field, Trait.HOLDS_LOGIN) or "@" in got:
+            got = cls._shown_places(got)
         return OptionError(
             f"option {option!r} got {got!r}; it takes {takes}{where}", option=option, got=got, takes=takes
         )
+
+
+def _has(field: FieldInfo, what: object) -> bool:
+    """Whether a field's type is, or holds, `what`: a class, or a `Trait`."""
+    return what in field.metadata or _holds(field.annotation, what)
+
+
+def _holds(annotation: Any, what: object) -> bool:
+    return annotation is what or any(_holds(part, what) for part in get_args(annotation))
 
 
 _BOUNDS = (
@@ -395,7 +495,7 @@ class WriteOptions(CommonOptions):
     max_dirty_fraction: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
         None, description="the share of all rows, 0 to 1, that the target may refuse"
     )
-    dirty_rows_path: str | None = Field(
+    dirty_rows_path: Url | None = Field(
         None, description="a directory that keeps refused rows as Parquet, with reason, job, task and target"
     )
 

@@ -1,8 +1,9 @@
 """Says in a few words what a connector's options point at, without any secret."""
 
 import json
-import re
 from typing import Any
+
+from spark_channel.masking import mask_url, without_login
 
 __all__ = ["describe"]
 
@@ -12,13 +13,12 @@ def describe(options: Any) -> str:
     url, path, paths = (getattr(options, name, None) for name in ("url", "path", "paths"))
     place = ""
     if url:
-        # user info and query parameters are where passwords live
-        place = re.sub(r"//[^/@]*@", "//", str(url)).split("?", 1)[0].split(";", 1)[0]
+        place = without_login(str(url))
     elif path:
-        place = str(path)
+        place = mask_url(str(path))
     elif paths:
         listed = json.loads(paths) if isinstance(paths, str) else list(paths)
-        place = str(listed[0]) + (f" and {len(listed) - 1} more" if len(listed) > 1 else "")
+        place = mask_url(str(listed[0])) + (f" and {len(listed) - 1} more" if len(listed) > 1 else "")
     table = getattr(options, "dbtable", None)
     if table:
         return f"{place}#{table}"

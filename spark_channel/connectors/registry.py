@@ -18,8 +18,18 @@ from typing import Any, cast
 
 from spark_channel.connectors.contracts import Reader, Writer
 from spark_channel.errors import MissingPackageError, OptionError
+from spark_channel.options import Options
 
-__all__ = ["Connector", "all_connectors", "connector_names", "find_connector", "load_reader", "load_writer"]
+__all__ = [
+    "Connector",
+    "all_connectors",
+    "connector_names",
+    "find_connector",
+    "hidden_options",
+    "load_reader",
+    "load_writer",
+    "shown_options",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +38,13 @@ class Connector:
 
     `schemes` are url schemes (`sqlite` for `sqlite:...` and `jdbc:sqlite:...`), `suffixes` path
     endings (`.csv`), `needs` the libraries that the extra of its name installs.
+
+    What the rest of the code must know before any class of it is loaded: `port`, where its server listens
+    when the url names no port; None = its url names no server. `dialect`, sqlglot's name of the SQL it speaks; "" =
+    none. `datax`, the names of DataX's plugins that mean it, without `reader` and `writer`. `secrets`, the options that
+    are `Secret`, and `Url`s but for paths: Spark's plans and event logs hide them whole. `feed`, what its change
+    feed goes by, as an option or in words; () = it has none. `keeps`: what is written is there afterwards, so
+    that `errorIfExists` asks for it.
     """
 
     name: str
@@ -37,6 +54,12 @@ class Connector:
     suffixes: tuple[str, ...] = ()
     about: str = ""
     needs: tuple[str, ...] = ()
+    port: int | None = None
+    dialect: str = ""
+    datax: tuple[str, ...] = ()
+    secrets: tuple[str, ...] = ()
+    feed: tuple[str, ...] = ()
+    keeps: bool = True
 
     def _load(self, target: str | None, half: str) -> Any:
         if target is None:
@@ -56,6 +79,10 @@ class Connector:
     def writer_class(self) -> type[Writer]:
         return cast(type[Writer], self._load(self.writer, "writer"))
 
+    def options_class(self, half: str) -> type[Options]:
+        """The options of its reader or its writer; `half` is "reader" or "writer"."""
+        return self.reader_class().Options if half == "reader" else self.writer_class().Options
+
     def reader_with(self, options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
         """See `load_reader`."""
         cls = self.reader_class()
@@ -70,52 +97,64 @@ class Connector:
 
 
 _FILES = "spark_channel.connectors.files"
+_OF_FILES: dict[str, Any] = {"feed": ("files that arrive",)}
+_CURSOR = "cursorColumn"
 _BUILT_IN = (
     Connector(
         "parquet", f"{_FILES}.reader:ParquetReader", f"{_FILES}.writer:ParquetWriter",
         suffixes=(".parquet", ".pq"), about="Parquet files",
+        **_OF_FILES,
     ),
     Connector(
         "csv", f"{_FILES}.reader:CsvReader", f"{_FILES}.writer:CsvWriter",
         suffixes=(".csv", ".csv.gz", ".tsv"), about="CSV files, also compressed",
+        **_OF_FILES,
     ),
     Connector(
         "json", f"{_FILES}.reader:JsonReader", f"{_FILES}.writer:JsonWriter",
         suffixes=(".jsonl", ".ndjson", ".json", ".jsonl.gz"), about="JSON lines",
+        **_OF_FILES,
     ),
     Connector(
         "arrow", f"{_FILES}.reader:ArrowReader", f"{_FILES}.writer:ArrowWriter",
         suffixes=(".arrow", ".feather", ".ipc"), about="Arrow IPC files",
+        **_OF_FILES,
     ),
     Connector(
         "orc", f"{_FILES}.reader:OrcReader", f"{_FILES}.writer:OrcWriter",
         suffixes=(".orc",), about="ORC files",
+        **_OF_FILES,
     ),
     Connector(
         "sqlite", "spark_channel.connectors.sql.sqlite:SqliteReader",
         "spark_channel.connectors.sql.sqlite:SqliteWriter",
         schemes=("sqlite",), suffixes=(".db", ".sqlite", ".sqlite3"), about="SQLite databases",
+        dialect="sqlite", datax=("sqlite3", "sqlite"), secrets=("url",), feed=(_CURSOR,),
     ),
     Connector(
         "duckdb", "spark_channel.connectors.sql.duckdb:DuckdbReader",
         "spark_channel.connectors.sql.duckdb:DuckdbWriter",
         schemes=("duckdb",), suffixes=(".duckdb", ".ddb"), about="DuckDB databases", needs=("duckdb",),
+        dialect="duckdb", secrets=("url",), feed=(_CURSOR,),
     ),
     Connector(
         "postgresql", "spark_channel.connectors.sql.postgresql:PostgresReader",
         "spark_channel.connectors.sql.postgresql:PostgresWriter",
         schemes=("postgresql", "postgres"), about="PostgreSQL databases",
-        needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy", "stamina"),
+        needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy"),
+        port=5432, dialect="postgres", datax=("postgresql",), secrets=("url", "password", "sslpassword"),
+        feed=(_CURSOR, "slot"),
     ),
     Connector(
         "mysql", "spark_channel.connectors.sql.mysql:MysqlReader",
         "spark_channel.connectors.sql.mysql:MysqlWriter",
         schemes=("mysql", "mariadb"), about="MySQL and MariaDB", needs=("pymysql", "numpy"),
+        port=3306, dialect="mysql", datax=("mysql",), secrets=("url", "password"), feed=(_CURSOR,),
     ),
     Connector(
         "adbc", "spark_channel.connectors.sql.adbc:AdbcReader",
         "spark_channel.connectors.sql.adbc:AdbcWriter",
-        about="any database with an ADBC driver",
+        about="any database with an ADBC driver", secrets=("password", "uri", "driverOptions"),
     ),
     Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,
@@ -123,7 +162,7 @@ _BUILT_IN = (
     ),
     Connector(
         "discard", None, "spark_channel.connectors.discard:DiscardWriter",
-        schemes=("discard",), about="counts rows and drops them",
+        schemes=("discard",), about="counts rows and drops them", keeps=False,
     ),
 )  # fmt: skip
 
@@ -160,6 +199,11 @@ def all_connectors() -> list[Connector]:
 def connector_names(half: str | None = None) -> list[str]:
     """Names of all connectors; `half` = "reader" or "writer" keeps those that have that half."""
     return sorted(name for name, found in _all().items() if half is None or getattr(found, half))
+
+
+def hidden_options() -> list[str]:
+    """The names of all options, of any connector, whose values hold secrets."""
+    return sorted({name for connector in _all().values() for name in connector.secrets})
 
 
 def find_connector(options: Mapping[str, Any], half: str) -> Connector:
@@ -220,3 +264,17 @@ def load_reader(options: Mapping[str, Any]) -> tuple[Reader, list[str]]:
 def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
     """The writer that `options` describe, and warnings about ignored options. Opens nothing."""
     return find_connector(options, "writer").writer_with(options)
+
+
+def shown_options(options: Mapping[str, Any], half: str) -> dict[str, str]:
+    """`options` as text for people: the types of the connector's own options say what is secret.
+
+    A format that is no connector's shows what is harmless whatever its options mean.
+    """
+    try:
+        model: type[Options] = find_connector(
+            {key.lower(): value for key, value in options.items()}, half
+        ).options_class(half)
+    except (OptionError, MissingPackageError):
+        model = Options
+    return model.shown(options)

@@ -10,7 +10,7 @@ from spark_channel.errors import JobFileError
 from spark_channel.jobs.document import Content, JobFile, Plugin
 from spark_channel.jobs.leftovers import leftovers
 from spark_channel.jobs.place import Place
-from spark_channel.jobs.plugins import READERS, WRITERS, find_plugin
+from spark_channel.jobs.plugins import find_plugin, readers, writers
 from spark_channel.jobs.text import parse_text
 from spark_channel.jobs.transformers import job_transformers
 from spark_channel.jobs.values import parse_section, refusal
@@ -173,8 +173,8 @@ def _spec(
         channel_bytes_per_second=settings["channel_bytes_per_second"],
         channels=settings["channels"],
     )
-    read = find_plugin(content.reader.name, READERS, f"{path}.reader.name")
-    write = find_plugin(content.writer.name, WRITERS, f"{path}.writer.name")
+    read = find_plugin(content.reader.name, readers(), f"{path}.reader.name")
+    write = find_plugin(content.writer.name, writers(), f"{path}.writer.name")
     reader = read(content.reader.parameter, place("reader", content.reader))
     steps = job_transformers(content.transformer, f"{path}.transformer", left)
     writer = write(content.writer.parameter, place("writer", content.writer))

@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError, mo
 from pydantic.alias_generators import to_camel
 
 from spark_channel.errors import JobFileError
-from spark_channel.planning.spec import shown
+from spark_channel.masking import MASK, is_secret_name, mask_text
 
 __all__ = [
     "Flag",
@@ -195,7 +195,8 @@ def refusal(path: str, got: Any, takes: str) -> JobFileError:
     elif got is None:
         seen = "null"
     else:
-        text = shown(path.rsplit(".", 1)[-1], got)
+        # The keys of other tools' job files are typed nowhere: a name that sounds like a secret's is taken for one.
+        text = MASK if is_secret_name(path.rsplit(".", 1)[-1]) else mask_text(str(got))
         text = text if len(text) <= 60 else text[:57] + "..."
         seen = repr(text) if isinstance(got, str) else text
     return refused(path, seen, takes)

@@ -1,30 +1,19 @@
 """What a transfer is, before anything was opened: plain data, made by `transfer()` or from a job file."""
 
-import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
 from spark_channel.errors import OptionError
+from spark_channel.masking import mask_untyped, mask_url
 
-__all__ = ["Endpoint", "EndpointPart", "SaveMode", "TransferSpec", "shown"]
-
-_SENSITIVE = re.compile(
-    r"pass(word|wd|phrase)?$|pwd|token|secret|credential|accesskey|privatekey|keytab", re.IGNORECASE
-)
-_URL_PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")
-_QUERY_PASSWORD = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|sslpassword)=)[^&;\s]*")
-_MASK = "***"
+__all__ = ["Endpoint", "EndpointPart", "SaveMode", "TransferSpec"]
 
 SaveMode = Literal["append", "overwrite", "errorIfExists"]
 
 
-def shown(key: str, value: Any) -> str:
-    """`value` as text fit for messages: `***` for secrets, also inside urls."""
-    if _SENSITIVE.search(key):
-        return _MASK
-    text = _URL_PASSWORD.sub(rf"\1:{_MASK}@", str(value))
-    return _QUERY_PASSWORD.sub(rf"\1{_MASK}", text)
+def _untyped(options: Mapping[str, Any]) -> dict[str, str]:
+    return {key: mask_untyped(key, value) for key, value in options.items()}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -38,8 +27,7 @@ class EndpointPart:
     urls: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
-        options = {key: shown(key, value) for key, value in self.options.items()}
-        return f"EndpointPart({options!r}, urls={[shown('url', url) for url in self.urls]!r})"
+        return f"EndpointPart({_untyped(self.options)!r}, urls={[mask_url(url) for url in self.urls]!r})"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -47,8 +35,8 @@ class Endpoint:
     """One end of a transfer: a connector of ours, or a Spark format when `spark_format` is true.
 
     `options` are format options in Spark's spelling. `parts`: the end has several tables or servers; a
-    reader reads them all, a writer has as many as the reader has splits, or one. Its `repr` never
-    shows a secret.
+    reader reads them all, a writer has as many as the reader has splits, or one. Its `repr` does not
+    know the options' types, and shows what is harmless whatever they are.
     """
 
     name: str
@@ -82,10 +70,6 @@ class Endpoint:
             return cls(name.strip(), rest, spark_format=key == "format")
         return cls("", rest)
 
-    def redacted(self) -> dict[str, str]:
-        """The options as text, with secrets replaced by `***`, also inside urls."""
-        return {key: shown(key, value) for key, value in self.options.items()}
-
     def resolve(self, choose: Callable[[Sequence[str]], str]) -> tuple[Self, ...]:
         """One end without parts for each part, or this one when it has none.
 
@@ -103,7 +87,7 @@ class Endpoint:
 
     def __repr__(self) -> str:
         kind = "format" if self.spark_format else "name"
-        seen: dict[str, Any] = {kind: self.name, **self.redacted()}
+        seen: dict[str, Any] = {kind: self.name, **_untyped(self.options)}
         if self.parts:
             seen["parts"] = self.parts
         return f"Endpoint({', '.join(f'{key}={value!r}' for key, value in seen.items())})"

@@ -3,14 +3,20 @@
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import ConfigDict, Field, PlainSerializer
 
 from spark_channel.channel.statistics import ChannelStatistics
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.progress import plain
+from spark_channel.plain_data import Count, Seconds, Strict, Waits, from_plain, to_plain
 from spark_channel.progress.phase import Phase
 
 __all__ = ["Counters", "Snapshot"]
+
+
+def _rounded(waits: dict[str, float]) -> dict[str, float]:
+    return {reason: round(spent, 6) for reason, spent in waits.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,37 +32,28 @@ class Snapshot:
     pushes, they do not overlap.
     """
 
-    task: int
-    attempt: int
-    scan: int = 0
-    sequence: int = 0
-    phase: Phase = Phase.RUNNING
-    rows_read: int = 0
-    bytes_read: int = 0
-    rows_pushed: int = 0
-    bytes_pushed: int = 0
-    rows_written: int = 0
-    bytes_written: int = 0
-    dirty_rows: int = 0
-    rows_expected: int | None = None
-    bytes_expected: int | None = None
-    seconds: float = 0.0
-    waits: Mapping[str, float] = field(default_factory=dict)
+    __pydantic_config__: ClassVar[ConfigDict] = Strict
+
+    task: Count
+    attempt: Count
+    scan: Count = 0
+    sequence: Count = 0
+    phase: Annotated[Phase, Field(strict=False)] = Phase.RUNNING
+    rows_read: Count = 0
+    bytes_read: Count = 0
+    rows_pushed: Count = 0
+    bytes_pushed: Count = 0
+    rows_written: Count = 0
+    bytes_written: Count = 0
+    dirty_rows: Count = 0
+    rows_expected: Count | None = None
+    bytes_expected: Count | None = None
+    seconds: Annotated[Seconds, PlainSerializer(lambda value: round(value, 3))] = 0.0
+    waits: Annotated[Waits, PlainSerializer(_rounded)] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; fields that hold their default are left out."""
-        data: dict[str, Any] = {"task": self.task, "attempt": self.attempt, "phase": str(self.phase)}
-        for name in _AMOUNTS:
-            if value := getattr(self, name):
-                data[name] = value
-        for name in _OPTIONAL:
-            if (value := getattr(self, name)) is not None:
-                data[name] = value
-        if self.seconds:
-            data["seconds"] = round(self.seconds, 3)
-        if self.waits:
-            data["waits"] = {reason: round(spent, 6) for reason, spent in self.waits.items()}
-        return data
+        return to_plain(self, always=_ALWAYS)
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
@@ -65,19 +62,10 @@ class Snapshot:
         Raises:
             ValueError: an unknown or missing field, or a value that no counter can have.
         """
-        data = plain.refuse_unknown(data, _FIELDS, "a snapshot")
-        amounts: dict[str, Any] = {name: plain.amount(data, name, 0) for name in _AMOUNTS}
-        amounts |= {name: plain.optional_amount(data, name) for name in _OPTIONAL}
-        return cls(
-            task=plain.amount(data, "task"),
-            attempt=plain.amount(data, "attempt"),
-            phase=Phase(plain.text(data, "phase")),
-            seconds=plain.seconds(data.get("seconds", 0.0), "seconds"),
-            waits=plain.waits(data, "waits"),
-            **amounts,
-        )
+        return from_plain(cls, data, "a snapshot")
 
 
+_ALWAYS = ("task", "attempt", "phase")
 _COUNTS = (
     "rows_read",
     "bytes_read",
@@ -87,9 +75,6 @@ _COUNTS = (
     "bytes_written",
     "dirty_rows",
 )
-_AMOUNTS = ("scan", "sequence", *_COUNTS)
-_OPTIONAL = ("rows_expected", "bytes_expected")
-_FIELDS = frozenset({"task", "attempt", "phase", "seconds", "waits", *_AMOUNTS, *_OPTIONAL})
 
 
 class Counters:

@@ -3,10 +3,12 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+from pydantic import ConfigDict
 
 from spark_channel.errors import UnsupportedError
-from spark_channel.progress import plain
+from spark_channel.plain_data import Strict, from_plain, to_plain
 from spark_channel.progress.speed import LimitChange, Sample
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ class TransferReport:
     the rows are, `dirty_rows_path` where the `rows_dirty` refused ones are kept, `rerun` how to
     run it again. `started_at` is ISO 8601 in UTC.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = Strict
 
     job: str
     kind: str
@@ -91,7 +95,7 @@ class TransferReport:
 
     def to_json(self) -> str:
         """One JSON object, for a file or a log."""
-        return json.dumps(asdict(self), ensure_ascii=False)
+        return json.dumps(to_plain(self), ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -100,15 +104,7 @@ class TransferReport:
         Raises:
             ValueError: not such a text.
         """
-        data = dict(
-            plain.refuse_unknown(json.loads(text), frozenset(f.name for f in fields(cls)), "a report")
-        )
-        try:
-            data["samples"] = tuple(Sample(**each) for each in data.get("samples", ()))
-            data["changes"] = tuple(LimitChange(**each) for each in data.get("changes", ()))
-            return cls(**data)
-        except TypeError as error:
-            raise ValueError(f"not a report: {error}") from None
+        return from_plain(cls, text, "a report", text=True)
 
     def to_pandas(self) -> "pd.DataFrame":
         """The samples: a column for each field of `Sample`."""

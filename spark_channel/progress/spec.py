@@ -1,14 +1,14 @@
 """What a job is, as the one who opens it knows it."""
 
-from dataclasses import dataclass, fields
-from typing import Any, Literal, Self, get_args
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from spark_channel.progress import plain
+from pydantic import ConfigDict, Field
+
+from spark_channel.plain_data import Count, Limit, Strict, Text, from_plain, to_plain
 from spark_channel.progress.dirty import DirtyLimit
 
 __all__ = ["JobKind", "JobSpec", "tighter"]
-
-_SPEEDS = ("rows_per_second", "bytes_per_second", "shared_rows_per_second", "shared_bytes_per_second")
 
 JobKind = Literal["read", "write", "transfer", "throttle", "stream"]
 
@@ -29,29 +29,31 @@ class JobSpec:
     `behind` how far it is behind its source ("behind 12.4k rows, 3 s").
     """
 
+    __pydantic_config__: ClassVar[ConfigDict] = Strict
+
     kind: JobKind
-    name: str = ""
-    source: str = ""
-    target: str = ""
-    channels: int | None = None
-    tasks: int | None = None
-    splits: int | None = None
-    rows_expected: int | None = None
-    bytes_expected: int | None = None
-    commit: str = ""
-    rows_per_second: int | None = None
-    bytes_per_second: int | None = None
-    shared_rows_per_second: int | None = None
-    shared_bytes_per_second: int | None = None
-    limit_scope: str = "the whole job"
+    name: Text = ""
+    source: Text = ""
+    target: Text = ""
+    channels: Limit | None = None
+    tasks: Count | None = None
+    splits: Count | None = None
+    rows_expected: Count | None = None
+    bytes_expected: Count | None = None
+    commit: Text = ""
+    rows_per_second: Limit | None = None
+    bytes_per_second: Limit | None = None
+    shared_rows_per_second: Limit | None = None
+    shared_bytes_per_second: Limit | None = None
+    limit_scope: Text = "the whole job"
     per_mark: bool = False
-    max_connections: int | None = None
-    max_dirty_rows: int | None = None
-    max_dirty_fraction: float | None = None
-    where: str = ""
-    rerun: str = ""
-    batch: int | None = None
-    behind: str = ""
+    max_connections: Limit | None = None
+    max_dirty_rows: Count | None = None
+    max_dirty_fraction: Annotated[float, Field(ge=0, le=1)] | None = None
+    where: Text = ""
+    rerun: Text = ""
+    batch: Count | None = None
+    behind: Text = ""
 
     @property
     def speeds(self) -> tuple[int | None, int | None]:
@@ -71,8 +73,7 @@ class JobSpec:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; fields that hold their default are left out."""
-        pairs = ((each, getattr(self, each.name)) for each in fields(self))
-        return {each.name: value for each, value in pairs if value != each.default}
+        return to_plain(self, always=("kind",))
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
@@ -81,33 +82,9 @@ class JobSpec:
         Raises:
             ValueError: an unknown or missing field, or a value that makes no sense.
         """
-        data = plain.refuse_unknown(data, _FIELDS, "a job")
-        kind = data.get("kind")
-        if kind not in get_args(JobKind):
-            raise ValueError(f"kind is one of {', '.join(get_args(JobKind))}")
-        for name in (*_SPEEDS, "channels", "max_connections"):
-            if data.get(name) == 0:
-                raise ValueError(f"{name} is 1 or more, or absent")
-        values: dict[str, Any] = {name: plain.text(data, name, default) for name, default in _TEXTS.items()}
-        values |= {name: plain.optional_amount(data, name) for name in _AMOUNTS}
-        fraction = data.get("max_dirty_fraction")
-        if fraction is not None and not (type(fraction) in (int, float) and 0 <= fraction <= 1):
-            raise ValueError("max_dirty_fraction is a number from 0 to 1, or absent")
-        return cls(
-            kind=kind,
-            per_mark=data.get("per_mark", False) is True,
-            max_dirty_fraction=fraction,
-            **values,
-        )
+        return from_plain(cls, data, "a job")
 
 
 def tighter(one: int | None, other: int | None) -> int | None:
     """The smaller of two limits; None = unlimited."""
     return other if one is None else one if other is None else min(one, other)
-
-
-_FIELDS = frozenset(each.name for each in fields(JobSpec))
-_TEXTS = {each.name: str(each.default) for each in fields(JobSpec) if isinstance(each.default, str)}
-_AMOUNTS = tuple(
-    each.name for each in fields(JobSpec) if each.default is None and each.name != "max_dirty_fraction"
-)

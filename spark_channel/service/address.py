@@ -1,7 +1,11 @@
 """Where a service is, and the token that opens it."""
 
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
+
+from pydantic import ConfigDict, Field
+
+from spark_channel.plain_data import from_plain, to_plain
 
 __all__ = ["ServiceAddress"]
 
@@ -14,9 +18,13 @@ class ServiceAddress:
     nor the token is in the `repr`.
     """
 
-    host: str
-    port: int
-    token: str = field(repr=False)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(
+        extra="ignore", strict=True, hide_input_in_errors=True
+    )
+
+    host: Annotated[str, Field(min_length=1)]
+    port: Annotated[int, Field(gt=0, lt=65536)]
+    token: Annotated[str, Field(min_length=1)] = field(repr=False)
     tls_root: str | None = field(default=None, repr=False)
 
     @property
@@ -30,7 +38,7 @@ class ServiceAddress:
 
     def to_json(self) -> dict[str, Any]:
         """Plain data, token included: for a 0600 file, or a pickled reader."""
-        return {"host": self.host, "port": self.port, "token": self.token, "tls_root": self.tls_root}
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: Any) -> Self:
@@ -39,13 +47,4 @@ class ServiceAddress:
         Raises:
             ValueError: not such data.
         """
-        if not isinstance(data, dict):
-            raise ValueError("an address is a JSON object")
-        host, port, token, root = (data.get(name) for name in ("host", "port", "token", "tls_root"))
-        if not (isinstance(host, str) and host and isinstance(token, str) and token):
-            raise ValueError("an address has a host and a token")
-        if type(port) is not int or not 0 < port < 65536:
-            raise ValueError("an address has a port from 1 to 65535")
-        if root is not None and not isinstance(root, str):
-            raise ValueError("tls_root is PEM text or null")
-        return cls(host, port, token, root)
+        return from_plain(cls, data, "an address")

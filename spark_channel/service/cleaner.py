@@ -5,46 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from spark_channel.service import advert_remover
 from spark_channel.service.rendezvous import Advert
 
 __all__ = ["keep_clean"]
-
-_PROGRAM = """
-import os; os.fork() and os._exit(0)
-import fcntl, json, select, signal, sys, time
-signal.signal(signal.SIGINT, signal.SIG_IGN)
-work = json.load(sys.stdin)
-directory = os.open(work["directory"], os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-os.chdir("/")
-def standing():
-    try:
-        with open(os.open(work["name"], os.O_RDONLY | os.O_NOFOLLOW, dir_fd=directory)) as file:
-            return json.load(file)["nonce"] == work["nonce"]
-    except (OSError, ValueError, LookupError, TypeError):
-        return False
-def gone(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except OSError:
-        pass
-    return False
-try:
-    poll = select.poll()
-    for pid in work["pids"]:
-        poll.register(os.pidfd_open(pid), select.POLLIN)
-    poll.poll()
-except ProcessLookupError:
-    pass
-except (AttributeError, OSError):
-    while standing() and not any(map(gone, work["pids"])):
-        time.sleep(5)
-fcntl.flock(directory, fcntl.LOCK_EX)
-if standing():
-    os.unlink(work["name"], dir_fd=directory)
-"""
-"""On the standard library alone, so that it is small; it sleeps on pidfds where there are any."""
 
 
 def keep_clean(directory: Path, name: str, advert: Advert) -> None:
@@ -53,7 +17,7 @@ def keep_clean(directory: Path, name: str, advert: Advert) -> None:
     Another advert that stands there by then is left alone.
     """
     process = subprocess.Popen(  # noqa: S603 - our own program, by the interpreter that runs this
-        [sys.executable, "-I", "-S", "-c", _PROGRAM],
+        [sys.executable, "-I", "-S", "-c", _program()],
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -70,3 +34,11 @@ def keep_clean(directory: Path, name: str, advert: Advert) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def _program() -> str:
+    """The text of `advert_remover`: as a text it is small to run, also where this package is inside a zip."""
+    source = advert_remover.__loader__.get_source(advert_remover.__name__)  # type: ignore[union-attr] # files and zips
+    if source is None:
+        raise ImportError(f"{advert_remover.__name__} is here without its source")
+    return str(source)

@@ -91,8 +91,8 @@ def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
 
     given = {name.lower(): value for name, value in options.items()}
     connector = find_connector(given, "reader")
-    if "retryseconds" in connector.reader_class().Options.names():
-        given.setdefault("retryseconds", 0)  # the next measurement is the next try
+    if "retrytimeout" in connector.options_class("reader").names() and "retryseconds" not in given:
+        given.setdefault("retrytimeout", 0)  # the next measurement is the next try
     connector.reader_with(given)
 
     def measure() -> float:

@@ -16,9 +16,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict
 
 from spark_channel.errors import ServiceUnavailableError
+from spark_channel.plain_data import Strict, from_plain, to_plain
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.processes import alive, pid_namespace, started
 
@@ -36,6 +39,8 @@ class Advert:
 
     `grant_seconds`: none of its grants outlives its own end for longer.
     """
+
+    __pydantic_config__: ClassVar[ConfigDict] = Strict
 
     address: ServiceAddress
     service_pid: int
@@ -61,29 +66,12 @@ class Advert:
         )
 
     def to_json(self) -> dict[str, Any]:
-        data = {name: getattr(self, name) for name in _FIELDS}
-        return {**data, "address": self.address.to_json()}
+        return to_plain(self)
 
     @classmethod
     def from_json(cls, data: Any) -> "Advert":
         """Read what `to_json` made; `ValueError` when it is something else."""
-        if not isinstance(data, dict) or data.keys() != {"address", *_FIELDS}:
-            raise ValueError("not an advert")
-        for name, kind in _FIELDS.items():
-            if type(data[name]) is not kind:
-                raise ValueError(f"not an advert: {name}")
-        return cls(ServiceAddress.from_json(data["address"]), **{name: data[name] for name in _FIELDS})
-
-
-_FIELDS = {
-    "service_pid": int,
-    "service_started": str,
-    "watch_pid": int,
-    "watch_started": str,
-    "nonce": str,
-    "namespace": str,
-    "grant_seconds": float,
-}
+        return from_plain(cls, data, "an advert")
 
 
 def advert_name(watch_pid: int) -> str:

@@ -13,6 +13,7 @@ from pyspark.sql import functions as f
 
 from spark_channel.clock import utc_now
 from spark_channel.errors import DirtyRowsError, LimitError, OptionError
+from spark_channel.masking import mask_url, without_login
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import DirtyBudget, DirtyLog, dirty_limit_of
 from spark_channel.planning import Endpoint
@@ -275,9 +276,8 @@ def _limits(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def _shown(end: Endpoint) -> str:
     """The end in a few words, without secrets: "jdbc jdbc:oracle:...#orders"."""
-    redacted = {key.lower(): value for key, value in end.redacted().items()}
-    place = redacted.get("url") or redacted.get("path") or ""
-    place = place.split("?", 1)[0].split(";", 1)[0]
-    table = redacted.get("dbtable") or redacted.get("table") or ("(query)" if "query" in redacted else "")
+    given = {key.lower(): str(value) for key, value in end.options.items()}
+    place = without_login(given["url"]) if given.get("url") else mask_url(given.get("path", ""))
+    table = given.get("dbtable") or given.get("table") or ("(query)" if "query" in given else "")
     parts = f" and {len(end.parts) - 1} more" if len(end.parts) > 1 else ""
     return f"{end.name} {place}{'#' if place and table else ''}{table}{parts}".strip()

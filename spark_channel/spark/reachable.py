@@ -4,33 +4,32 @@ import re
 import socket
 from collections.abc import Sequence
 
+from spark_channel.connectors.registry import all_connectors
 from spark_channel.errors import SourceError
-from spark_channel.planning.spec import shown
+from spark_channel.jobs.plugins.databases import jdbc_port
+from spark_channel.masking import MASK, mask_url, without_login
 
 __all__ = ["first_reachable", "server_of"]
 
-_PORTS = {
-    "mysql": 3306,
-    "mariadb": 3306,
-    "postgresql": 5432,
-    "postgres": 5432,
-    "oracle": 1521,
-    "sqlserver": 1433,
-}
-_SERVER = re.compile(
-    r"(?:jdbc:)?([A-Za-z0-9]+):(?:thin:@)?(?://)?(?:[^/@\s]*@)?(\[[^\]]+\]|[^:/;?,\s]+)(?::(\d+))?"
-)
+_SERVER = re.compile(r"(?:jdbc:)?([A-Za-z0-9+]+):(?:thin:)?@?(?://)?(\[[^\]]+\]|[^:/;?,\s]+)(?::(\d+))?")
 _PATIENCE = 3.0
 
 
 def server_of(url: str) -> tuple[str, int] | None:
     """Host and port that `url` names; None when it names no server."""
-    match = _SERVER.match(url)
-    if match is None:
+    match = _SERVER.match(without_login(url))
+    if match is None or MASK in match.group(2):  # where a login ends is not clear
         return None
     scheme, host, port = match.groups()
-    number = int(port) if port else _PORTS.get(scheme.lower())
+    number = int(port) if port else _default_port(scheme.lower())
     return None if number is None else (host.strip("[]"), number)
+
+
+def _default_port(scheme: str) -> int | None:
+    for connector in all_connectors():
+        if scheme in connector.schemes:
+            return connector.port
+    return jdbc_port(scheme)
 
 
 def first_reachable(urls: Sequence[str]) -> str:
@@ -47,7 +46,7 @@ def first_reachable(urls: Sequence[str]) -> str:
         try:
             socket.create_connection(server, timeout=_PATIENCE).close()
         except OSError as error:
-            reasons.append(f"{shown('url', url)}: {error.strerror or error}")
+            reasons.append(f"{mask_url(url)}: {error.strerror or error}")
         else:
             return url
     raise SourceError("no server answers: " + "; ".join(reasons))

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import re
 from collections import OrderedDict
 from typing import Any
 from weakref import WeakSet
@@ -9,6 +10,7 @@ from weakref import WeakSet
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from spark_channel.connectors.registry import hidden_options
 from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, advertise, ensure_service
@@ -21,6 +23,9 @@ __all__ = ["context_of", "last_report", "register", "service_of"]
 
 _log = logging.getLogger(__name__)
 _HIDDEN = "spark.sql.redaction.options.regex"
+_OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
+_LOGIN_IN_A_PATH = r"//[^/\s]*:\S*@"
+"""As in s3://KEY:SECRET@bucket: Spark holds the pattern against values, too."""
 
 _services: dict[int, ServiceServer] = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""
@@ -73,9 +78,10 @@ def _register_format(spark: SparkSession, context: Any) -> None:
 
 
 def _hide_logins(spark: SparkSession) -> None:
-    """Plans and event logs show a source's options, but for those whose names Spark knows to hide."""
+    """Plans and event logs show a source's options, but for those whose names or values match this."""
     if spark.conf.get(_HIDDEN, None) in (None, "(?i)url"):  # unset, or Spark's default: another is the user's
-        spark.conf.set(_HIDDEN, "(?i)url|uri|driverOptions|tunnelStore")
+        names = "|".join(re.escape(name) for name in sorted({*hidden_options(), *_OF_EVERY_CONNECTOR}))
+        spark.conf.set(_HIDDEN, f"(?i){names}|{_LOGIN_IN_A_PATH}")
 
 
 def service_of(spark: SparkSession) -> ServiceAddress:

@@ -9,13 +9,15 @@ import logging
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
+from pydantic import BaseModel
 
-from spark_channel.connectors import Receipt, Unfinished, WriteContext, Writer
+from spark_channel.connectors import Receipt, Unfinished, WriteContext, Writer, find_connector
 from spark_channel.errors import TargetError
-from spark_channel.options import WriteOptions
+from spark_channel.masking import MASK
+from spark_channel.options import Options, Trait, WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, Split, Task, TransferSpec
 from spark_channel.tunnel import plain
@@ -24,9 +26,20 @@ __all__ = ["HalfDone", "find_half_done", "job_of", "plan_text", "transaction_of"
 
 _log = logging.getLogger(__name__)
 
-_VERSION = 2
-_HOW_FAST = frozenset({"user", "fetchsize", "connecttimeout", "retrytimeout", "retryseconds", "locktimeout"})
-"""Options of a reader that change none of its rows; those of the whole job are not among a reader's."""
+_VERSION: Literal[2] = 2
+_PASSWORD = re.compile(r"(?<=//)([^/@\s:]*):([^/\s]*)@")
+_PARAMETER = re.compile(r"(?i)\b((?:password|passwd|pwd|token|secret|sslpassword)=)[^&;\s]*")
+"""What a digest leaves out of a url, so that a new password is not another source. Kept digests were made so: they are
+compared with, and never shown.
+"""
+
+
+class _Kept(BaseModel):
+    """The text beside the ledger. A task: its number, its source's, the writer's part, and its split."""
+
+    version: Literal[2]
+    outline: dict[str, str]
+    tasks: list[tuple[int, int, Any, dict[str, Any], int | None, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +105,7 @@ def plan_text(spec: TransferSpec, sources: Sequence[TransferSource], tasks: Sequ
         source, split = task.split.params["source"], task.split.params["split"]
         if not sources[source].reader.lasts(split):
             return None
-        listed.append([task.id, source, task.writer_part, split.params, split.rows, split.nbytes])
+        listed.append((task.id, source, task.writer_part, split.params, split.rows, split.nbytes))
     outline = _outline(spec, sources[0].pipeline.output_schema)
     try:
         return plain.dump({"version": _VERSION, "outline": outline, "tasks": listed})
@@ -106,13 +119,14 @@ def _is_ours(found: Unfinished, number: int) -> bool:
 
 
 def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]) -> tuple[Task, ...]:
-    found = plain.load(text)
     begun = f"txnVersion {txn[1]} of {txn[0]!r} is half done by job {job!r}"
-    if found.get("version") != _VERSION:
+    try:
+        found = _Kept.model_validate(plain.load(text))
+    except ValueError:
         raise TargetError(
             f"{begun}, whose plan another version of spark-channel has made: run it with that one"
-        )
-    other = [name for name, said in found["outline"].items() if outline.get(name) != said]
+        ) from None
+    other = [name for name, said in found.outline.items() if outline.get(name) != said]
     if other:
         raise TargetError(
             f"{begun}, and this run has other {' and '.join(other)}: its rows would not be those that are missing. "
@@ -120,7 +134,7 @@ def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]
         )
     return tuple(
         Task(task, TransferSource.wrap(source, Split(params, rows, nbytes)), writer_part)
-        for task, source, writer_part, params, rows, nbytes in found["tasks"]
+        for task, source, writer_part, params, rows, nbytes in found.tasks
     )
 
 
@@ -134,8 +148,30 @@ def _outline(spec: TransferSpec, schema: pa.Schema) -> dict[str, str]:
 
 
 def _end(end: Endpoint) -> Any:
-    own = {key.lower(): value for key, value in end.redacted().items() if key.lower() not in _HOW_FAST}
-    return [end.name, own, [repr(part) for part in end.parts]]
+    first = end.resolve(lambda urls: urls[0])[0]
+    named = {key.lower(): value for key, value in first.options.items()}
+    connector = find_connector({**named, **({"reader": end.name} if end.name else {})}, "reader")
+    model = connector.options_class("reader")
+    parts = [
+        f"EndpointPart({_said(part.options, model)!r}, urls={[_without_password(url) for url in part.urls]!r})"
+        for part in end.parts
+    ]
+    faster = model.with_trait(Trait.SAME_ROWS)
+    own = {key.lower(): value for key, value in _said(end.options, model).items()}
+    return [end.name, {key: value for key, value in own.items() if key not in faster}, parts]
+
+
+def _said(options: Mapping[str, Any], model: type[Options]) -> dict[str, str]:
+    """What makes the rows what they are: a secret does not, unless it names the source."""
+    secret = model.secrets() - model.with_trait(Trait.NAMES_SOURCE)
+    return {
+        key: MASK if key.lower() in secret else _without_password(str(value))
+        for key, value in options.items()
+    }
+
+
+def _without_password(text: str) -> str:
+    return _PARAMETER.sub(rf"\1{MASK}", _PASSWORD.sub(rf"\1:{MASK}@", text))
 
 
 def _named(step: Any) -> str:

@@ -14,10 +14,9 @@ from pyspark.sql import SparkSession
 from spark_channel.connectors import Reader, Writer, find_connector, load_reader, load_writer
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
-from spark_channel.connectors.registry import all_connectors
 from spark_channel.connectors.sql.ddl import arrow_columns
 from spark_channel.errors import SchemaError, SourceError, TargetError
-from spark_channel.options import WriteOptions
+from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import (
     Endpoint,
@@ -173,16 +172,20 @@ def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
     Raises:
         TargetError: it can be read, so it is there.
     """
-    ours = f":{type(writer).__name__}"
-    found = [each for each in all_connectors() if (each.writer or "").endswith(ours)]
-    if not found or found[0].reader is None:
+    end = opened.spec.writer.resolve(lambda urls: urls[0])[opened.writers.index(writer)]
+    connector = find_connector(_named("writer", end, {}), "writer")
+    if connector.reader is None or not connector.keeps:
         return
-    named = {
-        key: getattr(writer.options, key, None) for key in ("url", "path", "dbtable", "user", "password")
+    # Where the target is, is said by what both halves take, such as a login and `currentSchema`.
+    taken = set(connector.options_class("reader").names()) - set(CommonOptions.names())
+    options: WriteOptions = writer.options
+    given = {
+        field.alias or name: getattr(options, name)
+        for name, field in type(options).model_fields.items()
+        if name in options.model_fields_set and (field.alias or name).lower() in taken
     }
-    given = {key: value for key, value in named.items() if value is not None}
     try:
-        reader, _ = load_reader({"reader": found[0].name, **given})
+        reader, _ = connector.reader_with(given)
         reader.schema()
     except SourceError:
         return

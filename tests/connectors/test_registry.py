@@ -19,6 +19,7 @@ from spark_channel.connectors.registry import (
     load_writer,
 )
 from spark_channel.errors import MissingPackageError, OptionError
+from spark_channel.options import Trait
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -82,6 +83,23 @@ def test_every_built_in_loads_and_keeps_to_the_classes(connector: Connector) -> 
         assert issubclass(connector.writer_class(), Writer)
     assert connector.reader or connector.writer
     assert connector.about
+
+
+@pytest.mark.parametrize("connector", all_connectors(), ids=lambda connector: connector.name)
+def test_what_a_connector_declares_is_what_its_classes_are(connector: Connector) -> None:
+    """It is declared beside them, since nothing of them is loaded to ask for it."""
+    halves = [half for half in ("reader", "writer") if getattr(connector, half)]
+    models = [connector.options_class(half) for half in halves]
+    hidden = {"sharedlimittoken", "path", "paths", "basepath", "dirtyrowspath"}
+    if connector.name in ("generator", "discard"):
+        hidden.add("url")  # a name, and no place
+    secret = {name for model in models for name in model.secrets() | model.with_trait(Trait.HOLDS_LOGIN)}
+    refused = {name.lower() for model in models for name in model.refused}
+    assert {name.lower() for name in connector.secrets} == secret - hidden - refused
+    feeds = connector.reader is not None and connector.reader_class().feed is not Reader.feed
+    assert bool(connector.feed) == feeds
+    serves = any("connecttimeout" in model.names() for model in models)
+    assert (connector.port is not None) == serves
 
 
 def test_a_missing_half_is_told() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel.jobs import document
 from spark_channel.jobs.columns import NamedColumn, PickedColumn
-from spark_channel.jobs.plugins import READERS, WRITERS, databases, files, hive, stream
+from spark_channel.jobs.plugins import databases, files, hive, readers, stream, writers
 from spark_channel.jobs.transformers import _STEPS
 from spark_channel.jobs.values import Section
 
@@ -39,7 +39,7 @@ WHERE: list[tuple[type[Section], str]] = [
 ]
 
 
-@pytest.mark.parametrize("plugin", sorted({*READERS, *WRITERS}))
+@pytest.mark.parametrize("plugin", sorted({*readers(), *writers()}))
 def test_every_plugin_is_named(plugin: str) -> None:
     assert f"`{plugin}`" in SECTIONS["Readers and writers"]
 

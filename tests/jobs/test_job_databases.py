@@ -3,6 +3,7 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors import Connector, registry
 from spark_channel.errors import JobFileError
 from spark_channel.jobs import LoadedJob, load_job
 from spark_channel.transform import prepare
@@ -349,3 +350,20 @@ def test_what_sparks_jdbc_writer_cannot_do_is_refused(
     connection = [{"jdbcUrl": "jdbc:oracle:thin:@h:1521:x", "table": "t"}]
     with pytest.raises(JobFileError, match=message):
         write(make_job, "oraclewriter", connection=connection, **parameter)
+
+
+def test_a_third_party_s_connector_takes_the_plugins_that_it_declares(
+    make_job: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    theirs = Connector(
+        "firebird", "their.module:Reader", "their.module:Writer",
+        schemes=("firebird",), port=3050, dialect="postgres", datax=("firebird",),
+    )  # fmt: skip
+    connection = [{"jdbcUrl": ["jdbc:firebird://h/shop"], "table": ["t"]}]
+    given = {"column": ["id"], "connection": connection}
+    with pytest.raises(JobFileError, match="firebirdreader"):
+        load_job(make_job("firebirdreader", given))
+    monkeypatch.setattr(registry, "_third_parties", lambda: {"firebird": theirs})
+    for plugin in ("firebirdreader", "rdbmsreader"):
+        end = load_job(make_job(plugin, given)).spec.reader
+        assert (end.name, end.spark_format, end.options["dbtable"]) == ("firebird", False, "t")

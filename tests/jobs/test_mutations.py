@@ -14,7 +14,7 @@ import pytest
 
 from spark_channel.errors import ChannelError
 from spark_channel.jobs import load_job
-from spark_channel.jobs.plugins import READERS, WRITERS
+from spark_channel.jobs.plugins import readers, writers
 from spark_channel.jobs.text import parse_text
 from spark_channel.options import WriteOptions
 from spark_channel.planning import Split, advise, plan
@@ -30,7 +30,7 @@ STRANGE: tuple[Any, ...] = (
     *("jdbc:mysql://u:p@h/x", "oracle", "truncate", "update(id)", "delete from @table"),
     *([], {}, [[]], [None], [{}], {"a": 1}, ["*"], ["a", 1, None], {"index": 0}, {"name": "x"}),
 )
-NAMES = (*READERS, *WRITERS, "dx_pad", "dx_filter", "dx_substr", "dx_groovy", "mongodbreader")
+NAMES = (*readers(), *writers(), "dx_pad", "dx_filter", "dx_substr", "dx_groovy", "mongodbreader")
 
 Place = tuple[dict[str, Any] | list[Any], Any]
 

@@ -141,3 +141,29 @@ def test_html_holds_the_picture() -> None:
     pytest.importorskip("matplotlib")
     assert "<svg" in REPORT._repr_html_()
     assert "<svg" not in replace(REPORT, samples=())._repr_html_()
+
+
+def test_what_an_earlier_version_kept_and_sent_is_read() -> None:
+    kept = (
+        '{"job": "j", "kind": "transfer", "phase": "done", "started_at": "2026-01-01T00:00:00+00:00", "seconds": 4, '
+        '"rows": 300, "bytes": 2400, "rows_moved": 300, "bytes_moved": 2400, "source": "", "target": "", "where": "", '
+        '"commit": "", "publish_seconds": 0.0, "rows_dirty": 0, "dirty_rows_path": "", "tasks": 0, "attempts": 0, '
+        '"retries": 0, "rows_per_second_limit": 100, "bytes_per_second_limit": null, "limit_scope": "the whole job", '
+        '"waits": {"limit:rows": 1.5}, "samples": [{"seconds": 1.0, "rows_per_second": 90.0, '
+        '"bytes_per_second": 720.0, "rows_written_per_second": 0.0, "bytes_written_per_second": 0.0}], '
+        '"changes": [{"seconds": 0.0, "rows_per_second": 100, "bytes_per_second": null, "note": ""}], '
+        '"error": "", "rerun": ""}'
+    )
+    report = TransferReport.from_json(kept)
+    assert report.samples == (Sample(1.0, 90.0, 720.0),)
+    assert report.changes == (LimitChange(0.0, 100, None),)
+    assert json.loads(report.to_json()) == {**json.loads(kept), "seconds": 4.0}
+    sent = {"kind": "write", "target": "t", "rows_per_second": 5, "tasks": 0}
+    assert JobSpec.from_json(sent).to_json() == sent
+
+
+def test_an_error_names_the_field_and_shows_no_value() -> None:
+    with pytest.raises(ValueError, match="a job has 'rows_per_second' wrong") as caught:
+        JobSpec.from_json({"kind": "write", "rows_per_second": "hunter2"})
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None

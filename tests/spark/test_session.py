@@ -1,11 +1,18 @@
 """`register` on a session that it knows."""
 
+import re
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
+from spark_channel.connectors import Connector, registry
+
+HIDDEN = (
+    "(?i)driverOptions|password|sharedLimitToken|sslpassword|tunnelStore|uri|url"
+    r"|//[^/\s]*:\S*@"  # a login in a path: Spark holds the pattern against values, too
+)
 
 
 class Registry:
@@ -50,8 +57,8 @@ def test_spark_is_told_once_a_session_since_it_warns_of_each_time(monkeypatch: p
 @pytest.mark.parametrize(
     ("given", "hidden"),
     [
-        ({}, "(?i)url|uri|driverOptions|tunnelStore"),
-        ({"spark.sql.redaction.options.regex": "(?i)url"}, "(?i)url|uri|driverOptions|tunnelStore"),
+        ({}, HIDDEN),
+        ({"spark.sql.redaction.options.regex": "(?i)url"}, HIDDEN),
         ({"spark.sql.redaction.options.regex": "mine"}, "mine"),
     ],
 )
@@ -62,3 +69,20 @@ def test_options_that_may_hold_logins_are_hidden_unless_the_user_chose(
     session = Session(**given)
     spark_channel.register(cast(SparkSession, session))
     assert session.conf.settings["spark.sql.redaction.options.regex"] == hidden
+
+
+def test_the_secrets_of_a_third_party_s_connector_are_hidden_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = Connector("theirs", "their.module:Reader", None, secrets=("apiKey", "url"))
+    monkeypatch.setattr(registry, "_third_parties", lambda: {"theirs": theirs})
+    monkeypatch.setattr("spark_channel.spark.session._remote", set())
+    session = Session()
+    spark_channel.register(cast(SparkSession, session))
+    assert "|password|" in session.conf.settings["spark.sql.redaction.options.regex"]
+    assert "apiKey|" in session.conf.settings["spark.sql.redaction.options.regex"]
+
+
+@pytest.mark.parametrize("path", ["s3://KEY:SE/CRET@bucket/a", "sftp://me:pa?ss@host/x"])
+def test_a_login_in_a_path_matches_what_spark_hides(path: str) -> None:
+    assert re.search(HIDDEN, path) is not None
+    assert re.search(HIDDEN, "s3://bucket/year=2024/a.csv") is None
+    assert re.search(HIDDEN, "abfss://container@account.dfs.core.windows.net/a") is None

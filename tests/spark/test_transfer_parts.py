@@ -1,13 +1,18 @@
 """What a transfer is made of, without a session: options, addresses, errors."""
 
 import socket
+from datetime import date
 
+import pyarrow as pa
 import pytest
 
-from spark_channel.errors import CommitError, OptionError, SourceError
-from spark_channel.planning import Endpoint, TransferSpec
+from spark_channel.connectors import Connector, registry
+from spark_channel.errors import CommitError, OptionError, SourceError, TargetError
+from spark_channel.planning import Endpoint, EndpointPart, TransferSpec
 from spark_channel.spark.failures import own_error
 from spark_channel.spark.reachable import first_reachable, server_of
+from spark_channel.spark.transfer_kept import _outline
+from spark_channel.spark.transfer_kept import _tasks as kept_tasks
 from spark_channel.spark.transfer_options import job_options
 
 
@@ -90,3 +95,84 @@ def test_our_error_is_found_in_sparks() -> None:
     assert isinstance(found, CommitError)
     assert str(found) == "disk full\nof everything"
     assert own_error(ValueError("nothing of ours")) is None
+
+
+def outline(options: dict[str, str], name: str, *parts: EndpointPart) -> str:
+    """The digest of a reader's options, as it is kept beside the ledger."""
+    spec = TransferSpec(Endpoint(name, options, parts=parts), Endpoint("discard"))
+    return _outline(spec, pa.schema([("id", pa.int64())]))["options of the reader"]
+
+
+SHOP = {
+    "url": "postgresql://me:pw@h:5432/shop?sslmode=require&password=x", "dbtable": "orders", "where": "id > 5",
+    "user": "me", "password": "pw", "fetchSize": "10", "retrySeconds": "4", "connectTimeout": "3",
+}  # fmt: skip
+ADBC = {"driver": "sqlite", "uri": "file:/a.db", "dbtable": "t", "driverOptions": '{"k": "v"}'}
+
+
+def test_a_plan_that_an_earlier_version_kept_is_of_the_same_reader() -> None:
+    assert outline(SHOP, "postgresql") == "42b78415d6e905120abf89a66f5030ff9ad0022060f1eeaa6d6bdcb1c6216b99"
+    parts = EndpointPart({"dbtable": "a"}, ("mysql://u:p@h/d", "mysql://h2/d"))
+    shared = {"dbtable": "t", "password": "x", "user": "y", "numPartitions": "3"}
+    assert (
+        outline(shared, "mysql", parts) == "3a96c61780aa84987e67cf8722f0f7904ebfd454c79f8e88e023a596d058c7ef"
+    )
+    assert outline(ADBC, "adbc") == "07361bd681d06c6993f36bb2a54abb5090de1c83d2a36458e6bf1a1bfd6b2bab"
+
+
+@pytest.mark.parametrize(
+    ("change", "same"),
+    [
+        ({"user": "you", "password": "other"}, True),
+        ({"url": "postgresql://me:other@h:5432/shop?sslmode=require&password=y"}, True),
+        ({"fetchSize": "99", "retryTimeout": "7", "retrySeconds": "7", "connectTimeout": "9"}, True),
+        ({"sslrootcert": "/ca", "queryTimeout": "5"}, True),
+        ({"where": "id > 6"}, False),
+        ({"url": "postgresql://me:pw@other:5432/shop?sslmode=require&password=x"}, False),
+        ({"currentSchema": "b"}, False),
+    ],
+)
+def test_a_half_done_transfer_goes_on_with_options_that_change_no_row(
+    change: dict[str, str], same: bool
+) -> None:
+    assert (outline({**SHOP, **change}, "postgresql") == outline(SHOP, "postgresql")) is same
+
+
+@pytest.mark.parametrize("change", [{"uri": "file:/b.db"}, {"driverOptions": '{"k": "w"}'}])
+def test_a_secret_that_names_the_source_makes_it_another(change: dict[str, str]) -> None:
+    assert outline({**ADBC, **change}, "adbc") != outline(ADBC, "adbc")
+
+
+def test_a_third_party_s_server_has_the_port_that_it_declares(monkeypatch: pytest.MonkeyPatch) -> None:
+    theirs = Connector("firebird", "their.module:Reader", None, schemes=("firebird",), port=3050)
+    monkeypatch.setattr(registry, "_third_parties", lambda: {"firebird": theirs})
+    assert server_of("jdbc:firebird://h/shop") == ("h", 3050)
+    assert server_of("firebird://me:p/w?@h:3051/shop") is None  # it can be read in two ways
+    assert server_of("firebird://me:p%2Fw@h:3051/shop") == ("h", 3051)
+
+
+KEPT = (
+    '{"version":1,"outline":{"columns":"c"},"tasks":[[0,0,null,{"low":1,"day":{"$":"date","v":"2024-01-31"}},10,null],'
+    "[1,0,1,{},null,80]]}"
+)
+
+
+def test_a_plan_that_an_earlier_version_kept_is_read() -> None:
+    first, second = kept_tasks(KEPT, "j", ("n", 1), {"columns": "c"})
+    assert (first.id, first.split.rows, first.split.nbytes, first.writer_part) == (0, 10, None, None)
+    assert first.split.params["split"].params == {"low": 1, "day": date(2024, 1, 31)}
+    assert (second.id, second.split.nbytes, second.writer_part) == (1, 80, 1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        KEPT.replace('"version":1', '"version":2'), KEPT.replace('"tasks"', '"others"'), "{}", "[]", "{", "",
+        KEPT.replace("[1,0,1,{},null,80]", '[1,"x"]'), KEPT.replace('"$":"date"', '"$":"later"'),
+    ],
+)  # fmt: skip
+def test_a_plan_of_another_version_or_a_damaged_one_is_told(text: str) -> None:
+    with pytest.raises(
+        TargetError, match="txnVersion 1 of 'n' is half done by job 'j', whose plan another version"
+    ):
+        kept_tasks(text, "j", ("n", 1), {"columns": "c"})

@@ -16,7 +16,7 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from spark_channel.errors import OptionError
-from spark_channel.options import Amount, ByteAmount, ReadOptions, WriteOptions
+from spark_channel.options import Amount, ByteAmount, ReadOptions, Trait, Url, WriteOptions
 
 __all__ = [
     "ArrowReadOptions",
@@ -148,11 +148,11 @@ class FileReadOptions(ReadOptions):
         "partitionColumn": "files are split by size; row groups are pruned by 'where'",
     }
 
-    path: str | None = Field(None, description="a file, a directory, or a glob; a path or a uri")
-    paths: Annotated[tuple[str, ...], BeforeValidator(_paths)] | None = Field(
+    path: Url | None = Field(None, description="a file, a directory, or a glob; a path or a uri")
+    paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths), Trait.HOLDS_LOGIN] = Field(
         None, description="a JSON list of the same"
     )
-    base_path: str | None = Field(None, description="where partition folders (`key=value`) begin")
+    base_path: Url | None = Field(None, description="where partition folders (`key=value`) begin")
     recursive_file_lookup: bool = Field(
         False, description="true = folders named `key=value` are plain folders, as in Spark"
     )
@@ -362,13 +362,15 @@ class FileWriteOptions(WriteOptions):
     refused: ClassVar[Mapping[str, str]] = {
         "partitionBy": "files are written into one directory; write each partition with its own save()",
         "partitionOverwriteMode": "overwrite replaces the whole directory",
-        "maxRecordsPerFile": "it is called 'maxRowsPerFile' here",
     }
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}
+    renamed: ClassVar[Mapping[str, str]] = {"maxRowsPerFile": "maxRecordsPerFile"}
 
-    path: str = Field(description="a directory; a path or a uri")
+    path: Url = Field(description="a directory; a path or a uri")
     compression: str | None = Field(None, description="codec of the files")
-    max_rows_per_file: Amount | None = Field(None, description="begin a new file after so many rows")
+    max_rows_per_file: Amount | None = Field(
+        None, alias="maxRecordsPerFile", description="begin a new file after so many rows"
+    )
     max_bytes_per_file: ByteAmount | None = Field(None, description="begin a new file at about so many bytes")
     lock_timeout: Annotated[float, Field(ge=0, le=3600)] = Field(
         60.0, description="seconds to wait for another job that publishes into the same directory"

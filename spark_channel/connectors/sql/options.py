@@ -1,15 +1,18 @@
 """Options of every database connector, named as Spark's JDBC source names them.
 
-A connector subclasses `SqlReadOptions` and `SqlWriteOptions`, and adds `Credentials` where its server
-asks for them. JDBC's options that have no meaning here are warned of or refused with the reason, so that code
-changes its format name and runs.
+A connector subclasses `SqlReadOptions` and `SqlWriteOptions`, and adds `ServerOptions` for a server, with its login,
+TLS and timeouts, or `FileOptions` for a database that is a file. JDBC's options that have no meaning here are
+warned of or refused with the reason, so that code changes its format name and runs.
 """
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from spark_channel.connectors.sql.file_url import FileUrl
 from spark_channel.errors import OptionError
 from spark_channel.options import (
     Amount,
@@ -18,11 +21,20 @@ from spark_channel.options import (
     Options,
     ReadOptions,
     Secret,
+    Trait,
+    Url,
     WriteMode,
     WriteOptions,
 )
 
-__all__ = ["Credentials", "SqlReadOptions", "SqlWriteOptions", "Statements"]
+__all__ = [
+    "Credentials",
+    "FileOptions",
+    "ServerOptions",
+    "SqlReadOptions",
+    "SqlWriteOptions",
+    "Statements",
+]
 
 
 def _statements(value: object) -> tuple[str, ...]:
@@ -30,8 +42,6 @@ def _statements(value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         texts = list(value)
     elif str(value).lstrip().startswith("["):
-        import json
-
         try:
             texts = json.loads(str(value))
         except ValueError:
@@ -79,10 +89,50 @@ _WRITE_ONLY: Mapping[str, str] = dict.fromkeys(
 class Credentials(Options):
     """The login of a server, for connectors that have one."""
 
-    user: str | None = Field(None, description="login name; `${env:NAME}` keeps it out of the code")
+    user: Annotated[str | None, Trait.SAME_ROWS] = Field(
+        None, description="login name; `${env:NAME}` keeps it out of the code"
+    )
     password: Secret | None = Field(
         None, description="the login's password; `${env:NAME}` and `${file:PATH}` too"
     )
+
+
+class ServerOptions(Credentials):
+    """How a server is reached, under the names of Spark's JDBC source and of libpq."""
+
+    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
+        None, description="file of the certificates that the server's is checked against"
+    )
+    sslcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
+        None, description="file of this client's certificate"
+    )
+    sslkey: Annotated[str | None, Trait.SAME_ROWS] = Field(None, description="file of this client's key")
+    connect_timeout: Annotated[float, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(
+        10.0, description="seconds that one attempt to connect may take"
+    )
+    query_timeout: Annotated[int, Field(ge=0, le=2_000_000), Trait.SAME_ROWS] = Field(
+        0, description="seconds that one statement may take; 0: as long as it needs"
+    )
+    retry_timeout: Annotated[float, Field(ge=0, le=86_400), Trait.SAME_ROWS] = Field(
+        60.0, description="seconds for which a running job tries to reach a server again that went away"
+    )
+
+
+class FileOptions(Options):
+    """A database that is a file: `file_url` says how its urls name it."""
+
+    file_url: ClassVar[FileUrl]
+
+    path: str | None = Field(None, description="the database file, instead of url")
+
+    @property
+    def file(self) -> Path:
+        """The file that `url` and `path` name."""
+        return self.file_url.path(getattr(self, "url", None), self.path)
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        self.file_url.path(getattr(self, "url", None), self.path)
 
 
 class SqlReadOptions(ReadOptions):
@@ -107,7 +157,7 @@ class SqlReadOptions(ReadOptions):
         "paths": "a read names one database",
     }
 
-    url: str | None = Field(None, description="the database's url, with or without `jdbc:`")
+    url: Url | None = Field(None, description="the database's url, with or without `jdbc:`")
     dbtable: str | None = Field(
         None, description="a table, `schema.table`, or `(subquery) alias`, as in Spark's JDBC source"
     )
@@ -119,7 +169,7 @@ class SqlReadOptions(ReadOptions):
     upper_bound: str | None = Field(
         None, description="with lowerBound: where the stride ends; filters nothing"
     )
-    fetch_size: _FetchRows = Field(
+    fetch_size: Annotated[_FetchRows, Trait.SAME_ROWS] = Field(
         None, alias="fetchsize", description="rows per batch; 0 or none: the connector's choice"
     )
     custom_schema: str | None = Field(
@@ -155,7 +205,11 @@ class SqlWriteOptions(WriteOptions):
     """What every database writer takes."""
 
     dirty_commit: ClassVar[CommitMode | None] = "task"
-    aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "numPartitions": "maxConnections"}
+    aliases: ClassVar[Mapping[str, str]] = {
+        **WriteOptions.aliases,
+        "numPartitions": "maxConnections",
+        "upsertKeyColumns": "keyColumns",
+    }
     ignored: ClassVar[Mapping[str, str]] = {**_DRIVER, **_READ_ONLY}
     refused: ClassVar[Mapping[str, str]] = {
         **_KERBEROS,
@@ -164,11 +218,12 @@ class SqlWriteOptions(WriteOptions):
         "columns": "select the columns in the DataFrame",
         "where": "filter the rows in the DataFrame",
         "paths": "a write names one database",
+        "upsert": "it is 'writeMode=upsert' here, with the key's columns in 'keyColumns'",
     }
 
-    url: str | None = Field(None, description="the database's url, with or without `jdbc:`")
+    url: Url | None = Field(None, description="the database's url, with or without `jdbc:`")
     dbtable: str = Field(description="the table to write, or `schema.table`")
-    batch_size: Amount = Field(65_536, description="rows handed to the database at once")
+    batch_size: Amount = Field(65_536, alias="batchsize", description="rows handed to the database at once")
     create_table: bool = Field(True, description="create the table when it is not there")
     create_table_options: str | None = Field(None, description="text after the new table's column list")
     create_table_column_types: str | None = Field(

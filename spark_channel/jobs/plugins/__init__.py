@@ -2,33 +2,44 @@
 
 import difflib
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from spark_channel.errors import JobFileError
 from spark_channel.jobs.place import End, Place
-from spark_channel.jobs.plugins.databases import DATABASES, reader_for, writer_for
+from spark_channel.jobs.plugins.databases import database_reader, database_writer, known_databases
 from spark_channel.jobs.plugins.files import hdfs_reader, hdfs_writer, txtfile_reader, txtfile_writer
 from spark_channel.jobs.plugins.hive import hive_reader, hive_writer
 from spark_channel.jobs.plugins.stream import stream_reader, stream_writer
 
-__all__ = ["READERS", "WRITERS", "find_plugin"]
+__all__ = ["find_plugin", "readers", "writers"]
 
 Builder = Callable[[dict[str, Any], Place], End]
 
-READERS: dict[str, Builder] = {
+_READERS: dict[str, Builder] = {
     "streamreader": stream_reader,
     "txtfilereader": txtfile_reader,
     "hdfsreader": hdfs_reader,
     "hivereader": hive_reader,
-    **{f"{name}reader": reader_for(name) for name in DATABASES},
 }
-WRITERS: dict[str, Builder] = {
+_WRITERS: dict[str, Builder] = {
     "streamwriter": stream_writer,
     "txtfilewriter": txtfile_writer,
     "hdfswriter": hdfs_writer,
     "hivewriter": hive_writer,
-    **{f"{name}writer": writer_for(name) for name in DATABASES},
 }
+
+
+def readers() -> dict[str, Builder]:
+    """The builders of reader plugins: ours, and those of the databases that connectors declare."""
+    named = {f"{name}reader": partial(database_reader, each) for name, each in known_databases().items()}
+    return {**_READERS, **named}
+
+
+def writers() -> dict[str, Builder]:
+    """The builders of writer plugins: ours, and those of the databases that connectors declare."""
+    named = {f"{name}writer": partial(database_writer, each) for name, each in known_databases().items()}
+    return {**_WRITERS, **named}
 
 
 def find_plugin(name: str, plugins: dict[str, Builder], path: str) -> Builder:

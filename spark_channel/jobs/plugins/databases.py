@@ -1,14 +1,14 @@
-"""mysql, postgresql and sqlite3 onto our connectors; oracle, sqlserver, db2 and others onto Spark's JDBC."""
+"""DataX's database plugins: onto the connectors that declare them, and the others onto Spark's JDBC."""
 
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Annotated, Any, ClassVar
 
 from pydantic import BeforeValidator, Field
 
+from spark_channel.connectors.registry import Connector, all_connectors
 from spark_channel.jobs.place import End, Place
 from spark_channel.jobs.sql import expand_tables, plain_columns, select_statements, selects
 from spark_channel.jobs.values import Flag, NotNegative, Positive, Section, Text, Texts, refusal, refused
@@ -16,7 +16,13 @@ from spark_channel.planning import Endpoint, EndpointPart
 from spark_channel.planning.spec import SaveMode
 from spark_channel.transform import Labelled, Output, Rename, Select, Transformer
 
-__all__ = ["DATABASES", "database_reader", "database_writer"]
+__all__ = [
+    "Database",
+    "database_reader",
+    "database_writer",
+    "jdbc_port",
+    "known_databases",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,32 +33,50 @@ class Database:
     dialect: str
     schemes: tuple[str, ...]
     driver: str | None = None
+    port: int | None = None
 
 
-MYSQL = Database("mysql", "mysql", ("mysql", "mariadb"))
-POSTGRESQL = Database("postgresql", "postgres", ("postgresql", "postgres"))
-SQLITE = Database("sqlite", "sqlite", ("sqlite",))
-ORACLE = Database(None, "oracle", ("oracle",), "oracle.jdbc.OracleDriver")
-SQLSERVER = Database(None, "tsql", ("sqlserver",), "com.microsoft.sqlserver.jdbc.SQLServerDriver")
-DB2 = Database(None, "", ("db2",), "com.ibm.db2.jcc.DB2Driver")
-DM = Database(None, "oracle", ("dm",), "dm.jdbc.driver.DmDriver")
-OTHER = Database(None, "", ())
-_BY_SCHEME = {
-    scheme: database
-    for database in (MYSQL, POSTGRESQL, SQLITE, ORACLE, SQLSERVER, DB2, DM)
-    for scheme in database.schemes
+_BY_JDBC = {
+    "oracle": Database(None, "oracle", ("oracle",), "oracle.jdbc.OracleDriver", 1521),
+    "sqlserver": Database(None, "tsql", ("sqlserver",), "com.microsoft.sqlserver.jdbc.SQLServerDriver", 1433),
+    "db2": Database(None, "", ("db2",), "com.ibm.db2.jcc.DB2Driver", 50000),
+    "dm": Database(None, "oracle", ("dm",), "dm.jdbc.driver.DmDriver", 5236),
 }
-DATABASES = {
-    "mysql": MYSQL,
-    "postgresql": POSTGRESQL,
-    "sqlite3": SQLITE,
-    "sqlite": SQLITE,
-    "oracle": ORACLE,
-    "sqlserver": SQLSERVER,
-    "db2": DB2,
-    "rdbms": OTHER,
-}
-"""DataX's plugin names without `reader` or `writer`."""
+"""Databases without a connector, by DataX's name; `dm` has no plugin of its own, and is an `rdbms`."""
+_OTHER = Database(None, "", ())
+
+
+def known_databases() -> dict[str, Database]:
+    """By DataX's plugin names without `reader` or `writer`: those that connectors declare, then Spark's JDBC source."""
+    found = {
+        name: _of(connector)
+        for connector in all_connectors()
+        if _is_database(connector)
+        for name in connector.datax
+    }
+    rest = {name: database for name, database in _BY_JDBC.items() if name != "dm"}
+    return {**rest, **found, "rdbms": _OTHER}
+
+
+def jdbc_port(scheme: str) -> int | None:
+    """The port of a database that Spark's JDBC source reaches, where its url names none."""
+    return next((each.port for each in _BY_JDBC.values() if scheme in each.schemes), None)
+
+
+def _by_scheme(scheme: str) -> Database:
+    for connector in all_connectors():
+        if scheme in connector.schemes and _is_database(connector):
+            return _of(connector)
+    return next((each for each in _BY_JDBC.values() if scheme in each.schemes), _OTHER)
+
+
+def _is_database(connector: Connector) -> bool:
+    return connector.dialect != "" and connector.schemes != ()
+
+
+def _of(connector: Connector) -> Database:
+    return Database(connector.name, connector.dialect, connector.schemes, port=connector.port)
+
 
 _SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
 _WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
@@ -151,7 +175,7 @@ def _database(named: Database, urls: Sequence[str], path: str) -> Database:
         scheme = match.group(1).lower()
         if named.schemes and scheme not in named.schemes:
             raise refused(path, f"a url of {scheme}", "jdbc:" + " or jdbc:".join(named.schemes))
-        this = _BY_SCHEME.get(scheme, OTHER)
+        this = _by_scheme(scheme)
         if found not in (None, this):
             raise refused(path, "urls of several kinds of database", "urls of one kind")
         found = this
@@ -398,13 +422,3 @@ def _spark_jdbc(given: DatabaseWriter, tables: list[str], place: Place) -> Built
         save_mode = "overwrite"
         options["truncate"] = "true"
     return options, [{} for _ in tables], save_mode
-
-
-def reader_for(name: str) -> partial[End]:
-    """The reader builder of a DataX database name."""
-    return partial(database_reader, DATABASES[name])
-
-
-def writer_for(name: str) -> partial[End]:
-    """The writer builder of a DataX database name."""
-    return partial(database_writer, DATABASES[name])

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from spark_channel.connectors import FetchSize
+from spark_channel.connectors.files.options import ParquetWriteOptions
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from tests.connectors.files.helpers import FORMATS, read, read_all, reader_of, write, writer_of
 
@@ -309,7 +310,6 @@ def test_codecs(tmp_path: Path, wide: pa.Table, form: str, codec: str, level: st
         ("orc", {"compressionLevel": "3"}, "has a strategy"),
         ("csv", {"partitionBy": "k"}, "one directory"),
         ("json", {"multiLine": "true"}, "unknown option"),
-        ("parquet", {"maxRecordsPerFile": "3"}, "maxRowsPerFile"),
     ],
 )
 def test_write_options_that_are_refused(
@@ -317,6 +317,21 @@ def test_write_options_that_are_refused(
 ) -> None:
     with pytest.raises(OptionError, match=message):
         writer_of(form, tmp_path, **options)
+
+
+def test_files_end_after_the_records_that_spark_s_option_names(tmp_path: Path) -> None:
+    """Under its former name, too, with a warning."""
+    for name, warnings in (
+        ("maxRecordsPerFile", []),
+        (
+            "maxRowsPerFile",
+            [
+                "option 'maxRowsPerFile' is called 'maxRecordsPerFile' now; the old name goes on for one version"
+            ],
+        ),
+    ):
+        options, told = ParquetWriteOptions.parse({"path": str(tmp_path), name: "3"})
+        assert (options.max_rows_per_file, told) == (3, warnings)
 
 
 def test_row_groups_have_the_size_asked_for(tmp_path: Path, wide: pa.Table) -> None:

@@ -349,7 +349,7 @@ def test_a_commit_without_its_staged_files_changes_nothing(kind: str, target: Pa
 
 
 def test_files_roll(target: Path) -> None:
-    write("csv", target, numbers(*range(10)), maxRowsPerFile="4")
+    write("csv", target, numbers(*range(10)), maxRecordsPerFile="4")
     assert sorted(len(p.read_text().splitlines()) - 1 for p in target.glob("part-*")) == [2, 4, 4]
     assert visible("csv", target) == list(range(10))
     write("json", target.parent / "j", *[numbers(*range(k, k + 5)) for k in range(3)], maxBytesPerFile="10")

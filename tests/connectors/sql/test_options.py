@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors.sql.mysql.options import MysqlReadOptions, MysqlWriteOptions
 from spark_channel.connectors.sql.options import Credentials
+from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions, PostgresWriteOptions
 from spark_channel.connectors.sql.sqlite.options import (
     SqliteReadOptions,
     SqliteWriteOptions,
@@ -149,7 +151,11 @@ def test_read_options_that_contradict(options: dict[str, Any], message: str) -> 
             {"writeMode": "merge"},
             "'writeMode' got 'merge'; it takes one of 'insert', 'upsert', 'skipExisting' or 'apply'",
         ),
-        ({"batchsize": "0"}, "'batchSize' got '0'"),
+        ({"batchSize": "0"}, "'batchsize' got '0'"),
+        (
+            {"upsert": "true"},
+            "'upsert' is not supported: it is 'writeMode=upsert' here, with the key's columns in",
+        ),
         ({"truncate": "perhaps"}, "'truncate' got 'perhaps'; it takes true or false"),
         ({"preSql": "[]"}, "'preSql' got"),
     ],
@@ -170,6 +176,7 @@ def test_names_as_jdbc_spells_them() -> None:
     assert read(fetchsize="1k").fetch_size == 1000
     written = write(batchSize="10", numPartitions="3", preSql='["A", "B"]', postSql="C; D")
     assert (written.batch_size, written.max_connections) == (10, 3)
+    assert write(writeMode="upsert", upsertKeyColumns="id").key_columns == ("id",)
     assert (written.pre_sql, written.post_sql) == (("A", "B"), ("C; D",))
 
 
@@ -225,3 +232,63 @@ def test_credentials_for_servers() -> None:
     assert "hunter2" not in repr(credentials)
     assert credentials.password is not None
     assert credentials.password.get_secret_value() == "hunter2"
+
+
+Server = MysqlReadOptions | MysqlWriteOptions | PostgresReadOptions | PostgresWriteOptions
+SERVERS: dict[str, tuple[type[Server], ...]] = {
+    "postgresql://h/d": (PostgresReadOptions, PostgresWriteOptions),
+    "mysql://h/d": (MysqlReadOptions, MysqlWriteOptions),
+}
+
+
+@pytest.mark.parametrize(
+    ("url", "model"), [(url, each) for url, models in SERVERS.items() for each in models]
+)
+def test_servers_take_the_same_names(url: str, model: type[Server]) -> None:
+    given = {
+        "url": url, "dbtable": "t", "sslmode": "verify-full", "sslrootcert": "ca", "sslcert": "c", "sslkey": "k",
+        "connectTimeout": "3", "queryTimeout": "4", "retryTimeout": "5",
+    }  # fmt: skip
+    options, warnings = model.parse(given)
+    assert warnings == []
+    found = (options.sslmode, options.sslrootcert, options.sslcert, options.sslkey)
+    assert found == ("verify-full", "ca", "c", "k")
+    assert (options.connect_timeout, options.query_timeout, options.retry_timeout) == (3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("model", "url", "old", "new"),
+    [
+        (PostgresReadOptions, "postgresql://h/d", "retrySeconds", "retryTimeout"),
+        (PostgresWriteOptions, "postgresql://h/d", "retryseconds", "retryTimeout"),
+        (MysqlReadOptions, "mysql://h/d", "sslCa", "sslrootcert"),
+        (MysqlWriteOptions, "mysql://h/d", "sslCA", "sslrootcert"),
+    ],
+)
+def test_a_former_name_goes_on_with_a_warning(model: type[Server], url: str, old: str, new: str) -> None:
+    options, warnings = model.parse({"url": url, "dbtable": "t", old: "7"})
+    assert warnings == [f"option {old!r} is called {new!r} now; the old name goes on for one version"]
+    assert str({"retryTimeout": options.retry_timeout, "sslrootcert": options.sslrootcert}[new]) in (
+        "7",
+        "7.0",
+    )
+    with pytest.raises(OptionError, match=f"options '{old}' and '{new}' mean the same and differ"):
+        model.parse({"url": url, "dbtable": "t", old: "7", new: "8"})
+
+
+@pytest.mark.parametrize(
+    ("given", "mode", "words"),
+    [
+        ("disabled", "disable", "disabled"), ("REQUIRED", "require", "required"),
+        ("verify-ca", "verify-ca", "verify-ca"), ("VERIFY_IDENTITY", "verify-full", "verify-identity"),
+        ("verify-identity", "verify-full", "verify-identity"), ("verify-full", "verify-full", "verify-identity"),
+    ],
+)  # fmt: skip
+def test_mysql_takes_its_own_words_for_sslmode(given: str, mode: str, words: str) -> None:
+    for raw in ({"url": "mysql://h/d", "sslMode": given}, {"url": f"jdbc:mysql://h/d?sslMode={given}"}):
+        options = MysqlReadOptions.parse({**raw, "dbtable": "t"})[0]
+        assert (options.sslmode, options.ssl_mode) == (mode, words)
+    with pytest.raises(
+        OptionError, match=r"'sslmode' got 'prefer'.*'disable', 'require', 'verify-ca' or 'verify-full'"
+    ):
+        MysqlReadOptions.parse({"url": "mysql://h/d", "dbtable": "t", "sslmode": "prefer"})

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, SecretStr
 
 from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
-from spark_channel.options import Secret
+from spark_channel.options import Secret, Trait
 
 __all__ = ["AdbcReadOptions", "AdbcWriteOptions", "DriverOptions"]
 
@@ -54,10 +54,10 @@ class DriverOptions(Credentials):
     entrypoint: str | None = Field(
         None, description="the driver library's entry point, where it is not the usual one"
     )
-    uri: Secret | None = Field(
+    uri: Annotated[Secret | None, Trait.NAMES_SOURCE] = Field(
         None, description="the database, as the driver writes it; `${env:NAME}` and `${file:PATH}` too"
     )
-    driver_options: DriverTexts | None = Field(
+    driver_options: Annotated[DriverTexts | None, Trait.NAMES_SOURCE] = Field(
         None, description=_TAKES + "; `${env:NAME}` and `${file:PATH}` too"
     )
     dialect: str | None = Field(
@@ -112,8 +112,6 @@ class AdbcReadOptions(DriverOptions, SqlReadOptions):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         _check_dialect(self)
-        _refuse(self, "url", self.url)
-        _refuse(self, "customSchema", self.custom_schema)
 
 
 class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
@@ -130,9 +128,6 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         _check_dialect(self)
-        _refuse(self, "url", self.url)
-        _refuse(self, "createTableOptions", self.create_table_options)
-        _refuse(self, "createTableColumnTypes", self.create_table_column_types)
         if self.write_mode != "insert":
             self._check_merge()
         if not self.truncate:
@@ -166,8 +161,3 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
                 "rows are merged all together. The database's own connector judges them one by one",
                 option="maxDirtyRows",
             )
-
-
-def _refuse(options: AdbcReadOptions | AdbcWriteOptions, name: str, value: object) -> None:
-    if value is not None:
-        raise OptionError(f"option {name!r} is not supported: {options.refused[name]}", option=name)

@@ -11,12 +11,12 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
+from spark_channel.retry import Retry
 
 __all__ = ["DuckdbSession", "Session", "check_file", "is_locked", "literal_cast", "text_literal"]
 
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 
 
 class DuckdbSession(SqlSession):
@@ -52,16 +52,14 @@ class DuckdbSession(SqlSession):
     def _open(self, read_only: bool, clock: Clock) -> Any:
         import duckdb
 
-        end, pause = clock.now() + self._lock_timeout, _FIRST_PAUSE
-        while True:
-            try:
-                return duckdb.connect(str(self.path.absolute()), read_only=read_only)
-            except duckdb.Error as error:
-                left = end - clock.now()
-                if not _in_the_way(str(error)) or left <= 0:
-                    raise self.explain(error) from None
-                clock.sleep(min(pause, left))
-                pause = min(2 * pause, _LONGEST_PAUSE)
+        retry = Retry(self._lock_timeout, first=0.02, longest=0.5, what=f"opening {self.path}", clock=clock)
+        try:
+            return retry.call(
+                lambda: duckdb.connect(str(self.path.absolute()), read_only=read_only),
+                lambda error: isinstance(error, duckdb.Error) and _in_the_way(str(error)),
+            )
+        except duckdb.Error as error:
+            raise self.explain(error) from None
 
     def close(self) -> None:
         """End the connection, and with it a transaction that is open. Safe twice."""

@@ -6,13 +6,13 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from spark_channel.connectors.sql.options import SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.file_url import FileUrl
+from spark_channel.connectors.sql.options import FileOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
-from spark_channel.options import CommitMode
+from spark_channel.options import CommitMode, Trait
 
 __all__ = ["DuckdbReadOptions", "DuckdbWriteOptions", "database_path"]
 
-_TAKES = "jdbc:duckdb:/path/to/file.duckdb, duckdb:///path/to/file.duckdb or duckdb:file.duckdb"
 _IGNORED: Mapping[str, str] = {
     "user": "a DuckDB file has no logins",
     "password": "a DuckDB file has no logins",
@@ -23,23 +23,38 @@ _IGNORED: Mapping[str, str] = {
     "tableComment": "write COMMENT ON TABLE into 'postSql'",
 }
 
-_LockTimeout = Annotated[float, Field(gt=0, le=86_400)]
+_LockTimeout = Annotated[float, Field(gt=0, le=86_400), Trait.SAME_ROWS]
 
 
-class DuckdbReadOptions(SqlReadOptions):
+class _DuckdbUrl(FileUrl):
+    def path(self, url: str | None, path: str | None) -> Path:
+        found = FileUrl.path(self, url, path)
+        if str(found).lower().startswith(("md:", "motherduck:")):
+            raise OptionError(
+                "this connector reads and writes DuckDB files; MotherDuck is a server",
+                option="path" if url is None else "url",
+                takes=self.takes,
+            )
+        return found
+
+
+_FILE_URL = _DuckdbUrl(
+    "duckdb", "DuckDB", "duckdb",
+    "give a SET statement with 'sessionInitStatement' for a setting",
+    ends_path="?;",  # the JDBC driver's separator is the second
+)  # fmt: skip
+
+
+class DuckdbReadOptions(FileOptions, SqlReadOptions):
     """What the DuckDB reader takes."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
+    file_url: ClassVar[FileUrl] = _FILE_URL
 
-    path: str | None = Field(None, description="the database file, instead of url")
     lock_timeout: _LockTimeout = Field(30.0, description="seconds to wait while another process writes")
 
-    def model_post_init(self, context: Any) -> None:
-        super().model_post_init(context)
-        database_path(self.url, self.path)
 
-
-class DuckdbWriteOptions(SqlWriteOptions):
+class DuckdbWriteOptions(FileOptions, SqlWriteOptions):
     """What the DuckDB writer takes."""
 
     dirty_commit: ClassVar[CommitMode | None] = None  # none does: what is wrong is told below
@@ -51,13 +66,13 @@ class DuckdbWriteOptions(SqlWriteOptions):
         "maxDirtyFraction": "all rows are inserted together at the commit, and one refused row refuses all",
         "dirtyRowsPath": "no row is refused alone: all rows are inserted together at the commit",
     }
+    file_url: ClassVar[FileUrl] = _FILE_URL
 
     path: str | None = Field(None, description="the database file, instead of url; made when it is not there")
     lock_timeout: _LockTimeout = Field(60.0, description="seconds to wait while other processes use the file")
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
-        database_path(self.url, self.path)
         if self.commit == "task":
             raise OptionError(
                 "option 'commit' got 'task'; a DuckDB file is opened by one process at a time, so tasks cannot "
@@ -66,80 +81,8 @@ class DuckdbWriteOptions(SqlWriteOptions):
                 got="task",
                 takes="job",
             )
-        given: dict[str, object] = {
-            "maxDirtyRows": self.max_dirty_rows,
-            "maxDirtyFraction": self.max_dirty_fraction,
-            "dirtyRowsPath": self.dirty_rows_path,
-            "createTableOptions": self.create_table_options,
-        }
-        for name, value in given.items():
-            if value not in (None, 0):
-                raise OptionError(
-                    f"option {name!r} is not supported: {self.refused[name]}", option=name, got=str(value)
-                )
 
 
 def database_path(url: str | None, path: str | None) -> Path:
-    """The file that `url` and `path` name.
-
-    `duckdb:///a/b.duckdb` is /a/b.duckdb, as a url says it; a relative file is `duckdb:a/b.duckdb`.
-
-    Raises:
-        OptionError: none, two different ones, not a DuckDB url, or a database that is no file.
-    """
-    from_url = None if url is None else _path_of_url(url)
-    if from_url is not None and path is not None and Path(from_url) != Path(path):
-        raise OptionError(
-            f"options 'url' ({from_url}) and 'path' ({path}) name different files: give one of them",
-            option="path",
-        )
-    text = from_url if from_url is not None else path
-    if text is None:
-        raise OptionError(f"nothing names the database file: give a path, or 'url' as {_TAKES}", option="url")
-    if not text or text.startswith(":") or "\0" in text:
-        raise OptionError(
-            "a DuckDB database in memory belongs to one process, and Spark has several: name a file",
-            option="url" if from_url is not None else "path",
-            got=text,
-            takes=_TAKES,
-        )
-    if text.lower().startswith(("md:", "motherduck:")):
-        raise OptionError(
-            "this connector reads and writes DuckDB files; MotherDuck is a server",
-            option="url" if from_url is not None else "path",
-            takes=_TAKES,
-        )
-    return Path(text)
-
-
-def _path_of_url(url: str) -> str:
-    text = url.strip()
-    if text.lower().startswith("jdbc:"):
-        text = text[len("jdbc:") :]
-    scheme, colon, text = text.partition(":")
-    if scheme.lower() != "duckdb" or not colon:
-        raise OptionError(
-            f"option 'url' has scheme {scheme!r}; it takes {_TAKES}", option="url", got=scheme, takes=_TAKES
-        )
-    text, mark, parameters = text.partition("?")
-    if not mark:
-        text, mark, parameters = text.partition(";")  # the JDBC driver's separator
-    if mark:
-        names = [part.partition("=")[0] for part in parameters.replace("&", ";").split(";")]
-        raise OptionError(
-            f"option 'url' carries parameters ({', '.join(names)}), which are JDBC's own; give a SET "
-            "statement with 'sessionInitStatement' for a setting",
-            option="url",
-            takes=_TAKES,
-        )
-    if text.startswith("//"):
-        host, slash, rest = text[2:].partition("/")
-        if host not in ("", "localhost") or not slash:
-            shown = host.rpartition("@")[2]  # before it stands a login
-            raise OptionError(
-                f"option 'url' names host {shown!r}; a DuckDB file is local: {_TAKES}",
-                option="url",
-                takes=_TAKES,
-            )
-        text = "/" + rest
-    return text
+    """The file that `url` and `path` name; see `FileUrl.path`."""
+    return _FILE_URL.path(url, path)

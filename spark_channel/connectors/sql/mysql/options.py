@@ -5,10 +5,12 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
-from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
+from spark_channel.connectors.sql.options import SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
+from spark_channel.options import Trait
 
 __all__ = ["Address", "MysqlReadOptions", "MysqlWriteOptions", "ServerOptions", "address_of"]
 
@@ -26,8 +28,17 @@ _IGNORED: Mapping[str, str] = {
     "cascadeTruncate": "MySQL cascades only where its foreign keys say so",
 }
 
-_Seconds = Annotated[float, Field(gt=0, le=86_400)]
-SslMode = Literal["disabled", "required", "verify-ca", "verify-identity"]
+SslMode = Literal["disable", "require", "verify-ca", "verify-full"]
+_SSL_MODES: Mapping[str, str] = {
+    "disabled": "disable", "required": "require", "verify-identity": "verify-full", "verify_ca": "verify-ca",
+    "verify_identity": "verify-full",
+}  # fmt: skip
+"""MySQL's own words for libpq's."""
+
+
+def _ssl_mode(value: object) -> object:
+    text = str(value).strip().lower()
+    return _SSL_MODES.get(text, text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,23 +50,34 @@ class Address:
     database: str
 
 
-class ServerOptions(Credentials):
+class ServerOptions(AnyServerOptions):
     """The server, how it is reached, and for how long it is tried."""
 
-    ssl_mode: SslMode | None = Field(
+    renamed: ClassVar[Mapping[str, str]] = {"sslCa": "sslrootcert"}
+
+    sslmode: Annotated[SslMode | None, BeforeValidator(_ssl_mode), Trait.SAME_ROWS] = Field(
         None,
-        description="`disabled`, `required`, `verify-ca` or `verify-identity`; default: `verify-identity` with "
-        "sslCa, else disabled",
+        description="`disable`, `require` (encrypted, unchecked), `verify-ca` or `verify-full`; default: `verify-full` "
+        "with sslrootcert, else disable. MySQL's own words for them are taken, too",
     )
-    ssl_ca: str | None = Field(
-        None, description="path of the certificates that the server's is checked against"
-    )
-    ssl_cert: str | None = Field(None, description="path of this client's certificate")
-    ssl_key: str | None = Field(None, description="path of this client's key")
-    connect_timeout: _Seconds = Field(10.0, description="seconds that one attempt to connect may take")
-    retry_timeout: _Seconds = Field(
-        60.0, description="seconds for which a running job tries to connect again while the server is away"
-    )
+
+    @property
+    def ssl_mode(self) -> str | None:
+        """`sslmode` in MySQL's own words."""
+        words = {"disable": "disabled", "require": "required", "verify-full": "verify-identity"}
+        return None if self.sslmode is None else words.get(self.sslmode, self.sslmode)
+
+    @property
+    def ssl_ca(self) -> str | None:
+        return self.sslrootcert
+
+    @property
+    def ssl_cert(self) -> str | None:
+        return self.sslcert
+
+    @property
+    def ssl_key(self) -> str | None:
+        return self.sslkey
 
     @classmethod
     def parse(cls, raw: Mapping[str, Any], *, connector: str = "") -> tuple[Self, list[str]]:
@@ -105,11 +127,10 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
     if lowered in _HARMLESS:
         return None
     if lowered == "sslmode":
-        modes = {"verify_ca": "verify-ca", "verify_identity": "verify-identity", "verify-full": "verify-identity",
-                 "trust": "required", "disable": "disabled", "preferred": "disabled"}  # fmt: skip
-        return "sslMode", modes.get(text, text)
+        modes = {"trust": "require", "preferred": "disable"}
+        return "sslmode", modes.get(text, text)
     if lowered in ("usessl", "requiressl"):
-        return "sslMode", "required" if text == "true" else "disabled"
+        return "sslmode", "require" if text == "true" else "disable"
     if lowered == "zerodatetimebehavior":
         return "zeroDates", "null" if text in ("converttonull", "convert_to_null") else "error"
     if lowered == "connecttimeout":
@@ -118,7 +139,7 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return None
     raise OptionError(
         f"option 'url' carries parameter {name!r}, which this connector does not know; leave it out, or give "
-        "the option that means it (such as sslMode, zeroDates, connectTimeout)",
+        "the option that means it (such as sslmode, zeroDates, connectTimeout)",
         option="url",
         takes=_TAKES,
     )
@@ -129,9 +150,6 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
 
-    query_timeout: Annotated[int, Field(ge=0)] = Field(
-        0, description="seconds that one statement may run in the server; 0: no limit"
-    )
     zero_dates: Literal["error", "null"] = Field(
         "error", description="what `0000-00-00` is read as: an error that names the column, or NULL"
     )
@@ -150,9 +168,6 @@ class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
         "zeroDates": "it applies to reading",
     }
 
-    query_timeout: Annotated[int, Field(ge=0)] = Field(
-        0, description="seconds that one statement may run in the server; 0: no limit"
-    )
     table_comment: str | None = Field(None, description="the comment of a new table")
     local_infile: bool | None = Field(
         None, description="false: never LOAD DATA LOCAL; default: where the server allows it, else INSERT"

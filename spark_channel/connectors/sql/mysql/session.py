@@ -12,6 +12,7 @@ from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError
+from spark_channel.retry import Retry
 
 __all__ = ["LostConnectionError", "MysqlSession", "Session", "is_away", "quoted"]
 
@@ -23,7 +24,6 @@ _AWAY = frozenset(
 """Too many connections, shutting down, network, killed, lost; and lock waits and deadlocks, which pass."""
 _PASSES = frozenset({1205, 1213})
 _BATCH_BYTES = 4 << 20
-_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 _MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 
 
@@ -68,19 +68,30 @@ class MysqlSession(SqlSession):
         self._address = address_of(options)
         self.place = f"{self._address.host}:{self._address.port}"
         self._connection: Any = None
-        end = clock.now() + (options.retry_timeout if patient else 0.0)
-        while True:
-            self._connection = self._connect(options, clock, end, local_infile)
-            try:
-                self._make_ready(options)
-                return
-            except LostConnectionError as error:
-                self.close()
-                if clock.now() >= end:
-                    raise failure(error.text) from error
-            except BaseException:
-                self.close()
-                raise
+        import pymysql
+
+        def is_of_the_moment(error: Exception) -> bool:
+            if isinstance(error, pymysql.err.MySQLError):
+                return _code(error) in _AWAY and not _is_untrusted(error)
+            return isinstance(error, LostConnectionError)
+
+        seconds = options.retry_timeout if patient else 0.0
+        try:
+            Retry(seconds, what=f"reaching {self.place}", clock=clock).call(
+                lambda: self._open(options, local_infile), is_of_the_moment
+            )
+        except LostConnectionError as error:
+            raise failure(error.text) from error
+        except pymysql.err.MySQLError as error:
+            raise self.explain(error) from None
+
+    def _open(self, options: ServerOptions, local_infile: bool) -> None:
+        self._connection = self._connect(options, local_infile)
+        try:
+            self._make_ready(options)
+        except BaseException:
+            self.close()
+            raise
 
     def _make_ready(self, options: ServerOptions) -> None:
         for statement in session_script(options, "mysql"):
@@ -91,34 +102,26 @@ class MysqlSession(SqlSession):
         if seconds:
             self._limit_statements(seconds)
 
-    def _connect(self, options: ServerOptions, clock: Clock, end: float, local_infile: bool) -> Any:
+    def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
         import pymysql
 
-        pause = _FIRST_PAUSE
-        while True:
-            try:
-                return pymysql.connect(
-                    host=self._address.host,
-                    port=self._address.port,
-                    user=options.user,
-                    password="" if options.password is None else options.password.get_secret_value(),
-                    database=self._address.database or None,
-                    charset="utf8mb4",
-                    autocommit=True,
-                    connect_timeout=int(max(1, options.connect_timeout)),
-                    local_infile=local_infile,
-                    program_name="spark-channel",
-                    ssl=_tls(options, self._failure),
-                    ssl_disabled=True if _mode(options) == "disabled" else None,
-                )
-            except pymysql.err.MySQLError as error:
-                left = end - clock.now()
-                if _code(error) not in _AWAY or _is_untrusted(error) or left <= 0:
-                    raise self.explain(error) from None
-                clock.sleep(min(pause, left))
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            except (OSError, ssl.SSLError) as error:
-                raise self.explain(error) from None
+        try:
+            return pymysql.connect(
+                host=self._address.host,
+                port=self._address.port,
+                user=options.user,
+                password="" if options.password is None else options.password.get_secret_value(),
+                database=self._address.database or None,
+                charset="utf8mb4",
+                autocommit=True,
+                connect_timeout=int(max(1, options.connect_timeout)),
+                local_infile=local_infile,
+                program_name="spark-channel",
+                ssl=_tls(options, self._failure),
+                ssl_disabled=True if _mode(options) == "disabled" else None,
+            )
+        except (OSError, ssl.SSLError) as error:
+            raise self.explain(error) from None
 
     def _limit_statements(self, seconds: int) -> None:
         """MariaDB's and MySQL's name for it differ, and so do their units."""
@@ -279,5 +282,5 @@ def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext 
         if options.ssl_cert is not None:
             context.load_cert_chain(options.ssl_cert, options.ssl_key)
     except (OSError, ssl.SSLError) as error:
-        raise failure(f"the files of sslCa, sslCert and sslKey cannot be used: {error}") from None
+        raise failure(f"the files of sslrootcert, sslcert and sslkey cannot be used: {error}") from None
     return context

@@ -1,14 +1,15 @@
 """Options of the PostgreSQL connector, and the address they make."""
 
+import math
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.postgresql.address import Address, conninfo, parse_url
 from spark_channel.errors import OptionError
-from spark_channel.options import Secret
+from spark_channel.options import Secret, Trait
 
 __all__ = ["PostgresOptions", "PostgresReadOptions", "PostgresWriteOptions", "SslMode"]
 
@@ -22,24 +23,21 @@ _OF_JDBC_DRIVER: Mapping[str, str] = dict.fromkeys(
 )  # fmt: skip
 
 
-class PostgresOptions(Credentials):
+class PostgresOptions(ServerOptions):
     """What both halves take. A login inside the url is moved to `user` and `password`."""
 
-    sslmode: SslMode | None = Field(None, description="how far TLS is asked for and the server verified")
-    sslrootcert: str | None = Field(None, description="file of the certificates that are trusted")
-    sslcert: str | None = Field(None, description="file of this client's certificate")
-    sslkey: str | None = Field(None, description="file of this client's key")
+    renamed: ClassVar[Mapping[str, str]] = {"retrySeconds": "retryTimeout"}
+
+    sslmode: Annotated[SslMode | None, Trait.SAME_ROWS] = Field(
+        None, description="how far TLS is asked for and the server verified"
+    )
     sslpassword: Secret | None = Field(None, description="the password of `sslkey`")
     current_schema: str | None = Field(None, description="the schema in which names are looked up first")
-    connect_timeout: Annotated[int, Field(ge=1, le=3600)] = Field(
-        10, description="seconds to wait for a connection"
-    )
-    query_timeout: Annotated[int, Field(ge=0, le=2_000_000)] = Field(
-        0, description="seconds that one statement may take; 0: as long as it needs"
-    )
-    retry_seconds: Annotated[float, Field(ge=0, le=3600)] = Field(
-        60.0, description="how long a task tries to reach a server again that went away"
-    )
+
+    @property
+    def retry_seconds(self) -> float:
+        """`retryTimeout`."""
+        return self.retry_timeout
 
     @model_validator(mode="before")
     @classmethod
@@ -86,7 +84,7 @@ class PostgresOptions(Credentials):
             "sslpassword": self.sslpassword,
         }  # fmt: skip
         parameters: dict[str, str] = {
-            "connect_timeout": str(self.connect_timeout),
+            "connect_timeout": str(math.ceil(self.connect_timeout)),
             "application_name": application,
             # A server that vanished is noticed within a minute instead of hours.
             "keepalives_idle": "30",

@@ -2,13 +2,12 @@
 
 from collections.abc import Callable
 
-import stamina
-
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.connectors.sql.postgresql.write_session import reach
 from spark_channel.errors import ChannelError
+from spark_channel.retry import Retry
 
 __all__ = ["commit", "transaction_number"]
 
@@ -54,14 +53,8 @@ def _settled(
     failure: type[ChannelError],
     stands: Callable[[Session], bool] | None,
 ) -> bool:
-    for attempt in stamina.retry_context(
-        on=_StillRunningError,
-        attempts=None,
-        timeout=max(options.retry_seconds, 1.0),
-        wait_initial=0.1,
-        wait_max=2.0,
-    ):
-        with attempt, reach(options, failure=failure, purpose="settle") as session:
+    def settled() -> bool:
+        with reach(options, failure=failure, purpose="settle") as session:
             # After a crash, a number that was never written down lies ahead of those given since.
             status = session.value(
                 f"SELECT CASE WHEN '{int(number)}'::xid8 < pg_current_xact_id() "
@@ -70,4 +63,7 @@ def _settled(
             if status == "in progress":
                 raise _StillRunningError(f"transaction {number} is still running")
             return status == "committed" and (stands is None or stands(session))
-    raise AssertionError("stamina ends with an answer or an exception")
+
+    return Retry(max(options.retry_timeout, 1.0), longest=2.0, what="asking for a commit's outcome").call(
+        settled, lambda error: isinstance(error, _StillRunningError)
+    )

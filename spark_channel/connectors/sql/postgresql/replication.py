@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import pyarrow as pa
-import stamina
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
@@ -33,6 +32,7 @@ from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
+from spark_channel.retry import Retry
 
 __all__ = ["ReplicationFeed"]
 
@@ -336,24 +336,22 @@ def _most(limit: FeedLimit) -> int | None:
 
 def _peek(session: ReadSession, sql: str) -> list[tuple[Any, ...]]:
     """A look at the slot, which one session at a time may take."""
-    for attempt in stamina.retry_context(
-        on=lambda error: isinstance(error, SourceError) and _BUSY in str(error),
-        attempts=None, timeout=_BUSY_SECONDS, wait_initial=0.05, wait_max=1.0,
-    ):  # fmt: skip
-        with attempt:
-            return session.rows(sql)
-    raise AssertionError("stamina ends with rows or an exception")
+    return Retry(_BUSY_SECONDS, first=0.05, longest=1.0, what="a look at the replication slot").call(
+        lambda: session.rows(sql), lambda error: isinstance(error, SourceError) and _BUSY in str(error)
+    )
 
 
 def _wait_until_free(session: ReadSession, slot: str) -> None:
     """A reader that was killed holds the slot until the server notices."""
     query = f"SELECT active FROM pg_replication_slots WHERE slot_name = {_quoted(slot)}"  # noqa: S608 - quoted
-    for attempt in stamina.retry_context(
-        on=_SlotBusyError, attempts=None, timeout=_BUSY_SECONDS, wait_initial=0.05, wait_max=1.0
-    ):
-        with attempt:
-            if session.value(query):
-                raise _SlotBusyError(f"replication slot {slot!r} {_BUSY} of another reader")
+
+    def look() -> None:
+        if session.value(query):
+            raise _SlotBusyError(f"replication slot {slot!r} {_BUSY} of another reader")
+
+    Retry(_BUSY_SECONDS, first=0.05, longest=1.0, what=f"waiting for replication slot {slot!r}").call(
+        look, lambda error: isinstance(error, _SlotBusyError)
+    )
 
 
 class _SlotBusyError(SourceError):

@@ -1,6 +1,5 @@
 """What every connection to a server has, whichever driver made it; transactions are begun and ended by statements."""
 
-import logging
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -16,9 +15,6 @@ from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
 
 __all__ = ["PgSession", "Session", "literal"]
-
-# Where a program has set up no logging, each retry would print a bare "stamina.retry_scheduled".
-logging.getLogger("stamina").addHandler(logging.NullHandler())
 
 _SETTINGS = {
     "DateStyle": "ISO, YMD",

@@ -5,7 +5,6 @@ from contextlib import contextmanager
 from typing import Any, cast
 
 import psycopg
-import stamina
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
@@ -14,10 +13,9 @@ from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
+from spark_channel.retry import Retry
 
 __all__ = ["WriteSession", "reach"]
-
-_LONGEST_PAUSE = 5.0
 
 
 class WriteSession(Session):
@@ -82,14 +80,7 @@ class WriteSession(Session):
 
 def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> WriteSession:
     """A new session, tried for `retrySeconds` with back-off while the server cannot be reached."""
-    for attempt in stamina.retry_context(
-        on=lambda error: isinstance(error, failure) and is_gone(error),
-        attempts=None,
-        timeout=max(options.retry_seconds, 0.001),
-        wait_initial=0.1,
-        wait_max=_LONGEST_PAUSE,
-        wait_jitter=0.5,
-    ):
-        with attempt:
-            return WriteSession(options, failure=failure, purpose=purpose)
-    raise AssertionError("stamina ends with a session or an exception")
+    return Retry(options.retry_timeout, what=f"reaching {options.address.shown}").call(
+        lambda: WriteSession(options, failure=failure, purpose=purpose),
+        lambda error: isinstance(error, failure) and is_gone(error),
+    )

@@ -1,0 +1,77 @@
+"""How a session reaches a server that loses it again and again."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
+from spark_channel.connectors.sql.mysql.session import Session
+from spark_channel.errors import SourceError
+from spark_channel.testing import VirtualClock
+from tests.connectors.sql.mysql.conftest import Shop
+
+
+class Losing:
+    """Passes bytes to a server and back, and cuts a connection when it is sent `text`; counts the connections."""
+
+    def __init__(self, port: int, text: bytes) -> None:
+        self.to, self.text, self.connections = ("127.0.0.1", port), text, 0
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listening.getsockname()[1]
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        self._listening.shutdown(socket.SHUT_RDWR)
+        self._listening.close()
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listening.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with near, socket.create_connection(self.to) as far:
+                back = threading.Thread(target=self._carry, args=(far, near), daemon=True)
+                back.start()
+                self._carry(near, far)
+                back.join(20)
+
+    def _carry(self, source: socket.socket, sink: socket.socket) -> None:
+        try:
+            while (data := source.recv(1 << 16)) and self.text not in data:
+                sink.sendall(data)
+        except OSError:
+            pass
+        for each in (source, sink):
+            try:
+                each.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+
+
+@pytest.fixture(params=[b"SET NAMES", b"group_concat_max_len"], ids=["connecting", "made ready"])
+def losing(shop: Shop, request: pytest.FixtureRequest) -> Iterator[Losing]:
+    relay = Losing(shop.server.port, request.param)
+    yield relay
+    relay.end()
+
+
+@pytest.mark.parametrize("seconds", [60, 0])
+def test_a_session_that_is_lost_at_once_is_begun_again_with_pauses(
+    shop: Shop, losing: Losing, seconds: int
+) -> None:
+    """There was no pause between sessions that connect and are lost by their first statement: 770 680 in a second."""
+    clock = VirtualClock()
+    login = {**shop.login, "url": f"mysql://127.0.0.1:{losing.port}/{shop.database}", "dbtable": "t"}
+    options, _ = MysqlReadOptions.parse({**login, "retryTimeout": str(seconds)})
+    begin = clock.now()
+    with pytest.raises(SourceError, match=rf"127\.0\.0\.1:{losing.port}"):
+        Session(options, SourceError, clock=clock)
+    assert clock.now() - begin == pytest.approx(seconds)
+    assert losing.connections == 1 if seconds == 0 else 12 < losing.connections < 40
