@@ -40,6 +40,19 @@ class Doorbell(Generic[T]):
                 heapq.heappush(self._order, (due, self._rings, caller))
                 self._rung.notify()
 
+    def is_rung(self) -> bool:
+        """Whether a caller is due now, and waits for an answer."""
+        with self._rung:
+            wait = self._next_due()
+            return wait is not None and wait <= 0
+
+    def overdue(self, caller: T) -> float | None:
+        """For how many seconds `caller` has waited for an answer; None when it does not ring, or lingers."""
+        with self._rung:
+            due = self._due.get(caller)
+            late = None if due is None else self._clock.now() - due
+            return None if late is None or late < 0 else late
+
     def forget(self, caller: T) -> None:
         """Leave `caller`'s ring unanswered."""
         with self._rung:

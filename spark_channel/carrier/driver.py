@@ -1,5 +1,6 @@
 """The threads that consume, and how channels are dealt to them."""
 
+import logging
 import threading
 from collections.abc import Callable, Hashable, Sequence
 
@@ -12,6 +13,8 @@ from spark_channel.channel import MemoryChannel
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 
 __all__ = ["ConsumerDriver"]
+
+logger = logging.getLogger("spark_channel")
 
 
 class ConsumerDriver:
@@ -34,8 +37,8 @@ class ConsumerDriver:
         threads: how many; with `pool` always one, the pool's.
         linger: seconds that a batch may wait for more, so that `consume` gets fewer and longer lists.
             Ends early when a producer waits for room, or the channels end.
-        pool: whose thread to use; the one with the least backlog serves this consumer to the end.
-        fail: told of errors that the consumer does not handle; fails the channels when None.
+        pool: whose thread to use, see there.
+        fail: told of errors that the consumer does not handle; the channels fail when None, and when it raises.
         clock: for `linger` and `timeout`; a pool lingers by its own.
     """
 
@@ -66,7 +69,7 @@ class ConsumerDriver:
         self._clock = clock or SYSTEM_CLOCK
         self._pool = pool
         self._linger = linger
-        self._fail = fail or self._fail_channels
+        self._told = fail
         self._ended = threading.Condition(threading.Lock())
         self._begun = False
         self._stations = _deal(self._channels, consumer, threads, linger, self._fail, self._station_over)
@@ -185,7 +188,15 @@ class ConsumerDriver:
             if not self._left:
                 self._ended.notify_all()
 
-    def _fail_channels(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException) -> None:
+        """The channels fail where nobody is told, and where who is told raises: a thread must outlive that."""
+        if self._told is not None:
+            try:
+                self._told(error)
+            except BaseException:
+                logger.exception("the fail= callback of a consumer raised; its channels fail with %r", error)
+            else:
+                return
         for channel in self._channels:
             channel.fail(error)
 
@@ -209,7 +220,7 @@ def _deal(
 ) -> list[Station]:
     """One station per thread: channels in turn to the threads, or threads in turn to the channels."""
     if isinstance(consumer, Consumer):
-        shared = Lifecycle(lambda: consumer, threads)
+        shared = Lifecycle(lambda: consumer, threads, shared=True)
         lifecycles = [shared] * threads
     else:
         lifecycles = [Lifecycle(consumer, 1) for _ in range(threads)]

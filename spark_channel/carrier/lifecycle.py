@@ -11,11 +11,13 @@ __all__ = ["Lifecycle"]
 class Lifecycle:
     """`init` before any thread consumes, `on_exit` after the last of `threads` has left.
 
-    Each of the threads calls `enter` once and, whatever came of it, `leave` once.
+    Each of the threads calls `enter` once and, whatever came of it, `leave` once. A consumer that is not
+    `shared` belongs to the thread that made it: another thread may go on with another one, after `hand_over`.
     """
 
-    def __init__(self, make: Callable[[], Consumer], threads: int) -> None:
+    def __init__(self, make: Callable[[], Consumer], threads: int, *, shared: bool = False) -> None:
         self._make = make
+        self.shared = shared
         self._lock = threading.Lock()
         self._threads = threads
         self._consumer: Consumer | None = None
@@ -45,4 +47,11 @@ class Lifecycle:
             last = self._threads == 0
             consumer = self._consumer
         if last and consumer is not None:
+            consumer.on_exit()
+
+    def hand_over(self) -> None:
+        """The end of this thread's own consumer: `enter` makes another. Raises what `on_exit` raised."""
+        with self._lock:
+            consumer, self._consumer = self._consumer, None
+        if consumer is not None:
             consumer.on_exit()

@@ -63,6 +63,29 @@ class Station:
         """Rows that wait for this station, and those it is busy with."""
         return self.rows_in_hand + sum(channel.backlog for channel in self.channels)
 
+    @property
+    def is_free(self) -> bool:
+        """Whether another thread may serve it next: its consumer is shared, or not made yet."""
+        return self._lifecycle.shared or self._consumer is None
+
+    def release(self) -> bool:
+        """Have a consumer that belongs to this thread end, so that another thread may go on with its own.
+
+        False: it raised, and the carrier has failed.
+        """
+        self._consumer = None
+        try:
+            self._lifecycle.hand_over()
+        except BaseException as error:  # a lost last flush ends the carrier
+            self._fail(error)
+            return False
+        return True
+
+    def move(self, bell: Doorbell[Hashable]) -> None:
+        """From now on another thread's bell is rung. What was published before is looked at there."""
+        self._bell = bell
+        self.hurry()
+
     def open(self, bell: Doorbell[Hashable]) -> None:
         """Listen to the channels, and look at once for what they have."""
         self._bell = bell

@@ -5,7 +5,7 @@ are the oldest: a large one is never starved by small ones.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
@@ -162,7 +162,7 @@ class WholeClaim(Reservation):
         self.release(room)
         self.published = True
         counters.put_successes += len(self.batches)
-        return self.batches
+        return [sized for sized in self.batches if sized[1]]
 
 
 class CommitClaim(Reservation):
@@ -187,17 +187,26 @@ class CommitClaim(Reservation):
 
 
 class ResizeClaim(Claim):
-    """A new capacity; None keeps a dimension.
+    """A new capacity; None keeps a dimension. `settle` is called once it is granted, for what changes with it:
+    `transaction_rows` among them, which no capacity may be below.
 
     One that does not fit yet waits in the queue, so that later producers do not take what it waits for.
     """
 
-    __slots__ = ("capacity_bytes", "capacity_rows")
+    __slots__ = ("capacity_bytes", "capacity_rows", "settle", "transaction_rows")
 
     produces = False
 
-    def __init__(self, capacity_rows: int | None, capacity_bytes: int | None) -> None:
+    def __init__(
+        self,
+        capacity_rows: int | None,
+        capacity_bytes: int | None,
+        transaction_rows: int | None,
+        settle: Callable[[], None],
+    ) -> None:
         super().__init__()
+        self.transaction_rows = transaction_rows
+        self.settle = settle
         self.capacity_rows = capacity_rows
         self.capacity_bytes = capacity_bytes
 
@@ -216,4 +225,5 @@ class ResizeClaim(Claim):
         ):
             return False
         room.capacity_rows, room.capacity_bytes = rows, nbytes
+        self.settle()
         return True

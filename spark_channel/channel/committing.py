@@ -28,8 +28,7 @@ class Committing(Producing):
             raise TransactionFullError(
                 f"{put_bytes} bytes put, the channel holds {most_bytes}: commit smaller transactions"
             )
-        if rows:
-            staged.add_put(batch, rows, nbytes)
+        staged.add_put(batch, rows, nbytes)
 
     def take(self, staged: Staged) -> pa.RecordBatch | None:
         return self._atomic(self._take, staged)

@@ -27,19 +27,49 @@ class Core(Consuming, Committing):
     def fail(self, error: BaseException) -> None:
         self._atomic(self._set_error, error)
 
-    def resize(self, capacity_rows: int | None, capacity_bytes: int | None) -> None:
-        self._atomic(self._resize, ResizeClaim(capacity_rows, capacity_bytes))
+    def resize(
+        self,
+        capacity_rows: int | None,
+        capacity_bytes: int | None,
+        transaction_rows: int | None,
+        keep_alive: float | None,
+    ) -> None:
+        self._atomic(self._resize, capacity_rows, capacity_bytes, transaction_rows, keep_alive)
 
-    def _resize(self, claim: ResizeClaim) -> None:
+    def _resize(
+        self,
+        capacity_rows: int | None,
+        capacity_bytes: int | None,
+        transaction_rows: int | None,
+        keep_alive: float | None,
+    ) -> None:
         self._raise_if_failed()
-        least = self._transaction_rows
-        if least is not None and claim.capacity_rows is not None and claim.capacity_rows < least:
-            raise ValueError(f"capacity_rows={claim.capacity_rows} is below transaction_rows={least}")
-        if not self._wait_for_room(claim, self.keep_alive):
-            room = self._room
+
+        def settle() -> None:
+            if transaction_rows is not None:
+                self._transaction_rows = transaction_rows
+            if keep_alive is not None:
+                self.keep_alive = keep_alive
+
+        room = self._room
+        least = self._transaction_rows if transaction_rows is None else transaction_rows
+        rows = room.capacity_rows if capacity_rows is None else capacity_rows
+        if least is not None and rows < least:
+            raise ValueError(f"capacity_rows={rows} is below transaction_rows={least}")
+        for other in self._claims:  # one that waits is granted later, whatever was changed meanwhile
+            if isinstance(other, ResizeClaim):
+                theirs = other.capacity_rows, other.transaction_rows
+                if (least or 0) > (theirs[0] or rows) or (theirs[1] or 0) > rows:
+                    raise ValueError(
+                        f"capacity_rows={rows} and transaction_rows={least} contradict a resize that waits, "
+                        f"to capacity_rows={theirs[0]} and transaction_rows={theirs[1]}"
+                    )
+        claim = ResizeClaim(capacity_rows, capacity_bytes, transaction_rows, settle)
+        patience = self.keep_alive if keep_alive is None else keep_alive
+        if not self._wait_for_room(claim, patience):
             rows, nbytes = claim.target(room)
             raise ChannelFullError(
-                f"cannot shrink to {rows} rows, {nbytes} bytes: after {self.keep_alive:g} s, "
+                f"cannot shrink to {rows} rows, {nbytes} bytes: after {patience:g} s, "
                 f"{room.used_rows} rows, {room.used_bytes} bytes are in use"
             )
 

@@ -95,13 +95,16 @@ class MemoryChannel:
     def push_all(self, batches: Iterable[pa.RecordBatch]) -> bool:
         """`push` each in turn; another producer's may come between. False when they were rejected.
 
-        The iterable is consumed as room allows, so it may be endless. Under "reject" the batches are
-        published all together or not at all.
+        What `overflow` is at the call counts for all of it. Under "reject" the batches are published all
+        together or not at all; else each waits for its room, also if "reject" is set meanwhile. A list or
+        tuple is checked before anything is published, so that one with a wrong item publishes nothing;
+        another iterable is consumed as room allows, so it may be endless.
         """
         if self._core.overflow is Overflow.REJECT:
             return self._core.push_together([(batch, *measure(batch)) for batch in batches])
-        for batch in batches:
-            self._core.push(batch, *measure(batch))
+        sized = ((batch, *measure(batch)) for batch in batches)
+        for each in list(sized) if isinstance(batches, list | tuple) else sized:
+            self._core.push_waiting(*each)
         return True
 
     # ---- consuming
@@ -195,17 +198,33 @@ class MemoryChannel:
             raise TypeError(f"fail() takes an exception, not {error!r}")
         self._core.fail(error)
 
-    def resize(self, *, capacity_rows: int | None = None, capacity_bytes: int | None = None) -> None:
-        """Change the capacity; None keeps a dimension.
+    def resize(
+        self,
+        *,
+        capacity_rows: int | None = None,
+        capacity_bytes: int | None = None,
+        transaction_rows: int | None = None,
+        keep_alive: float | None = None,
+    ) -> None:
+        """Change the bounds; None keeps one.
 
         Growing wakes who waits. Shrinking waits until what is in the channel fits, at most
-        `keep_alive` seconds, then raises `ChannelFullError`; nothing is lost, and neither dimension has
-        changed. `ValueError` below 1, and below a `transaction_rows` that was given.
+        `keep_alive` seconds (the new one, if it is given), then raises `ChannelFullError`; nothing is lost,
+        and no bound has changed. A transaction that is open keeps what it has put and taken; the new
+        `transaction_rows` counts from its next `put` or `take` on. A wait under way keeps its `keep_alive`.
+        `ValueError` below 1, for a negative `keep_alive`, and for a `capacity_rows` below a
+        `transaction_rows` that was given.
         """
-        for name, capacity in (("capacity_rows", capacity_rows), ("capacity_bytes", capacity_bytes)):
-            if capacity is not None:
-                _require_positive(name, capacity)
-        self._core.resize(capacity_rows, capacity_bytes)
+        for name, bound in (
+            ("capacity_rows", capacity_rows),
+            ("capacity_bytes", capacity_bytes),
+            ("transaction_rows", transaction_rows),
+        ):
+            if bound is not None:
+                _require_positive(name, bound)
+        if keep_alive is not None and not keep_alive >= 0:
+            raise ValueError(f"keep_alive={keep_alive} is not a number of seconds, 0 or more")
+        self._core.resize(capacity_rows, capacity_bytes, transaction_rows, keep_alive)
 
     @property
     def overflow(self) -> Overflow:

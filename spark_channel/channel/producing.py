@@ -26,14 +26,21 @@ class Producing(State):
         self._push_and_wait(batch, rows, nbytes)
         return True
 
+    def push_waiting(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
+        """Never rejected, whatever `overflow` is: for one of several that began under another."""
+        if self._atomic(self._push_at_once, batch, rows, nbytes) is not None:
+            self._push_and_wait(batch, rows, nbytes)
+
     def push_together(self, batches: Sequence[Sized]) -> bool:
         """All of them at once and without waiting, or none of them and False."""
-        batches = [sized for sized in batches if sized[1]]
         rows = sum(sized[1] for sized in batches)
         nbytes = sum(sized[2] for sized in batches)
         with self._lock:
             self._begin_push(len(batches), rows, nbytes)
-        return self._push_or_reject(batches, rows, nbytes) if batches else True
+            if not rows:
+                self._counters.put_successes += len(batches)
+                return True
+        return self._push_or_reject(batches, rows, nbytes)
 
     def _begin_push(self, batches: int, rows: int, nbytes: int) -> None:
         self._counters.put_attempts += batches

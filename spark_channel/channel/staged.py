@@ -18,6 +18,7 @@ class Staged:
 
     __slots__ = (
         "committed",
+        "empty_puts",
         "paid_bytes",
         "paid_rows",
         "put_bytes",
@@ -30,13 +31,16 @@ class Staged:
 
     def __init__(self) -> None:
         self.puts: list[Sized] = []
-        self.put_rows = self.put_bytes = 0
+        self.put_rows = self.put_bytes = self.empty_puts = 0
         self.takes: list[Parcel] = []
         self.taken_rows = self.taken_bytes = 0
         self.paid_rows = self.paid_bytes = 0
         self.committed = False
 
     def add_put(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
+        if not rows:
+            self.empty_puts += 1  # it carries nothing, and succeeds with the others
+            return
         self.puts.append((batch, rows, nbytes))
         self.put_rows += rows
         self.put_bytes += nbytes
@@ -61,7 +65,7 @@ class Staged:
         counters.rows_pulled += self.taken_rows
         counters.bytes_pulled += self.taken_bytes
         counters.take_successes += len(self.takes)
-        counters.put_successes += len(puts)
+        counters.put_successes += len(puts) + self.empty_puts
         self._clear()
         self.committed = True
         return puts
@@ -75,6 +79,6 @@ class Staged:
 
     def _clear(self) -> None:
         self.puts, self.takes = [], []
-        self.put_rows = self.put_bytes = 0
+        self.put_rows = self.put_bytes = self.empty_puts = 0
         self.taken_rows = self.taken_bytes = 0
         self.paid_rows = self.paid_bytes = 0

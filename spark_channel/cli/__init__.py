@@ -8,12 +8,15 @@ __all__ = ["main"]
 
 INTERRUPTED = 130
 """What typer makes of Ctrl-C, without a word."""
+TERMINATED = 143
+"""After SIGTERM: 128 and the signal's number."""
 
 
 def main() -> None:
     """Run the command in `sys.argv`; an error of ours ends with its message.
 
-    Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted.
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted,
+    143 ended by SIGTERM.
     """
     from spark_channel.cli.app import app
     from spark_channel.errors import (
@@ -38,6 +41,8 @@ def main() -> None:
     except ChannelError as error:
         _end(error, 1)
     except SystemExit as end:
+        if end.code == TERMINATED:
+            _end("terminated", TERMINATED)
         if end.code != INTERRUPTED:
             raise
         _end("interrupted", INTERRUPTED)

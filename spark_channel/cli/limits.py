@@ -1,9 +1,9 @@
 """`spark-channel limits`: serve a shared limit; look at all limits of this host and change them."""
 
 import os
+import queue
 import re
 import signal
-import threading
 from pathlib import Path
 from typing import Annotated
 
@@ -71,9 +71,10 @@ def serve(
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key go together")
     tls = TlsFiles(str(tls_certificate), str(tls_key)) if tls_certificate and tls_key else None
-    ended = threading.Event()
+    # A signal's handler may take no lock that this thread may hold, as an event's; a queue's `put` is safe there.
+    ended: queue.SimpleQueue[int] = queue.SimpleQueue()
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda _number, _frame: ended.set())
+        signal.signal(number, lambda number, _frame: ended.put(number))
     with SharedLimit(
         name, rows_per_second, bytes_per_second, host=host, port=port, tls=tls, probe=probe
     ) as served:
@@ -83,7 +84,7 @@ def serve(
         if token_file is not None:
             _write_private(token_file, served.token)
             typer.echo(f"elsewhere as sharedLimit={served.address}, sharedLimitToken=${{file:{token_file}}}")
-        ended.wait()
+        ended.get()
     typer.echo(f"limit {name} is served no more")
 
 

@@ -5,6 +5,7 @@ import signal
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from types import FrameType
 from typing import TYPE_CHECKING
 
 from spark_channel.errors import OptionError
@@ -33,6 +34,13 @@ def parse_conf(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def _terminate(_number: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # again: the end is under way
+    from spark_channel.cli import TERMINATED
+
+    raise SystemExit(TERMINATED)
+
+
 @contextmanager
 def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[SparkSession]":
     """A session for a `with` block; `master` None is `spark-submit`'s own, else this machine."""
@@ -55,6 +63,9 @@ def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[Sp
     if threading.current_thread() is threading.main_thread():
         # Spark's own handler calls the JVM from within the call that it interrupts, which breaks both.
         signal.signal(signal.SIGINT, signal.default_int_handler)
+        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            # docker, Kubernetes and systemd ask so: the job is cancelled and cleaned up, as after Ctrl-C.
+            signal.signal(signal.SIGTERM, _terminate)
     try:
         yield spark
     finally:

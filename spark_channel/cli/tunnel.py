@@ -1,4 +1,4 @@
-"""`spark-channel tunnel`: make tunnels, look at them, and begin them anew."""
+"""`spark-channel tunnel`: make tunnels, look at them, resume what is parked, and start them again."""
 
 import sys
 from collections.abc import Sequence
@@ -9,12 +9,15 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import FeedLag
 from spark_channel.tunnel.tunnel import Tunnel, TunnelView
 
 __all__ = ["tunnel"]
 
-tunnel = typer.Typer(help="Make, list, describe, delete and reset tunnels.", no_args_is_help=True)
+tunnel = typer.Typer(help="Make, list, describe, resume, delete and reset tunnels.", no_args_is_help=True)
+
+_SHOWN = 40
 
 _Name = Annotated[str, typer.Argument(help="The tunnel's name.")]
 _Option = Annotated[
@@ -72,6 +75,22 @@ def describe(
 ) -> None:
     """Show a tunnel's channels and clients; with its source's options, how far each channel is behind."""
     _print(Tunnel(name, _options(option, options_file), store=store).describe())
+
+
+@tunnel.command()
+def resume(
+    name: _Name, store: _Store = None,
+    channel: Annotated[
+        list[str] | None, typer.Option(help="A parked channel; may be given several times. All without it.")
+    ] = None,
+) -> None:  # fmt: skip
+    """Let clients have parked channels again: the range that failed is delivered once more."""
+    resumed = Tunnel(name, store=store).resume(channel)
+    if not resumed:
+        what = ", ".join(channel) + " is not" if channel else "no channel is"
+        typer.echo(f"tunnel {name}: {what} parked, so nothing is resumed")
+        return
+    typer.echo(f"tunnel {name}: resumed {', '.join(resumed)}; a client has it after its next heartbeat")
 
 
 @tunnel.command()
@@ -135,11 +154,24 @@ def _print(view: TunnelView) -> None:
             _number(lag.rows), _number(lag.nbytes), "-" if lag.seconds is None else f"{lag.seconds:.1f}",
         )  # fmt: skip
     wide.print(channels)
+    for each in view.channels:
+        if each.stage == "stream":
+            place = _shown(each.channel.token)
+            wide.print(f"{each.channel.id} (stream) reads on from {place}", markup=False, highlight=False)
+    for each in view.channels:
+        if each.channel.parked:
+            wide.print(f"parked {each.channel.id}: {each.channel.parked}", markup=False, highlight=False)
     if view.clients:
         clients = Table("client", "tag", "host", "timeout")
         for client in view.clients:
             clients.add_row(client.id, client.tag, client.host.partition("/")[0], f"{client.timeout:g} s")
         wide.print(clients)
+
+
+def _shown(token: Token) -> str:
+    """A position in one short line."""
+    text = ", ".join(f"{name}={value}" for name, value in token.items())
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
 
 
 def _number(value: int | None) -> str:

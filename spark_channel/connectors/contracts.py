@@ -127,7 +127,6 @@ class WriteContext:
     """
 
     job: str
-    batch: int | None = None
     commit: CommitMode | None = None
     overwrite: bool = False
     txn: tuple[str, int] | None = None
@@ -149,7 +148,6 @@ class WritePlan:
     schema: pa.Schema
     commit: CommitMode
     overwrite: bool = False
-    batch: int | None = None
     txn: tuple[str, int] | None = None
     published_at: str | None = None
     native: bool = False
@@ -298,6 +296,13 @@ class Writer(ABC):
     @abstractmethod
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         """Executor. `attempt` is unique among all attempts of the job."""
+
+    def resource_mark(self) -> str | None:
+        """Driver, before `prepare`. The resource (a host) that writing to this target loads; None = no mark.
+
+        Opens nothing. A transfer with more target hosts than source hosts spreads its tasks by it.
+        """
+        return None
 
     def committed(self, plan: WritePlan, task: int) -> Receipt | None:
         """Executor, before `open`, with `commit=task`. The receipt of a task that an earlier attempt committed.

@@ -29,7 +29,6 @@ class DiscardWriter(Writer):
             schema=schema,
             commit=context.commit or "job",
             overwrite=context.overwrite,
-            batch=context.batch,
             txn=context.txn,
         )
 

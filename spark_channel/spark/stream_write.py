@@ -1,8 +1,8 @@
 """`writeStream`: each micro-batch is published as one job whose name is the same whenever it is run again.
 
-Rows that come straight from a tunnel's range are published under the range's name, so that they are published
-once whoever reads the range, this query or another one that took its channel over. All other rows are
-published under the query's id and the batch's number. The target's ledger knows both.
+Rows that come straight from a tunnel's range are published under the channel's name and the range's number, so that
+they are published once whoever reads the range, this query or another one that took its channel over. All other rows
+are published under the query's id and the batch's number. The target keeps the last number of each.
 
 Spark tells a streaming writer neither before its tasks run that a batch begins, nor which query it is of.
 So each task prepares the write for itself (the same job gives the same plan), and sends its plan along.
@@ -87,8 +87,12 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         query = task.getLocalProperty("sql.streaming.queryId")
         batch = batch_number(task)
         origins = origins_of_task(task)
-        name = origins[0] if origins and not self._overwrite else f"{query}-{batch}"
-        context = WriteContext(f"stream-{name}", batch=None, commit="job", overwrite=self._overwrite)
+        stream = (str(query), batch)
+        if origins and not self._overwrite:
+            channel, _, sequence = origins[0].rpartition("-")
+            stream = (channel, int(sequence))
+        job = f"stream-{stream[0]}-{stream[1]}"
+        context = WriteContext(job, commit="job", overwrite=self._overwrite, stream=stream)
         plan = self._writer.prepare(context, self._schema)
         # Of a batch that is published already every row is taken all the same, and written nowhere: a Spark task
         # whose rows nobody takes may not end, and only at its end is it known which ranges they came from.

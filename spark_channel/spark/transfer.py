@@ -190,17 +190,18 @@ class _Transfer:
         native = opened.native_rows()
         for number, writer in enumerate(opened.writers):
             context = WriteContext(
-                job=job_of(self._job if half_done is None else half_done.job, number),
+                job=job_of(self._job, number),
                 commit=commit if half_done is None else "task",
                 overwrite=opened.spec.save_mode == "overwrite",
                 txn=transaction_of(options),
                 native=native,
+                resume=None if half_done is None else half_done.epochs.get(number),
             )
             self._plans.append(writer.prepare(context, opened.schema))
         for source in opened.sources:
             source.reader.native = self._plans[0].native
         if half_done is None and transaction_of(options) is not None:
-            self._keep()
+            self._keep()  # a run that continues follows the plan that is kept
 
     def _keep(self) -> None:
         """With a transaction pair, a transfer that commits by task can go on after it has failed."""

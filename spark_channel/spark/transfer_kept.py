@@ -46,12 +46,14 @@ class _Kept(BaseModel):
 class HalfDone:
     """A transfer that committed some of its tasks, and how it goes on.
 
-    `tasks` is the whole plan, `receipts` are of the tasks that committed.
+    `tasks` is the whole plan, `receipts` are of the tasks that committed, `epochs` what `WriteContext.resume` takes,
+    by the number of the target.
     """
 
     job: str
     tasks: tuple[Task, ...]
     receipts: tuple[Receipt, ...]
+    epochs: Mapping[int, int]
 
     @property
     def left(self) -> list[Task]:
@@ -95,7 +97,8 @@ def find_half_done(writers: Sequence[Writer], spec: TransferSpec, schema: pa.Sch
         "are committed",
         *txn, job, len(receipts), len(tasks), rows,
     )  # fmt: skip
-    return HalfDone(job, tasks, receipts)
+    epochs = {number: one.epoch for number, one in found.items() if one.epoch is not None}
+    return HalfDone(job, tasks, receipts, epochs)
 
 
 def plan_text(spec: TransferSpec, sources: Sequence[TransferSource], tasks: Sequence[Task]) -> str | None:

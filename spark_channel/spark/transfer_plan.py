@@ -112,11 +112,11 @@ def open_transfer(job: JobOptions, parallelism: int, held: ExitStack) -> OpenedT
         source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
     half_done = find_half_done(writers, spec, sources[0].pipeline.output_schema)
     if half_done is None:
-        tasks = _cut(spec, sources, len(writers), parallelism, held)
+        tasks = _cut(spec, sources, writers, parallelism, held)
     else:
         # Rows that were refused are found only by reading all of them again.
         again = writers[0].options.tolerates_dirty_rows
-        tasks = _marked(half_done.tasks if again else half_done.left, sources)
+        tasks = _marked(half_done.tasks if again else half_done.left, sources, writers)
     per_mark = any(source.reader.options.limit_per_mark for source in sources)
     made = _dealt(spec, tasks, parallelism, per_mark=per_mark)
     return OpenedTransfer(
@@ -135,27 +135,36 @@ def open_transfer(job: JobOptions, parallelism: int, held: ExitStack) -> OpenedT
 def _cut(
     spec: TransferSpec,
     sources: Sequence[TransferSource],
-    targets: int,
+    writers: Sequence[Writer],
     parallelism: int,
     held: ExitStack,
 ) -> list[Task]:
+    targets = len(writers)
     advice = advise(spec, parallelism) if targets == 1 else targets
     splits: list[Split] = []
     for number, source in enumerate(sources):
         held.enter_context(source.reader.hold())
         own = source.reader.split(max(1, -(-advice // len(sources))))
         splits.extend(TransferSource.wrap(number, split) for split in own)
-    return _marked(merge_tasks(splits, None if targets == 1 else list(range(targets))), sources)
+    return _marked(merge_tasks(splits, None if targets == 1 else list(range(targets))), sources, writers)
 
 
-def _marked(tasks: Sequence[Task], sources: Sequence[TransferSource]) -> list[Task]:
-    """With the host that each task's reader loads."""
+def _marked(
+    tasks: Sequence[Task], sources: Sequence[TransferSource], writers: Sequence[Writer]
+) -> list[Task]:
+    """With the host that each task's reader loads, and the one that its writer does."""
+    targets = [writer.resource_mark() for writer in writers]
 
     def mark(split: Split) -> str | None:
         reader: Reader = sources[split.params["source"]].reader
         return reader.resource_mark(split.params["split"])
 
-    return [replace(task, reader_mark=mark(task.split)) for task in tasks]
+    return [
+        replace(
+            task, reader_mark=mark(task.split), writer_mark=targets[task.id if len(writers) > 1 else 0]
+        )
+        for task in tasks
+    ]  # fmt: skip
 
 
 def _dealt(spec: TransferSpec, tasks: Sequence[Task], parallelism: int, *, per_mark: bool) -> TransferPlan:
@@ -167,15 +176,23 @@ def _dealt(spec: TransferSpec, tasks: Sequence[Task], parallelism: int, *, per_m
 
 
 def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
-    """Hold the target to be empty or not there, as `errorIfExists` asks.
+    """Hold the target not to be there, as `errorIfExists` asks.
 
     Raises:
-        TargetError: it can be read, so it is there.
+        TargetError: its catalog has it; or, where the writer cannot ask one, it can be read.
     """
+    there = writer.exists()
+    if there or (there is None and _can_be_read(writer, opened)):
+        raise TargetError(
+            f"{opened.target} exists, and the mode is errorIfExists: append, overwrite, or name another"
+        )
+
+
+def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
     end = opened.spec.writer.resolve(lambda urls: urls[0])[opened.writers.index(writer)]
     connector = find_connector(_named("writer", end, {}), "writer")
     if connector.reader is None or not connector.keeps:
-        return
+        return False
     # Where the target is, is said by what both halves take, such as a login and `currentSchema`.
     taken = set(connector.options_class("reader").names()) - set(CommonOptions.names())
     options: WriteOptions = writer.options
@@ -188,10 +205,8 @@ def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
         reader, _ = connector.reader_with(given)
         reader.schema()
     except SourceError:
-        return
-    raise TargetError(
-        f"{opened.target} is there already, and the mode is errorIfExists: append, overwrite, or name another"
-    )
+        return False
+    return True
 
 
 def parallelism_of(spark: SparkSession) -> int:

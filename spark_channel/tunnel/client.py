@@ -79,6 +79,7 @@ class TunnelClient:
         self._id = ""
         self._state = ClientState.READY
         self._due_now = False
+        self._resting = False
         self._wanted: tuple[str, ...] = ()
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
@@ -189,6 +190,19 @@ class TunnelClient:
         """See `desk.checkpoint`."""
         self._store.checkpoint(self._record.name, self._id, channel, sequence, token)
 
+    def park(self, channel: str, sequence: int, why: str) -> None:
+        """See `desk.park`."""
+        self._store.park(self._record.name, self._id, channel, sequence, why)
+
+    def release(self, channels: Collection[str]) -> None:
+        """Give these back now, before `close`; no heartbeat is sent any more."""
+        with self._changed:
+            if self._state is not ClientState.STARTED:
+                return
+            self._resting = True
+        with self._beating:
+            self._store.release(self._record.name, self._id, channels)
+
     def _connect(self) -> None:
         found = self._store.get(self._record.name)
         if found.id != self._record.id:
@@ -221,11 +235,11 @@ class TunnelClient:
         while True:
             with self._changed:
                 until = self._clock.now() + wait
-                while self._state is ClientState.STARTED and not self._due_now:
+                while self._state is ClientState.STARTED and (self._resting or not self._due_now):
                     left = until - self._clock.now()
-                    if left <= 0:
+                    if left <= 0 and not self._resting:
                         break
-                    self._clock.wait(self._changed, left)
+                    self._clock.wait(self._changed, None if self._resting else left)
                 if self._state is not ClientState.STARTED:
                     return
             try:

@@ -1,100 +1,67 @@
-"""Reads a tunnel's channels and hands what comes to a processor, range by range, without Spark."""
+"""Reads a tunnel's channels ahead, and hands range after range to a processor, without Spark.
 
-import contextlib
+Three kinds of threads: a *turn* plans the next range of a channel and reads it into the range's own carrier; a
+*call* tells the store where it ends, and takes the checkpoint of the range before; a thread of the *pool* processes
+one range of a channel at a time. What is read ahead is bounded by one budget over all channels. Nothing of a range
+is processed before its end is in the store, and its checkpoint is taken after `process`, in order.
+"""
+
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any, Protocol, cast, runtime_checkable
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.carrier import BulkConsumePool
+from spark_channel.carrier import Consumer as CarrierConsumer
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import FeedLimit
-from spark_channel.errors import ChannelLostError, TunnelStoreError
-from spark_channel.pipeline import GroupRead, ReadCancelledError
-from spark_channel.planning import Split, Task, TaskGroup
-from spark_channel.tunnel.backoff import Backoff, reconnect_delay
+from spark_channel.errors import ChannelLostError, FlowError, TunnelError, TunnelStoreError
+from spark_channel.pipeline import ReadCancelledError
+from spark_channel.tunnel import desk
+from spark_channel.tunnel.budget import Budget
 from spark_channel.tunnel.client import TunnelClient
+from spark_channel.tunnel.delivery import Delivery, Processor
 from spark_channel.tunnel.pace import RangeSize
+from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel, TunnelRecord
+from spark_channel.tunnel.run import Run
+from spark_channel.tunnel.sigterm import TERMINATED, Sigterm
 from spark_channel.tunnel.source import READ, StreamSource, base_split
 from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore
-from spark_channel.tunnel.turns import Turns
+from spark_channel.tunnel.trouble import Trouble, Verdict
+from spark_channel.tunnel.turns import Repeated, Turns
 
 __all__ = ["Consumer", "Delivery", "Processor"]
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(frozen=True)
-class Delivery:
-    """One range of one channel. (`channel`, `sequence`) names the same rows for ever: whoever keeps it with
-    the rows, in one transaction, has them once, also when the range is delivered again.
-
-    `batches` is read while it is iterated; what the processor leaves unread counts as processed.
-    """
-
-    tunnel: str
-    channel: str
-    sequence: int
-    is_base: bool
-    start: Token
-    end: Token
-    batches: Iterator[pa.RecordBatch]
-
-
-@runtime_checkable
-class Processor(Protocol):
-    """What a consumer calls; a plain function serves as `process` alone."""
-
-    def process(self, delivery: Delivery) -> None:
-        """Take a range. It is checkpointed when this returns, and delivered again when it raises."""
-
-    def shutdown(self, channel: str) -> None:
-        """No more of `channel` comes here: it is drained, or another client has it, or all is over."""
-
-
-@dataclass
-class _Run:
-    """One channel while this client has it."""
-
-    channel: Channel
-    source: StreamSource
-    token: Token
-    sequence: int
-    pending: Token | None
-    backoff: Backoff
-    size: RangeSize
-    stopping: bool = False
-    idle: bool = False
-    processed: tuple[Token, int, int] | None = None
-    """The end, rows and bytes of a range that is processed, while its checkpoint is not taken."""
-    took: float = 0.0
-    lost: BaseException | None = None
-    """What ended the reading of the range at hand."""
-    failures: int = 0
-    failing_since: float = 0.0
+_LEAVE_SECONDS = 5.0
+"""How long the end waits for reads that hang in the source: they are daemons, and left behind."""
 
 
 class Consumer:
-    """One `consume` call: client, turns, and the runs of channels.
+    """One `consume` call: client, turns, pool, and the runs of channels.
 
     Args:
+        processor: one for all channels; or `factory`, which makes one for each.
         drained: end when everything that was there at the start is processed; else run until `stop`.
     """
 
     def __init__(
         self, store: TunnelStore, record: TunnelRecord, options: Mapping[str, Any],
-        processor: Processor | Callable[[Delivery], object], *, threads: int, drained: bool,
+        processor: Processor | Callable[[Delivery], object] | None, *, threads: int, drained: bool,
+        factory: Callable[[str], Processor | Callable[[Delivery], object]] | None = None,
         clock: Clock | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._record = record
         self._options = dict(options)
         self._processor = processor
+        self._factory = factory
         self._drained = drained
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._stream = StreamSource(options)
@@ -104,13 +71,21 @@ class Consumer:
             store, record, self, tag=settings.client_tag, interval=settings.heartbeat_interval,
             timeout=settings.heartbeat_timeout, clock=self._clock,
         )  # fmt: skip
-        self._patience = settings.heartbeat_timeout
+        reading = self._stream.reader.options
+        self._capacity = {
+            "capacity_rows": reading.capacity_rows, "capacity_bytes": reading.capacity_bytes,
+        }  # fmt: skip
+        self._budget = Budget(reading.capacity_rows, reading.capacity_bytes)
         self._turns = Turns(threads, self._end, clock=self._clock)
+        # Calls of the store, which must wait neither for a read nor for a processor.
+        self._calls = Turns(min(threads, 4), self._end, clock=self._clock)
+        self._pool = BulkConsumePool(threads, name=f"tunnel-{record.name}", clock=self._clock)
         self._changed = threading.Condition()
-        self._runs: dict[str, _Run] = {}
-        self._cancelled: dict[str, GroupRead] = {}
+        self._runs: dict[str, Run] = {}
         self._over = False
+        self._hurried = False
         self._error: BaseException | None = None
+        self._parked_by: BaseException | None = None
 
     @property
     def client(self) -> TunnelClient:
@@ -120,25 +95,27 @@ class Consumer:
         """Consume until `stop`, or until all is drained. Everything is released when it returns or raises.
 
         Raises:
-            TunnelError: the tunnel is gone. Anything: what the processor or the source raised.
+            TunnelError: the tunnel is gone, or all that is left of it is parked. SystemExit: SIGTERM came.
+            Anything: what the processor or the source raised.
         """
-        self._turns.start()
-        try:
-            self._client.start()
-            with self._changed:
-                while not self._over:
-                    self._clock.wait(self._changed)
-        finally:
-            with self._changed:
-                self._over = True
-                for read in self._cancelled.values():
-                    read.cancel()
-            self._turns.close()
-            for key in list(self._runs):
-                self._shut(key)
-            self._client.close()
+        with Sigterm(self._terminate) as sigterm:
+            self._turns.start()
+            self._calls.start()
+            try:
+                if not self._over:
+                    self._client.start()
+                with self._changed:
+                    while not self._over:
+                        self._clock.wait(self._changed)
+            except BaseException as error:
+                self._end(error)
+                raise
+            finally:
+                self._leave()
         if self._error is not None:
             raise self._error
+        if sigterm.came:
+            raise SystemExit(TERMINATED)
 
     def stop(self) -> None:
         """End `run` after the ranges at hand, from any thread."""
@@ -147,19 +124,20 @@ class Consumer:
     # --- ChannelHost ---
 
     def dial(self, channel: Channel) -> None:
-        self._turns.add(channel.id, lambda: self._dial(channel))
+        self._calls.add(channel.id, lambda: self._dial(channel))
 
     def run_channel(self, channel: Channel) -> None:
-        run = self._runs[channel.id]
-        self._turns.add(channel.id, lambda: self._turn(run))
+        self._runs[channel.id].reading.ask()
 
     def failed(self, error: BaseException) -> None:
         self._end(error)
 
     def beaten(self) -> None:
-        if self._drained:
+        with self._changed:
+            asks = self._drained or not self._runs
+        if asks:
             try:
-                self._end_if_drained()
+                self._end_if_nothing_is_left()
             except TunnelStoreError as error:
                 _log.warning("%s; an idle channel's turn asks again", error)
 
@@ -167,16 +145,13 @@ class Consumer:
         run = self._runs.get(channel)
         if run is not None:
             run.stopping = True
-            self._turns.hurry(channel)
+            run.reading.ask()
 
-    # --- turns ---
+    # --- turns: what is read ---
 
-    def _dial(self, channel: Channel, attempt: int = 0, since: float | None = None) -> None:
+    def _dial(self, channel: Channel, trouble: Trouble | None = None) -> float | None:
+        trouble = trouble or self._new_trouble()
         settings = self._stream.options
-        limit = RangeSize(
-            FeedLimit(settings.max_rows_per_trigger, settings.max_bytes_per_trigger),
-            settings.checkpoint_interval,
-        )
         try:
             current = self._store.state(self._record.name).channels[channel.id]
             # A feed is used by one thread at a time: each run has its own.
@@ -184,166 +159,363 @@ class Consumer:
             if not channel.is_base:
                 source.feed.settle(current.token)  # who checkpointed it may have ended before it said so
         except Exception as error:
-            now = self._clock.now()
-            since = now if since is None else since
-            if not self._is_passing(error) or now - since > self._patience:
+            verdict, wait = (
+                trouble.no_answer(self._clock.now()) if self._is_passing(error) else (Verdict.STOP, 0.0)
+            )
+            if verdict is Verdict.STOP:
                 self._client.dial_failed(channel.id)
                 raise
-            wait = reconnect_delay(attempt)
             _log.warning("channel %s: %s; trying again in %.1f s", channel.id, error, wait)
-            self._turns.add(channel.id, lambda: self._dial(channel, attempt + 1, since), wait)
-            return
-        self._runs[channel.id] = _Run(
-            channel, source, current.token, current.sequence, current.pending, Backoff(), limit
-        )
+            self._calls.add(channel.id, lambda: self._dial(channel, trouble), wait)
+            return None
+        limit = FeedLimit(settings.max_rows_per_trigger, settings.max_bytes_per_trigger)
+        known = {current.sequence: current.pending, current.sequence + 1: current.after}
+        run = Run(
+            channel, source, current.token, current.sequence,
+            {sequence: end for sequence, end in known.items() if end is not None},
+            RangeSize(limit, settings.checkpoint_interval), self._new_trouble(),
+        )  # fmt: skip
+        run.reading = Repeated(self._turns, channel.id, lambda: self._read_turn(run))
+        run.storing = Repeated(self._calls, f"store {channel.id}", lambda: self._store_turn(run))
+        with self._changed:
+            if self._over:
+                return None
+            self._runs[channel.id] = run
         self._client.dialled(channel.id)
+        return None
 
-    def _turn(self, run: _Run) -> float | None:
-        """Read, process and checkpoint one range; seconds until the next one."""
+    def _read_turn(self, run: Run) -> float | None:
         try:
-            wait = self._advance(run)
+            return self._advance(run)
+        except Exception as error:
+            wait = self._wait_after(run, error)
+            if wait is not None:
+                run.read_after = self._clock.now() + wait
+            return wait
+
+    def _advance(self, run: Run) -> float | None:
+        """Plan the next range and read it; seconds until the next one, None until something changes."""
+        with self._changed:
+            if self._over or run.closed or run.parked_by is not None:
+                return None
+            ends = run.stopping or run.lost
+            full = not run.may_read()
+            left = run.read_after - self._clock.now()
+        if ends:
+            self._drop(run, unprocessed=True)
+            if not (run.is_busy() if run.lost else run.is_at_hand()):  # else its range ends first
+                self._over_with(run, finished=False)
+            return None
+        if full:
+            return None
+        if left > 0:
+            return left
+        if run.process is None:
+            self._open(run)
+        if run.settle is not None:
+            run.source.feed.settle(run.settle)
+            run.settle = None
+        start, sequence = run.planned, run.planned_sequence
+        if run.channel.is_base and start == READ:
+            if run.token == READ:
+                self._over_with(run, finished=True)
+            return None
+        end = self._end_of_range(run, start, sequence)
+        if end == start:
+            self._idle(run)
+            return run.backoff.after(0, 0)
+        feed = run.source.feed
+        splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
+        found = RangeRead(feed, sequence, start, end, splits, self._budget, **self._capacity)
+        with self._changed:
+            ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
+            if ends or run.planned_sequence != sequence:
+                return 0.0
+            run.idle = False
+            run.ranges.append(found)
+            run.planned, run.planned_sequence = end, sequence + 1
+        run.storing.ask()
+        found.fill()
+        full = run.channel.is_base or run.size.is_full(found.rows, found.nbytes)
+        return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
+
+    def _end_of_range(self, run: Run, start: Token, sequence: int) -> Token:
+        known = run.ends.get(sequence)
+        if known is not None:
+            return known
+        return READ if run.channel.is_base else run.source.feed.latest(start, run.size.limit())
+
+    # --- calls: what the store is told ---
+
+    def _store_turn(self, run: Run) -> float | None:
+        """Take the checkpoint of what is processed, fix the end of what is read, or park the channel."""
+        left = run.store_after - self._clock.now()
+        if left > 0:
+            return left
+        try:
+            while not run.closed and not run.lost and self._store_next(run):
+                pass
         except ChannelLostError as error:
             _log.warning("%s", error)
-            self._over_with(run, finished=False)
-            return None
-        except BaseException as error:
-            if self._over and isinstance(run.lost, ReadCancelledError):
-                return None  # this client ends: the range is read again by the next one
-            return self._again(run, error)
-        run.failures = 0
-        return wait
+            run.lost = True
+            run.reading.ask()
+        except Exception as error:
+            wait = self._wait_after(run, error)
+            if wait is not None:
+                run.store_after = self._clock.now() + wait
+            return wait
+        return None
 
-    def _again(self, run: _Run, error: BaseException) -> float:
-        """Seconds until the turn is taken again, after a connection to the store or the source was lost.
+    def _store_next(self, run: Run) -> bool:
+        """One call; False when there is none to make."""
+        with self._changed:
+            first = run.ranges[0] if run.ranges else None
+            fixed = None if self._over or run.stopping else run.next_to_fix()
+        if first is not None and first.stage is Stage.DONE:
+            self._checkpoint(run, first)
+        elif fixed is not None:
+            self._fix(run, fixed)
+        elif first is None and run.parked_by is not None and not self._over:
+            self._park(run, run.parked_by)
+        else:
+            return False
+        return True
 
-        Raises:
-            BaseException: `error`, which is of another kind, or has lasted for longer than a client may be silent.
-        """
-        now = self._clock.now()
-        if not run.failures:
-            run.failing_since = now
-        # What the processor made of the source's error does not count.
-        cause = error if run.lost is None else run.lost
-        if not self._is_passing(cause) or now - run.failing_since > self._patience:
-            raise error
-        wait = reconnect_delay(run.failures)
-        run.failures += 1
-        _log.warning("channel %s: %s; trying again in %.1f s", run.channel.id, cause, wait)
-        return wait
+    def _checkpoint(self, run: Run, done: RangeRead) -> None:
+        self._client.checkpoint(run.id, done.sequence, done.end)
+        run.trouble.over()
+        run.size.took(done.took, done.given_rows)
+        with self._changed:
+            run.ranges.remove(done)
+            run.ends.pop(done.sequence, None)
+            run.token, run.sequence = done.end, done.sequence + 1
+            run.settle = None if run.channel.is_base else done.end
+            self._changed.notify_all()
+        run.reading.ask()
+
+    def _fix(self, run: Run, found: RangeRead) -> None:
+        end = self._client.hand_out(run.id, found.sequence, found.end)
+        run.ends[found.sequence] = end
+        if end == found.end:
+            with self._changed:
+                if found.stage is Stage.READ:
+                    found.stage = Stage.FIXED
+            self._give_next(run)
+            return
+        # It was handed out before, with another end, and that one counts.
+        self._drop(run, found)
+        run.reading.ask()
+
+    def _park(self, run: Run, error: BaseException) -> None:
+        why = f"{type(error).__name__}: {error}"[:2000]
+        self._client.park(run.id, run.sequence, why)
+        _log.error(
+            "channel %s of tunnel %s is parked, the others run on: range %d failed again and again (%s). "
+            "Mend the cause, then `spark-channel tunnel resume %s --channel %s`",
+            run.id, self._record.name, run.sequence, why, self._record.name, run.id,
+        )  # fmt: skip
+        self._over_with(run, finished=False)
+        try:
+            self._end_if_nothing_is_left()
+        except TunnelStoreError as away:
+            _log.warning("%s; the next heartbeat asks again", away)
+
+    # --- the pool: what is processed ---
+
+    def _give_next(self, run: Run) -> None:
+        """Have the next range processed, if those before it are, and its end is in the store."""
+        with self._changed:
+            found = None if self._over or run.stopping or run.lost or run.closed else run.next_to_give()
+            if found is None:
+                return
+            found.stage = Stage.GIVEN
+        try:
+            found.carrier.consume(_Deliver(self, run, found), pool=self._pool)
+        except (
+            FlowError
+        ):  # the pool is closed, or the reading was cancelled: this client ends, or the channel
+            pass
+        except Exception as error:  # it could not be read, which its reader knew first
+            self._range_failed(run, found, error)
+
+    def deliver(self, run: Run, found: RangeRead, given: Sequence[pa.RecordBatch]) -> None:
+        """Process one range. In a thread of the pool; raises nothing."""
+        with self._changed:
+            if (
+                self._over
+                or run.stopping
+                or run.lost
+                or found.stage is not Stage.GIVEN
+                or found not in run.ranges
+            ):
+                return
+            found.stage = Stage.BUSY
+            process = run.process
+        assert process is not None
+        began = self._clock.now()
+        error: BaseException | None = None
+        try:
+            process(
+                Delivery(
+                    self._record.name, run.id, found.sequence, run.channel.is_base, found.start, found.end,
+                    found.batches(given),
+                )
+            )  # fmt: skip
+        except BaseException as raised:
+            error = raised
+        error = found.lost or error  # a processor may have caught it, and has not had all
+        found.took = self._clock.now() - began
+        found.cancel()  # what it left unread counts as processed
+        try:
+            if error is not None:
+                self._range_failed(run, found, error)
+            else:
+                with self._changed:
+                    found.stage = Stage.DONE
+                self._give_next(run)
+        except BaseException as fatal:
+            self._end(fatal)
+        finally:
+            with self._changed:
+                self._changed.notify_all()
+            run.storing.ask()
+            run.reading.ask()
+
+    def _range_failed(self, run: Run, found: RangeRead, error: BaseException) -> None:
+        with self._changed:
+            found.stage = Stage.FIXED
+            known = found in run.ranges
+        self._drop(run, found)
+        if known and not ((self._over or run.lost or run.closed) and isinstance(error, ReadCancelledError)):
+            wait = self._wait_after(run, error, of_range=True)
+            if wait is not None:
+                run.read_after = self._clock.now() + wait
+        run.storing.ask()
+        run.reading.ask()
+
+    def _drop(self, run: Run, first: RangeRead | None = None, *, unprocessed: bool = False) -> None:
+        """Forget a range and those after it; or all that are neither processed nor being processed."""
+        with self._changed:
+            if unprocessed:
+                first = next((each for each in run.ranges if each.stage < Stage.BUSY), None)
+            dropped = [] if first is None else run.drop_from(first)
+        for each in dropped:
+            each.cancel()
+
+    # --- what goes wrong ---
+
+    def _wait_after(self, run: Run, error: BaseException, *, of_range: bool = False) -> float | None:
+        """Seconds until it is tried again; None: not by this client."""
+        if self._is_passing(error):
+            verdict, wait = run.trouble.no_answer(self._clock.now())
+        elif not isinstance(error, Exception) or (isinstance(error, TunnelError) and not of_range):
+            verdict, wait = Verdict.STOP, 0.0
+        else:
+            verdict, wait = run.trouble.failed()
+        match verdict:
+            case Verdict.AGAIN:
+                _log.warning("channel %s: %s; trying again in %.1f s", run.id, error, wait)
+                return wait
+            case Verdict.PARK:
+                self._parked_by = self._parked_by or error
+                with self._changed:
+                    run.parked_by = error
+                self._drop(run, unprocessed=True)
+                run.storing.ask()
+            case Verdict.STOP:
+                self._end(error)
+        return None
 
     def _is_passing(self, error: BaseException) -> bool:
         return isinstance(error, TunnelStoreError) or self._stream.feed.is_passing(error)
 
-    def _advance(self, run: _Run) -> float | None:
-        run.lost = None
-        if run.processed is not None:
-            return self._checkpoint(run)
-        if run.stopping:
-            self._over_with(run, finished=False)
-            return None
-        if run.channel.is_base and run.token == READ:
-            self._over_with(run, finished=True)
-            return None
-        feed = run.source.feed
-        end: Token
-        if run.pending is not None:
-            end = run.pending
-        elif run.channel.is_base:
-            end = READ
+    def _new_trouble(self) -> Trouble:
+        settings = self._stream.options
+        return Trouble(
+            settings.max_retry_interval, parks=settings.on_error == "park", outage=settings.outage_timeout
+        )
+
+    # --- the life of a run ---
+
+    def _open(self, run: Run) -> None:
+        """The channel's processor, from its first turn on."""
+        made = self._processor if self._factory is None else self._factory(run.id)
+        if isinstance(made, Processor):
+            run.process, run.closes = made.process, made.shutdown
         else:
-            end = feed.latest(run.token, run.size.limit())
-        if end == run.token:
-            self._idle(run)
-            return run.backoff.after(0, 0)
-        run.idle = False
-        end = run.pending = self._client.hand_out(run.channel.id, run.sequence, end)
-        splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(run.token, end)
-        began = self._clock.now()
-        rows, nbytes = self._process(run, end, splits)
-        run.processed = end, rows, nbytes
-        run.took = self._clock.now() - began
-        return self._checkpoint(run)
+            assert made is not None
+            run.process = made
+        opened = getattr(made, "opened", None)
+        if callable(opened):
+            opened(run.id)
 
-    def _checkpoint(self, run: _Run) -> float:
-        """Take the checkpoint of what is processed; seconds until the next turn."""
-        assert run.processed is not None
-        end, rows, nbytes = run.processed
-        self._client.checkpoint(run.channel.id, run.sequence, end)
-        full = run.size.is_full(rows, nbytes)
-        run.size.took(run.took, rows)
-        run.token, run.pending, run.processed, run.sequence = end, None, None, run.sequence + 1
-        if run.channel.is_base:
-            return 0.0
-        run.source.feed.settle(end)
-        return 0.0 if full else run.backoff.after(rows, nbytes)
+    def _over_with(self, run: Run, *, finished: bool) -> None:
+        if self._shut(run):
+            self._client.ended(run.id, finished=finished)
 
-    def _process(self, run: _Run, end: Token, splits: list[Split]) -> tuple[int, int]:
-        settings = run.source.reader.options
-        tasks = tuple(Task(number, split) for number, split in enumerate(splits))
-        read = GroupRead(
-            run.source.feed, TaskGroup(0, tasks, min(1, len(tasks))), run.source.feed.schema(),
-            capacity_rows=settings.capacity_rows, capacity_bytes=settings.capacity_bytes,
-        )  # fmt: skip
-        counted = [0, 0]
-
-        def batches() -> Iterator[pa.RecordBatch]:
+    def _shut(self, run: Run) -> bool:
+        """Tell the processor that no more comes; False when that was done before."""
+        with self._changed:
+            if run.closed:
+                return False
+            run.closed = True
+            self._runs.pop(run.id, None)
+            ranges = list(run.ranges)
+        for each in ranges:
+            each.cancel()
+        if run.closes is not None:
             try:
-                for batch in found:
-                    counted[0] += batch.num_rows
-                    counted[1] += batch.nbytes
-                    yield batch
-            except Exception as error:
-                run.lost = error
-                raise
-
-        with contextlib.closing(cast("Generator[pa.RecordBatch]", read.batches())) as found:
-            with self._changed:
-                if self._over:
-                    read.cancel()
-                self._cancelled[run.channel.id] = read
-            try:
-                delivery = Delivery(
-                    self._record.name, run.channel.id, run.sequence, run.channel.is_base, run.token, end,
-                    batches(),
-                )  # fmt: skip
-                if isinstance(self._processor, Processor):
-                    self._processor.process(delivery)
-                else:
-                    self._processor(delivery)
-            finally:
-                with self._changed:
-                    self._cancelled.pop(run.channel.id, None)
-        if run.lost is not None:
-            raise run.lost  # the processor caught it, and has not had all
-        return counted[0], counted[1]
-
-    def _over_with(self, run: _Run, *, finished: bool) -> None:
-        self._shut(run.channel.id)
-        self._client.ended(run.channel.id, finished=finished)
-
-    def _shut(self, channel: str) -> None:
-        if self._runs.pop(channel, None) is not None and isinstance(self._processor, Processor):
-            try:
-                self._processor.shutdown(channel)
+                run.closes(run.id)
             except Exception:
-                _log.exception("the processor's shutdown of channel %s failed", channel)
+                _log.exception("the processor's shutdown of channel %s failed", run.id)
+        return True
 
-    def _idle(self, run: _Run) -> None:
-        run.idle = True
-        if self._drained:
-            self._end_if_drained()
+    def _idle(self, run: Run) -> None:
+        with self._changed:
+            run.idle = not run.ranges
+        if run.idle and self._drained:
+            self._end_if_nothing_is_left()
 
-    def _end_if_drained(self) -> None:
-        """All that this client can have is drained: what is left belongs to other clients."""
+    def _end_if_nothing_is_left(self) -> None:
+        """All that this client can have is drained or parked: what is left belongs to other clients.
+
+        Without `drained` it ends only where no client can have anything: all that is left is parked.
+        """
         state = self._store.state(self._record.name)
+        parked = None
         for channel in state.channels.values():
             if channel.state is ChannelState.TERMINATED:
                 continue
+            if desk.is_blocked(channel, state.channels):
+                parked = channel if channel.state is ChannelState.PARKED else parked
+                continue
+            if not self._drained:
+                return
             if channel.client not in ("", self._client.id):
                 continue
             run = self._runs.get(channel.id)
             if run is None or not run.idle:
                 return
+        if parked is None:
+            if self._drained:
+                self._end(None)
+            return
+        text = (
+            f"channel {parked.id} of tunnel {self._record.name!r} is parked ({parked.parked}); mend the cause, then "
+            f"`spark-channel tunnel resume {self._record.name}`"
+        )
+        error = self._parked_by
+        if error is None:
+            error = TunnelError(text)
+        else:
+            error.add_note(text)
+        self._end(error)
+
+    # --- the end ---
+
+    def _terminate(self) -> None:
+        with self._changed:
+            self._hurried = True
         self._end(None)
 
     def _end(self, error: BaseException | None) -> None:
@@ -351,3 +523,76 @@ class Consumer:
             self._error = self._error or error
             self._over = True
             self._changed.notify_all()
+
+    def _leave(self) -> None:
+        """Give back at once what is not processed at this moment, and the rest when it is."""
+        with self._changed:
+            self._over = True
+            runs = list(self._runs.values())
+            broken = self._error is not None
+        for run in runs:
+            self._drop(run, unprocessed=True)
+            if broken:
+                for each in list(run.ranges):
+                    each.cancel()
+        busy = [run for run in runs if run.is_at_hand()]
+        idle = [run for run in runs if run not in busy]
+        for run in idle:
+            self._shut(run)
+        if busy:
+            self._release([run.id for run in idle])
+            self._await(busy)
+        stuck = [run for run in busy if run.is_busy()]
+        self._turns.close(_LEAVE_SECONDS)
+        self._calls.close(_LEAVE_SECONDS)
+        self._pool.close(0.0 if stuck else _LEAVE_SECONDS)
+        if stuck:
+            _log.warning(
+                "still busy after shutdownGrace (%g s) and left behind, to be delivered again: channel %s",
+                self._stream.options.shutdown_grace, ", ".join(run.id for run in stuck),
+            )  # fmt: skip
+        for run in list(self._runs.values()):
+            self._shut(run)
+        self._client.close()
+
+    def _release(self, channels: Collection[str]) -> None:
+        try:
+            self._client.release(channels)
+        except TunnelError as error:
+            _log.warning("%s; the channels come free at the end", error)
+
+    def _await(self, busy: Collection[Run]) -> None:
+        """Until these ranges are processed and checkpointed; after SIGTERM for as long as the grace lasts."""
+        began = self._clock.now()
+        with self._changed:
+            while any(not run.closed and run.is_at_hand() for run in busy):
+                processing = any(run.is_busy() for run in busy)
+                if self._error is not None and not processing:
+                    return  # a checkpoint that is not answered: the range is delivered again
+                left = None
+                if self._hurried or not processing:
+                    left = began + self._stream.options.shutdown_grace - self._clock.now()
+                    if left <= 0:
+                        break
+                self._clock.wait(self._changed, left)
+        for run in busy:
+            for each in list(run.ranges):
+                each.cancel()
+
+
+class _Deliver(CarrierConsumer):
+    """Starts the processing of one range with its first batches, or at its end where it has none."""
+
+    def __init__(self, host: Consumer, run: Run, found: RangeRead) -> None:
+        self._host = host
+        self._run = run
+        self._found = found
+        self._begun = False
+
+    def consume(self, batches: list[pa.RecordBatch]) -> None:
+        if not self._begun:
+            self._begun = True
+            self._host.deliver(self._run, self._found, batches)
+
+    def on_exit(self) -> None:
+        self.consume([])

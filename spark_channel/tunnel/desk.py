@@ -14,7 +14,20 @@ from spark_channel.tunnel.balance import share
 from spark_channel.tunnel.records import Channel, ChannelStatus, Client, TunnelState
 from spark_channel.tunnel.states import ChannelState
 
-__all__ = ["FORCED_AFTER", "assigned", "beat", "checkpoint", "connect", "disconnect", "hand_out", "is_ready"]
+__all__ = [
+    "FORCED_AFTER",
+    "assigned",
+    "beat",
+    "checkpoint",
+    "connect",
+    "disconnect",
+    "hand_out",
+    "is_blocked",
+    "is_ready",
+    "park",
+    "release",
+    "resume",
+]
 
 FORCED_AFTER = 3
 """Heartbeats after which a channel that its client does not give back is taken from it."""
@@ -81,27 +94,38 @@ def assigned(state: TunnelState, client: str) -> tuple[Channel, ...]:
 
 
 def is_ready(channel: Channel, channels: Mapping[str, Channel]) -> bool:
-    """Whether a client may have it: not drained, and all its parents are."""
-    return channel.state is not ChannelState.TERMINATED and all(
+    """Whether a client may have it: not drained and not parked, and all its parents are drained."""
+    return channel.state not in (ChannelState.TERMINATED, ChannelState.PARKED) and all(
         channels[parent].state is ChannelState.TERMINATED for parent in channel.parents
     )
 
 
+def is_blocked(channel: Channel, channels: Mapping[str, Channel]) -> bool:
+    """Whether nothing of it can be read before a channel is resumed: it is parked, or an ancestor is."""
+    return channel.state is ChannelState.PARKED or any(
+        is_blocked(channels[parent], channels) for parent in channel.parents
+    )
+
+
 def hand_out(state: TunnelState, client: str, channel: str, sequence: int, end: Token) -> TunnelState:
-    """Fix the range that is read after checkpoint `sequence`; one that is fixed already stays.
+    """Fix the range that follows checkpoint `sequence`; one that is fixed already stays.
+
+    Two may be fixed at a time: the one after the checkpoint that stands, and the one after that.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint has moved.
     """
     found = _owned(state, client, channel)
-    if found.sequence != sequence:
-        raise _moved(found, sequence)
-    if found.pending is not None:
-        return state
-    return _with(state, replace(found, pending=end))
+    if found.sequence == sequence:
+        return state if found.pending is not None else _with(state, replace(found, pending=end))
+    if found.sequence + 1 == sequence and found.pending is not None:
+        return state if found.after is not None else _with(state, replace(found, after=end))
+    raise _moved(found, sequence)
 
 
-def checkpoint(state: TunnelState, client: str, channel: str, sequence: int, token: Token) -> TunnelState:
+def checkpoint(
+    state: TunnelState, client: str, channel: str, sequence: int, token: Token, now: float = 0.0
+) -> TunnelState:
     """Move the checkpoint from `sequence` to the next one, at `token`; the same again changes nothing.
 
     Raises:
@@ -112,7 +136,45 @@ def checkpoint(state: TunnelState, client: str, channel: str, sequence: int, tok
         return state  # the answer to an earlier call was lost
     if found.sequence != sequence:
         raise _moved(found, sequence)
-    return _with(state, replace(found, sequence=sequence + 1, token=token, pending=None))
+    return _with(
+        state,
+        replace(
+            found, sequence=sequence + 1, token=token, pending=found.after, after=None, checkpointed_at=now
+        ),
+    )
+
+
+def park(state: TunnelState, client: str, channel: str, sequence: int, why: str) -> TunnelState:
+    """Take a channel out of all hands, since the range after checkpoint `sequence` fails; again: no change.
+
+    Raises:
+        ChannelLostError: the channel is not this client's, or its checkpoint has moved.
+    """
+    known = state.channels.get(channel)
+    if known is not None and known.state is ChannelState.PARKED and known.sequence == sequence:
+        return state  # the answer to an earlier call was lost
+    found = _owned(state, client, channel)
+    if found.sequence != sequence:
+        raise _moved(found, sequence)
+    return _with(state, replace(_freed(found), state=ChannelState.PARKED, parked=why))
+
+
+def resume(state: TunnelState, channel: str) -> TunnelState:
+    """Let clients have a parked channel again, from its checkpoint on. One that is not parked stays as it is."""
+    found = state.channels[channel]
+    if found.state is not ChannelState.PARKED:
+        return state
+    return _with(state, replace(_freed(found), parked=""))
+
+
+def release(state: TunnelState, client: str, channels: Collection[str]) -> TunnelState:
+    """Free what a client that ends does not need any more, before it disconnects. Others' are left alone."""
+    freed = {
+        key: _freed(channel) if key in channels and channel.client == client and channel.state in _HELD
+        else channel
+        for key, channel in state.channels.items()
+    }  # fmt: skip
+    return replace(state, channels=freed)
 
 
 def _owned(state: TunnelState, client: str, channel: str) -> Channel:

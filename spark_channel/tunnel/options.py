@@ -50,6 +50,20 @@ class TunnelOptions(Options):
     heartbeat_timeout: Annotated[float, Field(ge=10, le=86_400)] = Field(
         300.0, description="seconds of silence after which a client's channels go to others"
     )
+    on_error: Literal["park", "stop"] = Field(
+        "park",
+        description="a range that fails again and again: `park` its channel until `tunnel resume`, while others run "
+        "on; `stop`: the first error ends `consume`",
+    )
+    max_retry_interval: Annotated[float, Field(ge=0.01, le=3_600)] = Field(
+        10.0, description="seconds, the longest wait before a range that failed is read and processed again"
+    )
+    outage_timeout: Annotated[float, Field(ge=0, le=604_800)] | None = Field(
+        None, description="seconds that the store or the source may be away before `consume` ends; any time"
+    )
+    shutdown_grace: Annotated[float, Field(ge=0, le=3_600)] = Field(
+        8.0, description="seconds that ranges at hand have to finish after SIGTERM"
+    )
     checkpoint_interval: Annotated[float, Field(gt=0, le=3_600)] = Field(
         5.0, description="seconds between two checkpoints of a channel, about"
     )

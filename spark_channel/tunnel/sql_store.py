@@ -133,14 +133,50 @@ class SqlStore(ABC):
             old = self._load_one(statements, name, channel)
             new = desk.hand_out(old, client, channel, sequence, end)
             self._save(statements, name, old, new)
-            pending = new.channels[channel].pending
-            assert pending is not None
-            return pending
+            found = new.channels[channel]
+            counts = found.pending if found.sequence == sequence else found.after
+            assert counts is not None
+            return counts
 
     def checkpoint(self, name: str, client: str, channel: str, sequence: int, token: Token) -> None:
         with self._transaction() as statements:
             old = self._load_one(statements, name, channel)
-            self._save(statements, name, old, desk.checkpoint(old, client, channel, sequence, token))
+            now = self._now(statements)
+            self._save(statements, name, old, desk.checkpoint(old, client, channel, sequence, token, now))
+
+    def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
+        with self._transaction() as statements:
+            old = self._load_one(statements, name, channel)
+            self._save(statements, name, old, desk.park(old, client, channel, sequence, why))
+
+    def resume(self, name: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
+        with self._transaction() as statements:
+            self._record(statements, name)
+            old = new = self._load(statements, name)
+            unknown = sorted(set(channels or ()) - set(old.channels))
+            if unknown:
+                raise TunnelError(
+                    f"tunnel {name!r} has no channel {', '.join(map(repr, unknown))}; "
+                    f"`spark-channel tunnel describe {name}` lists those that it has"
+                )
+            parked = tuple(
+                key for key, each in old.channels.items()
+                if each.state is ChannelState.PARKED and (channels is None or key in channels)
+            )  # fmt: skip
+            for key in parked:
+                new = desk.resume(new, key)
+            self._save(statements, name, old, new)
+            return parked
+
+    def release(self, name: str, client: str, channels: Collection[str]) -> None:
+        with self._transaction() as statements:
+            if self._lock(statements, name):
+                old = self._load(statements, name)
+                self._save(statements, name, old, desk.release(old, client, channels))
+
+    def now(self) -> float:
+        with self._transaction() as statements:
+            return self._now(statements)
 
     def _record(self, statements: Statements, name: str) -> TunnelRecord:
         rows = self._lock(statements, name)
@@ -165,7 +201,7 @@ class SqlStore(ABC):
                 f"INSERT INTO spark_channel_tunnel_channels (tunnel, {_CHANNEL_COLUMNS}) "  # noqa: S608
                 "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (
-                    record.name, channel.id, channel.place, dump(channel.params), dump(channel.parents),
+                    record.name, channel.id, channel.place, _params(channel), dump(channel.parents),
                     *_changing(channel),
                 ),
             )  # fmt: skip
@@ -193,9 +229,9 @@ class SqlStore(ABC):
         for key, channel in new.channels.items():
             if channel != old.channels[key]:
                 statements.rows(
-                    "UPDATE spark_channel_tunnel_channels SET state = ?, version = ?, client = ?, "
+                    "UPDATE spark_channel_tunnel_channels SET params = ?, state = ?, version = ?, client = ?, "
                     "closing_beats = ?, sequence = ?, token = ?, pending = ? WHERE tunnel = ? AND id = ?",
-                    (*_changing(channel), name, key),
+                    (_params(channel), *_changing(channel), name, key),
                 )
         for key in old.clients.keys() - new.clients.keys():
             statements.rows(
@@ -219,6 +255,20 @@ class SqlStore(ABC):
                 )
 
 
+_PARKED, _AT, _AFTER = "$parked", "$at", "$after"
+_MORE = (("parked", _PARKED), ("checkpointed_at", _AT), ("after", _AFTER))
+"""What is known of a channel beside its split stands with the split: stores made before have no columns for it."""
+
+
+def _params(channel: Channel) -> str:
+    more: dict[str, Any] = {_PARKED: channel.parked} if channel.parked else {}
+    if channel.checkpointed_at:
+        more[_AT] = channel.checkpointed_at
+    if channel.after is not None:
+        more[_AFTER] = channel.after
+    return dump({**channel.params, **more})
+
+
 def _changing(channel: Channel) -> tuple[Any, ...]:
     return (
         str(channel.state), channel.version, channel.client, channel.closing_beats, channel.sequence,
@@ -234,9 +284,11 @@ def _tunnel(row: tuple[Any, ...]) -> TunnelRecord:
 def _channel(row: tuple[Any, ...]) -> Channel:
     key, place, params, parents, state, version, client, beats, sequence, token, pending = row
     try:
+        known = load(params)
+        more = {name: known.pop(key) for name, key in _MORE if key in known}
         return Channel(
-            key, place, load(params), tuple(load(parents)), ChannelState(state), version, client, beats,
-            sequence, load(token), load(pending) if pending else None,
+            key, place, known, tuple(load(parents)), ChannelState(state), version, client, beats,
+            sequence, load(token), load(pending) if pending else None, **more,
         )  # fmt: skip
     except (ValueError, TypeError) as error:
         raise TunnelError(

@@ -22,6 +22,8 @@ class ChannelState(StrEnum):
     """It was given back, and waits for another client."""
     TERMINATED = "terminated"
     """It is drained for good."""
+    PARKED = "parked"
+    """One of its ranges failed again and again: no client gets it until it is resumed."""
 
 
 class ConnectState(StrEnum):

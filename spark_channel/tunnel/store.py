@@ -68,6 +68,26 @@ class TunnelStore(Protocol):
         """`desk.checkpoint`."""
         ...
 
+    def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
+        """`desk.park`."""
+        ...
+
+    def resume(self, name: str, channels: Collection[str] | None = None) -> tuple[str, ...]:
+        """`desk.resume` of these channels, or of all; returns those that were parked.
+
+        Raises:
+            TunnelError: the tunnel has no channel of that name.
+        """
+        ...
+
+    def release(self, name: str, client: str, channels: Collection[str]) -> None:
+        """`desk.release`."""
+        ...
+
+    def now(self) -> float:
+        """Seconds of the store's clock."""
+        ...
+
 
 def default_store() -> Path:
     """The file that keeps tunnels when no other place is named: `SPARK_CHANNEL_HOME`, or the user's home."""

@@ -1,7 +1,8 @@
 """`Tunnel`: a named, checkpointed subscription to a source, for programs."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_channel.connectors.feed import FeedLag
@@ -21,10 +22,19 @@ _RELEASE_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class ChannelView:
-    """One channel, and how far it is behind; `lag` is None where the source was not asked or is not there."""
+    """One channel, and how far it is behind; `lag` is None where the source was not asked or is not there.
+
+    `channel.token` is where it is read from next. The lag's seconds are the source's own, for a cursor that is a
+    time; else those since the last checkpoint, by the store's clock, and 0 when nothing is left to read.
+    """
 
     channel: Channel
     lag: FeedLag | None
+
+    @property
+    def stage(self) -> str:
+        """`base`: a split of what was there when the tunnel was made; `stream`: what came since."""
+        return "base" if self.channel.is_base else "stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +70,8 @@ class Tunnel:
             if store is None or isinstance(store, str)
             else store
         )
-        self._consumer: Consumer | None = None
+        self._changed = threading.Lock()
+        self._calls: dict[int, tuple[threading.Event, Consumer | None]] = {}
 
     def create(self, *, channels: int = _ADVICE) -> TunnelRecord:
         """Make the tunnel: where its source ends now, and about `channels` splits of what is there.
@@ -101,37 +112,99 @@ class Tunnel:
         if self._options:
             source = StreamSource(self._options)
             source.check(record)
+        now = self.store.now()
         return TunnelView(
             record,
-            tuple(ChannelView(each, _lag(each, source)) for each in state.channels.values()),
+            tuple(
+                ChannelView(
+                    each, _timed(each, _lag(each, source), max(record.created_at, each.checkpointed_at), now)
+                )
+                for each in state.channels.values()
+            ),
             tuple(state.clients.values()),
         )
 
     def consume(
-        self, processor: Processor | Callable[[Delivery], object], *, threads: int = 4, drained: bool = False
-    ) -> None:
-        """Hand every range of this client's channels to `processor`, until `stop`, or an error.
+        self, processor: Processor | Callable[[Delivery], object] | None = None, *,
+        factory: Callable[[str], Processor | Callable[[Delivery], object]] | None = None,
+        threads: int = 4, drained: bool = False,
+    ) -> None:  # fmt: skip
+        """Hand every range of this client's channels to `processor`, until `stop`, SIGTERM, or an error.
 
         Several clients, in other threads, processes or hosts, share the channels; when one dies, the others
-        go on from its checkpoints. A range is delivered at least once; (channel, sequence) names it.
+        go on from its checkpoints. A range is delivered at least once; (channel, sequence) names it. The next
+        range of a channel is read while one is processed, as far as `capacityRows` and `capacityBytes` allow, which
+        count over all channels.
+
+        A range that fails is tried again, up to `maxRetryInterval` apart, and then its channel is parked while the
+        others run on (`onError`). SIGTERM, in the main thread of a program that does not handle it, ends the
+        ranges at hand within `shutdownGrace` and gives all channels back.
 
         Args:
+            processor: an object with `process` and `shutdown`, and `opened(channel)` where it has one; or a
+                function that takes a `Delivery`.
+            factory: in place of `processor`: makes one for each channel that opens here, from the channel's id.
             threads: ranges processed at the same time, each of another channel.
             drained: return when everything that is there has been processed.
 
         Raises:
-            TunnelError: there is no such tunnel, or it is of another source or schema.
-            Anything: what the processor raised; the range is delivered again next time.
+            TunnelError: there is no such tunnel, it is of another source or schema, or all that is left is parked.
+            SystemExit: SIGTERM came; the exit code is 143.
+            Anything: what the processor raised, with `onError=stop`, or when nothing is left that is not parked;
+                the range is delivered again next time.
         """
-        record = self.store.get(self.name)
-        consumer = Consumer(self.store, record, self._options, processor, threads=threads, drained=drained)
-        self._consumer = consumer
-        consumer.run()
+        if (processor is None) == (factory is None):
+            raise TypeError("consume() takes a processor, or factory=, which makes one for each channel")
+        stopped = threading.Event()
+        call = id(stopped)
+        with self._changed:
+            self._calls[call] = stopped, None
+        try:
+            record = self.store.get(self.name)
+            consumer = Consumer(
+                self.store,
+                record,
+                self._options,
+                processor,
+                threads=threads,
+                drained=drained,
+                factory=factory,
+            )
+            with self._changed:
+                self._calls[call] = stopped, consumer
+            if stopped.is_set():
+                consumer.stop()
+            consumer.run()
+        finally:
+            with self._changed:
+                del self._calls[call]
 
     def stop(self) -> None:
-        """End `consume` after the ranges at hand, from another thread."""
-        if self._consumer is not None:
-            self._consumer.stop()
+        """End every `consume` that has begun, after the ranges at hand, from another thread."""
+        with self._changed:
+            calls = list(self._calls.values())
+        for stopped, consumer in calls:
+            stopped.set()
+            if consumer is not None:
+                consumer.stop()
+
+    def resume(self, channels: Collection[str] | None = None) -> tuple[str, ...]:
+        """Let clients have parked channels again, these or all, from their checkpoints on; returns which.
+
+        Raises:
+            TunnelError: the tunnel is not there, or has no channel of that name.
+        """
+        return self.store.resume(self.name, channels)
+
+
+def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> FeedLag | None:
+    """With the seconds since the last checkpoint, by the store's clock, where the source tells no time.
+
+    What waits came after that checkpoint, so it has waited for so long at most.
+    """
+    if lag is None or lag.seconds is not None or lag.rows is None:
+        return lag
+    return replace(lag, seconds=max(0.0, now - at) if lag.rows else 0.0)
 
 
 def _lag(channel: Channel, source: StreamSource | None) -> FeedLag | None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 
-__all__ = ["Turns"]
+__all__ = ["Repeated", "Turns"]
 
 
 class Turns:
@@ -49,15 +49,19 @@ class Turns:
             heapq.heapify(self._waiting)
             self._changed.notify_all()
 
-    def close(self) -> None:
-        """No turn begins any more; waits for those that run. Safe twice."""
+    def close(self, timeout: float | None = None) -> bool:
+        """No turn begins any more; waits for those that run. False after `timeout` seconds. Safe twice."""
+        until = None if timeout is None else self._clock.now() + timeout
         with self._changed:
             self._closed = True
             self._waiting.clear()
             self._changed.notify_all()
         for thread in self._threads:
             if thread.ident is not None and thread is not threading.current_thread():
-                thread.join()
+                thread.join(None if until is None else max(0.0, until - self._clock.now()))
+        return not any(
+            thread.is_alive() for thread in self._threads if thread is not threading.current_thread()
+        )
 
     def _work(self) -> None:
         while (found := self._next()) is not None:
@@ -85,3 +89,44 @@ class Turns:
                         return key, turn
                 self._clock.wait(self._changed, wait)
             return None
+
+
+class Repeated:
+    """Work that is asked for any number of times, and done by one thread at a time.
+
+    `work` returns the seconds until it is done again, or None for "when it is asked for". What was asked for
+    while it was done is done once more: nothing that was asked for is lost.
+    """
+
+    def __init__(self, turns: Turns, key: str, work: Callable[[], float | None]) -> None:
+        self._turns = turns
+        self._key = key
+        self._work = work
+        self._lock = threading.Lock()
+        self._waiting = self._running = self._again = False
+
+    def ask(self) -> None:
+        """Have it done soon."""
+        with self._lock:
+            if self._running:
+                self._again = True
+                return
+            waits, self._waiting = self._waiting, True
+        if waits:
+            self._turns.hurry(self._key)
+        else:
+            self._turns.add(self._key, self._turn)
+
+    def _turn(self) -> float | None:
+        with self._lock:
+            self._running, self._again = True, False
+        wait: float | None = None
+        try:
+            wait = self._work()
+        finally:
+            with self._lock:
+                self._running = False
+                if self._again:
+                    wait = 0.0
+                self._waiting = wait is not None
+        return wait

@@ -1,13 +1,25 @@
 """Pools: a few threads for many carriers, and one carrier's end is its own."""
 
+import functools
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from spark_channel.carrier import BulkConsumePool, ConsumerPools, DataCarrier, consumer_pools
+from spark_channel.carrier import (
+    BulkConsumePool,
+    Consumer,
+    ConsumerDriver,
+    ConsumerPools,
+    DataCarrier,
+    consumer_pools,
+)
+from spark_channel.channel import MemoryChannel
 from spark_channel.errors import FlowError
 from spark_channel.testing import VirtualClock
 from tests.carrier.helpers import (
@@ -354,3 +366,107 @@ def test_carriers_that_come_at_once_are_spread_over_the_threads() -> None:
         ends = list(callers.map(consume, carriers))
         assert pool.carriers() == [10, 10, 10, 10]
         assert all(end() for end in ends)
+
+
+class Slow(Consumer):
+    """Takes `seconds` for each call."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.rows: list[int] = []
+        self.threads: list[str] = []
+        self.events: list[str] = []
+
+    def init(self) -> None:
+        self.events.append("init")
+
+    def consume(self, batches: list[pa.RecordBatch]) -> None:
+        time.sleep(self.seconds)
+        self.rows += values(batches)
+        self.threads.append(threading.current_thread().name)
+
+    def on_exit(self) -> None:
+        self.events.append("on_exit")
+
+
+@pytest.mark.real_time
+@pytest.mark.parametrize("made", [False, True])
+def test_two_busy_carriers_of_one_thread_do_not_leave_the_other_idle(made: bool) -> None:
+    """The idle carriers came between the busy ones, so both busy ones have the same thread."""
+    consumers: dict[int, list[Slow]] = {number: [] for number in range(4)}
+
+    def make(number: int) -> Slow:
+        consumers[number].append(Slow(0.3 if number in (0, 2) else 0.0))
+        return consumers[number][-1]
+
+    def produce(carrier: DataCarrier) -> None:
+        for row in range(5):
+            carrier.produce(batch(row))
+        carrier.close()
+
+    with BulkConsumePool(2) as pool:
+        carriers = [DataCarrier(capacity_rows=1) for _ in range(4)]
+        for number, carrier in enumerate(carriers):
+            carrier.consume(functools.partial(make, number) if made else make(number), pool=pool)
+        assert pool.carriers() == [2, 2]
+        began = time.monotonic()
+        for number in (0, 2):
+            start(functools.partial(produce, carriers[number]))
+        for number in (0, 2):
+            driver = carriers[number]._driver
+            assert driver is not None
+            assert driver.wait(JOIN_SECONDS)
+        took = time.monotonic() - began
+        for carrier in carriers:
+            assert carrier.shutdown() is True
+    for number in (0, 2):
+        assert [row for each in consumers[number] for row in each.rows] == list(range(5))
+        assert all(each.events == ["init", "on_exit"] for each in consumers[number])
+        assert not made or all(len(set(each.threads)) <= 1 for each in consumers[number])
+    assert took < 2.4, "two carriers of 1.5 s each, one after the other, take 3 s"
+
+
+def test_a_fail_callback_that_raises_ends_its_own_carrier_alone() -> None:
+    class Broken(Collector):
+        def consume(self, batches: list[Any]) -> None:
+            raise OSError("disk full")
+
+        def on_error(self, batches: list[Any], error: Exception) -> None:
+            raise error
+
+    def fail(error: BaseException) -> None:
+        raise RuntimeError("who is told raises too")
+
+    with BulkConsumePool(1) as pool:
+        channel, carrier, consumer = MemoryChannel(), DataCarrier(), Collector()
+        driver = ConsumerDriver([channel], Broken(), pool=pool, fail=fail)
+        driver.begin()
+        carrier.consume(consumer, pool=pool)
+        channel.push(batch(1))
+        assert driver.wait(JOIN_SECONDS)
+        with pytest.raises(OSError, match="disk full"):
+            channel.push(batch(2))
+        carrier.produce(batch(3))
+        consumer.wait_for(1)
+        assert carrier.shutdown() is True
+
+
+def test_carriers_that_move_lose_nothing_and_keep_their_order() -> None:
+    """Many carriers, some slow, on few threads: whatever moves when, each has its rows once and in order."""
+    with BulkConsumePool(3) as pool:
+        carriers = [DataCarrier(capacity_rows=8) for _ in range(9)]
+        consumers = [Slow(0.12 if number % 3 == 0 else 0.0) for number in range(9)]
+        for carrier, consumer in zip(carriers, consumers, strict=True):
+            carrier.consume(consumer, pool=pool)
+
+        def produce(carrier: DataCarrier) -> None:
+            for row in range(40):
+                carrier.produce(batch(row))
+
+        with at_once(*[functools.partial(produce, carrier) for carrier in carriers]):
+            pass
+        for carrier, consumer in zip(carriers, consumers, strict=True):
+            assert carrier.shutdown() is True
+            assert consumer.rows == list(range(40))
+            assert consumer.events == ["init", "on_exit"]
+        assert pool.carriers() == [0, 0, 0]

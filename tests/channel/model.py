@@ -145,15 +145,26 @@ class Model:
         takes = self.transactions.pop(actor).takes
         self.ready = sorted(self.ready + takes, key=self.published.index)
 
-    def resize(self, capacity_rows: int, capacity_bytes: int) -> object:
+    def resize(
+        self,
+        capacity_rows: int | None,
+        capacity_bytes: int | None,
+        transaction_rows: int | None,
+        keep_alive: float | None,
+    ) -> object:
+        if keep_alive is not None and keep_alive < 0:
+            return "nonsense"
         if self.broken:
             return "failed"
-        if self.given_transaction_rows is not None and capacity_rows < self.given_transaction_rows:
+        rows = self.capacity_rows if capacity_rows is None else capacity_rows
+        nbytes = self.capacity_bytes if capacity_bytes is None else capacity_bytes
+        least = self.given_transaction_rows if transaction_rows is None else transaction_rows
+        if least is not None and rows < least:
             return "nonsense"
         stored = self.ready + self.held()
-        if (capacity_rows < self.capacity_rows and len(stored) > capacity_rows) or (
-            capacity_bytes < self.capacity_bytes and weight(stored) > capacity_bytes
+        if (rows < self.capacity_rows and len(stored) > rows) or (
+            nbytes < self.capacity_bytes and weight(stored) > nbytes
         ):
             return "no room"
-        self.capacity_rows, self.capacity_bytes = capacity_rows, capacity_bytes
+        self.capacity_rows, self.capacity_bytes, self.given_transaction_rows = rows, nbytes, least
         return None

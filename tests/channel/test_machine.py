@@ -289,13 +289,31 @@ class ChannelMachine(RuleBasedStateMachine):
                 self.model.roll_back(actor)
             self.settle()
 
-    @rule(capacity_rows=st.integers(1, 20), capacity_bytes=st.integers(1, 50))
-    def resize(self, capacity_rows: int, capacity_bytes: int) -> None:
+    @rule(
+        capacity_rows=st.none() | st.integers(1, 20),
+        capacity_bytes=st.none() | st.integers(1, 50),
+        transaction_rows=st.none() | st.integers(1, 20),
+        keep_alive=st.sampled_from([None, 0, -1]),
+    )
+    def resize(
+        self,
+        capacity_rows: int | None,
+        capacity_bytes: int | None,
+        transaction_rows: int | None,
+        keep_alive: float | None,
+    ) -> None:
+        given = {
+            "capacity_rows": capacity_rows,
+            "capacity_bytes": capacity_bytes,
+            "transaction_rows": transaction_rows,
+            "keep_alive": keep_alive,
+        }
         try:
-            answer: Any = self.channel.resize(capacity_rows=capacity_rows, capacity_bytes=capacity_bytes)  # type: ignore[func-returns-value]
+            answer: Any = self.channel.resize(**given)  # type: ignore[func-returns-value, arg-type]
         except (ValueError, ChannelFullError, ZeroDivisionError) as error:
             answer = WORDS[type(error)]
-        assert answer == self.model.resize(capacity_rows, capacity_bytes)
+        assert answer == self.model.resize(capacity_rows, capacity_bytes, transaction_rows, keep_alive)
+        assert self.channel.transaction_rows == self.model.transaction_rows
         self.settle()
 
     @rule(overflow=st.sampled_from(["block", "reject", "overwrite"]))

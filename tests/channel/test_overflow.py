@@ -1,5 +1,9 @@
 """Without room: wait, say no, or drop the oldest."""
 
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
 import pytest
 
 from spark_channel.channel import MemoryChannel, Overflow
@@ -177,3 +181,65 @@ def test_changing_back_to_block_blocks(clock: VirtualClock) -> None:
     producer.result()
     with pytest.raises(ValueError, match="spill"):
         channel.overflow = "spill"
+
+
+def test_a_list_that_began_to_wait_is_not_rejected_by_a_later_overflow(clock: VirtualClock) -> None:
+    """True means that all of it was published: what the list waits for does not change under it."""
+    channel = MemoryChannel(capacity_rows=5, clock=clock)
+    pushing = Thread(lambda: channel.push_all([rows(5), rows(5, 5), rows(5, 10)]))
+    clock.wait_until_blocked(pushing)
+    channel.overflow = "reject"
+    assert numbers(channel.drain()) == list(range(5))
+    assert numbers(channel.pull()) == list(range(5, 10))
+    assert numbers(channel.pull()) == list(range(10, 15))
+    assert pushing.result() is True
+    s = channel.statistics()
+    assert (s.rows_pushed, s.rows_rejected, s.put_attempts, s.put_successes) == (15, 0, 3, 3)
+
+
+def test_a_list_that_began_under_block_waits_after_a_later_reject(clock: VirtualClock) -> None:
+    channel = MemoryChannel(capacity_rows=5, clock=clock)
+
+    def changing() -> Iterator[pa.RecordBatch]:
+        yield rows(5)
+        channel.overflow = "reject"
+        yield rows(5, 5)
+
+    pushing = Thread(lambda: channel.push_all(changing()))
+    clock.wait_until_blocked(pushing)
+    assert numbers(channel.pull()) == list(range(5))
+    assert pushing.result() is True
+    assert numbers(channel.drain()) == list(range(5, 10))
+
+
+@pytest.mark.parametrize("overflow", list(Overflow))
+def test_an_empty_batch_succeeds_like_any_other(overflow: Overflow) -> None:
+    channel = MemoryChannel(capacity_rows=5, overflow=overflow)
+    assert channel.push_all([rows(0), rows(2), rows(0)]) is True
+    assert channel.push_all([rows(0)]) is True
+    with channel.transaction() as transaction:
+        transaction.put(rows(0))
+    with channel.transaction() as transaction:
+        transaction.put(rows(0))
+        transaction.put(rows(1, 2))
+    s = channel.statistics()
+    assert (s.put_attempts, s.put_successes, s.rows_pushed) == (7, 7, 3)
+    assert numbers(channel.drain()) == [0, 1, 2]
+    transaction = channel.transaction()
+    transaction.begin()
+    transaction.put(rows(0))
+    transaction.rollback()
+    transaction.close()
+    assert channel.statistics().put_successes == 7
+
+
+@pytest.mark.parametrize("kind", [list, tuple])
+@pytest.mark.parametrize("overflow", list(Overflow))
+def test_a_list_with_a_wrong_item_publishes_nothing(
+    kind: Callable[[list[Any]], Any], overflow: Overflow
+) -> None:
+    channel = MemoryChannel(overflow=overflow)
+    with pytest.raises(TypeError, match="not NoneType"):
+        channel.push_all(kind([rows(1), None]))
+    s = channel.statistics()
+    assert (s.rows_pushed, s.put_attempts) == (0, 0)

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from spark_channel.channel import MemoryChannel
-from spark_channel.errors import ChannelFullError
+from spark_channel.errors import ChannelFullError, TransactionFullError
 from spark_channel.testing import VirtualClock
-from tests.channel.helpers import ROW, FakeLimiter, Thread, conserved, numbers, rows
+from tests.channel.helpers import ROW, Actor, FakeLimiter, Thread, conserved, numbers, rows
 
 
 def test_growing_wakes_who_waits(clock: VirtualClock) -> None:
@@ -140,3 +140,55 @@ def test_nonsense_is_refused(wanted: dict[str, Any]) -> None:
     channel = MemoryChannel()
     with pytest.raises(ValueError, match=next(iter(wanted))):
         channel.resize(**wanted)
+
+
+def test_transaction_rows_and_keep_alive_change_with_the_capacity(clock: VirtualClock) -> None:
+    channel = MemoryChannel(capacity_rows=10, transaction_rows=4, keep_alive=3.0, clock=clock)
+    with channel.transaction() as transaction:
+        transaction.put(rows(4))
+        channel.resize(transaction_rows=2)
+        with pytest.raises(TransactionFullError, match="5 rows put, transaction_rows is 2"):
+            transaction.put(rows(1, 4))
+    assert channel.backlog == 4, "what was put before may be committed"
+    channel.resize(capacity_rows=6, transaction_rows=6, keep_alive=0.5)
+    assert (channel.capacity_rows, channel.transaction_rows, channel.keep_alive) == (6, 6, 0.5)
+    with channel.transaction() as transaction:
+        assert numbers([batch for batch in [transaction.take()] if batch]) == [0, 1, 2, 3]
+        taking = Actor()
+        try:
+
+            def take() -> object:
+                with channel.transaction() as other:
+                    return other.take()
+
+            answer = taking.begin(take)
+            clock.wait_until_blocked(taking.thread)
+            clock.advance(0.5)
+            assert answer.result() is None
+        finally:
+            taking.stop()
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [{"transaction_rows": 11}, {"transaction_rows": 0}, {"keep_alive": -1.0}, {"capacity_rows": 3},
+     {"capacity_rows": 5, "transaction_rows": 6}, {"keep_alive": float("nan")}],
+)  # fmt: skip
+def test_a_resize_that_makes_no_sense_changes_nothing(wanted: dict[str, Any]) -> None:
+    channel = MemoryChannel(capacity_rows=10, transaction_rows=4)
+    with pytest.raises(ValueError):
+        channel.resize(**wanted)
+    assert (channel.capacity_rows, channel.transaction_rows, channel.keep_alive) == (10, 4, 3.0)
+
+
+def test_a_resize_that_is_given_up_changes_no_bound(clock: VirtualClock) -> None:
+    channel = MemoryChannel(capacity_rows=10, transaction_rows=4, keep_alive=3.0, clock=clock)
+    channel.push(rows(9))
+    resizer = Thread(lambda: channel.resize(capacity_rows=5, transaction_rows=2, keep_alive=1.0))
+    clock.wait_until_blocked(resizer)
+    with pytest.raises(ValueError, match="contradict a resize that waits, to capacity_rows=5"):
+        channel.resize(transaction_rows=8)
+    clock.advance(1.0)
+    with pytest.raises(ChannelFullError, match="after 1 s"):
+        resizer.result()
+    assert (channel.capacity_rows, channel.transaction_rows, channel.keep_alive) == (10, 4, 3.0)

@@ -1,5 +1,9 @@
 """`spark-channel limits` on a limit that is there: looked at, changed, paused; and what `serve` refuses."""
 
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +14,7 @@ from spark_channel.cli.limits import limits
 from spark_channel.errors import OptionError
 from spark_channel.limits import Join
 from spark_channel.service import SharedLimit
-from tests.cli.test_cli import run
+from tests.cli.test_cli import ROOT, run
 
 
 @pytest.fixture(autouse=True)
@@ -136,3 +140,30 @@ def test_what_is_refused_is_told_in_a_line_and_ends_with_2() -> None:
     out = run("limits", *SERVE, "--probe-url", "postgresql://watch:${env:NO_SUCH_PW}@db1/orders", code=2)
     assert out.startswith("spark-channel: ")
     assert "NO_SUCH_PW is not set" in out
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_a_served_limit_ends_at_once_when_it_is_asked_to(sent: signal.Signals) -> None:
+    command = [
+        sys.executable,
+        "-m",
+        "spark_channel.cli",
+        "limits",
+        "serve",
+        "orders-db",
+        "--rows-per-second",
+        "5k",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
+        try:
+            assert process.stdout is not None
+            assert "limit orders-db at" in process.stdout.readline()
+            process.send_signal(sent)
+            began = time.monotonic()
+            out, _ = process.communicate(timeout=30)
+            took = time.monotonic() - began
+        finally:
+            process.kill()
+    assert process.returncode == 0
+    assert "limit orders-db is served no more" in out
+    assert took < 5, f"{took:.1f} s"

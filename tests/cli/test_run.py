@@ -98,7 +98,10 @@ def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.newest
-def test_an_interrupted_job_ends_with_130_and_leaves_nothing(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupted_job_ends_with_its_code_and_leaves_nothing(
+    tmp_path: Path, sent: signal.Signals, code: int
+) -> None:
     target = tmp_path / "out"
     writer = {
         "name": "txtfilewriter",
@@ -114,14 +117,15 @@ def test_an_interrupted_job_ends_with_130_and_leaves_nothing(tmp_path: Path) -> 
         for line in process.stdout:
             if "limit 20k rows/s" in line:
                 break
-        process.send_signal(signal.SIGINT)
+        process.send_signal(sent)
         out, _ = process.communicate(timeout=120)
     finally:
         process.kill()
-    assert process.returncode == 130, out
+    assert process.returncode == code, out
     assert "failed after" in out
-    assert ": interrupted" in out
-    assert "spark-channel: interrupted" in out
+    if sent is signal.SIGINT:
+        assert ": interrupted" in out
+    assert f"spark-channel: {'interrupted' if sent is signal.SIGINT else 'terminated'}" in out
     assert "Traceback" not in out
     assert list(tmp_path.rglob("*.csv")) == []
 

@@ -159,7 +159,7 @@ class Folder(Writer):
         self.home = home
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
-        return WritePlan(context.job, schema, "job", context.overwrite, context.batch, context.txn)
+        return WritePlan(context.job, schema, "job", context.overwrite, context.txn)
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         return FolderTask(self.home / f"{plan.job}.{task}.{attempt}.staged", task, attempt)
@@ -273,7 +273,7 @@ def test_a_writer_without_a_ledger_is_found(tmp_path: Path) -> None:
 
 def test_plain_data_travels() -> None:
     for thing in (
-        WriteContext("j", 1, "task", True, ("a", 2)),
+        WriteContext("j", "task", True, ("a", 2), stream=("q", 1), resume=3),
         WritePlan("j", SCHEMA, "job", published_at="now"),
         Receipt(1, 2, 3, 4, {"file": "x"}, 1, (contracts.DirtyRow("{}", "why"),)),
     ):

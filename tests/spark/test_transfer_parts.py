@@ -1,6 +1,8 @@
 """What a transfer is made of, without a session: options, addresses, errors."""
 
 import socket
+from collections import Counter
+from contextlib import ExitStack
 from datetime import date
 
 import pyarrow as pa
@@ -14,6 +16,7 @@ from spark_channel.spark.reachable import first_reachable, server_of
 from spark_channel.spark.transfer_kept import _outline
 from spark_channel.spark.transfer_kept import _tasks as kept_tasks
 from spark_channel.spark.transfer_options import job_options
+from spark_channel.spark.transfer_plan import open_transfer
 
 
 @pytest.mark.parametrize(
@@ -176,3 +179,23 @@ def test_a_plan_of_another_version_or_a_damaged_one_is_told(text: str) -> None:
         TargetError, match="txnVersion 1 of 'n' is half done by job 'j', whose plan another version"
     ):
         kept_tasks(text, "j", ("n", 1), {"columns": "c"})
+
+
+@pytest.mark.parametrize(
+    ("connector", "scheme"), [("postgresql", "postgresql"), ("mysql", "mysql"), ("mysql", "jdbc:mysql")]
+)
+def test_a_transfer_to_more_hosts_than_it_reads_is_spread_over_them(connector: str, scheme: str) -> None:
+    """Two hosts in turn, over two Spark tasks: dealt in turn, each task would load one host alone."""
+    targets = tuple(
+        EndpointPart({"dbtable": f"t{number}"}, (f"{scheme}://u:p@db{number % 2}.example/shop",))
+        for number in range(8)
+    )
+    wanted = TransferSpec(
+        Endpoint("generator", {"rows": "8000"}), Endpoint(connector, {}, parts=targets),
+        channels=2,
+    )  # fmt: skip
+    with ExitStack() as held:
+        opened = open_transfer(job_options(wanted, {}), 2, held)
+    assert [task.writer_mark for task in opened.plan.tasks] == ["db0.example", "db1.example"] * 4
+    for group in opened.plan.groups:
+        assert Counter(task.writer_mark for task in group.tasks) == {"db0.example": 2, "db1.example": 2}

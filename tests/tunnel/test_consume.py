@@ -112,7 +112,7 @@ def test_a_stream_begins_where_it_is_told(shop: Path) -> None:
 
 
 def test_a_processor_that_fails_gets_its_range_again(shop: Path) -> None:
-    tunnel = tunnel_of(shop, maxRowsPerTrigger="100")
+    tunnel = tunnel_of(shop, maxRowsPerTrigger="100", onError="stop")
     tunnel.create(channels=2)
     keeper, seen, held = Keeper(), [], held_now()
 

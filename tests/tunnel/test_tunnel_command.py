@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from spark_channel.cli.app import app
-from spark_channel.tunnel import Tunnel
+from spark_channel.tunnel import Delivery, Tunnel
 from tests.servers.postgres import PostgresServer
 
 
@@ -55,6 +55,52 @@ def test_a_tunnel_from_its_making_to_its_end(shop: Path) -> None:
     assert call("reset", "orders", *source(shop), "--yes").exit_code == 0
     assert call("delete", "orders", answer="y\n").exit_code == 0
     assert "orders" not in call("list").output
+
+
+def test_a_parked_channel_is_listed_and_resumed(shop: Path) -> None:
+    assert call("create", "orders", *source(shop), "-o", "tunnelType=base", "--channels", "2").exit_code == 0
+    options = {
+        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnelType": "base",
+        "maxRetryInterval": "0.05",
+    }  # fmt: skip
+    orders = Tunnel("orders", options, store=str(shop.parent / "tunnels.db"))
+
+    def fails(delivery: Delivery) -> None:
+        if delivery.channel == "base-0001":
+            raise ValueError("[no] such item")
+
+    with pytest.raises(ValueError, match="such item"):
+        orders.consume(fails, drained=True)
+    shown = call("describe", "orders", *source(shop), "-o", "tunnelType=base").output
+    assert cells(shown, "base-0000")[1] == "terminated"
+    assert cells(shown, "base-0001")[1] == "parked"
+    assert "parked base-0001: ValueError: [no] such item" in shown
+    unknown = call("resume", "orders", "--channel", "base-7")
+    assert unknown.exit_code != 0
+    assert "base-0000 is not parked" in call("resume", "orders", "--channel", "base-0000").output
+    assert "resumed base-0001; a client has it" in call("resume", "orders").output
+    assert "no channel is parked" in call("resume", "orders").output
+    orders.consume(lambda delivery: list(delivery.batches), drained=True)
+    assert {str(view.channel.state) for view in orders.describe().channels} == {"terminated"}
+
+
+def test_seconds_behind_of_an_integer_cursor_are_those_since_its_checkpoint(shop: Path) -> None:
+    options = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id"}
+    orders = Tunnel("orders", options, store=str(shop.parent / "tunnels.db"))
+    orders.create(channels=1)
+    orders.consume(lambda delivery: list(delivery.batches), drained=True)
+    (lag,) = [view.lag for view in orders.describe().channels if view.stage == "stream"]
+    assert lag is not None
+    assert (lag.rows, lag.seconds) == (0, 0.0)
+    with closing(sqlite3.connect(shop)) as connection, connection:
+        connection.execute("INSERT INTO orders VALUES (101, 'y')")
+    time.sleep(0.2)
+    (view,) = [view for view in orders.describe().channels if view.stage == "stream"]
+    assert view.lag is not None
+    assert view.lag.seconds is not None
+    assert 0.2 <= view.lag.seconds < 60
+    shown = call("describe", "orders", *source(shop)).output
+    assert "stream-0 (stream) reads on from cursor=100" in shown
 
 
 def test_options_may_stand_in_a_file(shop: Path, tmp_path: Path) -> None:

@@ -11,9 +11,24 @@ The later run wins, always. A run that was overtaken finds another epoch in its 
 `SupersededError`. What was published stays published: every later run, and one that wakes up late, writes nothing.
 """
 
-from spark_channel.connectors.commit.claim import Claim, Held, Taken, check, publish, release, take
+from spark_channel.connectors.commit.claim import (
+    Claim,
+    Held,
+    Taken,
+    check,
+    check_generation,
+    publish,
+    release,
+    take,
+)
 from spark_channel.connectors.commit.identity import Identity
-from spark_channel.connectors.commit.liveness import BEAT_SECONDS, ORPHAN_SECONDS, judge, own_process
+from spark_channel.connectors.commit.liveness import (
+    BEAT_SECONDS,
+    ORPHAN_SECONDS,
+    beat_is_due,
+    judge,
+    own_process,
+)
 from spark_channel.connectors.commit.owner import describe_owner, owner_is_gone
 
 __all__ = [
@@ -23,7 +38,9 @@ __all__ = [
     "Held",
     "Identity",
     "Taken",
+    "beat_is_due",
     "check",
+    "check_generation",
     "describe_owner",
     "judge",
     "own_process",

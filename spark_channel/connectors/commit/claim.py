@@ -10,7 +10,7 @@ from typing import Literal
 from spark_channel.connectors.commit.identity import Identity
 from spark_channel.errors import SupersededError, TargetError
 
-__all__ = ["Claim", "Held", "Taken", "check", "publish", "release", "take"]
+__all__ = ["Claim", "Held", "Taken", "check", "check_generation", "publish", "release", "take"]
 
 State = Literal["open", "prepared", "published"]
 
@@ -22,7 +22,8 @@ class Claim:
     `owner` is the run that writes under it, "" when the last one gave it back; `epoch` grows with each run that takes
     it over. `prepared`: a `commit=task` run has run its preSql, and emptied or created its table. `position` is the
     last published batch of a stream, which is never `published` as a whole. `published_at` is the time of the last
-    publication, `rows` and `nbytes` its size. `process`, `beat_at` and `doubted_at`: see `liveness`.
+    publication, `rows` and `nbytes` its size. `process`, `beat_at` and `doubted_at`: see `liveness`. `generation`: see
+    `Held`.
     """
 
     identity: Identity
@@ -36,6 +37,7 @@ class Claim:
     process: str = ""
     beat_at: str = ""
     doubted_at: str = ""
+    generation: int | None = None
 
     def has_published(self, position: int | None) -> bool:
         """Whether the identity, or the stream's batch `position`, was published."""
@@ -46,12 +48,17 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class Held:
-    """A claim as one run holds it: plain data, in the plan, which travels to the tasks."""
+    """A claim as one run holds it: plain data, in the plan, which travels to the tasks.
+
+    `generation` is how often the table had been overwritten when the run made it ready (`commit=task`): its tasks are
+    fenced by that, too.
+    """
 
     identity: Identity
     owner: str
     epoch: int
     position: int | None = None
+    generation: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +156,20 @@ def check(found: Claim | None, held: Held) -> None:
             f"{nothing}; let the later run finish",
             owner=held.owner,
             successor=found.owner,
+        )
+
+
+def check_generation(current: int, held: Held) -> None:
+    """The fence against overwrites: hold the table to be the one that the run made ready.
+
+    Raises:
+        SupersededError: another job has overwritten it since.
+    """
+    if held.generation is not None and current != held.generation:
+        raise SupersededError(
+            f"{held.identity.target} was overwritten by another job while run {held.owner!r} was writing to it "
+            "(commit=task): the rows of its earlier tasks are gone, and this task added none. Run the job again",
+            owner=held.owner,
         )
 
 

@@ -7,7 +7,7 @@ from typing import Literal, Protocol
 
 __all__ = ["Identity"]
 
-Kind = Literal["txn", "stream", "job"]
+Kind = Literal["txn", "stream", "job", "table"]
 
 
 class Write(Protocol):
@@ -25,7 +25,8 @@ class Write(Protocol):
 class Identity:
     """A write to `target`: a transaction pair, a streaming query, or else the job that carries it out.
 
-    `version` is the pair's; a stream has one identity for all its batches.
+    `version` is the pair's; a stream has one identity for all its batches. "table" is the target itself: the epoch of
+    its claim counts how often it was overwritten.
     """
 
     target: str

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from spark_channel.connectors.commit.claim import Claim
 from spark_channel.connectors.commit.owner import describe_owner, owner_is_gone
 
-__all__ = ["BEAT_SECONDS", "ORPHAN_SECONDS", "Verdict", "judge", "own_process"]
+__all__ = ["BEAT_SECONDS", "ORPHAN_SECONDS", "Verdict", "beat_is_due", "judge", "own_process"]
 
 Verdict = Literal["live", "doubtful", "dead"]
 """`doubtful`: note `now` as the claim's `doubted_at`, unless it has one that is newer than its last beat."""
@@ -25,6 +25,10 @@ ORPHAN_SECONDS = 86_400.0
 def own_process() -> str:
     """Who runs here, as `judge` reads it on this machine or another."""
     return json.dumps(describe_owner(), separators=(",", ":"))
+
+
+def beat_is_due(claim: Claim, now: str) -> bool:
+    return _time(now) - _time(claim.beat_at) >= timedelta(seconds=BEAT_SECONDS)
 
 
 def judge(claim: Claim, now: str, *, is_gone: Callable[[dict[str, Any]], bool] = owner_is_gone) -> Verdict:

@@ -87,7 +87,6 @@ class FilesWriter(Writer):
             schema=schema,
             commit=context.commit or "job",
             overwrite=context.overwrite,
-            batch=context.batch,
             txn=context.txn,
             root=place.root,
             path=place.path,

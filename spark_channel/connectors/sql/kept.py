@@ -1,4 +1,4 @@
-"""What a half-done job needs to go on: its plan, kept beside the ledger until the job is published."""
+"""What a partially committed transfer needs to continue: its plan, kept until the transfer is published."""
 
 import base64
 import zlib
@@ -9,9 +9,8 @@ from typing import Any
 
 from spark_channel.clock import utc_now
 
-__all__ = ["KEPT", "KeptPlans"]
+__all__ = ["KeptPlans"]
 
-KEPT = "spark_channel_plans"
 _PART = 4000
 """Letters in a row: what every database takes in one text of bounded length."""
 _DAYS = 30
@@ -21,44 +20,51 @@ _DAYS = 30
 class KeptPlans:
     """The plans in one database, each a compressed text in parts.
 
-    `table` is the table's name as it stands in a statement. `run` runs a statement whose parameters are
-    marked `?`; `exists` tells whether the table is there, and `before` are statements that run before it is made.
+    `table` is the table's name as it is in a statement. `run` runs a statement whose parameters are
+    marked `?`; `exists` tells whether the table is there, `before` are statements that run before it is made, and
+    `after` ends CREATE TABLE.
     """
 
     table: str
     run: Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
     exists: Callable[[], bool]
     before: tuple[str, ...] = ()
+    after: str = ""
 
-    def keep(self, job: str, text: str) -> None:
-        """Keep `text` for `job`, instead of what was kept before; plans of long ago go. In a transaction."""
+    def make(self) -> None:
+        """Make the table when it is not there. In a transaction of its own: some databases end one here."""
+        if self.exists():
+            return
+        for statement in self.before:
+            self.run(statement, ())
         if not self.exists():
-            for statement in self.before:
-                self.run(statement, ())
             self.run(
-                f"CREATE TABLE IF NOT EXISTS {self.table} (job VARCHAR(200) NOT NULL, part INTEGER NOT NULL, "
-                f"kept VARCHAR({_PART}) NOT NULL, kept_at VARCHAR(32) NOT NULL, PRIMARY KEY (job, part))",
+                f"CREATE TABLE {self.table} (claim VARCHAR(64) NOT NULL, part INTEGER NOT NULL, "
+                f"kept VARCHAR({_PART}) NOT NULL, kept_at VARCHAR(32) NOT NULL, PRIMARY KEY (claim, part)){self.after}",
                 (),
             )
-        self.run(f"DELETE FROM {self.table} WHERE job = ? OR kept_at < ?", (job, _moment(_DAYS)))  # noqa: S608 - a quoted name
+
+    def keep(self, claim: str, text: str) -> None:
+        """Keep `text` under the key `claim`, instead of what was kept before; plans of long ago go. After `make`."""
+        self.run(f"DELETE FROM {self.table} WHERE claim = ? OR kept_at < ?", (claim, _moment(_DAYS)))  # noqa: S608 - a quoted name
         packed = base64.b64encode(zlib.compress(text.encode())).decode("ascii")
         for part, start in enumerate(range(0, len(packed), _PART)):
             self.run(
-                f"INSERT INTO {self.table} (job, part, kept, kept_at) VALUES (?, ?, ?, ?)",  # noqa: S608
-                (job, part, packed[start : start + _PART], _moment()),
+                f"INSERT INTO {self.table} (claim, part, kept, kept_at) VALUES (?, ?, ?, ?)",  # noqa: S608
+                (claim, part, packed[start : start + _PART], _moment()),
             )
 
-    def find(self, job: str) -> str | None:
-        """What was kept for `job`."""
+    def find(self, claim: str) -> str | None:
+        """What was kept under `claim`."""
         if not self.exists():
             return None
-        parts = self.run(f"SELECT kept FROM {self.table} WHERE job = ? ORDER BY part", (job,))  # noqa: S608
+        parts = self.run(f"SELECT kept FROM {self.table} WHERE claim = ? ORDER BY part", (claim,))  # noqa: S608
         packed = "".join(str(part) for (part,) in parts)
         return zlib.decompress(base64.b64decode(packed)).decode() if packed else None
 
-    def drop(self, job: str) -> None:
+    def drop(self, claim: str) -> None:
         if self.exists():
-            self.run(f"DELETE FROM {self.table} WHERE job = ?", (job,))  # noqa: S608
+            self.run(f"DELETE FROM {self.table} WHERE claim = ?", (claim,))  # noqa: S608
 
 
 def _moment(days_ago: int = 0) -> str:

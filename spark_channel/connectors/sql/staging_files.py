@@ -1,45 +1,41 @@
-"""Where a job keeps its rows until they are published: Arrow files in a hidden directory beside the database.
+"""Where a run keeps its rows until they are published: Arrow files in a hidden directory beside the database.
 
-`.orders.db.spark-channel/<job>/` holds a `token`, which proves to a Spark task that it sees the driver's
-disk, and one file per attempt, named for task, attempt and a random part: a task of a driver that was killed
-may still be writing under the same numbers.
+`.orders.db.spark-channel/<stage>/` holds a `token`, which proves to a Spark task that it sees the driver's disk, the
+`owner`, by which a dead run is known, and one file per attempt, named for task, attempt and a random part: a task of a
+driver that was killed may still be writing under the same numbers.
 """
 
-import hashlib
 import os
-import re
 import secrets
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.sql.life import ORPHAN_SECONDS
+from spark_channel.connectors.commit import Claim, Identity, judge, own_process
 from spark_channel.errors import TargetError
 
-__all__ = ["ORPHAN_SECONDS", "Staging", "clear_orphans", "target_errors"]
+__all__ = ["Staging", "stages_beside", "target_errors"]
 
-_TOKEN = "token"  # noqa: S105 - the name of a file; its content keeps nobody out
+_TOKEN, _OWNER, _DOUBT = "token", "owner", "doubt"
 _TRIES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Staging:
-    """One job's directory."""
+    """One run's directory."""
 
     directory: Path
 
     @classmethod
-    def of(cls, database: Path, job: str, batch: int | None) -> "Staging":
-        """The directory of a job's batch: the same for each who asks."""
-        readable = re.sub(r"[^A-Za-z0-9_.-]", "_", job)[:60].lstrip(".")
-        suffix = hashlib.sha256(f"{job}\0{batch}".encode()).hexdigest()[:12]
-        return cls(_home(database) / f"{readable}-{suffix}")
+    def beside(cls, database: Path, name: str) -> "Staging":
+        return cls(_home(database) / name)
 
     def make(self) -> str:
-        """Make the directory, or find it made by an earlier call for the same job; returns its token.
+        """Make the directory, or find it made by an earlier call for the same run; returns its token.
 
         Raises:
             TargetError: no directory, no permission, no room; says what to do.
@@ -48,11 +44,12 @@ class Staging:
             with target_errors(self.directory):
                 return self._make()
         except TargetError:
-            if not self._has_token():
+            if not self.is_there():
                 self.remove()
             raise
 
-    def _has_token(self) -> bool:
+    def is_there(self) -> bool:
+        """Whether the run has not ended, as far as this process sees."""
         try:
             return (self.directory / _TOKEN).stat().st_size > 0
         except OSError:
@@ -62,9 +59,10 @@ class Staging:
         token = self.directory / _TOKEN
         for _ in range(_TRIES):
             try:
-                # A job that ends removes the common parent when it is empty, also between these two.
+                # A run that ends removes the common parent when it is empty, also between these two.
                 self.directory.parent.mkdir(mode=0o700, exist_ok=True)
                 self.directory.mkdir(mode=0o700, exist_ok=True)
+                (self.directory / _OWNER).write_text(own_process(), "utf-8")
                 with token.open("x", encoding="ascii") as file:
                     text = secrets.token_hex(16)
                     file.write(text)
@@ -79,10 +77,10 @@ class Staging:
         raise TargetError(f"cannot make {self.directory}: another process keeps removing it")
 
     def check(self, token: str) -> None:
-        """Hold this process to see the directory that the driver made, and show that the job lives.
+        """Hold this process to see the directory that the driver made, and show that the run lives.
 
         Raises:
-            TargetError: it does not, or the job has ended.
+            TargetError: it does not, or the run has ended.
         """
         try:
             found = (self.directory / _TOKEN).read_text("ascii")
@@ -92,14 +90,39 @@ class Staging:
         if not secrets.compare_digest(found, token):
             raise TargetError(
                 f"this Spark task (on {os.uname().nodename}) does not see {self.directory}, which the "
-                "driver made beside the database: either the job has been aborted, or the task runs on "
-                "another disk. A database file is written where it lies: use one machine (master local[*]), "
+                "driver made beside the database: either the job was aborted or another run took it over, or the task "
+                "runs on another disk. A database file is written where it is: use one machine (master local[*]), "
                 "or a directory that all machines mount"
             )
 
     def show_life(self) -> None:
-        """Say that the job lives: the time of change of its token."""
+        """Say that the run lives: the time of change of its token."""
         os.utime(self.directory / _TOKEN)
+
+    def is_dead(self) -> bool:
+        """Whether the run that made the directory is known to be dead; notes a doubt for later calls."""
+        beat = _changed(self.directory / _TOKEN) or _changed(self.directory)
+        if beat is None:
+            return False  # it went meanwhile
+        try:
+            process = (self.directory / _OWNER).read_text("utf-8")
+        except (OSError, ValueError):
+            process = ""
+        doubt = _changed(self.directory / _DOUBT) or ""
+        claim = Claim(
+            Identity(str(self.directory), "job", self.directory.name),
+            "run",
+            process=process,
+            beat_at=beat,
+            doubted_at=doubt,
+        )
+        verdict = judge(claim, utc_now().isoformat())
+        if verdict == "doubtful" and not doubt > beat:
+            try:
+                (self.directory / _DOUBT).touch()
+            except OSError:
+                pass  # not ours to remove, then
+        return verdict == "dead"
 
     def new_file(self, task: int, attempt: int) -> Path:
         return self.directory / f"{task}-{attempt}-{secrets.token_hex(4)}.arrow"
@@ -114,19 +137,16 @@ class Staging:
         try:
             self.directory.parent.rmdir()
         except OSError:
-            pass  # other jobs are in it, or it is gone already
+            pass  # other runs are in it, or it was removed already
 
 
-def clear_orphans(database: Path, keep: Staging) -> list[Path]:
-    """Remove what killed drivers left: directories of other jobs, without life for `ORPHAN_SECONDS`."""
-    removed = []
-    oldest = utc_now().timestamp() - ORPHAN_SECONDS
+def stages_beside(database: Path) -> list[str]:
+    """The names of the directories of all runs."""
     home = _home(database)
-    for directory in sorted(home.iterdir()) if home.is_dir() else []:
-        if directory != keep.directory and directory.is_dir() and _last_touched(directory) < oldest:
-            Staging(directory).remove()
-            removed.append(directory)
-    return removed
+    try:
+        return sorted(entry.name for entry in home.iterdir() if entry.is_dir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 @contextmanager
@@ -168,11 +188,8 @@ def _home(database: Path) -> Path:
     return database.parent / f".{database.name}.spark-channel"
 
 
-def _last_touched(directory: Path) -> float:
-    times = []
-    for path in (directory, *directory.iterdir()):
-        try:
-            times.append(path.stat().st_mtime)
-        except FileNotFoundError:
-            continue
-    return max(times, default=0.0)
+def _changed(path: Path) -> str | None:
+    try:
+        return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat()
+    except OSError:
+        return None

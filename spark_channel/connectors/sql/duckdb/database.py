@@ -13,7 +13,15 @@ from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["DuckdbSession", "Session", "check_file", "is_locked", "literal_cast", "text_literal"]
+__all__ = [
+    "DuckdbSession",
+    "Session",
+    "check_file",
+    "is_conflict",
+    "is_locked",
+    "literal_cast",
+    "text_literal",
+]
 
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8
@@ -145,6 +153,12 @@ def _in_the_way(text: str) -> bool:
 def is_locked(error: BaseException) -> bool:
     """Whether `error`, of a session, is of a file that another process holds."""
     return _in_the_way(str(error.__cause__ or error.__context__ or error))
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether `error`, of a session, is of a transaction of this process that another one was ahead of."""
+    text = str(error)
+    return ("ransaction" in text and "onflict" in text) or "write-write conflict" in text
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:

@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import WritePlan
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
@@ -17,6 +16,7 @@ from spark_channel.connectors.sql.duckdb.column_types import (
 )
 from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
 from spark_channel.connectors.sql.duckdb.tables import Table, same_name
+from spark_channel.connectors.sql.file_writer import FilePlan
 from spark_channel.connectors.sql.fits import fits
 from spark_channel.connectors.sql.keys import merge_key
 from spark_channel.connectors.sql.statements import Source
@@ -76,12 +76,10 @@ class Target:
 
 
 @dataclass(frozen=True)
-class DuckdbPlan(WritePlan):
-    """`token` proves that a task sees `staging`, a directory on the driver's disk."""
+class DuckdbPlan(FilePlan):
+    """`target` is the table as the plan expects it."""
 
     target: Target = Target("main", "", (), ())
-    staging: str = ""
-    token: str = ""
 
 
 def declared_columns(table: Table) -> tuple[tuple[str, str], ...]:

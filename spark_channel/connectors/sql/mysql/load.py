@@ -8,8 +8,9 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from spark_channel.connectors.sql.mysql.encode import assignments, insert_values, load_lines
-from spark_channel.connectors.sql.mysql.session import Session, quoted
+from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.target import WriteColumn
+from spark_channel.connectors.sql.mysql.write_session import WriteSession
 
 __all__ = ["Loader", "RefusedRowsError"]
 
@@ -26,15 +27,14 @@ class Loader:
     """
 
     def __init__(
-        self, session: Session, table: str, columns: Sequence[WriteColumn], local: bool | None
+        self, session: WriteSession, table: str, columns: Sequence[WriteColumn], local: bool | None
     ) -> None:
         self._session = session
         self._table = table
         self._columns = columns
-        self._local = bool(session.value("SELECT @@local_infile")) if local is None else local
+        self._local = session.local_infile if local is None else local
         if not self._local:
-            packet = int(session.value("SELECT @@max_allowed_packet"))
-            self._packet = min(_MOST_PACKET, packet // 2)
+            self._packet = min(_MOST_PACKET, session.most_packet // 2)
 
     def load(self, batch: pa.RecordBatch) -> None:
         """All rows of `batch`.

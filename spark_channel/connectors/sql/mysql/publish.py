@@ -1,20 +1,26 @@
 """Puts staged rows into the table, inside a transaction that the caller has begun."""
 
+import logging
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.sql.mysql.session import LostConnectionError, Session, quoted
-from spark_channel.connectors.sql.mysql.staging import create_stage
+from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of, quoted
+from spark_channel.connectors.sql.mysql.staging import create_stage, drop_table
 from spark_channel.connectors.sql.mysql.tables import table_named
 from spark_channel.connectors.sql.mysql.target import Target, declared_columns
+from spark_channel.connectors.sql.mysql.write_session import TABLE_EXISTS, WriteSession
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
 from spark_channel.errors import ChannelError, TargetError
 
 __all__ = [
     "COMMITTING_WORDS",
     "check_table",
+    "create_table",
+    "drop_if_empty",
+    "end_sessions",
     "hold",
     "insert_staged",
     "run_script",
@@ -27,15 +33,17 @@ COMMITTING_WORDS = TRANSACTION_WORDS | {
     "REPAIR", "RESET", "REVOKE", "STOP", "TRUNCATE", "UNINSTALL", "UNLOCK",
 }  # fmt: skip
 """First words of statements that commit the transaction in which they run."""
+_log = logging.getLogger(__name__)
 _MERGED = "spark_channel_merged"
 _LAST = "spark_channel_last"
 _LOCK_SECONDS = 600
+_EMPTY_SECONDS = 2
 _OLDER_SECONDS = 60
 """How long an older attempt of a task may hold its lock once a newer one wants it."""
 
 
 @contextmanager
-def transaction(session: Session) -> Iterator[None]:
+def transaction(session: WriteSession) -> Iterator[None]:
     session.rows("START TRANSACTION")
     try:
         yield
@@ -49,7 +57,7 @@ def transaction(session: Session) -> Iterator[None]:
         raise
 
 
-def hold(session: Session, name: str) -> None:
+def hold(session: WriteSession, name: str) -> None:
     """Take the lock `name` until the session ends: also a session whose client is gone holds it to its end.
 
     Raises:
@@ -59,7 +67,7 @@ def hold(session: Session, name: str) -> None:
         raise TargetError(f"another write holds the lock {name!r} for longer than {_LOCK_SECONDS} s")
 
 
-def take_over(session: Session, name: str) -> None:
+def take_over(session: WriteSession, name: str) -> None:
     """`hold` that ends a session which keeps the lock for long: that of a host that hangs would keep it for hours.
 
     Raises:
@@ -67,41 +75,102 @@ def take_over(session: Session, name: str) -> None:
     """
     if session.value("SELECT GET_LOCK(%s, %s)", (name, _OLDER_SECONDS)) == 1:
         return
-    holder = session.value("SELECT IS_USED_LOCK(%s)", (name,))
-    if holder is not None:
-        try:
-            session.rows(f"KILL {int(holder)}")
-        except ChannelError:
-            pass  # it has ended meanwhile
+    end_sessions(session, [name])
     hold(session, name)
 
 
-def run_script(session: Session, texts: Iterable[str], option: str) -> None:
+def end_sessions(session: WriteSession, names: Sequence[str]) -> None:
+    """End the sessions that hold the locks `names`."""
+    asked = ", ".join("IS_USED_LOCK(%s)" for _ in names)
+    for row in session.rows(f"SELECT {asked}", names):
+        for holder in row:
+            if holder is not None:
+                try:
+                    session.rows(f"KILL {int(holder)}")
+                except ChannelError:
+                    pass  # it has ended meanwhile
+
+
+def create_table(session: WriteSession, target: Target) -> bool:
+    """Make the table when it is not there; whether this session made it. Commits."""
+    if table_named(session, target.database, target.name) is not None:
+        return False
+    if target.create is None:
+        raise _dropped(target)
+    try:
+        session.rows(target.create)
+    except TargetError as error:
+        if code_of(error) != TABLE_EXISTS:
+            raise
+        return False
+    return True
+
+
+def drop_if_empty(session: WriteSession, target: Target) -> None:
+    """Drop a table that was made for a publish which failed, unless another job has put rows into it. Commits.
+
+    It is locked meanwhile. A table that cannot be locked soon, or by this role, stays, empty.
+    """
+    try:
+        session.rows(f"SET SESSION lock_wait_timeout = {_EMPTY_SECONDS}")
+        session.rows(f"LOCK TABLES {target.sql} WRITE")
+        try:
+            if not session.rows(f"SELECT 1 FROM {target.sql} LIMIT 1"):  # noqa: S608 - a quoted name
+                drop_table(session, target.sql)
+        finally:
+            session.rows("UNLOCK TABLES")
+    except ChannelError as error:
+        _log.warning(
+            "table %s, which was made for rows that were not published, stays: %s", target.label, error
+        )
+
+
+def run_script(session: WriteSession, texts: Iterable[str], option: str) -> None:
     for statement in split_script(texts, option, "mysql"):
         session.rows(statement)
 
 
-def check_table(session: Session, target: Target) -> None:
-    """Hold the table to be as the plan found it.
+def check_table(session: WriteSession, target: Target) -> None:
+    """Hold the table to be as the plan found it, or would have made it.
 
     Raises:
-        TargetError: it went or changed since the plan was made.
+        TargetError: another job has dropped, altered or made it since the plan was made.
     """
     table = table_named(session, target.database, target.name)
     if table is None:
-        raise TargetError(f"table {target.label!r} was dropped while its rows were written")
+        raise _dropped(target)
     found = {name: declared.lower() for name, declared in declared_columns(table)}
     changed = [name for name, declared in target.declared if not _same(found.get(name), declared)]
-    if changed or (target.create is None and len(found) != len(target.declared)):
+    has = _listed(declared_columns(table))
+    if target.create is None:
+        if changed or len(found) != len(target.declared):
+            raise TargetError(
+                f"table {target.label!r} was altered while its rows were written: it had {_listed(target.declared)} "
+                f"when the job began, and has {has} now. Nothing was written to it; run the job again"
+            )
+        return
+    again = "Nothing was written to it; run the job again, and its rows are held against the table that is there now"
+    if changed:
         raise TargetError(
-            f"table {target.label!r} was created or altered while its rows were written: it has "
-            f"{_listed(declared_columns(table))}, and the plan has {_listed(target.declared)}"
+            f"another job created table {target.label!r} while this one wrote its rows, with other columns: it has "
+            f"{has}, and this job would have created {_listed(target.declared)}. {again}"
         )
+    key = {name.lower() for name in target.key}
+    if key and not any({name.lower() for name in each} == key for each in (*table.unique, *table.loose)):
+        raise TargetError(
+            f"another job created table {target.label!r} while this one wrote its rows, and it does not hold "
+            f"({', '.join(target.key)}) unique, as this job needs. {again}"
+        )
+
+
+def _dropped(target: Target) -> TargetError:
+    return TargetError(
+        f"table {target.label!r} was dropped while its rows were written. Nothing was written; run the job again"
+    )
 
 
 def _same(found: str | None, planned: str) -> bool:
     """Servers add display widths to integers: `int` is shown as `int(11)`."""
-    import re
 
     def bare(text: str) -> str:
         return re.sub(r"^((?:small|medium|big)?int|tinyint)(?:\((?!1\))\d+\))", r"\1", text.lower())
@@ -110,7 +179,7 @@ def _same(found: str | None, planned: str) -> bool:
 
 
 def insert_staged(
-    session: Session,
+    session: WriteSession,
     target: Target,
     options: MysqlWriteOptions,
     stages: Sequence[str],

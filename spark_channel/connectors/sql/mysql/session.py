@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
-__all__ = ["LostConnectionError", "MysqlSession", "Session", "is_away", "quoted"]
+__all__ = ["LostConnectionError", "MysqlSession", "Session", "code_of", "is_away", "quoted"]
 
 _T = TypeVar("_T")
 
@@ -39,6 +39,11 @@ def is_away(error: BaseException) -> bool:
     """Whether `error`, of a session, is of a server that was lost or overloaded, or of a lock: it may pass."""
     cause = error.__cause__ or error.__context__ or error
     return isinstance(cause, LostConnectionError) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+
+
+def code_of(error: BaseException) -> int:
+    """The server's number for `error`, which a session raised; 0 = it has none."""
+    return _code(error.__cause__) if error.__cause__ is not None else 0
 
 
 def quoted(name: str) -> str:
@@ -72,7 +77,7 @@ class MysqlSession(SqlSession):
 
         def is_of_the_moment(error: Exception) -> bool:
             if isinstance(error, pymysql.err.MySQLError):
-                return _code(error) in _AWAY and not _is_untrusted(error)
+                return code_of(error) in _AWAY and not _is_untrusted(error)
             return isinstance(error, LostConnectionError)
 
         seconds = options.retry_timeout if patient else 0.0

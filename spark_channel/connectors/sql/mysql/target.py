@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import WritePlan
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
 from spark_channel.connectors.sql.fits import fits
@@ -13,6 +12,7 @@ from spark_channel.connectors.sql.mysql.column_types import arrow_type, is_text,
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.tables import Table, same_name
+from spark_channel.connectors.sql.writer import SqlPlan
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
 __all__ = ["MysqlPlan", "Target", "WriteColumn", "declared_columns", "new_target", "old_target"]
@@ -71,11 +71,10 @@ class Target:
 
 
 @dataclass(frozen=True)
-class MysqlPlan(WritePlan):
-    """`staging` begins the names of the job's staging tables, which stand in the target's database."""
+class MysqlPlan(SqlPlan):
+    """Staging tables are in the target's database."""
 
     target: Target = Target("", "", (), ())
-    staging: str = ""
 
 
 def declared_columns(table: Table) -> tuple[tuple[str, str], ...]:

@@ -1,48 +1,74 @@
 """One attempt of one task: `commit=job` puts its rows into a staging table, `commit=task` into the table itself."""
 
 import secrets
-from functools import partial
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
+from spark_channel.connectors.sql.claims import STAGE, Claims
 from spark_channel.connectors.sql.gather import Gathered
-from spark_channel.connectors.sql.ledger import PUBLISHED, Entry, TableLedger
 from spark_channel.connectors.sql.life import SignOfLife
+from spark_channel.connectors.sql.mysql.claim_tables import claims_in
 from spark_channel.connectors.sql.mysql.encode import BadValueError
-from spark_channel.connectors.sql.mysql.ledger import ledger_of
 from spark_channel.connectors.sql.mysql.load import Loader, RefusedRowsError
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.sql.mysql.publish import hold, insert_staged, take_over, transaction
-from spark_channel.connectors.sql.mysql.session import LostConnectionError, Session, quoted
-from spark_channel.connectors.sql.mysql.staging import Staging, create_stage, show_life
+from spark_channel.connectors.sql.mysql.publish import (
+    end_sessions,
+    hold,
+    insert_staged,
+    take_over,
+    transaction,
+)
+from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of, quoted
+from spark_channel.connectors.sql.mysql.staging import create_stage, drop_table, new_stage, table_in
 from spark_channel.connectors.sql.mysql.target import MysqlPlan
+from spark_channel.connectors.sql.mysql.write_session import (
+    DUPLICATE,
+    NO_TABLE,
+    TABLE_EXISTS,
+    WriteSession,
+    was_rolled_back,
+)
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
+from spark_channel.retry import Retry
 
 __all__ = ["open_task"]
 
+_T = TypeVar("_T")
 _BUFFER_SECONDS = 0.5
 _MOST_LOSSES = 5
+_MOST_DEADLOCKS = 8
+_MOST_KEPT = 32 << 20
+"""Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
+_OLDER_EPOCHS = 3
 _TEMPORARY = "spark_channel_rows"
-_DATA_ERRORS = (
+_DATA_ERRORS = frozenset({
     1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1452, 1526, 1644, 1690, 3140, 3819, 4025, 4161,
-)  # fmt: skip
+})  # fmt: skip
 """What the server says of rows, rather than of itself: NULL, duplicate, range, length, foreign key, check."""
 
 
 class _Attempt(TaskWriter):
-    """What both commit modes share: counts, the buffer, and how a refusal is told."""
+    """What both commit modes share: counts, the buffer, and how a refusal is told. `beat` shows that the run lives."""
 
-    def __init__(self, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int) -> None:
+    def __init__(
+        self,
+        options: MysqlWriteOptions,
+        plan: MysqlPlan,
+        task: int,
+        attempt: int,
+        beat: Callable[[], None],
+    ) -> None:
         self._options = options
         self._plan = plan
         self._task = task
         self._attempt = attempt
-        self._staging = Staging(plan.target.database, plan.staging)
+        self._beat = beat
         self._buffer = Gathered(options.batch_size, _BUFFER_SECONDS)
         self._tally = Tally(task, attempt)
-        self._session: Session | None = None
+        self._session: WriteSession | None = None
         self._sign: SignOfLife | None = None
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -100,17 +126,18 @@ class _Attempt(TaskWriter):
     def _judge(self, batch: pa.RecordBatch) -> None:
         raise BatchRefusedError("rows are judged one by one with commit=task alone")
 
-    def _check(self, session: Session) -> None:
-        """The job lives, and shows it from here on."""
-        self._staging.check(session)
-        self._sign = SignOfLife(partial(show_life, self._options, self._staging))
+    def _show_life(self) -> None:
+        self._sign = SignOfLife(self._beat)
 
     def _end_life(self) -> None:
         if self._sign is not None:
             self._sign.end()
 
-    def _open(self) -> Session:
-        return Session(self._options, TargetError, local_infile=self._options.local_infile is not False)
+    def _open(self) -> WriteSession:
+        return WriteSession(self._options, TargetError, local_infile=self._options.local_infile is not False)
+
+    def _claims(self, session: WriteSession) -> Claims:
+        return claims_in(session, self._plan.place.schema)
 
     def _receipt(self, details: dict[str, Any] | None = None) -> Receipt:
         return Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details or {})
@@ -122,30 +149,28 @@ class StagedWriter(_Attempt):
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
     """
 
-    def __init__(self, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int) -> None:
-        super().__init__(options, plan, task, attempt)
+    def __init__(
+        self,
+        options: MysqlWriteOptions,
+        plan: MysqlPlan,
+        task: int,
+        attempt: int,
+        beat: Callable[[], None],
+    ) -> None:
+        super().__init__(options, plan, task, attempt, beat)
         self._table: str | None = None
         self._life = ""
         self._loader: Loader | None = None
         self._connect()
-        assert self._session is not None
-        try:
-            self._check(self._session)
-        except BaseException:
-            self.rollback()
-            raise
+        self._show_life()
 
     def close(self) -> Receipt:
         self._tally.hold_open()
         self._send()
-        assert self._session is not None
-        try:
-            self._staging.check(self._session)
-        except LostConnectionError:
-            self._connect()
-            self._staging.check(self._session)
+        self._fence()
         self._tally.ended = True
         self._end_life()
+        assert self._session is not None
         self._session.close()
         self._session = None
         return self._receipt({"table": self._table})
@@ -157,7 +182,7 @@ class StagedWriter(_Attempt):
             try:
                 if self._session is None:
                     self._session = self._open()
-                self._staging.drop(self._session, table)
+                drop_table(self._session, self._sql(table))
             except (ChannelError, LostConnectionError):
                 pass  # the server is away: the job's end removes the table
         super().rollback()
@@ -182,15 +207,27 @@ class StagedWriter(_Attempt):
                 if loss + 1 == _MOST_LOSSES:
                     raise TargetError(error.text) from error
 
+    def _fence(self) -> None:
+        """The run holds its claim. Only a look, which ends early what the publish would refuse."""
+        for loss in range(_MOST_LOSSES):
+            assert self._session is not None
+            try:
+                self._claims(self._session).fence(self._plan.claim)
+                return
+            except LostConnectionError as error:
+                if loss + 1 == _MOST_LOSSES:
+                    raise TargetError(error.text) from error
+                self._connect()
+
     def _new_loader(self) -> Loader:
         assert self._session is not None
         assert self._table is not None
         return Loader(
-            self._session,
-            self._staging.sql(self._table),
-            self._plan.target.staged,
-            self._options.local_infile,
+            self._session, self._sql(self._table), self._plan.target.staged, self._options.local_infile
         )
+
+    def _sql(self, table: str) -> str:
+        return table_in(self._plan.place.schema, table)
 
     def _store(self, batch: pa.RecordBatch, before: int) -> None:
         for loss in range(_MOST_LOSSES):
@@ -206,31 +243,34 @@ class StagedWriter(_Attempt):
                 if loss + 1 == _MOST_LOSSES:
                     raise TargetError(error.text) from error
                 self._connect()
-                if self._stands(before + batch.num_rows, before):
+                if self._is_stored(before + batch.num_rows, before):
                     return
+            except TargetError as error:
+                if code_of(error) == NO_TABLE:
+                    self._fence()  # whoever took over dropped it
+                raise
 
     def _create(self) -> None:
         assert self._session is not None
         if self._table is None:
-            self._table = self._staging.new_table(self._task, self._attempt)
-        self._staging.check(self._session)
+            self._table = new_stage(self._plan, self._task, self._attempt)
         try:
-            create_stage(
-                self._session, self._staging.sql(self._table), self._plan.target.staged, temporary=False
-            )
+            create_stage(self._session, self._sql(self._table), self._plan.target.staged, temporary=False)
         except TargetError as error:
-            if "(1050)" not in str(error):  # there already: its CREATE was not answered
+            if code_of(error) != TABLE_EXISTS:  # there already: its CREATE was not answered
                 raise
+        # A run that takes over later finds the table and drops it; of one that did before, the attempt learns here.
+        self._claims(self._session).fence(self._plan.claim)
         self._loader = self._new_loader()
 
-    def _stands(self, after: int, before: int) -> bool:
+    def _is_stored(self, after: int, before: int) -> bool:
         """Whether the chunk whose load was not answered is in the table."""
         assert self._session is not None
         assert self._table is not None
         if self._loader is None:
             return False
         try:
-            count = int(self._session.value(f"SELECT COUNT(*) FROM {self._staging.sql(self._table)}"))  # noqa: S608
+            count = int(self._session.value(f"SELECT COUNT(*) FROM {self._sql(self._table)}"))  # noqa: S608
         except LostConnectionError as error:
             raise TargetError(error.text) from error
         if count not in (before, after):
@@ -241,22 +281,31 @@ class StagedWriter(_Attempt):
 
 
 class DirectWriter(_Attempt):
-    """`commit=task`: rows and the task's ledger row in one transaction.
+    """`commit=task`: the rows and the task's row in the claims, in one transaction that holds the claim at its end.
 
     `writeMode=insert` loads batches straight into the table. The other modes gather rows in a temporary table, and
     bring them in at the end; when refused rows are allowed, at once, since the target itself judges each batch. A task
-    that the ledger has is not written again: its rows are taken and dropped.
+    that has committed is not written again: its rows are taken and dropped.
     """
 
-    def __init__(self, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int) -> None:
-        super().__init__(options, plan, task, attempt)
+    def __init__(
+        self,
+        options: MysqlWriteOptions,
+        plan: MysqlPlan,
+        task: int,
+        attempt: int,
+        beat: Callable[[], None],
+    ) -> None:
+        super().__init__(options, plan, task, attempt, beat)
         self._straight = options.write_mode == "insert"
         self._begun = False
-        self._done: Entry | None = None
+        self._done: Receipt | None = None
+        self._loaded: list[pa.RecordBatch] | None = []
+        self._loaded_bytes = 0
         self._session = self._open()
         try:
-            self._check(self._session)
             self._loader = self._new_loader(self._session)
+            self._show_life()
         except LostConnectionError as error:
             self.rollback()
             raise TargetError(error.text) from error
@@ -270,8 +319,11 @@ class DirectWriter(_Attempt):
         session = self._session
         assert session is not None
         try:
-            self._publish(session)
+            self._begin(session)
+            if self._done is None:
+                self._through_deadlocks(session, lambda: self._commit(session))
         except LostConnectionError as error:
+            session.close()
             self._done = self._settle(error)
         self._tally.ended = True
         self._end_life()
@@ -283,32 +335,36 @@ class DirectWriter(_Attempt):
             return Receipt(self._task, done.attempt, done.rows, done.nbytes, {}, dirty)
         return self._receipt()
 
-    def _new_loader(self, session: Session) -> Loader:
+    def _new_loader(self, session: WriteSession) -> Loader:
         target, table = self._plan.target, self._plan.target.sql
         if not self._straight:
             table = quoted(_TEMPORARY)
             create_stage(session, table, target.staged, temporary=True, key=target.key)
         return Loader(session, table, target.staged, self._options.local_infile)
 
-    def _begin(self, session: Session) -> None:
-        """Begin the transaction in which the table is written, unless the ledger has the task. Safe twice.
+    def _begin(self, session: WriteSession) -> None:
+        """Begin the transaction in which the table is written, unless the task has committed. Safe twice.
 
-        No other attempt of the task has one then: its locks on keys would stop this one.
+        No other attempt of the task has one then, of this run or one that it took over: its locks on keys would stop
+        this one.
         """
         if self._begun:
             return
-        plan = self._plan
-        take_over(session, _task_lock(plan, self._task))
-        ledger = self._ledger(session)
-        self._done = ledger.entry(plan, self._task)
+        claims, held = self._claims(session), self._plan.claim
+        if held.epoch > 1:
+            epochs = range(max(1, held.epoch - _OLDER_EPOCHS), held.epoch)
+            end_sessions(session, [self._lock(epoch) for epoch in epochs])
+        take_over(session, self._lock(held.epoch))
+        claims.fence(held)
+        self._done = claims.task(held, self._task)
         if self._done is None:
-            if ledger.entry(plan, PUBLISHED) is not None:
-                raise TargetError(
-                    f"job {plan.job!r} is published already, without task {self._task}: this attempt is too late, "
-                    "and its rows were not written"
-                )
             session.rows("START TRANSACTION")
         self._begun = True
+
+    def _lock(self, epoch: int) -> str:
+        """The name of the lock of the task's one transaction in a run."""
+        key = self._plan.stage.removeprefix(STAGE).partition("_")[0]
+        return f"spark_channel:{key}_{epoch}_{self._task}"[:64]
 
     def _store(self, batch: pa.RecordBatch, before: int) -> None:
         session = self._session
@@ -317,16 +373,50 @@ class DirectWriter(_Attempt):
             if self._straight:
                 self._begin(session)
                 if self._done is None:
-                    self._loader.load(batch)
+                    self._through_deadlocks(session, lambda: self._loader.load(batch))
+                    self._keep(batch)
             else:
                 with transaction(session):
                     self._loader.load(batch)
         except LostConnectionError as error:
             raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
 
+    def _keep(self, batch: pa.RecordBatch) -> None:
+        if self._loaded is not None:
+            self._loaded.append(batch)
+            self._loaded_bytes += batch.nbytes
+            if self._loaded_bytes > _MOST_KEPT:
+                self._loaded = None
+
+    def _through_deadlocks(self, session: WriteSession, work: Callable[[], _T]) -> _T:
+        """`work`, and when the server ends a deadlock by rolling the transaction back, its rows and `work` again."""
+        again = False
+
+        def attempt() -> _T:
+            nonlocal again
+            if again:
+                session.rows("ROLLBACK")
+                session.rows("START TRANSACTION")
+                for batch in self._loaded or ():
+                    self._loader.load(batch)
+            again = True
+            try:
+                return work()
+            except TargetError as error:
+                if was_rolled_back(error) and self._loaded is None:
+                    raise TargetError(
+                        f"{error}. The task's rows are not kept to be sent again (more than "
+                        f"{_MOST_KEPT >> 20} MiB, or judged one by one): Spark runs the task again"
+                    ) from None
+                raise
+
+        retry = Retry(self._options.retry_timeout, first=0.05, longest=1.0, what=f"task {self._task}")
+        return retry.call(attempt, was_rolled_back)
+
     def _judge(self, batch: pa.RecordBatch) -> None:
         session = self._session
         assert session is not None
+        self._loaded = None  # what was judged is not kept
         try:
             self._begin(session)
             if self._done is not None:
@@ -348,64 +438,59 @@ class DirectWriter(_Attempt):
         except LostConnectionError as error:
             raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
 
-    def _bring_in(self, session: Session) -> None:
+    def _bring_in(self, session: WriteSession) -> None:
         insert_staged(session, self._plan.target, self._options, [quoted(_TEMPORARY)], indexed=True)
 
-    def _publish(self, session: Session) -> None:
-        """Commit, unless another attempt was first."""
-        self._staging.check(session)
-        self._begin(session)
-        if self._done is not None:
+    def _commit(self, session: WriteSession) -> None:
+        if not self._straight and not self.tolerant:
+            self._bring_in(session)
+        claims, held = self._claims(session), self._plan.claim
+        session.end_when_silent()
+        claims.fence(held)
+        try:
+            claims.add_task(held, self._receipt())
+        except TargetError as error:
+            if code_of(error) != DUPLICATE:
+                raise
+            session.rows("ROLLBACK")
+            self._done = claims.task(held, self._task)
+            if self._done is None:
+                raise
             return
-        try:
-            if not self._straight and not self.tolerant:
-                self._bring_in(session)
-            self._ledger(session).add(
-                self._plan,
-                self._task,
-                attempt=self._attempt,
-                rows=self._tally.rows,
-                nbytes=self._tally.nbytes,
-            )
-            session.rows("COMMIT")
-        except LostConnectionError:
-            raise
-        except BaseException:
-            try:
-                session.rows("ROLLBACK")
-            except (ChannelError, LostConnectionError):
-                pass  # the connection's end rolls back too
-            raise
+        session.rows("COMMIT")
 
-    def _settle(self, lost: LostConnectionError) -> Entry:
-        """A COMMIT without an answer: the ledger says whether it went through, once the old session has ended."""
+    def _asked(self) -> Receipt | None:
+        with self._open() as session, transaction(session):
+            claims = self._claims(session)
+            session.end_when_silent()
+            claims.fence(self._plan.claim, exclusive=True)
+            return claims.task(self._plan.claim, self._task)
+
+    def _settle(self, lost: LostConnectionError) -> Receipt:
+        """A COMMIT without an answer: asked with the claim locked, the old session's transaction has ended."""
         try:
-            with self._open() as session:
-                hold(session, _task_lock(self._plan, self._task))
-                done = self._ledger(session).entry(self._plan, self._task)
+            done = Retry(self._options.retry_timeout, what=f"settling task {self._task}").call(
+                self._asked, lambda error: isinstance(error, LostConnectionError)
+            )
         except LostConnectionError as error:
             raise TargetError(error.text) from error
         if done is None:
             raise TargetError(
-                f"{lost.text}. The attempt's rows were not committed: the ledger has none of them"
+                f"{lost.text}. The attempt's rows were not committed: the claims have no row of the task"
             )
         return done
 
-    def _ledger(self, session: Session) -> TableLedger:
-        return ledger_of(session, self._plan.target.database, self._plan.target.label)
-
-
-def _task_lock(plan: MysqlPlan, task: int) -> str:
-    return f"{plan.staging.removeprefix('spark_channel_stage_')}{task}"[:64]
-
 
 def _is_of_rows(error: TargetError) -> bool:
-    return any(f"({code})" in str(error) for code in _DATA_ERRORS)
+    return code_of(error) in _DATA_ERRORS
 
 
-def open_task(options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int) -> TaskWriter:
+def open_task(
+    options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int, beat: Callable[[], None]
+) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode asks."""
     try:
-        return (DirectWriter if plan.commit == "task" else StagedWriter)(options, plan, task, attempt)
+        kind = DirectWriter if plan.commit == "task" else StagedWriter
+        return kind(options, plan, task, attempt, beat)
     except LostConnectionError as error:
         raise TargetError(error.text) from error

@@ -2,207 +2,106 @@
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from typing import ClassVar, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, ClassVar, TypeVar
 
-import pyarrow as pa
-
-from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.connectors.contracts import (
-    Receipt,
-    TaskWriter,
-    Unfinished,
-    WriteContext,
-    WritePlan,
-    Writer,
-)
-from spark_channel.connectors.sql.half_done import refuse_half_done, refuse_two_receipts, unfinished
-from spark_channel.connectors.sql.ledger import LEDGER, PREPARED, PUBLISHED
-from spark_channel.connectors.sql.mysql.ledger import ledger_of
+from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.sql.claims import ClaimDialect, Claims
+from spark_channel.connectors.sql.mysql.claim_tables import claim_dialect, claims_in
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.sql.mysql.publish import (
     COMMITTING_WORDS,
     check_table,
+    create_table,
+    drop_if_empty,
     hold,
     insert_staged,
     run_script,
     transaction,
 )
-from spark_channel.connectors.sql.mysql.session import LostConnectionError, Session
-from spark_channel.connectors.sql.mysql.staging import Staging, clear_orphans
-from spark_channel.connectors.sql.mysql.tables import Table, find_table, readings, table_named
+from spark_channel.connectors.sql.mysql.session import LostConnectionError
+from spark_channel.connectors.sql.mysql.staging import drop_table, stage_names, table_in
+from spark_channel.connectors.sql.mysql.tables import Table, find_table, readings
 from spark_channel.connectors.sql.mysql.target import MysqlPlan, Target, new_target, old_target
 from spark_channel.connectors.sql.mysql.task import open_task
-from spark_channel.connectors.sql.nothing import NothingWriter
+from spark_channel.connectors.sql.mysql.write_session import WriteSession, is_conflict, passes
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
+from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import CommitError, OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.retry import Retry
 
 __all__ = ["MysqlWriter"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_LONGEST_PAUSE = 5.0
 
 
-class MysqlWriter(Writer):
+class MysqlWriter(SqlWriter):
     """Rows are loaded where a warning is an error: by `commit=job` into staging tables without keys.
 
-    `commit=job`: one transaction on the driver's host inserts all of them, with the ledger's row. `commit=task`:
-    each task inserts its own, with its ledger's row, so that a second attempt finds it and inserts nothing.
+    `commit=job`: one transaction on the driver's host inserts all of them. `commit=task`: each task inserts its own.
+    DDL commits by itself here, so tables are made outside these transactions, under a lock of the server (GET_LOCK)
+    that is always taken before the claim.
     """
 
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
+    _streams = False
 
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options)
         address_of(options)
 
-    def prepare(self, context: WriteContext, schema: pa.Schema) -> MysqlPlan:
-        return self._with_session(
-            TargetError,
-            lambda session: self._prepare(session, context, schema),
-            patient=context.batch is not None,
-        )
+    def resource_mark(self) -> str | None:
+        return address_of(self.options).host
 
-    def _prepare(self, session: Session, context: WriteContext, schema: pa.Schema) -> MysqlPlan:
+    @property
+    def shown(self) -> str:
+        address = address_of(self.options)
+        return f"{address.host}:{address.port}"
+
+    def check(self, context: WriteContext) -> None:
+        self._streams = context.stream is not None
+        self._check_scripts(TRANSACTION_WORDS)
+
+    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
+        # A server that is not there when a job begins is a mistake in its url; a stream's may come back.
+        begins = purpose.startswith(("look", "prepare")) and not self._streams
+        patient = not begins
+
+        def attempt() -> _T:
+            nonlocal patient
+            with WriteSession(self.options, failure, patient=patient) as session:
+                patient = True
+                return work(session)
+
+        try:
+            return Retry(self.options.retry_timeout, what=purpose).call(attempt, _may_pass)
+        except LostConnectionError as error:
+            raise failure(error.text) from error
+
+    @contextmanager
+    def transaction(self, session: Any) -> Iterator[None]:
+        with transaction(session):
+            yield
+
+    def is_conflict(self, error: TargetError) -> bool:
+        return is_conflict(error)
+
+    def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
+        return claim_dialect(session, place.schema)
+
+    def claims(self, session: Any, place: Place) -> Claims:
+        return claims_in(session, place.schema)
+
+    def look(self, session: Any) -> Place:
         table = find_table(session, self.options.dbtable)
-        commit = context.commit or self._default_commit(table, context)
-        forbidden = COMMITTING_WORDS if commit == "job" else TRANSACTION_WORDS
-        split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
-        split_script(self.options.post_sql, "postSql", "mysql", forbidden)
-        target = self._target(session, table, schema)
-        ledger = ledger_of(session, target.database, target.label)
-        published_at = ledger.published_at(context)
-        if published_at is None:
-            refuse_half_done(ledger, context)
-        staging = Staging.of(target, context.job, context.batch)
-        plan = MysqlPlan(
-            job=context.job,
-            schema=schema,
-            commit=commit,
-            overwrite=context.overwrite,
-            batch=context.batch,
-            txn=context.txn,
-            published_at=published_at,
-            target=target,
-            staging=staging.prefix,
-        )
-        for orphan in clear_orphans(session, keep=staging):
-            _log.warning("removed %s, which a job that is gone left behind", orphan)
-        if published_at is None:
-            ledger.create()
-            if ledger.entry(plan, PUBLISHED) is None:
-                staging.make(session)
-            if commit == "task":
-                try:
-                    self._prepare_tasks(session, plan)
-                except BaseException:
-                    staging.remove(session)
-                    raise
-        return plan
-
-    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-        if plan.published_at is not None:
-            return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
-        return open_task(self.options, _own(plan), task, attempt)
-
-    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
-        own = _own(plan)
-
-        def ask(session: Session) -> Receipt | None:
-            ledger = ledger_of(session, own.target.database, own.target.label)
-            done = ledger.entry(own, task)
-            return None if done is None else Receipt(task, done.attempt, done.rows, done.nbytes)
-
-        return self._with_session(TargetError, ask)
-
-    def unfinished(self, context: WriteContext) -> Unfinished | None:
-        def ask(session: Session) -> Unfinished | None:
-            table = find_table(session, self.options.dbtable)
-            if table is None:
-                return None
-            return unfinished(ledger_of(session, table.database, table.label), context)
-
-        return self._with_session(TargetError, ask, patient=False)
-
-    def keep(self, plan: WritePlan, text: str) -> None:
-        own = _own(plan)
-
-        def keep(session: Session) -> None:
-            ledger_of(session, own.target.database, own.target.label).plans.keep(own.job, text)
-
-        self._with_session(TargetError, keep)
-
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
-        if plan.published_at is not None:
-            return
-        own = _own(plan)
-        refuse_two_receipts(receipts)
-
-        def publish(session: Session) -> None:
-            hold(session, _table_lock(own.target))
-            self._publish(session, own, receipts)
-
-        try:
-            self._with_session(CommitError, publish)
-        except TargetError as error:
-            raise CommitError(f"{error}. {_standing(own)}") from error
-        staging = Staging(own.target.database, own.staging)
-        try:
-            self._with_session(TargetError, staging.remove)
-        except TargetError as error:  # what is published is published
-            _log.warning("the staging %s* of a published job stays for now: %s", own.staging, error)
-
-    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
-        own = _own(plan)
-        if own.published_at is not None:
-            return
-
-        def remove(session: Session) -> None:
-            Staging(own.target.database, own.staging).remove(session)
-            if own.commit == "task":
-                ledger = ledger_of(session, own.target.database, own.target.label)
-                done = ledger.tasks(own)
-                if not done:
-                    ledger.plans.drop(own.job)
-                elif ledger.entry(own, PUBLISHED) is None:
-                    _log.warning(
-                        "job %s was aborted after %d of its tasks had committed their rows (commit=task): they stay "
-                        "in table %s, and ledger %s names them",
-                        own.job, len(done), own.target.label, LEDGER,
-                    )  # fmt: skip
-
-        self._with_session(TargetError, remove)
-
-    def _with_session(
-        self, failure: type[TargetError], work: Callable[[Session], _T], *, patient: bool = True
-    ) -> _T:
-        """`work` on a session; again on a new one when the connection is lost, for `retryTimeout` seconds.
-
-        So `work` begins by asking what stands: it may have been done without an answer. `patient`: see `Session`.
-        """
-        clock = SYSTEM_CLOCK
-        end = clock.now() + self.options.retry_timeout
-        while True:
-            with Session(self.options, failure, patient=patient) as session:
-                try:
-                    return work(session)
-                except LostConnectionError as error:
-                    if clock.now() >= end:
-                        raise failure(error.text) from error
-
-    def _target(self, session: Session, table: Table | None, schema: pa.Schema) -> Target:
         if table is not None:
-            if table.name == LEDGER:
-                raise TargetError(f"{LEDGER} is the ledger; name another table")
-            engines = session.rows("SELECT engine FROM information_schema.engines WHERE transactions = 'YES'")
-            return old_target(table, schema, self.options, {str(name).lower() for (name,) in engines})
-        if not self.options.create_table:
-            raise TargetError(
-                f"there is no table {self.options.dbtable!r} on {session.place}, and 'createTable' is false; create "
-                "it, or leave the option away"
-            )
+            return Place(table.database, table.name, table.label, table)
         names = readings(session, self.options.dbtable)
         if not names:
             raise OptionError(
@@ -210,71 +109,49 @@ class MysqlWriter(Writer):
                 option="url",
             )
         database, name = names[-1]
-        return new_target(
-            database, name, schema, self.options, session.literal(self.options.table_comment or "")
-        )
+        if session.value("SELECT @@lower_case_table_names") == 1:  # the name under which it will be found
+            database, name = database.lower(), name.lower()
+        return Place(database, name, f"{database}.{name}")
 
-    def _default_commit(self, table: Table | None, context: WriteContext) -> CommitMode:
-        """`task` shows an append as it comes; keys are told apart only within one transaction."""
-        if self.options.tolerates_dirty_rows:
-            return "task"
-        append = table is not None and not context.overwrite
-        return "task" if append and self.options.write_mode == "insert" else "job"
+    def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+        if plan.commit == "job":
+            self._check_scripts(COMMITTING_WORDS)
+        return MysqlPlan(**vars(plan), target=self._target(session, plan, place))
 
-    def _prepare_tasks(self, session: Session, plan: MysqlPlan) -> None:
-        """What `commit=task` changes before its tasks run: once, whoever asks."""
-        hold(session, _table_lock(plan.target))
-        ledger = ledger_of(session, plan.target.database, plan.target.label)
-        if ledger.entry(plan, PREPARED) is not None:
-            return
-        self._create(session, plan.target)
-        with transaction(session):
-            run_script(session, self.options.pre_sql, "preSql")
-            check_table(session, plan.target)
-            if plan.overwrite:
-                session.rows(f"DELETE FROM {plan.target.sql}")  # noqa: S608 - a quoted name
-            ledger.add(plan, PREPARED)
+    def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
+        """Keys are told apart only within one transaction; refused rows only where the target judges them."""
+        return "task" if self.options.tolerates_dirty_rows else super().default_commit(place, context)
 
-    @staticmethod
-    def _create(session: Session, target: Target) -> bool:
-        """Make the table when it is not there; whether it was made."""
-        if table_named(session, target.database, target.name) is not None:
-            return False
-        if target.create is None:
-            raise TargetError(f"table {target.label!r} was dropped while its rows were written")
-        session.rows(target.create)
-        return True
+    def make_staging(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+        return plan  # each attempt makes its own table
 
-    def _publish(self, session: Session, plan: MysqlPlan, receipts: Sequence[Receipt]) -> None:
+    @contextmanager
+    def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+        with self._alone(session, plan, create=True):
+            yield
+
+    def make_ready(
+        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+    ) -> SqlPlan:
+        target = _target_of(plan)
+        if first:
+            self.script(session, self.options.pre_sql, "preSql")
+        check_table(session, target)
+        if first and plan.overwrite:
+            session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
+        return plan
+
+    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
+        return open_task(self.options, plan, task, attempt, partial(self.beat, plan))
+
+    @contextmanager
+    def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+        with self._alone(session, plan, create=plan.commit == "job"):
+            yield
+
+    def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
         target = plan.target
-        ledger = ledger_of(session, target.database, target.label)
-        if ledger.published_at(plan) is not None:
-            return
-        made = plan.commit == "job" and self._create(session, target)
-        try:
-            with transaction(session):
-                if plan.commit == "job":
-                    self._insert_all(session, plan, receipts)
-                else:
-                    missing = {receipt.task for receipt in receipts} - ledger.tasks(plan)
-                    if missing:
-                        raise CommitError(
-                            f"the ledger has no row of task {min(missing)}, which has a receipt"
-                        )
-                run_script(session, self.options.post_sql, "postSql")
-                rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
-                ledger.prune()
-                ledger.add(plan, PUBLISHED, rows=rows, nbytes=nbytes)
-                if plan.commit == "task":
-                    ledger.plans.drop(plan.job)
-        except TargetError:
-            if made:
-                session.rows(f"DROP TABLE IF EXISTS {target.sql}")
-            raise
-
-    def _insert_all(self, session: Session, plan: MysqlPlan, receipts: Sequence[Receipt]) -> None:
-        target, staging = plan.target, Staging(plan.target.database, plan.staging)
-        run_script(session, self.options.pre_sql, "preSql")
+        self.script(session, self.options.pre_sql, "preSql")
         check_table(session, target)
         if plan.overwrite:
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
@@ -283,7 +160,7 @@ class MysqlWriter(Writer):
             name = receipt.details.get("table")
             if name is None:
                 continue
-            stages.append(staging.sql(name))
+            stages.append(table_in(plan.place.schema, name))
             staged = int(session.value(f"SELECT COUNT(*) FROM {stages[-1]}"))  # noqa: S608 - a quoted name
             if staged != receipt.rows:
                 raise CommitError(
@@ -291,18 +168,55 @@ class MysqlWriter(Writer):
                 )
         insert_staged(session, target, self.options, stages)
 
+    def script(self, session: Any, texts: Sequence[str], option: str) -> None:
+        run_script(session, texts, option)
+
+    def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
+        return stage_names(session, place.schema, beginning)
+
+    def drop_stage(self, session: Any, place: Place, name: str) -> None:
+        if not drop_table(session, table_in(place.schema, name)):
+            _log.warning("staging %s stays until a later job removes it: a transaction still uses it", name)
+
+    @contextmanager
+    def _alone(self, session: WriteSession, plan: SqlPlan, *, create: bool) -> Iterator[None]:
+        """No other job prepares or publishes the table meanwhile. With `create` it is there, when that can be.
+
+        The lock is the session's: DDL does not end it, and neither does what ends a transaction.
+        """
+        target = _target_of(plan)
+        hold(session, _table_lock(target))
+        session.end_when_silent()
+        made = create and create_table(session, target)
+        try:
+            yield
+        except TargetError:
+            if made:
+                drop_if_empty(session, target)
+            raise
+
+    def _check_scripts(self, forbidden: frozenset[str]) -> None:
+        split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
+        split_script(self.options.post_sql, "postSql", "mysql", forbidden)
+
+    def _target(self, session: WriteSession, plan: SqlPlan, place: Place) -> Target:
+        table = place.table
+        if isinstance(table, Table):
+            engines = session.rows("SELECT engine FROM information_schema.engines WHERE transactions = 'YES'")
+            return old_target(table, plan.schema, self.options, {str(name).lower() for (name,) in engines})
+        comment = session.literal(self.options.table_comment or "")
+        return new_target(place.schema, place.name, plan.schema, self.options, comment)
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, LostConnectionError) or (isinstance(error, TargetError) and passes(error))
+
 
 def _table_lock(target: Target) -> str:
     """Publishes to one table take turns; the server's names of locks have at most 64 letters."""
     return "spark_channel:" + hashlib.sha256(target.label.encode()).hexdigest()[:32]
 
 
-def _standing(plan: MysqlPlan) -> str:
-    if plan.commit == "task":
-        return f"The rows of the tasks that committed stand in table {plan.target.label!r}"
-    return f"Nothing of this job stands in table {plan.target.label!r}: its transaction was rolled back"
-
-
-def _own(plan: WritePlan) -> MysqlPlan:
+def _target_of(plan: SqlPlan) -> Target:
     assert isinstance(plan, MysqlPlan)
-    return plan
+    return plan.target

@@ -1,6 +1,4 @@
-"""COMMIT, and what became of one whose answer never came: the server knows each transaction by its number."""
-
-from collections.abc import Callable
+"""COMMIT of a staged chunk, and what became of one whose answer never came: the server knows its number."""
 
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
@@ -26,16 +24,13 @@ def commit(
     options: PostgresOptions,
     number: int,
     failure: type[ChannelError],
-    *,
-    stands: Callable[[Session], bool] | None = None,
 ) -> None:
     """End the transaction `number` of `session`. When the answer does not come, ask another session for it.
 
-    `stands` asks the ledger for what the transaction wrote there; without it, the server's own record of the
-    transaction counts. `session` is closed when its answer did not come.
+    The server's own record of the transaction counts. `session` is closed when its answer did not come.
 
     Raises:
-        failure: it was not committed, and nothing of it stands.
+        failure: it was not committed, and nothing of it was stored.
     """
     try:
         session.rows("COMMIT")
@@ -43,16 +38,11 @@ def commit(
         if not is_gone(error):
             raise
         session.close()
-        if not _settled(options, number, failure, stands):
+        if not _settled(options, number, failure):
             raise
 
 
-def _settled(
-    options: PostgresOptions,
-    number: int,
-    failure: type[ChannelError],
-    stands: Callable[[Session], bool] | None,
-) -> bool:
+def _settled(options: PostgresOptions, number: int, failure: type[ChannelError]) -> bool:
     def settled() -> bool:
         with reach(options, failure=failure, purpose="settle") as session:
             # After a crash, a number that was never written down lies ahead of those given since.
@@ -62,7 +52,7 @@ def _settled(
             )
             if status == "in progress":
                 raise _StillRunningError(f"transaction {number} is still running")
-            return status == "committed" and (stands is None or stands(session))
+            return bool(status == "committed")
 
     return Retry(max(options.retry_timeout, 1.0), longest=2.0, what="asking for a commit's outcome").call(
         settled, lambda error: isinstance(error, _StillRunningError)

@@ -1,9 +1,11 @@
 """Puts what tasks have staged into the table, inside a transaction that the caller has begun."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 from spark_channel.connectors.contracts import Receipt
 from spark_channel.connectors.sql.postgresql.catalog import find_table
+from spark_channel.connectors.sql.postgresql.failures import sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import (
     keys_sql,
     merge_statements,
@@ -18,10 +20,12 @@ from spark_channel.connectors.sql.script import split_script
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["CHUNKS", "make_ready", "publish_stage", "refuse_bad_keys", "run_script"]
+__all__ = ["CHUNKS", "make_ready", "new_table", "publish_stage", "refuse_bad_keys", "run_script"]
 
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
+_THERE = ("42P07", "42710", "23505")
+"""A table or type of the name is there, or was made by a transaction that this one waited for."""
 _XID = 1 << 32
 """`xmin` holds the last 32 bits of a transaction's number."""
 
@@ -45,9 +49,11 @@ def make_ready(session: Session, target: Target, options: PostgresWriteOptions, 
         if not target.create:
             raise TargetError(f"table {target.label} was dropped while its rows were written")
         return False
-    if target.create or declared_columns(table) != target.declared:
+    if target.create:
+        raise _made_meanwhile(target)
+    if declared_columns(table) != target.declared:
         raise TargetError(
-            f"table {target.label} was created or altered while its rows were written: "
+            f"table {target.label} was altered while its rows were written: "
             f"it has {_listed(declared_columns(table))}, and the plan has {_listed(target.declared)}"
         )
     if overwrite:
@@ -63,7 +69,7 @@ def publish_stage(
     Raises:
         CommitError: staged rows are gone.
     """
-    target, stage = plan.target, table_sql(plan.target.schema, plan.stage)
+    target, stage = plan.target, table_sql(plan.target.schema, plan.staging)
     if session.value(f"SELECT to_regclass({literal(stage).sql('postgres')})::text") is None:
         raise CommitError(f"the staging table {stage} is gone")
     session.rows(f"LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE")
@@ -75,13 +81,36 @@ def publish_stage(
     if there:
         for statement in merge_statements(target, stage, options):
             session.rows(statement)
-        drop_stage(session, target.schema, plan.stage)
+        drop_stage(session, target.schema, plan.staging)
         return
-    session.rows(f"ALTER TABLE {stage} RENAME TO {identifier(target.name).sql('postgres')}")
+    with new_table(target):
+        session.rows(f"ALTER TABLE {stage} RENAME TO {identifier(target.name).sql('postgres')}")
     comment = literal(options.table_comment).sql("postgres")
     session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
     if target.key:
         session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
+
+
+@contextmanager
+def new_table(target: Target) -> Iterator[None]:
+    """Around the statement that gives the new table its name.
+
+    Raises:
+        TargetError: another transaction has made it since it was looked for.
+    """
+    try:
+        yield
+    except TargetError as error:
+        if sqlstate_of(error) in _THERE:
+            raise _made_meanwhile(target) from error
+        raise
+
+
+def _made_meanwhile(target: Target) -> TargetError:
+    return TargetError(
+        f"another job created table {target.label} meanwhile: when this job was prepared, there was none, and it was "
+        "to create it. Run this job again, to write to the table that is there now"
+    )
 
 
 def refuse_bad_keys(session: Session, target: Target, rows: str, options: PostgresWriteOptions) -> None:

@@ -45,10 +45,13 @@ class PgSession(SqlSession):
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(explain(error, self.place))
 
+    def begin(self) -> None:
+        self.rows("BEGIN")
+
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Commits in the end; any exception rolls back."""
-        self.rows("BEGIN")
+        self.begin()
         try:
             yield
             self.rows("COMMIT")

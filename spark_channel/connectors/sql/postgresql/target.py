@@ -6,7 +6,6 @@ import pyarrow as pa
 import sqlglot
 from sqlglot import exp
 
-from spark_channel.connectors.contracts import WritePlan
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.change_feed import OPERATION
@@ -18,6 +17,7 @@ from spark_channel.connectors.sql.postgresql.encode import WriteColumn, native_c
 from spark_channel.connectors.sql.postgresql.native import are_native
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.statements import Source
+from spark_channel.connectors.sql.writer import SqlPlan
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
 __all__ = [
@@ -69,11 +69,15 @@ class Target:
 
 
 @dataclass(frozen=True)
-class PostgresPlan(WritePlan):
-    """`stage` is the table that takes the rows of a `commit=job`, in the target's schema."""
+class PostgresPlan(SqlPlan):
+    """What PostgreSQL adds to a plan."""
 
     target: Target = Target("", "", (), ())
-    stage: str = ""
+
+    @property
+    def staging(self) -> str:
+        """The table that takes the rows of a `commit=job`, in the target's schema."""
+        return f"{self.stage}rows"
 
 
 def declared_columns(table: Table) -> tuple[tuple[str, str], ...]:

@@ -1,37 +1,32 @@
 """One attempt of one task: rows go by COPY into the job's staging, or straight into the table."""
 
 import logging
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
-import stamina
 
-from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.native import native_data
 from spark_channel.connectors.sql.change_feed import OPERATION
+from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.gather import Gathered
-from spark_channel.connectors.sql.life import BEAT_SECONDS
+from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
 from spark_channel.connectors.sql.postgresql.encode import BadValueError, encode
 from spark_channel.connectors.sql.postgresql.failures import is_gone, is_refused_data, sqlstate_of
-from spark_channel.connectors.sql.postgresql.ledger import PUBLISHED, Entry, Ledger
 from spark_channel.connectors.sql.postgresql.merge import keys_sql, merge_statements
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
 from spark_channel.connectors.sql.postgresql.publish import CHUNKS, refuse_bad_keys
-from spark_channel.connectors.sql.postgresql.session import Session, literal
-from spark_channel.connectors.sql.postgresql.staging import (
-    DELETES,
-    hold_job,
-    show_life,
-    stage_columns,
-    table_sql,
-)
+from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.staging import DELETES, stage_columns, table_sql
 from spark_channel.connectors.sql.postgresql.target import PostgresPlan
 from spark_channel.connectors.sql.postgresql.write_session import WriteSession, reach
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, TargetError
+from spark_channel.retry import Retry
 
 __all__ = ["DirectTaskWriter", "StagedTaskWriter"]
 
@@ -45,6 +40,7 @@ _KEYS = "spark_channel_keys"
 _DELETING = frozenset({"d", "delete"})
 _OPERATIONS = (*sorted(_DELETING), "i", "insert", "u", "update", "c", "create", "r", "read", "upsert")
 _UNIQUE = "23505"
+_NO_TABLE = "42P01"
 
 
 class _PostgresTaskWriter(TaskWriter):
@@ -52,7 +48,10 @@ class _PostgresTaskWriter(TaskWriter):
 
     gather_seconds: float
 
-    def __init__(self, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int) -> None:
+    def __init__(
+        self, writer: SqlWriter, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int
+    ) -> None:
+        self._writer = writer
         self._options = options
         self._plan = plan
         self._task = task
@@ -120,13 +119,10 @@ class _PostgresTaskWriter(TaskWriter):
         return pc.is_in(said, pa.array(sorted(_DELETING)))
 
     def _reach(self) -> WriteSession:
-        session = reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
-        try:
-            hold_job(session, self._plan.job)
-        except BaseException:
-            session.close()
-            raise
-        return session
+        return reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
+
+    def _claims(self, session: WriteSession) -> Claims:
+        return self._writer.claims(session, self._plan.place)
 
     def _end(self, receipt: Receipt) -> Receipt:
         self.rollback()
@@ -142,65 +138,59 @@ class StagedTaskWriter(_PostgresTaskWriter):
 
     gather_seconds = _CHUNK_SECONDS
 
-    def __init__(self, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int) -> None:
-        super().__init__(options, plan, task, attempt)
+    def __init__(
+        self, writer: SqlWriter, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int
+    ) -> None:
+        super().__init__(writer, options, plan, task, attempt)
         self._chunks: dict[str, int] = {}
-        self._shown = 0.0
-        self._stage = table_sql(plan.target.schema, plan.stage)
+        self._lost = False
+        self._stage = table_sql(plan.target.schema, plan.staging)
         self._session = self._reach()
         self._hold_there()
-        self._show_life()
+        self._life = SignOfLife(partial(writer.beat, plan))
 
     def close(self) -> Receipt:
         self.flush()
-        self._show_life()
         details = {CHUNKS: dict(self._chunks)}
         return self._end(Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details))
 
+    def rollback(self) -> None:
+        self._life.end()
+        super().rollback()
+
     def _hand_on(self, rows: CopyRows) -> None:
         try:
-            for attempt in stamina.retry_context(
-                on=lambda error: isinstance(error, TargetError) and is_gone(error),
-                attempts=None,
-                timeout=max(self._options.retry_seconds, 0.001),
-                wait_initial=0.1,
-                wait_max=5.0,
-            ):
-                with attempt:
-                    if attempt.num > 1 or self._session is None or not self._session.is_open:
-                        self._reconnect()
-                        _log.warning(
-                            "task %d lost its connection to the target, and goes on with another", self._task
-                        )
-                    self._stage_chunk(rows)
+            Retry(self._options.retry_timeout, what=f"staging task {self._task}").call(
+                lambda: self._stage_again(rows),
+                lambda error: isinstance(error, TargetError) and is_gone(error),
+            )
         except TargetError as error:
             if is_refused_data(error):
                 raise TargetError(f"task {self._task}: a row is refused. {error}") from error
+            if sqlstate_of(error) == _NO_TABLE:
+                self._hold_there()
             raise
+
+    def _stage_again(self, rows: CopyRows) -> None:
+        if self._lost or self._session is None or not self._session.is_open:
+            self._reconnect()
+            _log.warning("task %d lost its connection to the target, and continues with another", self._task)
+        self._lost = True
+        self._stage_chunk(rows)
+        self._lost = False
 
     def _stage_chunk(self, rows: CopyRows) -> None:
         session = self._session
         assert session is not None
-        session.rows("BEGIN")
+        session.begin()
         try:
-            session.copy(self._plan.target.schema, self._plan.stage, rows)
+            session.copy(self._plan.target.schema, self._plan.staging, rows)
             number = transaction_number(session)
         except BaseException:
             session.roll_back()
             raise
         commit(session, self._options, number, TargetError)
         self._chunks[str(number)] = rows.count
-        if SYSTEM_CLOCK.now() - self._shown > BEAT_SECONDS:
-            self._show_life()
-
-    def _show_life(self) -> None:
-        """Locks go with a server that restarts, and the note stays."""
-        assert self._session is not None
-        self._shown = SYSTEM_CLOCK.now()
-        try:
-            show_life(self._session, self._plan.target.schema, self._plan.stage)
-        except TargetError as error:
-            _log.warning("task %d could not note that its job lives: %s", self._task, error)
 
     def _reconnect(self) -> None:
         if self._session is not None:
@@ -209,15 +199,17 @@ class StagedTaskWriter(_PostgresTaskWriter):
         self._hold_there()
 
     def _hold_there(self) -> None:
-        """The staging is there, with all that this attempt has put in."""
+        """The claim is this run's, and the staging is there, with all that this attempt has put in."""
         assert self._session is not None
         try:
+            claims = self._claims(self._session)
+            claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
             if (
                 self._session.value(f"SELECT to_regclass({literal(self._stage).sql('postgres')})::text")
                 is None
             ):
                 raise TargetError(
-                    f"the staging table {self._stage} is gone: the job was aborted or has ended"
+                    f"the staging table {self._stage} does not exist any more: the job was aborted or has ended"
                 )
             if self._chunks:
                 listed = ", ".join(f"'{int(number) % (1 << 32)}'" for number in self._chunks)
@@ -233,17 +225,19 @@ class StagedTaskWriter(_PostgresTaskWriter):
 
 
 class DirectTaskWriter(_PostgresTaskWriter):
-    """`commit=task`: rows and the task's ledger row in one transaction.
+    """`commit=task`: rows and the task's row beside the claim in one transaction.
 
-    A task that the ledger has is not written again: its rows are taken and dropped. When dirty rows are allowed, each
+    A task that has committed is not written again: its rows are taken and dropped. When dirty rows are allowed, each
     batch is judged at once, under a savepoint.
     """
 
     gather_seconds = _DIRECT_SECONDS
 
-    def __init__(self, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int) -> None:
-        super().__init__(options, plan, task, attempt)
-        self._done: Entry | None = None
+    def __init__(
+        self, writer: SqlWriter, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int
+    ) -> None:
+        super().__init__(writer, options, plan, task, attempt)
+        self._done: Receipt | None = None
         self._through_rows = options.write_mode != "insert" or not plan.target.direct
         self._session = self._reach()
         try:
@@ -260,7 +254,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
             try:
                 self._commit(session)
             except TargetError as error:
-                self._superseded_or_raise(session, error)
+                self._done_or_raise(session, error)
         if self._done is not None:
             dirty = max(0, self._tally.rows - self._done.rows) if self.tolerant else 0
             return self._end(
@@ -271,16 +265,12 @@ class DirectTaskWriter(_PostgresTaskWriter):
     def _begin(self) -> None:
         session = self._session
         assert session is not None
-        ledger = self._ledger(session)
-        self._done = ledger.entry(self._plan, self._task)
+        claims = self._claims(session)
+        self._done = claims.task(self._plan.claim, self._task)
         if self._done is not None:
             return
-        if ledger.entry(self._plan, PUBLISHED) is not None:
-            raise TargetError(
-                f"job {self._plan.job!r} is published already, without task {self._task}: this attempt is too late, "
-                "and its rows were not written"
-            )
-        session.rows("BEGIN")
+        claims.peek(self._plan.claim)
+        session.begin()
         if self._through_rows:
             apply = self._options.write_mode == "apply"
             columns = ", ".join(stage_columns(self._plan.target, apply=apply))
@@ -308,7 +298,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
             if self.tolerant and is_refused_data(error):
                 session.rows("ROLLBACK TO SAVEPOINT batch")
                 raise BatchRefusedError(str(error)) from error
-            self._superseded_or_raise(session, error)
+            self._done_or_raise(session, error)
 
     def _insert(self, session: WriteSession, rows: CopyRows) -> None:
         target = self._plan.target
@@ -326,35 +316,34 @@ class DirectTaskWriter(_PostgresTaskWriter):
         session.rows(f"TRUNCATE pg_temp.{_ROWS}")
 
     def _commit(self, session: WriteSession) -> None:
-        ledger = self._ledger(session)
-        if not ledger.add(
-            self._plan, self._task, attempt=self._attempt, rows=self._tally.rows, nbytes=self._tally.nbytes
-        ):
-            session.roll_back()
-            self._done = ledger.entry(self._plan, self._task)
+        claims = self._claims(session)
+        claims.fence(self._plan.claim)
+        claims.add_task(
+            self._plan.claim, Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes)
+        )
+        try:
+            session.rows("COMMIT")
+        except TargetError as error:
+            if not is_gone(error):
+                raise
+            session.close()
+            self._done = self._writer.settle(self._plan, self._task)
             if self._done is None:
-                raise TargetError(f"task {self._task}: the ledger's row of another attempt came and went")
-            return
-        commit(session, self._options, transaction_number(session), TargetError, stands=self._stands)
+                raise
 
-    def _stands(self, session: Session) -> bool:
-        entry = self._ledger(session).entry(self._plan, self._task)
-        return entry is not None and entry.attempt == self._attempt
-
-    def _superseded_or_raise(self, session: WriteSession, error: TargetError) -> None:
+    def _done_or_raise(self, session: WriteSession, error: TargetError) -> None:
         """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
         session.roll_back()
         if sqlstate_of(error) == _UNIQUE:
-            self._done = self._ledger(session).entry(self._plan, self._task)
+            claims = self._claims(session)
+            self._done = claims.task(self._plan.claim, self._task)
             if self._done is not None:
                 return
+            claims.peek(self._plan.claim)
         if is_gone(error):
             raise TargetError(
-                f"task {self._task}: the connection was lost, and nothing of this attempt stands. {error}"
+                f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
             ) from error
         if is_refused_data(error):
             raise TargetError(f"task {self._task}: a row is refused. {error}") from error
         raise error
-
-    def _ledger(self, session: Session) -> Ledger:
-        return Ledger(session, self._plan.target.schema, self._plan.target.label)

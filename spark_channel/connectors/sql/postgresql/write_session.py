@@ -1,16 +1,17 @@
 """A connection to a server that rows are written through, by psycopg, which sends COPY's bytes as they are."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import psycopg
 
 from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
 from spark_channel.connectors.sql.postgresql.failures import explain, is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -42,6 +43,16 @@ class WriteSession(Session):
     @property
     def is_open(self) -> bool:
         return self._connection is not None
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """As `Session.rows`; each `?` of `sql` is the next of `parameters`."""
+        if parameters:
+            sql = marked(sql, lambda number: literal(parameters[number - 1]).sql("postgres"))
+        return super().rows(sql)
+
+    def begin(self) -> None:
+        """Whatever the role's default is: a row that another transaction held is read as that one left it."""
+        self.rows("BEGIN ISOLATION LEVEL READ COMMITTED")
 
     def copy(self, schema: str, table: str, rows: CopyRows) -> None:
         """Send `rows` into the columns of the same names."""

@@ -1,43 +1,22 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
-import pyarrow as pa
-import stamina
-
-from spark_channel.connectors.contracts import (
-    Receipt,
-    TaskWriter,
-    Unfinished,
-    WriteContext,
-    WritePlan,
-    Writer,
-)
-from spark_channel.connectors.native import NativeRows
+from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.sql import statements
-from spark_channel.connectors.sql.half_done import refuse_half_done, refuse_two_receipts, unfinished
-from spark_channel.connectors.sql.nothing import NothingWriter
+from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.postgresql.catalog import Table, find_table
-from spark_channel.connectors.sql.postgresql.failures import is_gone
-from spark_channel.connectors.sql.postgresql.ledger import LEDGER, PREPARED, PUBLISHED, Ledger
+from spark_channel.connectors.sql.postgresql.claims import claim_dialect
+from spark_channel.connectors.sql.postgresql.failures import is_gone, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
-from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
-from spark_channel.connectors.sql.postgresql.publish import make_ready, publish_stage, run_script
-from spark_channel.connectors.sql.postgresql.session import Session, literal
-from spark_channel.connectors.sql.postgresql.staging import (
-    PREFIX,
-    clear_orphans,
-    create_stage,
-    drop_stage,
-    hold_job,
-    mark,
-    stage_name,
-    table_sql,
-)
+from spark_channel.connectors.sql.postgresql.publish import make_ready, new_table, publish_stage, run_script
+from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stages, table_sql
 from spark_channel.connectors.sql.postgresql.target import (
     PostgresPlan,
     Target,
@@ -46,146 +25,73 @@ from spark_channel.connectors.sql.postgresql.target import (
     new_name,
 )
 from spark_channel.connectors.sql.postgresql.task import DirectTaskWriter, StagedTaskWriter
-from spark_channel.connectors.sql.postgresql.write_session import WriteSession, reach
+from spark_channel.connectors.sql.postgresql.write_session import WriteSession
 from spark_channel.connectors.sql.script import split_script
-from spark_channel.errors import CommitError, OptionError, TargetError
-from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.options import WriteOptions
+from spark_channel.retry import Retry
 
 __all__ = ["PostgresWriter"]
 
 _log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
+_LOCKED = "55P03"
 
 
-class PostgresWriter(Writer):
-    """`commit=job`: tasks fill a staging table, and the driver publishes it in one transaction with the ledger's
-    row. `commit=task`: each task copies straight into the table, with its own ledger row.
+class PostgresWriter(SqlWriter):
+    """`commit=job`: tasks fill a staging table, and the driver publishes it in one transaction with the claim.
+
+    `commit=task`: each task copies straight into the table.
     """
 
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
 
-    def __init__(self, options: PostgresWriteOptions) -> None:
-        super().__init__(options)
+    @property
+    def shown(self) -> str:
+        return self.options.address.shown
 
-    def prepare(self, context: WriteContext, schema: pa.Schema) -> PostgresPlan:
+    def resource_mark(self) -> str | None:
+        return self.options.address.parameters.get("host")
+
+    def check(self, context: WriteContext) -> None:
         split_script(self.options.pre_sql, "preSql", "postgres")
         split_script(self.options.post_sql, "postSql", "postgres")
-        with WriteSession(self.options, failure=TargetError, purpose=f"prepare {context.job}") as session:
-            hold_job(session, context.job)
-            table = find_table(session, self.options.dbtable)
-            self._check(table)
-            space, name = self._place(session, table)
-            label = f"{space}.{name}"
-            ledger = Ledger(session, space, label)
-            published_at = ledger.published_at(context)
-            if published_at is None:
-                refuse_half_done(ledger, context)
-            plan = PostgresPlan(
-                job=context.job,
-                schema=schema,
-                commit=context.commit or self._default_commit(table, context),
-                overwrite=context.overwrite,
-                batch=context.batch,
-                txn=context.txn,
-                published_at=published_at,
-                target=Target(space, name, (), ()),
-                stage=stage_name(context.job, context.batch),
-            )
-            if published_at is not None:
-                return plan
-            for job in clear_orphans(session, space, keep=plan.stage):
-                _log.warning("removed the staging of job %s, which is gone", job)
-            new = table is None or (context.overwrite and not self.options.truncate)
-            with session.transaction():
-                prepare = self._prepare_job if plan.commit == "job" else self._prepare_tasks
-                target = prepare(session, plan, None if new else table, context.native)
-            return replace(plan, target=target, native=target.native)
 
-    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
-        if plan.published_at is not None:
-            return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
-        kind = StagedTaskWriter if plan.commit == "job" else DirectTaskWriter
-        return kind(self.options, _own(plan), task, attempt)
+    def run(self, failure: type[TargetError], purpose: str, work: Callable[[WriteSession], _T]) -> _T:
+        reached = not purpose.startswith(("look", "prepare"))  # a wrong address is reported immediately
 
-    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
-        own = _own(plan)
-        with reach(self.options, failure=TargetError, purpose=f"write {own.job}") as session:
-            done = self._ledger(session, own).entry(own, task)
-        return None if done is None else Receipt(task, done.attempt, done.rows, done.nbytes)
+        def lost(error: Exception) -> bool:
+            return reached and isinstance(error, TargetError) and is_gone(error)
 
-    def unfinished(self, context: WriteContext) -> Unfinished | None:
-        with WriteSession(self.options, failure=TargetError, purpose=f"prepare {context.job}") as session:
-            table = find_table(session, self.options.dbtable)
-            if table is None:
-                return None
-            return unfinished(Ledger(session, table.schema, table.label), context)
+        def attempt() -> _T:
+            nonlocal reached
+            with WriteSession(self.options, failure=failure, purpose=purpose) as session:
+                reached = True
+                return work(session)
 
-    def keep(self, plan: WritePlan, text: str) -> None:
-        own = _own(plan)
-        with (
-            reach(self.options, failure=TargetError, purpose=f"prepare {own.job}") as session,
-            session.transaction(),
-        ):
-            self._ledger(session, own).plans.keep(own.job, text)
+        return Retry(self.options.retry_timeout, what=purpose).call(attempt, lost)
 
-    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
-        if plan.published_at is not None:
-            return
-        own = _own(plan)
-        refuse_two_receipts(receipts)
-        try:
-            # Until COMMIT is sent, nothing stands, and all of it may be done again on another connection.
-            for attempt in stamina.retry_context(
-                on=lambda error: isinstance(error, TargetError) and is_gone(error),
-                attempts=None,
-                timeout=max(self.options.retry_seconds, 0.001),
-                wait_initial=0.1,
-                wait_max=5.0,
-            ):
-                with (
-                    attempt,
-                    reach(self.options, failure=TargetError, purpose=f"publish {own.job}") as session,
-                ):
-                    self._publish(session, own, receipts)
-        except TargetError as error:
-            raise CommitError(f"{error}. {self._standing(own)}") from error
+    @contextmanager
+    def transaction(self, session: WriteSession) -> Iterator[None]:
+        with session.transaction():
+            yield
 
-    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
-        if plan.published_at is not None:
-            return
-        own = _own(plan)
-        with reach(self.options, failure=TargetError, purpose=f"abort {own.job}") as session:
-            ledger = self._ledger(session, own)
-            if own.commit == "job":
-                if ledger.entry(own, PUBLISHED) is None:
-                    drop_stage(session, own.target.schema, own.stage)
-                return
-            done = ledger.tasks(own)
-            if not done:
-                ledger.plans.drop(own.job)
-            elif ledger.entry(own, PUBLISHED) is None:
-                _log.warning(
-                    "job %s was aborted after %d of its tasks had committed their rows (commit=task): "
-                    "they stay in table %s, and ledger %s names them",
-                    own.job, len(done), own.target.label, LEDGER,
-                )  # fmt: skip
+    def is_conflict(self, error: TargetError) -> bool:
+        return sqlstate_of(error) in _CONFLICTS
 
-    def _ledger(self, session: Session, plan: PostgresPlan) -> Ledger:
-        return Ledger(session, plan.target.schema, plan.target.label)
+    def claim_dialect(self, session: WriteSession, place: Place) -> ClaimDialect:
+        return claim_dialect(session.rows, place.schema)
 
-    def _check(self, table: Table | None) -> None:
-        if table is not None and (table.name == LEDGER or table.name.startswith(PREFIX)):
-            raise TargetError(f"{table.label} is spark-channel's own; name another table")
-        if table is None and not self.options.create_table:
-            raise TargetError(
-                f"there is no table {self.options.dbtable!r} in {self.options.address.shown}, and 'createTable' is "
-                "false; create it, or leave the option away"
-            )
+    def look(self, session: WriteSession) -> Place:
+        table = find_table(session, self.options.dbtable)
+        schema, name = (table.schema, table.name) if table is not None else self._new_place(session)
+        return Place(schema, name, f"{schema}.{name}", table)
 
-    def _place(self, session: Session, table: Table | None) -> tuple[str, str]:
-        """The target's schema and name, as they are or will be."""
-        if table is not None:
-            return table.schema, table.name
+    def _new_place(self, session: WriteSession) -> tuple[str, str]:
+        """The schema and name of a table that is to be created."""
         space, name = new_name(self.options)
         known = session.value("SELECT current_schema()") if space is None else space
         where = literal(known).sql("postgres")
@@ -198,107 +104,101 @@ class PostgresWriter(Writer):
             )
         return str(known), name
 
-    def _default_commit(self, table: Table | None, context: WriteContext) -> CommitMode:
-        """`task` writes an append once instead of twice; keys are told apart only within one transaction."""
-        append = table is not None and not context.overwrite
-        return "task" if append and self.options.write_mode == "insert" else "job"
-
-    def _prepare_job(
-        self, session: Session, plan: PostgresPlan, table: Table | None, native: NativeRows | None
-    ) -> Target:
-        """Make the staging: the future table itself where there is none."""
-        space, apply = plan.target.schema, self.options.write_mode == "apply"
-        sql = table_sql(space, plan.stage)
-        if table is not None:
-            target = match_target(table, plan.schema, self.options, native=native)
-            create_stage(session, target, plan.stage, apply=apply)
+    def plan(self, session: WriteSession, plan: SqlPlan, place: Place, context: WriteContext) -> PostgresPlan:
+        target = Target(place.schema, place.name, (), ())
+        if (table := self._kept(place, plan)) is not None:
+            target = match_target(table, plan.schema, self.options, native=context.native)
+        elif self.options.write_mode == "apply" and plan.commit == "job":
+            raise TargetError(
+                f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
+            )
         else:
-            if apply:
-                raise TargetError(
-                    f"writeMode apply changes a table that is there; create {plan.target.label} first, "
-                    "with a primary key"
-                )
-            if session.value(f"SELECT to_regclass({literal(sql).sql('postgres')})::text") is None:
-                place = statements.named_table((space, plan.stage))
-                session.rows(create_statement(place, plan.schema, self.options))
-            staged = find_table(session, sql)
-            assert staged is not None
-            target = match_target(staged, plan.schema, self.options, name=plan.target.name, native=native)
-        mark(session, space, plan.stage, plan.job, plan.batch)
-        return target
+            create_statement(target.source, plan.schema, self.options)
+        return PostgresPlan(**{**vars(plan), "native": target.native}, target=target)
 
-    def _prepare_tasks(
-        self, session: Session, plan: PostgresPlan, table: Table | None, native: NativeRows | None
-    ) -> Target:
-        """What `commit=task` changes before its tasks run: once, whoever asks."""
-        ledger = self._ledger(session, plan)
-        ledger.create()
-        first = ledger.entry(plan, PREPARED) is None
+    def _kept(self, place: Place, plan: SqlPlan) -> Table | None:
+        """The table, unless the write creates one."""
+        table: Table | None = place.table
+        return None if plan.overwrite and not self.options.truncate else table
+
+    def make_staging(
+        self, session: WriteSession, plan: SqlPlan, place: Place, context: WriteContext
+    ) -> PostgresPlan:
+        """Make the staging table, which is the future table itself where there is none."""
+        own = _own(plan)
+        with self.transaction(session):
+            # The lock lets those that prepare one write at the same time take turns.
+            self.claims(session, place).fence(own.claim, exclusive=True)
+            if self._kept(place, plan) is not None:
+                create_stage(session, own.target, own.staging, apply=self.options.write_mode == "apply")
+                return own
+            sql = table_sql(place.schema, own.staging)
+            staged = find_table(session, sql)
+            if staged is None:
+                source = statements.named_table((place.schema, own.staging))
+                session.rows(create_statement(source, plan.schema, self.options))
+                staged = find_table(session, sql)
+            assert staged is not None
+            target = match_target(staged, plan.schema, self.options, name=place.name, native=context.native)
+        return replace(own, target=target, native=target.native)
+
+    def make_ready(
+        self, session: WriteSession, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+    ) -> PostgresPlan:
+        own = _own(plan)
         if first:
             run_script(session, self.options.pre_sql, "preSql")
-        if table is None and first:
-            session.rows(f"DROP TABLE IF EXISTS {plan.target.sql}")
-            session.rows(create_statement(plan.target.source, plan.schema, self.options))
-            if self.options.table_comment is not None:
-                comment = literal(self.options.table_comment).sql("postgres")
-                session.rows(f"COMMENT ON TABLE {plan.target.sql} IS {comment}")
-            made = find_table(session, plan.target.sql)
-            assert made is not None
-            target = match_target(made, plan.schema, self.options, name=plan.target.name, native=native)
-            if target.key:
-                session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
-            target = replace(target, create=False)
+        if first and self._kept(place, plan) is None:
+            target = self._create(session, own, context)
         else:
-            there = find_table(session, plan.target.sql)
+            there = find_table(session, own.target.sql)
             if there is None:
-                raise TargetError(f"table {plan.target.label} was dropped while its rows were written")
-            target = match_target(there, plan.schema, self.options, native=native)
+                raise TargetError(f"table {place.label} was dropped while its rows were written")
+            target = match_target(there, plan.schema, self.options, native=context.native)
             if first:
                 make_ready(session, target, self.options, overwrite=plan.overwrite)
-        if first:
-            ledger.add(plan, PREPARED)
-        return target
+        return replace(own, target=target, native=target.native)
 
-    def _publish(self, session: Session, plan: PostgresPlan, receipts: Sequence[Receipt]) -> None:
-        hold_job(session, plan.job)
-        ledger = self._ledger(session, plan)
-        session.rows("BEGIN")
+    def _create(self, session: WriteSession, plan: PostgresPlan, context: WriteContext) -> Target:
+        table = plan.target
+        if plan.overwrite:
+            session.rows(f"DROP TABLE IF EXISTS {table.sql}")
+        with new_table(table):
+            session.rows(create_statement(table.source, plan.schema, self.options))
+        if self.options.table_comment is not None:
+            comment = literal(self.options.table_comment).sql("postgres")
+            session.rows(f"COMMENT ON TABLE {table.sql} IS {comment}")
+        made = find_table(session, table.sql)
+        assert made is not None
+        target = match_target(made, plan.schema, self.options, name=table.name, native=context.native)
+        if target.key:
+            session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
+        return replace(target, create=False)
+
+    def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
+        kind = StagedTaskWriter if plan.commit == "job" else DirectTaskWriter
+        return kind(self, self.options, plan, task, attempt)
+
+    def publish_staged(self, session: WriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]) -> None:
+        publish_stage(session, plan, self.options, receipts)
+
+    def script(self, session: WriteSession, texts: Sequence[str], option: str) -> None:
+        run_script(session, texts, option)
+
+    def stages(self, session: WriteSession, place: Place, beginning: str) -> list[str]:
+        return stages(session, place.schema, beginning)
+
+    def drop_stage(self, session: WriteSession, place: Place, name: str) -> None:
         try:
-            if ledger.published_at(plan) is not None:
-                session.roll_back()
-                return
-            ledger.create()
-            if plan.commit == "job":
-                publish_stage(session, plan, self.options, receipts)
-            else:
-                missing = {receipt.task for receipt in receipts} - ledger.tasks(plan)
-                if missing:
-                    raise CommitError(f"the ledger has no row of task {min(missing)}, which has a receipt")
-            run_script(session, self.options.post_sql, "postSql")
-            rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
-            if not ledger.add(plan, PUBLISHED, rows=rows, nbytes=nbytes):
-                session.roll_back()  # another driver has published the job while this one waited
-                return
-            if plan.commit == "task":
-                ledger.plans.drop(plan.job)
-            number = transaction_number(session)
-        except BaseException:
-            session.roll_back()
-            raise
-        commit(
-            session,
-            self.options,
-            number,
-            TargetError,
-            stands=lambda other: self._ledger(other, plan).entry(plan, PUBLISHED) is not None,
-        )
-
-    def _standing(self, plan: PostgresPlan) -> str:
-        if plan.commit == "task":
-            return f"The rows of the tasks that committed stand in table {plan.target.label}"
-        return f"Nothing of this job stands in table {plan.target.label}: its transaction was rolled back"
+            with session.transaction():
+                session.rows("SET LOCAL lock_timeout = '2s'")
+                drop_stage(session, place.schema, name)
+        except TargetError as error:
+            if sqlstate_of(error) != _LOCKED:
+                raise
+            _log.warning("staging table %s is in use, and stays for the next job to remove", name)
 
 
-def _own(plan: WritePlan) -> PostgresPlan:
+def _own(plan: SqlPlan) -> PostgresPlan:
     assert isinstance(plan, PostgresPlan)
     return plan

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import WritePlan
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
+from spark_channel.connectors.sql.file_writer import FilePlan
 from spark_channel.connectors.sql.keys import merge_key
 from spark_channel.connectors.sql.sqlite.column_types import sqlite_type
 from spark_channel.connectors.sql.sqlite.encode import WriteColumn, check_fit
@@ -52,12 +52,10 @@ class Target:
 
 
 @dataclass(frozen=True)
-class SqlitePlan(WritePlan):
-    """`token` proves that a task sees `staging`, a directory on the driver's disk."""
+class SqlitePlan(FilePlan):
+    """`target` is the table as the plan expects it."""
 
     target: Target = Target("", (), ())
-    staging: str = ""
-    token: str = ""
 
 
 def declared_columns(table: Table) -> tuple[tuple[str, str], ...]:

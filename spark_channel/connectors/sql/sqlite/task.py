@@ -1,5 +1,7 @@
 """One attempt of one task: rows go to a staged file, and with `commit=task` into the table at the end."""
 
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -8,14 +10,12 @@ import pyarrow.compute as pc
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sieve import sift
 from spark_channel.connectors.sql.change_feed import OPERATION
-from spark_channel.connectors.sql.ledger import PUBLISHED
+from spark_channel.connectors.sql.file_writer import FileWriter
 from spark_channel.connectors.sql.sqlite.database import Session
 from spark_channel.connectors.sql.sqlite.encode import BadValueError, encode
 from spark_channel.connectors.sql.sqlite.judge import Judge
-from spark_channel.connectors.sql.sqlite.ledger import ledger_of
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_files, transaction
-from spark_channel.connectors.sql.sqlite.script import session_statements
 from spark_channel.connectors.sql.sqlite.target import SqlitePlan
 from spark_channel.connectors.sql.staged_file import StagedFile
 from spark_channel.errors import BatchRefusedError, TargetError
@@ -31,14 +31,16 @@ class SqliteTaskWriter(TaskWriter):
     """
 
     def __init__(
-        self, database: Path, options: SqliteWriteOptions, plan: SqlitePlan, task: int, attempt: int
+        self, writer: FileWriter, options: SqliteWriteOptions, plan: SqlitePlan, task: int, attempt: int
     ) -> None:
-        self._database = database
+        self._writer = writer
         self._options = options
         self._plan = plan
         self._task = task
         self._attempt = attempt
-        self._file = StagedFile(plan.staging, plan.token, task, attempt)
+        self._file = StagedFile(
+            plan.staging, plan.token, task, attempt, when_gone=partial(writer.hold_claim, plan)
+        )
         self._tally = Tally(task, attempt)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -57,8 +59,7 @@ class SqliteTaskWriter(TaskWriter):
             receipt = self._ingest([self._file.path] if staged else [])
             self._file.drop()
         else:
-            details = {"file": self._file.path.name if staged else None}
-            receipt = Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details)
+            receipt = self._receipt(self._file.path.name if staged else None)
         self._tally.ended = True
         return receipt
 
@@ -67,40 +68,26 @@ class SqliteTaskWriter(TaskWriter):
         self._file.drop()
 
     def _ingest(self, files: list[Path]) -> Receipt:
-        plan, failure = self._plan, TargetError
-        with Session(
-            self._database,
-            "rw",
-            lock_timeout=self._options.lock_timeout,
-            failure=failure,
-            init=session_statements(self._options.session_init_statement or ()),
-        ) as session:
-            ledger = ledger_of(session, plan.target.name)
+        plan, writer = self._plan, self._writer
+        with writer.open_file(writer.path, TargetError) as session:
+            claims = writer.claims(session, plan.place)
             with transaction(session):
-                done = ledger.entry(plan, self._task)
+                claims.fence(plan.claim)
+                done = claims.task(plan.claim, self._task)
                 if done is None:
-                    if ledger.entry(plan, PUBLISHED) is not None:
-                        raise TargetError(
-                            f"job {plan.job!r} is published already, without task {self._task}: this "
-                            "attempt is "
-                            "too late, and its rows were not written"
-                        )
                     if self.tolerant:
                         self._insert_tolerantly(session, files)
                     else:
                         insert_files(session, plan.target, self._options, files)
-                    ledger.add(
-                        plan,
-                        self._task,
-                        attempt=self._attempt,
-                        rows=self._tally.rows,
-                        nbytes=self._tally.nbytes,
-                    )
+                    claims.add_task(plan.claim, self._receipt())
         if done is not None:
             # An attempt before this one has committed, and its answer was lost: what it left out was refused.
             dirty = max(0, self._tally.rows - done.rows) if self.tolerant else 0
-            return Receipt(self._task, done.attempt, done.rows, done.nbytes, {"file": None}, dirty)
-        return Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, {"file": None})
+            return replace(done, dirty_rows=dirty)
+        return self._receipt()
+
+    def _receipt(self, name: str | None = None) -> Receipt:
+        return Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, {"file": name})
 
     def _encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         target = self._plan.target

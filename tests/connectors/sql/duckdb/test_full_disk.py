@@ -43,7 +43,7 @@ def test_a_database_that_fills_the_disk(small: Path) -> None:
                 file.write(bytes(4096))
         except OSError:
             file.truncate(file.tell() - (64 << 10))
-    with pytest.raises(CommitError, match=r"the disk is full.*Nothing of this job stands"):
+    with pytest.raises(CommitError, match=r"the disk is full.*Nothing of this job is in"):
         writer.commit(plan, receipts)
     ballast.unlink()
     writer.abort(plan, None)

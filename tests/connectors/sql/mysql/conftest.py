@@ -57,9 +57,12 @@ class Shop:
         overwrite: bool = False,
         commit: CommitMode | None = None,
         txn: tuple[str, int] | None = None,
+        stream: tuple[str, int] | None = None,
+        resume: int | None = None,
     ) -> WriteContext:
         self.jobs += 1
-        return WriteContext(job=job or f"job-{self.jobs}", overwrite=overwrite, commit=commit, txn=txn)
+        job = job or f"job-{self.jobs}"
+        return WriteContext(job, commit=commit, overwrite=overwrite, txn=txn, stream=stream, resume=resume)
 
     def write(
         self,

@@ -12,7 +12,6 @@ import pytest
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, load_reader, load_writer
 from spark_channel.connectors.sql.mysql import MysqlWriter
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, Session
-from spark_channel.connectors.sql.mysql.staging import ORPHAN_SECONDS, Staging, clear_orphans
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.mysql.conftest import Shop, run_task
@@ -297,25 +296,6 @@ def test_a_read_that_loses_its_connection_says_so(keyed: Shop) -> None:
     with pytest.raises(SourceError, match=r"127\.0\.0\.1"):
         list(batches)
     assert keyed.server.connections() == 0
-
-
-def test_orphans_are_removed_by_age(keyed: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = keyed.writer()
-    plan = writer.prepare(keyed.context(commit="job"), ROWS.schema)
-    run_task(writer, plan, 0, ROWS)
-    other = keyed.writer()
-    replan = other.prepare(keyed.context(commit="job"), ROWS.schema)
-    assert len(keyed.staged()) == 3  # a live job's tables stay
-    assert ORPHAN_SECONDS == 86_400
-    monkeypatch.setattr("spark_channel.connectors.sql.mysql.staging.ORPHAN_SECONDS", -1)
-    with Session(other.options, TargetError) as session:
-        removed = clear_orphans(session, keep=Staging(keyed.database, replan.staging))
-    assert len(removed) == 1
-    assert keyed.staged() == [f"{replan.staging}job"]
-    with pytest.raises(TargetError, match="published or aborted"):
-        writer.open(plan, 1, 1)
-    other.abort(replan, None)
-    assert keyed.staged() == []
 
 
 def test_a_server_that_is_not_there_when_a_job_begins_is_an_error_at_once() -> None:

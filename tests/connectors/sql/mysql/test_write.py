@@ -113,7 +113,7 @@ def test_pre_and_post_sql_run_inside(keyed: Shop) -> None:
         postSql='["UPDATE t SET kept = 9 WHERE id = 2"]',
     )  # fmt: skip
     assert rows(keyed) == [("1", "old", "1"), ("2", "b", "9")]
-    with pytest.raises(CommitError, match="Nothing of this job stands"):
+    with pytest.raises(CommitError, match="Nothing of this job is in table"):
         keyed.write(pa.table({"id": [8], "name": ["x"]}), commit="job", postSql="DELETE FROM nowhere")
     assert len(rows(keyed)) == 2
     for statement in ("COMMIT", "TRUNCATE TABLE t", "/* x */ ALTER TABLE t ADD x INT"):
@@ -145,11 +145,11 @@ def test_a_rerun_of_a_pair_writes_nothing(shop: Shop) -> None:
     assert shop.sql("SELECT COUNT(*) FROM t") == "2"
 
 
-def test_a_half_done_version_is_told(keyed: Shop) -> None:
+def test_a_partially_committed_version_is_told(keyed: Shop) -> None:
     writer = keyed.writer()
     plan = writer.prepare(keyed.context(commit="task", txn=("app", 1)), ROWS.schema)
     run_task(writer, plan, 0, ROWS.slice(1))
-    with pytest.raises(TargetError, match="half done"):
+    with pytest.raises(TargetError, match="is partially committed"):
         keyed.writer().prepare(keyed.context(commit="task", txn=("app", 1)), ROWS.schema)
     run_task(writer, plan, 1, pa.table({"id": [9], "name": ["i"]}))
     writer.abort(plan, None)

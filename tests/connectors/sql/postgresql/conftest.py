@@ -56,11 +56,11 @@ class Pg:
         overwrite: bool = False,
         commit: CommitMode | None = None,
         txn: tuple[str, int] | None = None,
-        batch: int | None = None,
+        stream: tuple[str, int] | None = None,
     ) -> WriteContext:
         self.jobs += 1
         name = job or f"{self.schema}-job-{self.jobs}"
-        return WriteContext(job=name, overwrite=overwrite, commit=commit, txn=txn, batch=batch)
+        return WriteContext(job=name, overwrite=overwrite, commit=commit, txn=txn, stream=stream)
 
     def write(
         self,

@@ -54,11 +54,11 @@ class Db:
         overwrite: bool = False,
         commit: CommitMode | None = None,
         txn: tuple[str, int] | None = None,
-        batch: int | None = None,
+        stream: tuple[str, int] | None = None,
     ) -> WriteContext:
         self.jobs += 1
         return WriteContext(
-            job=job or f"job-{self.jobs}", overwrite=overwrite, commit=commit, txn=txn, batch=batch
+            job=job or f"job-{self.jobs}", overwrite=overwrite, commit=commit, txn=txn, stream=stream
         )
 
     def write(

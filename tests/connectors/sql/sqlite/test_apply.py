@@ -127,7 +127,7 @@ def test_a_batch_of_a_stream_is_applied_once(keyed: Db) -> None:
     batches = [feed((1, "x", "u"), (5, "five", "i")), feed((1, None, "d"), (5, "cinq", "u"))]
     for number, table in ((0, batches[0]), (1, batches[1]), (1, batches[1]), (0, batches[0])):
         writer = keyed.writer(writeMode="apply")
-        plan = writer.prepare(WriteContext("query", batch=number), table.schema)
+        plan = writer.prepare(WriteContext(f"query-{number}", stream=("query", number)), table.schema)
         writer.commit(plan, [run_task(writer, plan, 0, table)])
     assert rows(keyed) == [(3, "three", 3), (5, "cinq", 7)]
     assert keyed.staged() == []

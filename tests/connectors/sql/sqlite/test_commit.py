@@ -1,6 +1,5 @@
 """Rows arrive once: retries, speculation, reruns, kills, and what is left behind."""
 
-import os
 import pickle
 import time
 from pathlib import Path
@@ -9,9 +8,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, load_writer
-from spark_channel.connectors.sql.ledger import LEDGER
+from spark_channel.connectors.sql.claims import CLAIMS, TASKS
 from spark_channel.connectors.sql.sqlite.database import Session
-from spark_channel.connectors.sql.sqlite.staging import ORPHAN_SECONDS, Staging
 from spark_channel.connectors.sql.sqlite.target import SqlitePlan
 from spark_channel.errors import CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
@@ -49,14 +47,14 @@ def test_the_writer_keeps_its_contract_on_a_table_with_a_key_and_a_trigger(db: D
 
 
 @pytest.mark.parametrize("commit", MODES)
-def test_the_ledger_says_what_was_published(db: Db, commit: CommitMode) -> None:
+def test_the_claims_say_what_was_published(db: Db, commit: CommitMode) -> None:
     db.write(ROWS, MORE, commit=commit, txn=("app", 3))
-    columns = "job, task, attempt, table_name, txn_app_id, txn_version, row_count"
-    rows = db.sql(f"SELECT {columns} FROM {LEDGER} WHERE task <> -2 ORDER BY task")
-    tasks = [("job-1", 0, 0, "t", "app", 3, 3), ("job-1", 1, 1, "t", "app", 3, 1)] if commit == "task" else []
-    assert rows == [("job-1", -1, -1, "t", "app", 3, 4), *tasks]
-    (published,) = db.sql(f"SELECT published_at FROM {LEDGER} WHERE task = -1")
+    columns = "owner, epoch, state, target, name, version, row_count"
+    rows = db.sql(f"SELECT {columns} FROM {CLAIMS} WHERE kind = 'txn'")
+    assert rows == [("job-1", 1, "published", "t", "app", 3, 4)]
+    (published,) = db.sql(f"SELECT published_at FROM {CLAIMS} WHERE kind = 'txn'")
     assert time.strptime(published[0], "%Y-%m-%dT%H:%M:%SZ")
+    assert db.sql(f"SELECT count(*) FROM {TASKS}") == [(0,)], "they are needed until the publish"
 
 
 def test_a_pair_is_known_per_table(db: Db) -> None:
@@ -120,7 +118,8 @@ def test_a_half_done_task_version_is_refused_with_the_reason(db: Db) -> None:
     run_task(writer, plan, 0, ROWS)
     writer.abort(plan, None)
     with pytest.raises(
-        TargetError, match=r"txnVersion 1 of 'app' is half done: job 'first' committed 1 tasks with 3 rows"
+        TargetError,
+        match=r"txnVersion 1 of 'app' is partially committed: run 'first' committed 1 tasks with 3 rows",
     ):
         writer.prepare(db.context(job="second", txn=("app", 1)), ROWS.schema)
     writer.prepare(db.context(job="second", txn=("app", 2)), ROWS.schema)
@@ -143,7 +142,7 @@ def test_the_same_job_goes_on_where_it_stopped(db: Db) -> None:
 def test_a_stream_is_told_apart_by_batch(db: Db) -> None:
     writer = db.writer()
     for batch in (0, 1, 1):
-        context = db.context(job="query", batch=batch)
+        context = db.context(job=f"query-{batch}", stream=("query", batch))
         plan = writer.prepare(context, ROWS.schema)
         receipt = run_task(writer, plan, 0, pa.table({"id": [batch], "name": ["x"]}))
         fresh = db.writer()
@@ -184,9 +183,7 @@ def test_a_failed_commit_can_be_tried_again(db: Db) -> None:
     receipt = run_task(writer, plan, 0, ROWS)
     with Session(db.path, "rw", lock_timeout=1, failure=TargetError) as holder:
         holder.rows("BEGIN IMMEDIATE")
-        with pytest.raises(
-            CommitError, match=r"lockTimeout \(0.1 s\).*Nothing of this job stands in table 't'"
-        ):
+        with pytest.raises(CommitError, match=r"lockTimeout \(0.1 s\).*Nothing of this job is in table 't'"):
             writer.commit(plan, [receipt])
     writer.commit(plan, [receipt])
     assert ids(db) == [1, 2, 3, 4]
@@ -203,43 +200,6 @@ def test_an_abort_after_the_publish_keeps_the_rows(db: Db) -> None:
     assert ids(db) == [1, 2, 3]
 
 
-def test_what_a_killed_driver_left_is_removed_by_age_and_job(db: Db) -> None:
-    writer = db.writer()
-    plans = [writer.prepare(db.context(job=f"job {number}/x"), ROWS.schema) for number in range(3)]
-    attempts = [writer.open(plan, 0, 0) for plan in plans]
-    for attempt in attempts:
-        attempt.write(ROWS.to_batches()[0])
-        attempt.flush()
-    assert all(isinstance(plan, SqlitePlan) for plan in plans)
-    dead, live, half = [Path(plan.staging) for plan in plans if isinstance(plan, SqlitePlan)]
-    past = time.time() - ORPHAN_SECONDS - 60
-    for path in (*dead.iterdir(), dead, *half.iterdir(), half):
-        os.utime(path, (past, past))
-    os.utime(next(half.glob("*.arrow")))  # one of its tasks has written since
-    new = writer.prepare(db.context(job="new"), ROWS.schema)
-    assert not dead.exists()
-    assert live.exists()
-    assert half.exists()
-    os.utime(next(half.glob("*.arrow")), (past, past))
-    again = writer.prepare(db.context(job="job 2/x"), ROWS.schema)
-    assert half.exists(), "a job never takes its own staging for an orphan"
-    for attempt in attempts:
-        attempt.rollback()
-    for plan in (*plans, new, again):
-        writer.abort(plan, None)
-    assert db.staged() == []
-
-
-def test_staging_names_are_told_apart_and_stay_in_their_place(db: Db) -> None:
-    names = ["a/b", "a_b", "../../x", "." * 300, "ü", ""]
-    places = [Staging.of(db.path, name, None).directory for name in names]
-    places.append(Staging.of(db.path, "a_b", 1).directory)
-    assert len(set(places)) == len(places)
-    for place in places:
-        assert place.parent == db.path.parent / ".orders.db.spark-channel"
-        assert len(place.name) < 100
-
-
 def test_a_task_that_does_not_see_the_drivers_disk_is_told(db: Db, tmp_path: Path) -> None:
     writer = db.writer()
     plan = writer.prepare(db.context(), ROWS.schema)
@@ -248,7 +208,7 @@ def test_a_task_that_does_not_see_the_drivers_disk_is_told(db: Db, tmp_path: Pat
     with pytest.raises(TargetError, match=r"does not see .*use one machine"):
         writer.open(plan, 0, 0)
     writer.abort(plan, None)
-    with pytest.raises(TargetError, match="the job has been aborted"):
+    with pytest.raises(TargetError, match="the job was aborted"):
         writer.open(plan, 0, 0)
 
 
@@ -293,12 +253,15 @@ def test_a_new_file_is_not_seen_before_its_rows(db: Db) -> None:
     assert ids(db) == [1, 2, 3]
 
 
-def test_the_ledger_forgets_jobs_without_a_pair_after_a_month(db: Db) -> None:
+def test_claims_of_jobs_without_a_pair_are_forgotten_after_a_month(db: Db) -> None:
     db.write(ROWS)
     db.write(MORE, txn=("app", 1))
-    db.sql(f"UPDATE {LEDGER} SET published_at = '2020-01-01T00:00:00Z'")
+    db.sql(f"UPDATE {CLAIMS} SET published_at = '2020-01-01T00:00:00Z' WHERE kind <> 'table'")
     db.write(MORE)
-    assert db.sql(f"SELECT job FROM {LEDGER} WHERE task = -1 ORDER BY job") == [("job-2",), ("job-3",)]
+    assert db.sql(f"SELECT owner FROM {CLAIMS} WHERE kind <> 'table' ORDER BY owner") == [
+        ("job-2",),
+        ("job-3",),
+    ]
 
 
 def test_a_batch_of_a_stream_is_published_once(db: Db) -> None:

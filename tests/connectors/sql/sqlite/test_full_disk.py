@@ -40,7 +40,7 @@ def test_a_database_that_fills_the_disk(small: Path, commit: str) -> None:
     part = ROWS.slice(0, 60_000)
     if commit == "job":
         receipt = run_task(writer, plan, 0, part)
-        with pytest.raises(CommitError, match=r"the disk is full.*Nothing of this job stands"):
+        with pytest.raises(CommitError, match=r"the disk is full.*Nothing of this job is in"):
             writer.commit(plan, [receipt])
     else:
         attempt = writer.open(plan, 0, 0)

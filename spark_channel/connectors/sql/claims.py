@@ -1,0 +1,458 @@
+"""The claims of a database: tables in the target's schema that keep who writes, and what was committed.
+
+One layout for every connector that writes to one database:
+`spark_channel_claims` has a row per identity of a write, `spark_channel_tasks` one per task that committed
+(`commit=task`), until its write is published, and `spark_channel_transfers` the plans of transfers that can be
+continued.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Protocol
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors import commit
+from spark_channel.connectors.commit import Claim, Held, Identity, Taken
+from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext
+from spark_channel.connectors.sql.kept import KeptPlans
+from spark_channel.connectors.sql.marks import marked
+from spark_channel.errors import CommitError, TargetError
+
+__all__ = [
+    "CLAIMS",
+    "PLANS",
+    "STAGE",
+    "TASKS",
+    "ClaimDialect",
+    "Claims",
+    "RowSession",
+    "is_own_table",
+    "stage_prefix",
+]
+
+CLAIMS, TASKS, PLANS = "spark_channel_claims", "spark_channel_tasks", "spark_channel_transfers"
+STAGE = "spark_channel_stage_"
+_DAYS = 30
+_LONGEST = 200
+_COLUMNS = (
+    "claim", "target", "kind", "name", "version", "owner", "epoch", "state", "batch", "published_at", "row_count",
+    "byte_count", "process", "beat_at", "doubted_at", "generation",
+)  # fmt: skip
+
+
+class RowSession(Protocol):
+    """A connection that runs one statement; parameters are marked as `ClaimDialect.mark` says."""
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimDialect:
+    """How a database says it.
+
+    `table` gives a table's name as it is in a statement, quoted and with the schema; `exists` whether it is there.
+    `mark` writes the n-th parameter, counted from 1. `text` is the type of a text of at most n letters. `after` ends
+    CREATE TABLE. `before` gives statements that run before a table is made, in the same transaction.
+
+    `share` and `update` end a SELECT that locks its rows until the transaction ends. None: the database has no such
+    words, so that a row is locked by an UPDATE that changes nothing. "": its transactions exclude each other anyway.
+
+    `distrust` says why a table must not be used, None when it may: another role owns it, or it has triggers or rules.
+    """
+
+    table: Callable[[str], str]
+    exists: Callable[[str], bool]
+    mark: Callable[[int], str] = lambda _number: "?"
+    text: Callable[[int], str] = lambda size: f"VARCHAR({size})"
+    after: str = ""
+    before: Callable[[str], Sequence[str]] = lambda _table: ()
+    share: str | None = None
+    update: str | None = None
+    distrust: Callable[[str], str | None] = lambda _table: None
+
+
+def is_own_table(name: str) -> bool:
+    """Whether `name` is that of a table which spark-channel keeps for itself."""
+    lowered = name.lower()
+    return lowered in (CLAIMS, TASKS, PLANS) or lowered.startswith(STAGE)
+
+
+class Claims:
+    """The claims as one session sees them. Every method but `ensure` runs in a transaction that the caller ends."""
+
+    def __init__(self, session: RowSession, dialect: ClaimDialect) -> None:
+        self._session = session
+        self._dialect = dialect
+        self._there = False
+
+    def exist(self) -> bool:
+        """Whether the tables are there.
+
+        Raises:
+            TargetError: one is, and must not be used.
+        """
+        if not self._there:
+            self._there = self._usable(CLAIMS) and self._usable(TASKS)
+        return self._there
+
+    def ensure(self) -> None:
+        """Make the tables that are not there.
+
+        Raises:
+            TargetError: one is there, and must not be used.
+        """
+        if self.exist():
+            return
+        text, number = self._dialect.text, "BIGINT"
+        self._create(
+            CLAIMS,
+            f"claim {text(64)} NOT NULL, target {text(_LONGEST)} NOT NULL, kind {text(8)} NOT NULL, "
+            f"name {text(500)} NOT NULL, version {number}, owner {text(250)} NOT NULL, epoch {number} NOT NULL, "
+            f"state {text(12)} NOT NULL, batch {number}, published_at {text(32)}, row_count {number} NOT NULL, "
+            f"byte_count {number} NOT NULL, process {text(500)} NOT NULL, beat_at {text(32)} NOT NULL, "
+            f"doubted_at {text(32)} NOT NULL, generation {number}, PRIMARY KEY (claim)",
+        )
+        self._create(
+            TASKS,
+            f"claim {text(64)} NOT NULL, task {number} NOT NULL, attempt {number} NOT NULL, "
+            f"row_count {number} NOT NULL, byte_count {number} NOT NULL, committed_at {text(32)} NOT NULL, "
+            "PRIMARY KEY (claim, task)",
+        )
+        self._there = True
+
+    @property
+    def plans(self) -> KeptPlans:
+        return KeptPlans(
+            self._dialect.table(PLANS),
+            self._run,
+            lambda: self._usable(PLANS),
+            tuple(self._dialect.before(PLANS)),
+            self._dialect.after,
+        )
+
+    def take(
+        self, identity: Identity, owner: str, *, position: int | None = None, resume: int | None = None
+    ) -> Taken:
+        """Claim the write for the run `owner`, and let other runs of it know.
+
+        Raises:
+            TargetError: another run has committed tasks that this one does not continue.
+        """
+        found = self._locked(identity, self._dialect.update)
+        receipts = self.receipts(identity)
+        taken = commit.take(
+            found,
+            identity,
+            owner,
+            position=position,
+            committed=(len(receipts), sum(each.rows for each in receipts)),
+            resume=resume,
+            process=commit.own_process(),
+            now=_now(),
+        )
+        if taken.claim is not None:
+            self._write(taken.claim, found)
+        table = Identity(identity.target, "table", identity.target)
+        if taken.held is not None and self._read(table) is None:
+            self._write(Claim(table, "", 0), None)  # a row that overwrites can lock
+        return taken
+
+    def published_at(self, target: str, context: WriteContext) -> str | None:
+        """When the write was published; None = it was not. A look, which promises nothing."""
+        if not self.exist():
+            return None
+        found = self._read(Identity.of(target, context))
+        position = context.stream[1] if context.stream else None
+        return found.published_at if found is not None and found.has_published(position) else None
+
+    def unfinished(self, target: str, context: WriteContext) -> Unfinished | None:
+        """The run of the same pair that committed tasks and did not end."""
+        if context.txn is None or not self.exist():
+            return None
+        identity = Identity.of(target, context)
+        found = self._read(identity)
+        receipts = self.receipts(identity)
+        if found is None or found.has_published(None) or not receipts:
+            return None
+        return Unfinished(found.owner, self.plans.find(identity.key), tuple(receipts), found.epoch)
+
+    def peek(self, held: Held) -> Claim:
+        """The claim, while it is this run's: without a lock, so that it saves an overtaken run work, and no more.
+
+        Raises:
+            SupersededError: as `fence`.
+        """
+        found = self._read(held.identity)
+        commit.check(found, held)
+        assert found is not None
+        return found
+
+    def fence(self, held: Held, *, exclusive: bool = False) -> Claim:
+        """Lock the claim until the transaction ends, and hold it to be this run's.
+
+        Tasks share the lock; `exclusive` is for what changes the claim.
+
+        Raises:
+            SupersededError: it is another run's, was published, or was given back; or the table was overwritten.
+        """
+        lock = self._dialect.update if exclusive else self._dialect.share
+        found = self._locked(held.identity, lock)
+        commit.check(found, held)
+        if held.generation is not None:
+            commit.check_generation(self.generation(held, self._dialect.share), held)
+        assert found is not None
+        return found
+
+    def make_ready(self, held: Held, *, overwrite: bool) -> tuple[Held, bool]:
+        """Fence, before a `commit=task` run runs preSql and creates or empties its table. In that transaction.
+
+        Returns what its tasks hold, and whether that is to be done: not by a run that continues another.
+
+        Raises:
+            SupersededError: as `fence`; or the table was overwritten since the run that this one continues.
+        """
+        found = self.fence(held, exclusive=True)
+        if found.state == "prepared":
+            held = replace(held, generation=found.generation)
+            commit.check_generation(self.generation(held, self._dialect.share), held)
+            return held, False
+        generation = self.overwrite(held) if overwrite else self.generation(held, self._dialect.share)
+        self._write(replace(found, state="prepared", generation=generation), found)
+        return replace(held, generation=generation), True
+
+    def overwrite(self, held: Held) -> int:
+        """Lock the table against other overwrites until the transaction ends; the number of this one.
+
+        In the transaction that empties the table: tasks of other jobs that write straight into it are fenced off.
+        """
+        table = Identity(held.identity.target, "table", held.identity.target)
+        found = self._locked(table, self._dialect.update)
+        claim = Claim(table, "", 1) if found is None else replace(found, epoch=found.epoch + 1)
+        self._write(replace(claim, owner=held.owner), found)
+        return claim.epoch
+
+    def generation(self, held: Held, lock: str | None) -> int:
+        """How often the table was overwritten, locked until the transaction ends."""
+        table = Identity(held.identity.target, "table", held.identity.target)
+        found = self._locked(table, lock)
+        return 0 if found is None else found.epoch
+
+    def task(self, held: Held, task: int) -> Receipt | None:
+        """The receipt of a task that has committed under the claim."""
+        found = [each for each in self.receipts(held.identity) if each.task == task]
+        return found[0] if found else None
+
+    def receipts(self, identity: Identity) -> list[Receipt]:
+        """Of each task that has committed under the claim."""
+        if not self.exist():
+            return []
+        rows = self._run(
+            f"SELECT task, attempt, row_count, byte_count FROM {self._dialect.table(TASKS)} "  # noqa: S608 - a quoted name
+            "WHERE claim = ? ORDER BY task",
+            (identity.key,),
+        )
+        return [
+            Receipt(int(task), int(attempt), int(count), int(size)) for task, attempt, count, size in rows
+        ]
+
+    def add_task(self, held: Held, receipt: Receipt) -> None:
+        """Note that a task committed. The caller has fenced in this transaction.
+
+        Raises:
+            TargetError: another attempt of the task has, or is about to.
+        """
+        values = (held.identity.key, receipt.task, receipt.attempt, receipt.rows, receipt.nbytes, _now())
+        self._run(
+            f"INSERT INTO {self._dialect.table(TASKS)} "  # noqa: S608 - a quoted name
+            "(claim, task, attempt, row_count, byte_count, committed_at) VALUES (?, ?, ?, ?, ?, ?)",
+            values,
+        )
+
+    def begin_publish(self, held: Held) -> bool:
+        """Lock the claim, and hold it to be this run's. False: the write was published before.
+
+        Raises:
+            SupersededError: it is another run's, or was given back.
+        """
+        found = self._locked(held.identity, self._dialect.update)
+        if found is not None and found.has_published(held.position):
+            return False
+        commit.check(found, held)
+        return True
+
+    def publish(self, held: Held, *, rows: int, nbytes: int) -> None:
+        """Mark the write as published; its tasks' rows and its plan go. After `begin_publish`."""
+        found = self._read(held.identity)
+        done = commit.publish(found, held, at=_now(), rows=rows, nbytes=nbytes)
+        assert done is not None, "begin_publish holds the lock"
+        self._write(done, found)
+        self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (held.identity.key,))  # noqa: S608
+        self.plans.drop(held.identity.key)
+
+    def hold_committed(self, held: Held, receipts: Sequence[Receipt]) -> None:
+        """Hold each task that has a receipt to have committed.
+
+        Raises:
+            CommitError: one has not.
+        """
+        there = {each.task for each in self.receipts(held.identity)}
+        missing = {receipt.task for receipt in receipts} - there
+        if missing:
+            raise CommitError(
+                f"{TASKS} has no row of task {min(missing)}, which has a receipt: nothing was published"
+            )
+
+    def release(self, held: Held) -> list[Receipt]:
+        """Give the claim back, unless tasks committed under it: their receipts. [] also when it is another run's."""
+        if not self.exist():
+            return []
+        found = self._locked(held.identity, self._dialect.update)
+        receipts = self.receipts(held.identity)
+        given = commit.release(found, held, tasks=len(receipts))
+        if given is not None:
+            if held.identity.kind == "job":
+                self._run(
+                    f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?",  # noqa: S608 - a quoted name
+                    (held.identity.key,),
+                )
+            else:
+                self._write(given, found)
+            self.plans.drop(held.identity.key)
+        ours = found is not None and (found.owner, found.epoch) == (held.owner, held.epoch)
+        return receipts if ours and not (found is not None and found.has_published(held.position)) else []
+
+    def beat(self, held: Held) -> None:
+        """Show that the run lives."""
+        self._run(
+            f"UPDATE {self._dialect.table(CLAIMS)} SET beat_at = ? WHERE claim = ? AND owner = ? AND epoch = ?",  # noqa: S608
+            (_now(), held.identity.key, held.owner, held.epoch),
+        )
+
+    def show_life(self, held: Held, found: Claim) -> None:
+        """`beat`, if the last one, in the claim as `peek` found it, is an hour old: no attempt may last so long."""
+        if commit.beat_is_due(found, _now()):
+            self.beat(held)
+
+    def orphans(self, stages: Sequence[str], keep: Held) -> list[str]:
+        """Those of the staging tables `stages` that belong to no live run but `keep`."""
+        others = [name for name in stages if not name.startswith(stage_prefix(keep))]
+        if not others:
+            return []
+        now, kept = _now(), []
+        for row in self._run(f"{self._select} WHERE state <> 'published' AND kind <> 'table'", ()):
+            claim, key = _claim(row), str(row[0])
+            prefix = stage_prefix(Held(claim.identity, claim.owner, claim.epoch), key)
+            if not any(name.startswith(prefix) for name in others):
+                continue
+            verdict = commit.judge(claim, now)
+            if verdict != "dead":
+                kept.append(prefix)
+            elif claim.identity.kind == "job" and claim.state == "open":
+                # No run can continue it; a task of it that is still there after all is fenced off.
+                self._run(f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,))  # noqa: S608
+            if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
+                self._run(
+                    f"UPDATE {self._dialect.table(CLAIMS)} SET doubted_at = ? WHERE claim = ?",  # noqa: S608
+                    (now, key),
+                )
+        return [name for name in others if not name.startswith(tuple(kept))]
+
+    def prune(self) -> None:
+        """Drop published jobs of long ago: a driver of one that wakes up finds no claim, and writes nothing.
+
+        One by one, by their key: a DELETE that looks at all rows would lock those of other runs in some databases.
+        """
+        before = (utc_now() - timedelta(days=_DAYS)).isoformat(timespec="seconds").replace("+00:00", "Z")
+        table = self._dialect.table(CLAIMS)
+        old = f"SELECT claim FROM {table} WHERE kind = 'job' AND state = 'published' AND published_at < ?"  # noqa: S608
+        for (key,) in self._run(old, (before,)):
+            self._run(f"DELETE FROM {table} WHERE claim = ?", (key,))  # noqa: S608 - a quoted name
+
+    @property
+    def _select(self) -> str:
+        return f"SELECT {', '.join(_COLUMNS)} FROM {self._dialect.table(CLAIMS)}"  # noqa: S608 - constants
+
+    def _locked(self, identity: Identity, lock: str | None) -> Claim | None:
+        """The claim, locked until the transaction ends."""
+        if lock is None:
+            self._run(
+                f"UPDATE {self._dialect.table(CLAIMS)} SET epoch = epoch WHERE claim = ?",  # noqa: S608
+                (identity.key,),
+            )
+        return self._read(identity, lock or "")
+
+    def _read(self, identity: Identity, lock: str = "") -> Claim | None:
+        rows = self._run(f"{self._select} WHERE claim = ? {lock}".rstrip(), (identity.key,))
+        return replace(_claim(rows[0]), identity=identity) if rows else None
+
+    def _write(self, claim: Claim, before: Claim | None) -> None:
+        own = (
+            claim.owner, claim.epoch, claim.state, claim.position, claim.published_at, claim.rows, claim.nbytes,
+            claim.process, claim.beat_at, claim.doubted_at, claim.generation,
+        )  # fmt: skip
+        table, key = self._dialect.table(CLAIMS), claim.identity.key
+        if before is not None:
+            self._run(
+                f"UPDATE {table} SET owner = ?, epoch = ?, state = ?, batch = ?, published_at = ?, row_count = ?, "  # noqa: S608
+                "byte_count = ?, process = ?, beat_at = ?, doubted_at = ?, generation = ? WHERE claim = ?",
+                (*own, key),
+            )
+            return
+        identity = claim.identity
+        values = (key, identity.target[:_LONGEST], identity.kind, identity.name[:500], identity.version, *own)
+        marks = ", ".join("?" for _ in values)
+        self._run(f"INSERT INTO {table} ({', '.join(_COLUMNS)}) VALUES ({marks})", values)  # noqa: S608 - constants
+
+    def _usable(self, table: str) -> bool:
+        if not self._dialect.exists(table):
+            return False
+        if why := self._dialect.distrust(table):
+            raise TargetError(
+                f"table {self._dialect.table(table)} records what was written, and cannot be trusted: {why}. "
+                "Drop it if it is not wanted, or write with the role that owns it"
+            )
+        return True
+
+    def _create(self, table: str, columns: str) -> None:
+        for statement in self._dialect.before(table):
+            self._run(statement, ())
+        if not self._usable(table):  # asked again: another session may have made it before this one's turn
+            self._run(f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}", ())
+
+    def _run(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        return self._session.rows(marked(sql, self._dialect.mark), parameters)
+
+
+def stage_prefix(held: Held, key: str | None = None) -> str:
+    """How the names of a run's staging tables begin: another run of the same write has others."""
+    return f"{STAGE}{(key or held.identity.key)[:16]}_{held.epoch}_"
+
+
+def _claim(row: tuple[Any, ...]) -> Claim:
+    _, target, kind, name, version, owner, epoch, state, batch, published_at, rows, nbytes = row[:12]
+    process, beat_at, doubted_at, generation = row[12:]
+    return Claim(
+        Identity(str(target), kind, str(name), _number(version)),
+        str(owner or ""),
+        int(epoch),
+        state,
+        _number(batch),
+        None if published_at is None else str(published_at),
+        int(rows),
+        int(nbytes),
+        str(process or ""),
+        str(beat_at or ""),
+        str(doubted_at or ""),
+        _number(generation),
+    )
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _now() -> str:
+    return utc_now().isoformat(timespec="seconds").replace("+00:00", "Z")

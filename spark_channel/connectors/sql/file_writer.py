@@ -1,0 +1,221 @@
+"""The writer of a database that is one file: rows are staged beside it, and inserted on the driver's host.
+
+A file that is not there yet has nowhere to keep a claim. With `commit=job` it is made whole, with the claim and the
+rows in it, under another name, and gets its own by a link, which fails when another job was first: then the rows are
+published into that file as into any other. A job that fails leaves no file, and removes none that others use.
+"""
+
+import logging
+import os
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.commit import Held, Identity
+from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext, WritePlan
+from spark_channel.connectors.sql.claims import STAGE, Claims
+from spark_channel.connectors.sql.receipts import refuse_two_receipts
+from spark_channel.connectors.sql.staging_files import Staging, stages_beside, target_errors
+from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
+from spark_channel.errors import CommitError, TargetError
+
+__all__ = ["FilePlan", "FileWriter"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_NOT_TAKEN = 0
+"""The epoch of a claim that is taken when the file is made."""
+
+
+@dataclass(frozen=True)
+class FilePlan(SqlPlan):
+    """`token` proves that a task sees `staging`, a directory on the driver's disk."""
+
+    staging: str = ""
+    token: str = ""
+
+
+class FileWriter(SqlWriter):
+    """What SQLite and DuckDB share. `path` is the database."""
+
+    path: Path
+
+    @property
+    def shown(self) -> str:
+        return str(self.path)
+
+    def exists(self) -> bool | None:
+        return self.path.exists() and super().exists()
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        self.check(context)
+        if self.path.exists() or context.commit == "task":
+            return super().prepare(context, schema)
+        place = self.new_place()
+        self._check_place(place)
+        position = context.stream[1] if context.stream else None
+        held = Held(Identity.of(place.label, context), context.job, _NOT_TAKEN, position)
+        plan = SqlPlan(context.job, schema, "job", context.overwrite, context.txn, held=held, place=place)
+        own = self.plan(None, plan, place, context)
+        for name in stages_beside(self.path):
+            self._remove_if_dead(name)
+        return self._staged(own)
+
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        if plan.held is not None and plan.held.epoch == _NOT_TAKEN and plan.published_at is None:
+            assert isinstance(plan, FilePlan)
+            refuse_two_receipts(receipts)
+            if self._make_file(plan, receipts):
+                self._drop_quietly(plan)
+                return
+            plan = self._take_late(plan)
+        super().commit(plan, receipts)
+
+    def unfinished(self, context: WriteContext) -> Unfinished | None:
+        return super().unfinished(context) if self.path.exists() else None
+
+    def hold_claim(self, plan: FilePlan) -> None:
+        """Why the staging of a task was removed, if the database can tell.
+
+        Raises:
+            SupersededError: another run took over, or has published.
+        """
+        if plan.claim.epoch == _NOT_TAKEN or not self.path.exists():
+            return
+        with self.open_file(self.path, TargetError) as session, self.transaction(session):
+            self.claims(session, plan.place).fence(plan.claim)
+
+    def sweep(self, session: Any, plan: SqlPlan) -> None:
+        names = stages_beside(self.path)
+        orphans = names
+        if names:
+            with self.transaction(session):
+                orphans = self.claims(session, plan.place).orphans(names, plan.claim)
+        for name in orphans:
+            if name.startswith(STAGE) and not name.endswith(f"_{_NOT_TAKEN}_"):
+                self._remove(name)
+            else:  # claimed nowhere: the directory itself tells
+                self._remove_if_dead(name)
+
+    def make_staging(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+        return self._staged(plan)
+
+    def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
+        return [name for name in stages_beside(self.path) if name.startswith(beginning)]
+
+    def drop_stage(self, session: Any, place: Place, name: str) -> None:
+        Staging.beside(self.path, name).remove()
+
+    def _give_back(self, session: Any, plan: SqlPlan) -> None:
+        if session is None:
+            self.drop_staging(None, plan)
+        else:
+            super()._give_back(session, plan)
+
+    def _drop_quietly(self, plan: SqlPlan) -> None:
+        self.drop_staging(None, plan)
+
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        if plan.published_at is None and (
+            plan.held is None or plan.held.epoch == _NOT_TAKEN or not self.path.exists()
+        ):
+            assert isinstance(plan, FilePlan)
+            self.drop_staging(None, plan)
+            return
+        super().abort(plan, receipts)
+
+    def staged_files(self, plan: FilePlan, receipts: Sequence[Receipt]) -> list[Path]:
+        """The files that `receipts` name, in the order of their tasks.
+
+        Raises:
+            CommitError: one is not there any more.
+        """
+        files = []
+        for receipt in sorted(receipts, key=lambda each: each.task):
+            name = receipt.details.get("file")
+            if name is not None:
+                files.append(Path(plan.staging) / name)
+                if not files[-1].is_file():
+                    raise CommitError(
+                        f"the staged file {files[-1]} of task {receipt.task} is not there any more"
+                    )
+        return files
+
+    def _staged(self, plan: SqlPlan) -> FilePlan:
+        assert isinstance(plan, FilePlan)
+        staging = Staging.beside(self.path, plan.stage)
+        return replace(plan, staging=str(staging.directory), token=staging.make())
+
+    def _make_file(self, plan: FilePlan, receipts: Sequence[Receipt]) -> bool:
+        """Make the database with the rows in it; False = another job has made it."""
+        if self.path.exists():
+            return False
+        made = Path(plan.staging) / self.path.name
+        made.unlink(missing_ok=True)
+        try:
+            with self.open_file(made, CommitError, new=True) as session:
+                held = self._claim_in(session, plan)
+                assert held is not None, "a new file has no claim"
+                self._publish(session, replace(plan, held=held), receipts)
+        except TargetError as error:
+            made.unlink(missing_ok=True)
+            raise CommitError(
+                f"{error}. Nothing of this job was written: no file {self.path} was made"
+            ) from error
+        with target_errors(self.path):
+            _sync(made)
+            try:
+                os.link(made, self.path)
+            except FileExistsError:
+                return False
+            _sync(self.path.absolute().parent)
+        return True
+
+    def _take_late(self, plan: FilePlan) -> FilePlan:
+        held = self.run(CommitError, f"publish {plan.job}", lambda session: self._claim_in(session, plan))
+        if held is None:
+            self._drop_quietly(plan)
+            return replace(plan, published_at="before")
+        return replace(plan, held=held)
+
+    def _claim_in(self, session: Any, plan: FilePlan) -> Held | None:
+        """The claim in a file that is there now; None = the write was published to it."""
+        claims: Claims = self.claims(session, plan.place)
+        with self.transaction(session):
+            claims.ensure()
+            wanted = plan.claim
+            return claims.take(wanted.identity, wanted.owner, position=wanted.position).held
+
+    def _remove_if_dead(self, name: str) -> None:
+        if Staging.beside(self.path, name).is_dead():
+            self._remove(name)
+
+    def _remove(self, name: str) -> None:
+        Staging.beside(self.path, name).remove()
+        _log.warning("removed orphaned staging %s", name)
+
+    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
+        with self.open_file(self.path, failure) as session:
+            return work(session)
+
+    @abstractmethod
+    @contextmanager
+    def open_file(self, path: Path, failure: type[TargetError], *, new: bool = False) -> Iterator[Any]:
+        """A session on `path`, which is made when it is not there."""
+
+    @abstractmethod
+    def new_place(self) -> Place:
+        """What `dbtable` names in a file that is not there."""
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,69 @@
+"""The claims as MySQL keeps them: InnoDB tables in the target's database, without triggers."""
+
+from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect, Claims
+from spark_channel.connectors.sql.mysql.session import quoted
+from spark_channel.connectors.sql.mysql.write_session import WriteSession
+
+__all__ = ["claim_dialect", "claims_in"]
+
+_TABLES = (CLAIMS, TASKS, PLANS)
+# By equality: MariaDB opens only the tables that are named so.
+_TABLE = (
+    "SELECT table_name, table_type, engine, NULL FROM information_schema.tables "
+    "WHERE table_schema = %s AND table_name = %s"
+)
+_TRIGGERS = (
+    "SELECT event_object_table, NULL, NULL, trigger_name FROM information_schema.triggers "
+    "WHERE event_object_schema = %s AND event_object_table = %s"
+)
+
+
+class _Known:
+    """What the catalog says of the claims' tables, asked once; what is not there is asked for again."""
+
+    def __init__(self, session: WriteSession, database: str) -> None:
+        self._session, self._database = session, database
+        self._found: dict[str, list[str]] = {}
+
+    def exists(self, table: str) -> bool:
+        if table not in self._found:
+            self._look()
+        return table in self._found
+
+    def distrust(self, table: str) -> str | None:
+        """MySQL's tables have no owner: what a role can do to them is a trigger, or another kind of table."""
+        faults = self._found.get(table, [])
+        return faults[0] if faults else None
+
+    def _look(self) -> None:
+        asked = f"{_TABLE} UNION ALL {_TRIGGERS}"
+        query = " UNION ALL ".join([asked] * len(_TABLES))
+        names = [name for name in _TABLES for _ in (_TABLE, _TRIGGERS)]
+        rows = self._session.rows(query, [each for name in names for each in (self._database, name)])
+        found: dict[str, list[str]] = {str(name): [] for name, kind, _, _ in rows if kind is not None}
+        for name, kind, engine, trigger in rows:
+            faults = found.get(str(name), [])
+            if trigger is not None:
+                faults.append(f"it has the trigger {str(trigger)!r}")
+            elif str(kind) != "BASE TABLE":
+                faults.append(f"it is a {str(kind).lower()}")
+            elif str(engine).lower() != "innodb":
+                faults.append(f"its engine is {engine}, not InnoDB")
+        self._found = found
+
+
+def claim_dialect(session: WriteSession, database: str) -> ClaimDialect:
+    known = _Known(session, database)
+    return ClaimDialect(
+        table=lambda name: f"{quoted(database)}.{name}",
+        exists=known.exists,
+        mark=lambda _number: "%s",
+        after=" ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
+        share="LOCK IN SHARE MODE",
+        update="FOR UPDATE",
+        distrust=known.distrust,
+    )
+
+
+def claims_in(session: WriteSession, database: str) -> Claims:
+    return Claims(session, session.kept(("claims", database), lambda: claim_dialect(session, database)))

@@ -1,0 +1,71 @@
+"""A connection that writes: each statement sees what was committed before it, and no gap between rows is locked."""
+
+from collections.abc import Callable
+from typing import Any
+
+from spark_channel.connectors.sql.mysql.options import ServerOptions
+from spark_channel.connectors.sql.mysql.session import Session, code_of
+
+__all__ = [
+    "DUPLICATE",
+    "NO_TABLE",
+    "TABLE_EXISTS",
+    "WriteSession",
+    "is_conflict",
+    "passes",
+    "was_rolled_back",
+]
+
+DUPLICATE, TABLE_EXISTS, NO_TABLE = 1062, 1050, 1146
+_LOCK_TIMEOUT, _DEADLOCK, _CHANGED = 1205, 1213, 1020
+_SILENT_SECONDS = 30
+"""Less than `innodb_lock_wait_timeout` (50): who waits for a client that is silent gets its lock."""
+
+
+class WriteSession(Session):
+    """`local_infile`: the server takes LOAD DATA LOCAL. `most_packet`: bytes of the longest statement."""
+
+    def _make_ready(self, options: ServerOptions) -> None:
+        super()._make_ready(options)
+        self._kept: dict[Any, Any] = {}
+        shown = {
+            str(name).lower(): str(value).upper()
+            for name, value in self.rows(
+                "SHOW SESSION VARIABLES WHERE Variable_name IN "
+                "('local_infile', 'max_allowed_packet', 'log_bin', 'binlog_format')"
+            )
+        }
+        self.local_infile = shown.get("local_infile") == "ON"
+        self.most_packet = int(shown["max_allowed_packet"])
+        # A server that logs statements refuses to write under READ COMMITTED. SERIALIZABLE, too, reads nothing old.
+        by_statement = shown.get("log_bin") == "ON" and shown.get("binlog_format") == "STATEMENT"
+        level = "SERIALIZABLE" if by_statement else "READ COMMITTED"
+        self.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
+
+    def kept(self, key: Any, make: Callable[[], Any]) -> Any:
+        """What was made for `key` before in this session."""
+        if key not in self._kept:
+            self._kept[key] = make()
+        return self._kept[key]
+
+    def end_when_silent(self) -> None:
+        """From here on the server ends this session, and its transaction, when the client says nothing for 30 s.
+
+        A process that is paused, or whose host is lost, so holds a claim for no longer.
+        """
+        self.rows(f"SET SESSION wait_timeout = {_SILENT_SECONDS}")
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Another transaction was first, or holds what this one needs."""
+    return code_of(error) in (DUPLICATE, TABLE_EXISTS, _LOCK_TIMEOUT, _DEADLOCK, _CHANGED)
+
+
+def was_rolled_back(error: BaseException) -> bool:
+    """The server has rolled the whole transaction back, to end a deadlock."""
+    return code_of(error) in (_DEADLOCK, _CHANGED)
+
+
+def passes(error: BaseException) -> bool:
+    """A lock that was not free in time, or a deadlock: the same transaction may do, run again."""
+    return code_of(error) in (_LOCK_TIMEOUT, _DEADLOCK, _CHANGED)

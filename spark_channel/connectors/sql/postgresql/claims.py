@@ -1,0 +1,70 @@
+"""How PostgreSQL keeps the claims of writes: what each statement is called, and which tables it trusts."""
+
+from collections.abc import Callable
+from typing import Any
+
+from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect
+from spark_channel.connectors.sql.postgresql.session import literal
+
+__all__ = ["claim_dialect"]
+
+_OWN = """
+WITH RECURSIVE mine (oid) AS (
+  SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user
+  UNION SELECT m.roleid FROM pg_catalog.pg_auth_members m JOIN mine ON m.member = mine.oid)
+SELECT c.relname::text, CASE
+  WHEN c.relkind <> 'r' OR c.relpersistence <> 'p' THEN 'it is not an ordinary table'
+  WHEN c.relowner NOT IN (SELECT oid FROM mine)
+    THEN 'role "' || pg_catalog.pg_get_userbyid(c.relowner) || '" owns it, and this session''s role is "'
+      || current_user || '"'
+  WHEN c.relhasrules THEN 'it has a rule'
+  WHEN EXISTS (SELECT 1 FROM pg_catalog.pg_trigger t WHERE t.tgrelid = c.oid) THEN 'it has a trigger'
+  WHEN c.relrowsecurity OR EXISTS (SELECT 1 FROM pg_catalog.pg_policy p WHERE p.polrelid = c.oid)
+    THEN 'it has row security'
+  WHEN EXISTS (SELECT 1 FROM pg_catalog.pg_inherits i WHERE c.oid IN (i.inhrelid, i.inhparent))
+    THEN 'it inherits from a table, or a table inherits from it'
+  ELSE '' END::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE n.nspname = {schema} AND c.relname IN ({names})
+"""
+
+
+def claim_dialect(
+    rows: Callable[[str], list[tuple[Any, ...]]],
+    schema: str,
+    mark: Callable[[int], str] = lambda _number: "?",
+) -> ClaimDialect:
+    """For one session, whose statements `rows` runs. Tables that are there are asked for once."""
+    known: dict[str, str] = {}
+    names = ", ".join(_quoted(each) for each in (CLAIMS, TASKS, PLANS))
+
+    def table(name: str) -> str:
+        return statements.named_table((schema, name)).expression.sql("postgres")
+
+    def exists(name: str) -> bool:
+        if name not in known:
+            known.update(
+                (str(own), str(why)) for own, why in rows(_OWN.format(schema=_quoted(schema), names=names))
+            )
+        return name in known
+
+    def take_turns(name: str) -> tuple[str]:
+        """Two sessions that make one table at the same time would fail with a duplicate in the catalog."""
+        return (
+            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({_quoted(table(name))}, 0))",
+        )
+
+    return ClaimDialect(
+        table=table,
+        exists=exists,
+        mark=mark,
+        before=take_turns,
+        share="FOR SHARE",
+        update="FOR UPDATE",
+        distrust=lambda name: known.get(name) or None,
+    )
+
+
+def _quoted(text: str) -> str:
+    return literal(text).sql("postgres")

@@ -1,0 +1,404 @@
+"""The writer of every database: one write protocol, with the statements of each database behind a few methods.
+
+`commit=job`: tasks stage their rows, and one transaction publishes them. `commit=task`: each task writes straight into
+the table. Either transaction holds the run's claim, so that a run that was overtaken writes nothing.
+"""
+
+import logging
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, TypeVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.commit import Held, Identity
+from spark_channel.connectors.contracts import (
+    Receipt,
+    TaskWriter,
+    Unfinished,
+    WriteContext,
+    WritePlan,
+    Writer,
+)
+from spark_channel.connectors.sql.claims import STAGE, TASKS, ClaimDialect, Claims, is_own_table, stage_prefix
+from spark_channel.connectors.sql.nothing import NothingWriter
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.receipts import refuse_two_receipts
+from spark_channel.errors import CommitError, SupersededError, TargetError
+from spark_channel.options import CommitMode, WriteOptions
+
+__all__ = ["Place", "SqlPlan", "SqlWriter"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+_TAKES = 5
+"""How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a write goes. `label` names the table in messages and claims; `table` is what the catalog says of it, None
+    when it is to be made. `schema` is the one that holds it, and the claims.
+    """
+
+    schema: str
+    name: str
+    label: str
+    table: Any = None
+
+
+@dataclass(frozen=True)
+class SqlPlan(WritePlan):
+    """Databases subclass it with their own fields."""
+
+    place: Place = Place("", "", "")
+
+    @property
+    def stage(self) -> str:
+        """How the names of this run's staging begin."""
+        return stage_prefix(self.claim)
+
+    @property
+    def claim(self) -> Held:
+        assert self.held is not None, "a published write holds no claim"
+        return self.held
+
+
+class SqlWriter(Writer):
+    """A database implements the methods below the line; what it does not stage in tables it stages in files."""
+
+    Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
+    options: SqlWriteOptions
+
+    def exists(self) -> bool | None:
+        return self.run(TargetError, "look", lambda session: self.look(session).table is not None)
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        self.check(context)
+        return self.run(
+            TargetError, f"prepare {context.job}", lambda session: self._prepare(session, context, schema)
+        )
+
+    def _prepare(self, session: Any, context: WriteContext, schema: pa.Schema) -> SqlPlan:
+        place = self.look(session)
+        self._check_place(place)
+        plan = self.plan(
+            session,
+            SqlPlan(
+                job=context.job,
+                schema=schema,
+                commit=context.commit or self.default_commit(place, context),
+                overwrite=context.overwrite,
+                txn=context.txn,
+                place=replace(place, table=None),
+            ),
+            place,
+            context,
+        )
+        claims = self.claims(session, place)
+        published_at = claims.published_at(place.label, context)
+        if published_at is not None:
+            return replace(plan, published_at=published_at)
+        held = self._take(session, claims, place, context)
+        if isinstance(held, str):
+            return replace(plan, published_at=held)
+        plan = replace(plan, held=held)
+        try:
+            self.sweep(session, plan)
+            if plan.commit == "job":
+                return self.make_staging(session, plan, place, context)
+            with self.preparing(session, plan), self.transaction(session):
+                held, first = claims.make_ready(held, overwrite=plan.overwrite)
+                return self.make_ready(session, replace(plan, held=held), place, context, first=first)
+        except BaseException:
+            self._give_back(session, plan)
+            raise
+
+    def _take(self, session: Any, claims: Claims, place: Place, context: WriteContext) -> Held | str:
+        """The claim, or the time at which the write was published. A short transaction of its own."""
+        for left in reversed(range(_TAKES)):
+            try:
+                if not claims.exist():
+                    with self.transaction(session):
+                        claims.ensure()
+                with self.transaction(session):
+                    claims.prune()
+                    taken = claims.take(
+                        Identity.of(place.label, context),
+                        context.job,
+                        position=context.stream[1] if context.stream else None,
+                        resume=context.resume,
+                    )
+                break
+            except TargetError as error:
+                if not left or not self.is_conflict(error):
+                    raise
+        if taken.held is None:
+            return taken.published_at or ""
+        if taken.overtaken is not None:
+            _log.warning(
+                "job %s takes the claim on %s over from run %s", context.job, place.label, taken.overtaken[0]
+            )
+        return taken.held
+
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        if plan.published_at is not None:
+            return NothingWriter(Receipt(task, attempt, rows=0, nbytes=0))
+        return self.open_task(plan, task, attempt)
+
+    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
+        own = _own(plan)
+        return self.run(
+            TargetError,
+            f"write {own.job}",
+            lambda session: self.claims(session, own.place).task(own.claim, task),
+        )
+
+    def unfinished(self, context: WriteContext) -> Unfinished | None:
+        def ask(session: Any) -> Unfinished | None:
+            place = self.look(session)
+            return self.claims(session, place).unfinished(place.label, context)
+
+        return self.run(TargetError, f"prepare {context.job}", ask)
+
+    def keep(self, plan: WritePlan, text: str) -> None:
+        own = _own(plan)
+
+        def keep(session: Any) -> None:
+            claims = self.claims(session, own.place)
+            with self.transaction(session):
+                claims.plans.make()
+            with self.transaction(session):
+                claims.fence(own.claim, exclusive=True)
+                claims.plans.keep(own.claim.identity.key, text)
+
+        self.run(TargetError, f"prepare {own.job}", keep)
+
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        if plan.published_at is not None:
+            return
+        own = _own(plan)
+        refuse_two_receipts(receipts)
+        try:
+            self.run(
+                CommitError,
+                f"publish {own.job}",
+                lambda session: self._publish_and_drop(session, own, receipts),
+            )
+        except SupersededError:
+            self._drop_quietly(own)
+            raise
+        except TargetError as error:
+            raise CommitError(f"{error}. {self._what_is_there(own)}") from error
+
+    def _publish_and_drop(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
+        self._publish(session, plan, receipts)
+        try:
+            self.drop_staging(session, plan)
+        except TargetError as error:  # what is published is published
+            _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
+
+    def settle(self, plan: SqlPlan, task: int) -> Receipt | None:
+        """What became of a task's COMMIT that had no answer: the receipt with which the task committed.
+
+        In a new session, with the claim locked: the old session's transaction holds the claim until it has ended.
+
+        Raises:
+            SupersededError: the task did not commit, and another run took over.
+        """
+
+        def ask(session: Any) -> Receipt | None:
+            claims = self.claims(session, plan.place)
+            with self.transaction(session):
+                try:
+                    claims.fence(plan.claim, exclusive=True)
+                except SupersededError:
+                    if (receipt := claims.task(plan.claim, task)) is not None:
+                        return receipt
+                    raise
+                return claims.task(plan.claim, task)
+
+        return self.run(TargetError, f"settle {plan.job}", ask)
+
+    def _publish(self, session: Any, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
+        claims = self.claims(session, plan.place)
+        with self.publishing(session, plan), self.transaction(session):
+            if not claims.begin_publish(plan.claim):
+                _log.warning(
+                    "%s was published before: nothing written by job %s", plan.claim.identity.shown, plan.job
+                )
+                return
+            if plan.commit == "job":
+                if plan.overwrite:
+                    claims.overwrite(plan.claim)
+                self.publish_staged(session, plan, receipts)
+            else:
+                claims.hold_committed(plan.claim, receipts)
+            self.script(session, self.options.post_sql, "postSql")
+            rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+            claims.publish(plan.claim, rows=rows, nbytes=nbytes)
+
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        if plan.published_at is not None:
+            return
+        own = _own(plan)
+        self.run(TargetError, f"abort {own.job}", lambda session: self._give_back(session, own))
+
+    def _give_back(self, session: Any, plan: SqlPlan) -> None:
+        with self.transaction(session):
+            left = self.claims(session, plan.place).release(plan.claim)
+        if left:
+            _log.warning(
+                "job %s was aborted after %d of its tasks had committed their rows (commit=task): they stay in table "
+                "%s, and %s lists them",
+                plan.job, len(left), plan.place.label, TASKS,
+            )  # fmt: skip
+        self.drop_staging(session, plan)
+
+    def beat(self, plan: SqlPlan) -> None:
+        """Show that the run lives, on a connection of its own."""
+
+        def show(session: Any) -> None:
+            with self.transaction(session):
+                self.claims(session, plan.place).beat(plan.claim)
+
+        self.run(TargetError, f"write {plan.job}", show)
+
+    def claims(self, session: Any, place: Place) -> Claims:
+        return Claims(session, self.claim_dialect(session, place))
+
+    def sweep(self, session: Any, plan: SqlPlan) -> None:
+        """Remove the staging of runs that were overtaken, have ended, or are known to be dead."""
+        stages = self.stages(session, plan.place, STAGE)
+        if not stages:
+            return
+        with self.transaction(session):
+            orphans = self.claims(session, plan.place).orphans(stages, plan.claim)
+        for name in orphans:
+            _log.warning("removing orphaned staging %s", name)
+            self.drop_stage(session, plan.place, name)
+
+    def drop_staging(self, session: Any, plan: SqlPlan) -> None:
+        """Remove what the run staged. Safe twice, and while tasks still write."""
+        for name in self.stages(session, plan.place, plan.stage):
+            self.drop_stage(session, plan.place, name)
+
+    def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
+        """`task` writes an append once instead of twice; keys are told apart only within one transaction."""
+        if context.stream is not None:
+            return "job"
+        append = place.table is not None and not context.overwrite
+        return "task" if append and self.options.write_mode == "insert" else "job"
+
+    def _check_place(self, place: Place) -> None:
+        if is_own_table(place.name):
+            raise TargetError(f"table {place.label!r} belongs to spark-channel; name another table")
+        if place.table is None and not self.options.create_table:
+            raise TargetError(
+                f"there is no table {self.options.dbtable!r} in {self.shown}, and 'createTable' is false; create it, "
+                "or omit the option"
+            )
+
+    def _drop_quietly(self, plan: SqlPlan) -> None:
+        """After the write was overtaken."""
+        try:
+            self.run(TargetError, f"publish {plan.job}", lambda session: self.drop_staging(session, plan))
+        except TargetError as error:  # what is published is published
+            _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
+
+    def _what_is_there(self, plan: SqlPlan) -> str:
+        if plan.commit == "task":
+            return f"The rows of the tasks that committed are in table {plan.place.label!r}"
+        return f"Nothing of this job is in table {plan.place.label!r}: its transaction was rolled back"
+
+    # --- what a database implements ---
+
+    @property
+    @abstractmethod
+    def shown(self) -> str:
+        """The database, for messages."""
+
+    @abstractmethod
+    def check(self, context: WriteContext) -> None:
+        """Before a session is opened: hold options and scripts to be usable."""
+
+    @abstractmethod
+    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
+        """`work` on a session; again on a new one when the connection is lost, for `retryTimeout` seconds.
+
+        So `work` begins by asking what is there: it may have been done without an answer. `failure` is what the
+        session raises for anything that the database refuses.
+        """
+
+    @contextmanager
+    @abstractmethod
+    def transaction(self, session: Any) -> Iterator[None]:
+        """Commits in the end; any exception rolls back."""
+
+    @abstractmethod
+    def is_conflict(self, error: TargetError) -> bool:
+        """Whether another transaction was first: a duplicate key or table, a deadlock, a failed serialization."""
+
+    @abstractmethod
+    def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
+        """How claims are kept in the schema of `place`."""
+
+    @abstractmethod
+    def look(self, session: Any) -> Place:
+        """What `dbtable` names, as the database's catalog says in this session."""
+
+    @abstractmethod
+    def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+        """The database's own plan: how the columns meet the table's. Changes nothing.
+
+        Raises:
+            SchemaError, TargetError, OptionError: the rows do not fit.
+        """
+
+    @abstractmethod
+    def make_staging(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+        """`commit=job`: what tasks need before they stage. Safe twice."""
+
+    @abstractmethod
+    def make_ready(
+        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+    ) -> SqlPlan:
+        """`commit=task`, inside a transaction: with `first` run preSql, create or empty the table; else check it."""
+
+    @abstractmethod
+    def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter: ...
+
+    @contextmanager
+    def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+        """Around the transaction of `make_ready`: for what cannot be in it."""
+        yield
+
+    @contextmanager
+    def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
+        """Around the transaction that publishes: for what cannot be in it."""
+        yield
+
+    @abstractmethod
+    def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
+        """`commit=job`, inside the transaction that publishes: preSql, the table made or emptied, exactly the rows of
+        `receipts` brought in.
+        """
+
+    @abstractmethod
+    def script(self, session: Any, texts: Sequence[str], option: str) -> None:
+        """Run what the user gave as `preSql` or `postSql`, inside the transaction."""
+
+    @abstractmethod
+    def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
+        """The names of staging tables (or directories) that begin so."""
+
+    @abstractmethod
+    def drop_stage(self, session: Any, place: Place, name: str) -> None:
+        """Drop one of `stages`, in a transaction of its own. Safe twice."""
+
+
+def _own(plan: WritePlan) -> SqlPlan:
+    assert isinstance(plan, SqlPlan)
+    return plan

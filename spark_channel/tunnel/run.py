@@ -1,0 +1,88 @@
+"""One channel while a client has it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from spark_channel.connectors.contracts import Token
+from spark_channel.tunnel.backoff import Backoff
+from spark_channel.tunnel.delivery import Delivery
+from spark_channel.tunnel.pace import RangeSize
+from spark_channel.tunnel.range_read import RangeRead, Stage
+from spark_channel.tunnel.records import Channel
+from spark_channel.tunnel.source import StreamSource
+from spark_channel.tunnel.trouble import Trouble
+from spark_channel.tunnel.turns import Repeated
+
+__all__ = ["Run"]
+
+
+@dataclass(eq=False)
+class Run:
+    """`token` and `sequence` are its checkpoint; `planned` and `planned_sequence`: where the last planned range ends.
+
+    `ranges`: those without a checkpoint, in order. `ends`: what the store says of where ranges end, by sequence.
+    `source` and `planned` belong to the turn that reads, which one thread has at a time.
+    """
+
+    channel: Channel
+    source: StreamSource
+    token: Token
+    sequence: int
+    ends: dict[int, Token]
+    size: RangeSize
+    trouble: Trouble
+    planned: Token = field(default_factory=dict)
+    planned_sequence: int = 0
+    ranges: list[RangeRead] = field(default_factory=list)
+    settle: Token | None = None
+    process: Callable[[Delivery], object] | None = None
+    closes: Callable[[str], object] | None = None
+    backoff: Backoff = field(default_factory=Backoff)
+    stopping: bool = False
+    lost: bool = False
+    closed: bool = False
+    idle: bool = False
+    parked_by: BaseException | None = None
+    read_after: float = 0.0
+    store_after: float = 0.0
+    reading: Repeated = field(init=False)
+    storing: Repeated = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.planned, self.planned_sequence = self.token, self.sequence
+
+    @property
+    def id(self) -> str:
+        return self.channel.id
+
+    def is_at_hand(self) -> bool:
+        """Whether a range is processed, or its checkpoint is left to take."""
+        return any(each.stage >= Stage.BUSY for each in self.ranges)
+
+    def is_busy(self) -> bool:
+        """Whether a range is processed."""
+        return any(each.stage is Stage.BUSY for each in self.ranges)
+
+    def may_read(self) -> bool:
+        """One range is processed and one is ahead of it, while a checkpoint may be on its way."""
+        return len(self.ranges) < 3 and sum(each.stage < Stage.DONE for each in self.ranges) < 2
+
+    def next_to_fix(self) -> RangeRead | None:
+        """The range whose end the store should know next, and takes now."""
+        found = next((each for each in self.ranges if each.stage is Stage.READ), None)
+        return found if found is not None and found.sequence <= self.sequence + 1 else None
+
+    def next_to_give(self) -> RangeRead | None:
+        """The range that may be processed now: all before it are."""
+        found = next((each for each in self.ranges if each.stage is not Stage.DONE), None)
+        return found if found is not None and found.stage is Stage.FIXED else None
+
+    def drop_from(self, first: RangeRead) -> list[RangeRead]:
+        """Forget this range and those after it: the next one begins where it began."""
+        if first not in self.ranges:
+            return []
+        place = self.ranges.index(first)
+        dropped = self.ranges[place:]
+        del self.ranges[place:]
+        self.planned, self.planned_sequence = first.start, first.sequence
+        return dropped

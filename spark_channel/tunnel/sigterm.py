@@ -1,0 +1,51 @@
+"""SIGTERM as a request to end, which docker, Kubernetes and systemd send before they kill."""
+
+import queue
+import signal
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Self
+
+__all__ = ["TERMINATED", "Sigterm"]
+
+TERMINATED = 143
+"""The exit code of a program that SIGTERM has ended: 128 and the signal's number."""
+
+
+class Sigterm:
+    """In a `with` block of the main thread, calls `ended` when SIGTERM comes; `came` says whether it did.
+
+    A program that handles the signal itself keeps its handler, and in another thread nothing is changed. The
+    handler takes no lock, since the main thread may hold any; a thread of its own makes the call.
+    """
+
+    def __init__(self, ended: Callable[[], None]) -> None:
+        self._ended = ended
+        self.came = False
+        self._news: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Self:
+        here = threading.current_thread() is threading.main_thread()
+        if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+            self._thread = threading.Thread(target=self._wait, name="spark-channel-sigterm", daemon=True)
+            self._thread.start()
+            signal.signal(signal.SIGTERM, self._handle)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._thread is not None:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            self._news.put(False)
+            self._thread.join()
+
+    def _handle(self, _number: int, _frame: Any) -> None:
+        self.came = True
+        self._news.put(True)  # safe in a signal handler, as no lock of a condition is
+
+    def _wait(self) -> None:
+        while self._news.get():
+            self._ended()

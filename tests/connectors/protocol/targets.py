@@ -1,0 +1,161 @@
+"""Real targets under the protocol: how each is written, looked at, and emptied between two schedules."""
+
+import shutil
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_channel.connectors import Writer, load_writer
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+__all__ = ["KINDS", "Target", "open_target"]
+
+KINDS = ["sqlite", "duckdb", "postgresql", "mysql", "adbc"]
+_CREATE = "CREATE TABLE t (id BIGINT NOT NULL)"
+
+
+@dataclass
+class Target:
+    """`sql` runs a statement as an independent client; its rows as text. `staged` is what staging holds."""
+
+    kind: str
+    options: dict[str, Any]
+    sql: Callable[[str], list[tuple[str, ...]]]
+    staged: Callable[[], list[str]]
+    reset: Callable[[bool], None]
+    schema: str = ""
+
+    def writer(self, **more: Any) -> Writer:
+        return load_writer({**self.options, **more})[0]
+
+    def seen(self) -> Counter[int]:
+        try:
+            return Counter(int(each) for (each,) in self.sql("SELECT id FROM t"))
+        except MissingTableError:
+            return Counter()
+
+    @property
+    def claims(self) -> str:
+        return f"{self.schema}spark_channel_claims"
+
+
+class MissingTableError(Exception):
+    pass
+
+
+def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterator[Target]:
+    if kind == "sqlite":
+        yield _sqlite(path / "shop.db")
+    elif kind == "duckdb":
+        yield _duckdb(path / "shop.duckdb")
+    elif kind in ("postgresql", "adbc"):
+        server: PostgresServer = request.getfixturevalue("postgres_server")
+        yield _postgresql(server, kind)
+        server.psql("SET client_min_messages = error; DROP SCHEMA IF EXISTS protocol CASCADE")
+    else:
+        shop: MariadbServer = request.getfixturevalue("mariadb_server")
+        yield _mysql(shop)
+        shop.sql("DROP DATABASE IF EXISTS protocol")
+
+
+def _sqlite(path: Path) -> Target:
+    def sql(statement: str) -> list[tuple[str, ...]]:
+        if not path.exists():
+            raise MissingTableError
+        with closing(sqlite3.connect(path, timeout=60)) as connection, connection:
+            try:
+                return [tuple(map(str, row)) for row in connection.execute(statement)]
+            except sqlite3.OperationalError as error:
+                raise MissingTableError from error
+
+    def reset(there: bool) -> None:
+        for each in path.parent.iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        if there:
+            path.touch()
+            sql(_CREATE)
+
+    options = {"path": str(path), "dbtable": "t"}
+    return Target("sqlite", options, sql, lambda: _beside(path), reset)
+
+
+def _duckdb(path: Path) -> Target:
+    import duckdb
+
+    def sql(statement: str) -> list[tuple[str, ...]]:
+        if not path.exists():
+            raise MissingTableError
+        with duckdb.connect(str(path)) as connection:
+            try:
+                return [tuple(map(str, row)) for row in connection.execute(statement).fetchall()]
+            except duckdb.CatalogException as error:
+                raise MissingTableError from error
+
+    def reset(there: bool) -> None:
+        for each in path.parent.iterdir():
+            shutil.rmtree(each) if each.is_dir() else each.unlink()
+        if there:
+            with duckdb.connect(str(path)) as connection:
+                connection.execute(_CREATE)
+
+    options = {"writer": "duckdb", "path": str(path), "dbtable": "t"}
+    return Target("duckdb", options, sql, lambda: _beside(path), reset)
+
+
+def _postgresql(server: PostgresServer, kind: str) -> Target:
+    def sql(statement: str) -> list[tuple[str, ...]]:
+        if "FROM t" in statement and server.psql("SELECT to_regclass('protocol.t') IS NOT NULL") != "t":
+            raise MissingTableError
+        found = server.psql(f"SET search_path = protocol; {statement}")
+        return [tuple(line.split("|")) for line in found.splitlines()]
+
+    def reset(there: bool) -> None:
+        server.psql(
+            "SET client_min_messages = error; DROP SCHEMA IF EXISTS protocol CASCADE; CREATE SCHEMA protocol"
+            + (f"; SET search_path = protocol; {_CREATE}" if there else "")
+        )
+
+    def staged() -> list[str]:
+        stages = "schemaname = 'protocol' AND tablename LIKE 'spark_channel_stage%'"
+        return server.psql(f"SELECT tablename FROM pg_tables WHERE {stages}").split()
+
+    if kind == "adbc":
+        uri = server.url.replace("//", f"//{server.user}:{server.password}@")
+        options = {"writer": "adbc", "driver": "postgresql", "uri": uri, "dbtable": "protocol.t"}
+    else:
+        options = {**server.login, "currentschema": "protocol", "dbtable": "t"}
+    return Target(kind, options, sql, staged, reset, "protocol.")
+
+
+def _mysql(server: MariadbServer) -> Target:
+    def sql(statement: str) -> list[tuple[str, ...]]:
+        if "FROM t" in statement and not server.sql("SHOW TABLES LIKE 't'", database="protocol").strip():
+            raise MissingTableError
+        found = server.sql(statement, database="protocol")
+        return [tuple(line.split("\t")) for line in found.splitlines()]
+
+    def reset(there: bool) -> None:
+        server.sql("DROP DATABASE IF EXISTS protocol; CREATE DATABASE protocol")
+        if there:
+            server.sql(_CREATE, database="protocol")
+
+    def staged() -> list[str]:
+        return server.sql("SHOW TABLES LIKE 'spark\\_channel\\_stage%'", database="protocol").split()
+
+    login = {
+        "url": f"mysql://127.0.0.1:{server.port}/protocol",
+        "user": server.user,
+        "password": server.password,
+    }
+    return Target("mysql", {**login, "dbtable": "t"}, sql, staged, reset)
+
+
+def _beside(path: Path) -> list[str]:
+    return [str(each) for each in path.parent.rglob("*") if ".spark-channel" in str(each)]

@@ -1,0 +1,56 @@
+"""The same orders of two drivers' steps on each real target, compared with the model step by step."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from spark_channel.options import CommitMode
+from tests.connectors.protocol.model import Model, ModelWriter
+from tests.connectors.protocol.schedules import Schedule, all_schedules, play
+from tests.connectors.protocol.targets import KINDS, Target, open_target
+
+CASES = [
+    pytest.param((kind, mode), id=f"{kind}-{mode}")
+    for kind, mode in itertools.product(KINDS, ("job", "task"))
+    if (kind, mode) != ("duckdb", "task")
+]
+CLAIMED_LATE = ("sqlite", "duckdb")
+"""A file that is not there keeps no claim: the first driver that makes it publishes, and the others find that out."""
+SOME = 45
+"""Of 3 570: every one of them on each target is `make soak`."""
+
+
+@pytest.fixture(params=CASES)
+def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Target, CommitMode]]:
+    kind, mode = request.param
+    for target in open_target(kind, request, tmp_path):
+        yield target, mode
+
+
+def _compare(target: Target, mode: CommitMode, schedule: Schedule, *, there: bool) -> None:
+    target.reset(there)
+    model = Model()
+    expected = play(lambda: ModelWriter(model), lambda: model.rows, schedule, mode)
+    found = play(target.writer, target.seen, schedule, mode)
+    if there or target.kind not in CLAIMED_LATE:
+        assert found == expected, f"{schedule}: {found}, and the model has {expected}"
+    assert target.staged() == [], f"{schedule}: staging is left"
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_orders_of_two_drivers_end_as_on_the_model(case: tuple[Target, CommitMode], there: bool) -> None:
+    target, mode = case
+    schedules = list(all_schedules())
+    step = len(schedules) // SOME
+    for schedule in schedules[1 if there else step // 2 :: step]:
+        _compare(target, mode, schedule, there=there)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("there", [True, False], ids=["existing", "new"])
+def test_every_order_of_two_drivers(case: tuple[Target, CommitMode], there: bool) -> None:
+    target, mode = case
+    for schedule in all_schedules():
+        _compare(target, mode, schedule, there=there)
