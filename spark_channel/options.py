@@ -16,12 +16,15 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, V
 from pydantic.alias_generators import to_camel
 
 from spark_channel.errors import OptionError
+from spark_channel.working_directory import absolute_path
 
 __all__ = [
     "Amount",
     "ByteAmount",
     "ColumnList",
     "CommitMode",
+    "DiskPath",
+    "FilePath",
     "Options",
     "ReadOptions",
     "Secret",
@@ -152,6 +155,20 @@ ByteAmount = Annotated[int, BeforeValidator(_bytes)]
 Secret = Annotated[SecretStr, BeforeValidator(_secret)]
 """A value that no message, `repr` or log shows; `${env:NAME}` and `${file:PATH}` are resolved."""
 ColumnList = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+
+
+def _disk_path(value: object) -> str:
+    return absolute_path(str(value), uri=False)
+
+
+def _file_path(value: object) -> str:
+    return absolute_path(str(value))
+
+
+DiskPath = Annotated[str, BeforeValidator(_disk_path)]
+"""A file on a local disk; a relative one is made absolute in the driver's working directory."""
+FilePath = Annotated[str, BeforeValidator(_file_path)]
+"""A path or a uri; a relative path is made absolute in the driver's working directory."""
 
 
 def _job_id(value: object) -> str:
@@ -395,7 +412,7 @@ class WriteOptions(CommonOptions):
     max_dirty_fraction: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
         None, description="the share of all rows, 0 to 1, that the target may refuse"
     )
-    dirty_rows_path: str | None = Field(
+    dirty_rows_path: FilePath | None = Field(
         None, description="a directory that keeps refused rows as Parquet, with reason, job, task and target"
     )
 

@@ -4,6 +4,8 @@ import json
 import re
 from typing import Any
 
+from spark_channel.working_directory import shorten
+
 __all__ = ["describe"]
 
 
@@ -14,11 +16,13 @@ def describe(options: Any) -> str:
     if url:
         # user info and query parameters are where passwords live
         place = re.sub(r"//[^/@]*@", "//", str(url)).split("?", 1)[0].split(";", 1)[0]
+        scheme, mark, rest = place.rpartition(":")
+        place = scheme + mark + shorten(rest)
     elif path:
-        place = str(path)
+        place = shorten(str(path))
     elif paths:
         listed = json.loads(paths) if isinstance(paths, str) else list(paths)
-        place = str(listed[0]) + (f" and {len(listed) - 1} more" if len(listed) > 1 else "")
+        place = shorten(str(listed[0])) + (f" and {len(listed) - 1} more" if len(listed) > 1 else "")
     table = getattr(options, "dbtable", None)
     if table:
         return f"{place}#{table}"

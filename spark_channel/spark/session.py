@@ -16,6 +16,7 @@ from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.planner_call import ask_planner
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.source import ChannelDataSource
+from spark_channel.working_directory import WorkingDirectory
 
 __all__ = ["context_of", "last_report", "register", "service_of"]
 
@@ -62,7 +63,11 @@ def _register_format(spark: SparkSession, context: Any) -> None:
     source: type[ChannelDataSource] = ChannelDataSource
     if context is not None:
         ship_wheel(context)
-        facts = {"parallelism": int(context.defaultParallelism), "__module__": "__main__"}
+        facts = {
+            "parallelism": int(context.defaultParallelism),
+            "directory": _directory_of(context),
+            "__module__": "__main__",
+        }
         source = type("ChannelDataSource", (ChannelDataSource,), facts)
     try:
         spark.dataSource.register(source)
@@ -137,6 +142,13 @@ def context_of(spark: SparkSession) -> Any:
 def _jvm_of(context: Any) -> int:
     """The pid of the driver's JVM."""
     return int(context._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001 - no public road
+
+
+def _directory_of(context: Any) -> WorkingDirectory:
+    """Where relative paths of Spark's own formats begin."""
+    jvm = context._jvm  # noqa: SLF001 - no public road
+    default_fs = context._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
+    return WorkingDirectory(str(jvm.java.lang.System.getProperty("user.dir")), str(default_fs or ""))
 
 
 def _serve(jvm: int) -> None:

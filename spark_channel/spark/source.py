@@ -5,14 +5,17 @@ pickled, and used in executors. See each class for what runs where.
 """
 
 import uuid
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import load_reader
+from spark_channel.spark.driver import working_directory
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_spark
+from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
     from spark_channel.spark.read import ChannelReader
@@ -33,6 +36,8 @@ class ChannelDataSource(DataSource):
 
     parallelism: ClassVar[int | None] = None
     """The session's default parallelism, where `register` could tell it."""
+    directory: ClassVar[WorkingDirectory | None] = None
+    """Where the driver runs, where `register` could tell it."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -43,32 +48,40 @@ class ChannelDataSource(DataSource):
     def name(cls) -> str:
         return "channel"
 
+    def _relative_to_driver(self) -> AbstractContextManager[None]:
+        return relative_to(self.directory or working_directory())
+
     def schema(self) -> StructType:
         from spark_channel.tunnel.options import is_stream
 
-        if is_stream(self.options):
-            from spark_channel.tunnel.source import StreamSource
+        with self._relative_to_driver():
+            if is_stream(self.options):
+                from spark_channel.tunnel.source import StreamSource
 
-            return as_spark(StreamSource(self.options).feed.schema())
-        reader, _ = load_reader(self.options)
-        return as_spark(reader.schema())
+                return as_spark(StreamSource(self.options).feed.schema())
+            reader, _ = load_reader(self.options)
+            return as_spark(reader.schema())
 
     def reader(self, schema: StructType) -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader
 
-        return ChannelReader(self.options, schema, self.parallelism, self._load)
+        with self._relative_to_driver():
+            return ChannelReader(self.options, schema, self.parallelism, self._load)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
         from spark_channel.spark.write import ChannelWriter
 
-        return ChannelWriter(self.options, schema, overwrite)
+        with self._relative_to_driver():
+            return ChannelWriter(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
-        return stream_reader(self.options, schema, self.parallelism)
+        with self._relative_to_driver():
+            return stream_reader(self.options, schema, self.parallelism)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
         from spark_channel.spark.stream_write import stream_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        with self._relative_to_driver():
+            return stream_writer(self.options, schema, overwrite)

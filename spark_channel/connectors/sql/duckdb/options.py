@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.sql.options import SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
-from spark_channel.options import CommitMode
+from spark_channel.options import CommitMode, DiskPath
+from spark_channel.working_directory import absolute_url
 
 __all__ = ["DuckdbReadOptions", "DuckdbWriteOptions", "database_path"]
 
@@ -26,12 +27,20 @@ _IGNORED: Mapping[str, str] = {
 _LockTimeout = Annotated[float, Field(gt=0, le=86_400)]
 
 
+def _absolute_url(value: object) -> str:
+    return absolute_url(str(value), ("duckdb",))
+
+
+_Url = Annotated[str, BeforeValidator(_absolute_url)]
+
+
 class DuckdbReadOptions(SqlReadOptions):
     """What the DuckDB reader takes."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
 
-    path: str | None = Field(None, description="the database file, instead of url")
+    url: _Url | None = Field(None, description="the database's url, with or without `jdbc:`")
+    path: DiskPath | None = Field(None, description="the database file, instead of url")
     lock_timeout: _LockTimeout = Field(30.0, description="seconds to wait while another process writes")
 
     def model_post_init(self, context: Any) -> None:
@@ -52,7 +61,10 @@ class DuckdbWriteOptions(SqlWriteOptions):
         "dirtyRowsPath": "no row is refused alone: all rows are inserted together at the commit",
     }
 
-    path: str | None = Field(None, description="the database file, instead of url; made when it is not there")
+    url: _Url | None = Field(None, description="the database's url, with or without `jdbc:`")
+    path: DiskPath | None = Field(
+        None, description="the database file, instead of url; made when it is not there"
+    )
     lock_timeout: _LockTimeout = Field(60.0, description="seconds to wait while other processes use the file")
 
     def model_post_init(self, context: Any) -> None:

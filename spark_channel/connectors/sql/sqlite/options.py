@@ -4,10 +4,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.sql.options import SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
+from spark_channel.options import DiskPath
+from spark_channel.working_directory import absolute_url
 
 __all__ = ["SqliteReadOptions", "SqliteWriteOptions", "database_path"]
 
@@ -28,12 +30,20 @@ _IGNORED: Mapping[str, str] = {
 _LockTimeout = Annotated[float, Field(gt=0, le=86_400)]
 
 
+def _absolute_url(value: object) -> str:
+    return absolute_url(str(value), ("sqlite",))
+
+
+_Url = Annotated[str, BeforeValidator(_absolute_url)]
+
+
 class SqliteReadOptions(SqlReadOptions):
     """What the SQLite reader takes."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
 
-    path: str | None = Field(None, description="the database file, instead of url")
+    url: _Url | None = Field(None, description="the database's url, with or without `jdbc:`")
+    path: DiskPath | None = Field(None, description="the database file, instead of url")
     lock_timeout: _LockTimeout = Field(30.0, description="seconds to wait for a lock that others hold")
 
     def model_post_init(self, context: Any) -> None:
@@ -46,7 +56,10 @@ class SqliteWriteOptions(SqlWriteOptions):
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}
 
-    path: str | None = Field(None, description="the database file, instead of url; made when it is not there")
+    url: _Url | None = Field(None, description="the database's url, with or without `jdbc:`")
+    path: DiskPath | None = Field(
+        None, description="the database file, instead of url; made when it is not there"
+    )
     lock_timeout: _LockTimeout = Field(60.0, description="seconds to wait for a lock that others hold")
 
     def model_post_init(self, context: Any) -> None:
