@@ -62,13 +62,20 @@ class ChannelReader(DataSourceReader):
     """
 
     def __init__(
-        self, options: Mapping[str, str], schema: StructType, parallelism: int | None, load: str
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        parallelism: int | None,
+        load: str,
+        *,
+        own_schema: bool = False,
     ) -> None:
         connector = find_connector(options, "reader")
         reader, warnings = connector.reader_with(options)
         for warning in warnings:
             _log.warning(warning)
         self._schema = as_arrow(schema)
+        reader.schema_is_own = own_schema
         self._reader = reader.with_schema(self._schema)
         self._options: ReadOptions = reader.options
         self._source = f"{connector.name} {describe(reader.options)}"

@@ -43,6 +43,8 @@ class ChannelDataSource(DataSource):
         super().__init__(options)
         self._load = uuid.uuid4().hex[:12]
         """Names this `load()`: Spark makes one object of it, which it pickles for every call below."""
+        self._own_schema: StructType | None = None
+        """What `schema` said; Spark does not ask when the user gave one."""
 
     @classmethod
     def name(cls) -> str:
@@ -60,13 +62,15 @@ class ChannelDataSource(DataSource):
 
                 return as_spark(StreamSource(self.options).feed.schema())
             reader, _ = load_reader(self.options)
-            return as_spark(reader.schema())
+            self._own_schema = as_spark(reader.schema())
+            return self._own_schema
 
     def reader(self, schema: StructType) -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader
 
         with self._relative_to_driver():
-            return ChannelReader(self.options, schema, self.parallelism, self._load)
+            own = schema == self._own_schema
+            return ChannelReader(self.options, schema, self.parallelism, self._load, own_schema=own)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
         from spark_channel.spark.write import ChannelWriter

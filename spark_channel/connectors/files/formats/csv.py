@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from spark_channel.connectors.files.exact_types import exact_type
 from spark_channel.connectors.files.formats.base import Encoder, Wanted
 from spark_channel.connectors.files.formats.csv_blocks import CsvBlocks
 from spark_channel.connectors.files.formats.csv_syntax import CsvSyntax
@@ -96,18 +97,24 @@ class CsvFormat(TextFormat):
 def _infer(sample: bytes, names: list[str], syntax: CsvSyntax, options: CsvReadOptions) -> pa.Schema:
     if not sample.strip():
         return pa.schema([(name, pa.null()) for name in names])
-    patterns = [pacsv.ISO8601]
-    # A malformed row is the read's to report, with its place.
-    table = pacsv.read_csv(
-        pa.BufferReader(sample),
-        read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(sample) + 1),
-        parse_options=syntax.parse_options(invalid_row_handler=lambda _: "skip"),
-        convert_options=syntax.convert_options(timestamp_parsers=patterns, check_utf8=False),
-    )
+
+    def parsed(**more: Any) -> pa.Table:
+        # A malformed row is the read's to report, with its place.
+        return pacsv.read_csv(
+            pa.BufferReader(sample),
+            read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(sample) + 1),
+            parse_options=syntax.parse_options(invalid_row_handler=lambda _: "skip"),
+            convert_options=syntax.convert_options(check_utf8=False, **more),
+        )
+
+    table = parsed(timestamp_parsers=[pacsv.ISO8601])
+    texts = parsed(column_types=dict.fromkeys(names, pa.string()))
     fields = []
-    for field, column in zip(table.schema, table.columns, strict=True):
+    for field, column, text in zip(table.schema, table.columns, texts.columns, strict=True):
         kind = field.type
-        if pa.types.is_string(kind) and column.null_count < len(column):
+        if column.null_count < len(column):
+            kind = exact_type(text.drop_null().combine_chunks(), kind)
+        if kind == field.type and pa.types.is_string(kind) and column.null_count < len(column):
             kind = _by_pattern(column, options)
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)
