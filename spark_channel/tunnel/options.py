@@ -40,6 +40,10 @@ class TunnelOptions(Options):
     )
     client_tag: str = Field("", description="a name for this client in `spark-channel tunnel describe`")
     cursor_column: str | None = Field(None, description="the column of a table that only grows")
+    cursor_order: Literal["text"] | None = Field(
+        None,
+        description="`text`: the cursor column holds texts, and each new one sorts after all earlier ones",
+    )
     late_seconds: Annotated[float, Field(ge=0, le=604_800)] | None = Field(
         None,
         description="how long rows and files may appear after their cursor value or time of change",
@@ -96,8 +100,8 @@ class TunnelOptions(Options):
 
     def feed(self) -> FeedOptions:
         return FeedOptions(
-            cursor_column=self.cursor_column, late_seconds=self.late_seconds, partitions=self.tunnel_channels,
-            slot=self.slot, publication=self.publication,
+            cursor_column=self.cursor_column, cursor_order=self.cursor_order, late_seconds=self.late_seconds,
+            partitions=self.tunnel_channels, slot=self.slot, publication=self.publication,
         )  # fmt: skip
 
 

@@ -40,10 +40,13 @@ def cursor_of(token: Token, column: str) -> Any:
     return token[_NAME]
 
 
-def check_cursor_type(name: str, kind: pa.DataType | None, declared: str = "") -> None:
+def check_cursor_type(
+    name: str, kind: pa.DataType | None, declared: str = "", order: str | None = None
+) -> None:
     """Hold the column to be of a type whose values have one order, and no value beside it.
 
-    `kind` is None for what Arrow has no type for; `declared` is what its database calls it.
+    `kind` is None for what Arrow has no type for; `declared` is what its database calls it. `order` is option
+    `cursorOrder`: the order of texts is taken only when it is asked for.
 
     Raises:
         OptionError: another type.
@@ -53,12 +56,20 @@ def check_cursor_type(name: str, kind: pa.DataType | None, declared: str = "") -
         or pa.types.is_decimal(kind)
         or pa.types.is_date(kind)
         or pa.types.is_timestamp(kind)
-        or pa.types.is_string(kind)
+        or (pa.types.is_string(kind) and order == "text")
     ):
         return
+    if kind is not None and pa.types.is_string(kind):
+        raise OptionError(
+            f"option 'cursorColumn' names {name!r} of type {declared or kind}: texts are compared by the database's "
+            "collation, where '1000' comes before '999', so new rows with such values would never be read. Name a "
+            "column of numbers, dates or timestamps; or set cursorOrder=text if each new value comes after all "
+            "earlier ones in that order, as ULIDs, UUIDv7 and ISO times do",
+            option="cursorColumn", got=name,
+        )  # fmt: skip
     raise OptionError(
         f"option 'cursorColumn' names {name!r} of type {declared or kind}, whose values have no order that rows can be "
-        "read by; it takes a column of whole numbers, decimals, dates, timestamps or texts",
+        "read by; it takes a column of whole numbers, decimals, dates or timestamps",
         option="cursorColumn", got=name,
     )  # fmt: skip
 

@@ -99,6 +99,7 @@ class CursorFeed(ChangeFeed):
         assert options.cursor_column is not None
         self.reader = reader
         self._wanted = options.cursor_column
+        self._order = options.cursor_order
         late = late_seconds if options.late_seconds is None else options.late_seconds
         self._late = LateRows(late, clock)
         self._width = RowWidth(clock)
@@ -208,7 +209,7 @@ class CursorFeed(ChangeFeed):
                 f"it has {', '.join(look.names)}",
                 option="cursorColumn", got=self._wanted, takes=", ".join(look.names),
             )  # fmt: skip
-        check_cursor_type(name, *look.kind(name))
+        check_cursor_type(name, *look.kind(name), order=self._order)
         if not look.is_never_null(name) and look.has_null(name):
             raise OptionError(
                 f"option 'cursorColumn' names {name!r}, which is NULL in at least one row of "
