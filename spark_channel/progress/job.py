@@ -173,7 +173,7 @@ class JobProgress:
         rows: int | None = None,
         at: float | None = None,
     ) -> None:
-        """Go to `phase`, now or `at` an earlier time; `done` and `failed` stop the job's clock, and stay.
+        """Go to `phase`, now or `at` an earlier time; a final one stops the job's clock, and stays.
 
         `where` says where the rows are, `rows` how many were published when the caller knows it
         better than the counters (from receipts), `error` why it failed.
@@ -234,6 +234,13 @@ class JobProgress:
         """Every task that was heard of has an attempt that is done."""
         with self._lock:
             return self._all_done()
+
+    def ended_early(self) -> bool:
+        """No task failed or is under way, and Spark wanted no more rows of at least one."""
+        with self._lock:
+            phases = {each.phase for each in self._table.counted()}
+            every = len(list(self._table.counted())) == self._table.tasks
+            return every and Phase.ENDED in phases and phases <= {Phase.DONE, Phase.ENDED}
 
     def complete(self) -> bool:
         """Every task that the plan has is done; False when their number is unknown."""

@@ -90,7 +90,8 @@ def summary_lines(report: TransferReport) -> list[str]:
             lines.append(f"{_grouped(report.rows)} rows stand in {report.where} (commit=task)")
     else:
         size = f"{_grouped(report.rows)} rows ({short(report.bytes)}B)"
-        lines = [f"{verb} {size} in {seconds}: {_achieved(report)}"]
+        enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""
+        lines = [f"{verb} {size} in {seconds}: {_achieved(report)}{enough}"]
     if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
         where = f"the rows are in {report.where}" if report.where else "published"
         published = f"published in {_duration(report.publish_seconds)}"

@@ -25,7 +25,8 @@ class TransferReport:
     `seconds` is the whole run, of which `publish_seconds` went into the commit. `waits`: seconds by
     reason, "side:reason", summed over all tasks' pushing threads. `changes` are the limits in force, each
     from its `seconds` on; empty when the limit never changed. `retries` are attempts beyond one per
-    task, speculative ones included. `phase` is "done" or "failed", then with `error`. `where` says where
+    task, speculative ones included. `phase` is "done", "ended" (a read
+    of which Spark wanted no more rows) or "failed", then with `error`. `where` says where
     the rows are, `dirty_rows_path` where the `rows_dirty` refused ones are kept, `rerun` how to
     run it again. `started_at` is ISO 8601 in UTC.
     """

@@ -30,6 +30,7 @@ __all__ = [
     "default_parallelism",
     "reach_service",
     "service_settings",
+    "takes_times",
     "working_directory",
 ]
 
@@ -89,6 +90,11 @@ def default_parallelism(command: str) -> int:
     if match and match.group(1) and match.group(1) != "*":
         return max(1, int(match.group(1)))
     return os.cpu_count() or 1
+
+
+def takes_times(command: str) -> bool:
+    """Whether `spark.sql.timeType.enabled` is set for the whole application; Spark's default is false."""
+    return re.search(r"spark\.sql\.timeType\.enabled=true\b", command, re.IGNORECASE) is not None
 
 
 def service_settings(command: str) -> ServiceSettings:

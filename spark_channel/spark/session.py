@@ -18,7 +18,7 @@ from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.source import ChannelDataSource
 from spark_channel.working_directory import WorkingDirectory
 
-__all__ = ["context_of", "last_report", "register", "service_of"]
+__all__ = ["context_of", "last_report", "register", "service_of", "takes_times"]
 
 _log = logging.getLogger(__name__)
 _HIDDEN = "spark.sql.redaction.options.regex"
@@ -28,6 +28,9 @@ _services: dict[int, ServiceServer] = {}
 
 _reports: OrderedDict[str, TransferReport] = OrderedDict()
 """By job, in the order in which they finished."""
+
+_ended: dict[str, float] = {}
+"""When each of them finished, on this process's clock."""
 
 _REPORTS_KEPT = 100
 
@@ -66,6 +69,7 @@ def _register_format(spark: SparkSession, context: Any) -> None:
         facts = {
             "parallelism": int(context.defaultParallelism),
             "directory": _directory_of(context),
+            "times": takes_times(spark),
             "__module__": "__main__",
         }
         source = type("ChannelDataSource", (ChannelDataSource,), facts)
@@ -125,10 +129,14 @@ class _Keeper:
         """Nothing to keep yet."""
 
     def job_closed(self, progress: JobProgress) -> None:
+        """By when they finished: a read is only known to be over some time later."""
         _reports.pop(progress.job, None)
         _reports[progress.job] = progress.report()
+        _ended[progress.job] = progress.last_heard
+        for job in sorted(_reports, key=lambda job: _ended[job]):
+            _reports.move_to_end(job)
         while len(_reports) > _REPORTS_KEPT:
-            _reports.popitem(last=False)
+            del _ended[_reports.popitem(last=False)[0]]
 
 
 def context_of(spark: SparkSession) -> Any:
@@ -142,6 +150,11 @@ def context_of(spark: SparkSession) -> Any:
 def _jvm_of(context: Any) -> int:
     """The pid of the driver's JVM."""
     return int(context._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001 - no public road
+
+
+def takes_times(spark: SparkSession) -> bool:
+    """Whether a column may be a time of day: Spark 4.1 and later ask for a setting, which is off by default."""
+    return str(spark.conf.get("spark.sql.timeType.enabled", "false")).lower() == "true"
 
 
 def _directory_of(context: Any) -> WorkingDirectory:

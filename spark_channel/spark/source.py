@@ -4,17 +4,19 @@
 pickled, and used in executors. See each class for what runs where.
 """
 
+import logging
 import uuid
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import load_reader
-from spark_channel.spark.driver import working_directory
+from spark_channel.spark.driver import command_of, takes_times, working_directory
 from spark_channel.spark.portable import portable
-from spark_channel.spark.schema import as_spark
+from spark_channel.spark.schema import as_spark, has_times
 from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from spark_channel.spark.write import ChannelWriter
 
 __all__ = ["ChannelDataSource"]
+
+_log = logging.getLogger(__name__)
 
 
 @portable
@@ -36,6 +40,8 @@ class ChannelDataSource(DataSource):
 
     parallelism: ClassVar[int | None] = None
     """The session's default parallelism, where `register` could tell it."""
+    times: ClassVar[bool | None] = None
+    """`spark.sql.timeType.enabled`, where `register` could tell it."""
     directory: ClassVar[WorkingDirectory | None] = None
     """Where the driver runs, where `register` could tell it."""
 
@@ -60,10 +66,19 @@ class ChannelDataSource(DataSource):
             if is_stream(self.options):
                 from spark_channel.tunnel.source import StreamSource
 
-                return as_spark(StreamSource(self.options).feed.schema())
+                return self._as_spark(StreamSource(self.options).feed.schema())
             reader, _ = load_reader(self.options)
-            self._own_schema = as_spark(reader.schema())
+            self._own_schema = self._as_spark(reader.schema())
             return self._own_schema
+
+    def _as_spark(self, schema: pa.Schema) -> StructType:
+        times = takes_times(command_of()) if self.times is None else self.times
+        if not times and (texts := [field.name for field in schema if has_times(field.type)]):
+            _log.warning(
+                "the times of day in %s are read as text: spark.sql.timeType.enabled is false in this session",
+                ", ".join(map(repr, texts)),
+            )
+        return as_spark(schema, times=times)
 
     def reader(self, schema: StructType) -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader

@@ -120,3 +120,23 @@ def test_a_source_that_disappears_fails_the_read(spark: SparkSession, people: Pa
     people.unlink()
     with pytest.raises(PySparkException, match=r"people\.csv"):
         df.count()
+
+
+def test_a_time_of_day_is_text_where_the_session_takes_no_such_type(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark has the type since 4.1, and refuses to plan with it unless `spark.sql.timeType.enabled`."""
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.execute(
+            "CREATE TABLE t AS SELECT range id, TIME '10:00:00' + INTERVAL (range) SECOND AS moment FROM range(3)"
+        )
+    df = spark.read.format("channel").option("dbtable", "t").load(str(tmp_path / "t.duckdb"))
+    assert dict(df.dtypes)["moment"] == "string"
+    assert df.count() == 3
+    assert df.groupBy("moment").count().count() == 3
+    assert df.join(df.select("moment"), "moment").count() == 3
+    assert [row["moment"] for row in df.cache().orderBy("moment").collect()] == [
+        "10:00:00.000000", "10:00:01.000000", "10:00:02.000000",
+    ]  # fmt: skip
+    df.unpersist()
