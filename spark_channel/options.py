@@ -267,7 +267,12 @@ class Options(BaseModel):
             (field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()
         }
         spellings |= {alias.lower(): alias for alias in cls.aliases}
-        near = difflib.get_close_matches(key.lower(), spellings, n=1, cutoff=0.6)
+        other_half = {"reader": "writer", "writer": "reader"}.get(key.lower())
+        near = (
+            [other_half]
+            if other_half in spellings
+            else difflib.get_close_matches(key.lower(), spellings, n=1, cutoff=0.6)
+        )
         where = f" of connector {connector!r}" if connector else ""
         hint = f"did you mean {spellings[near[0]]!r}?" if near else "known: " + ", ".join(spellings.values())
         return OptionError(

@@ -18,6 +18,7 @@ from spark_channel.planning import Task, TaskGroup, assign_fairly, merge_tasks, 
 from spark_channel.progress import JobSpec
 from spark_channel.service import run_id
 from spark_channel.spark.driver import command_of, default_parallelism, reach_service
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.portable import portable
@@ -82,6 +83,7 @@ class ChannelReader(DataSourceReader):
         self._parallelism = parallelism
         self._load = load
 
+    @without_traceback()
     def partitions(self) -> list[InputPartition]:
         parallelism = self._parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
@@ -121,6 +123,7 @@ class ChannelReader(DataSourceReader):
         assert task is not None
         job = run_id(partition.plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
         with contextlib.ExitStack() as stack:
+            stack.enter_context(without_traceback())
             link = stack.enter_context(
                 TaskLink(
                     partition.service,

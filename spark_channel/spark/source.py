@@ -6,7 +6,8 @@ pickled, and used in executors. See each class for what runs where.
 
 import logging
 import uuid
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors import load_reader
 from spark_channel.spark.driver import command_of, takes_times, working_directory
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_spark, has_times
 from spark_channel.working_directory import WorkingDirectory, relative_to
@@ -56,13 +58,15 @@ class ChannelDataSource(DataSource):
     def name(cls) -> str:
         return "channel"
 
-    def _relative_to_driver(self) -> AbstractContextManager[None]:
-        return relative_to(self.directory or working_directory())
+    @contextmanager
+    def _on_the_driver(self) -> Iterator[None]:
+        with without_traceback(), relative_to(self.directory or working_directory()):
+            yield
 
     def schema(self) -> StructType:
         from spark_channel.tunnel.options import is_stream
 
-        with self._relative_to_driver():
+        with self._on_the_driver():
             if is_stream(self.options):
                 from spark_channel.tunnel.source import StreamSource
 
@@ -83,24 +87,24 @@ class ChannelDataSource(DataSource):
     def reader(self, schema: StructType) -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader
 
-        with self._relative_to_driver():
+        with self._on_the_driver():
             own = schema == self._own_schema
             return ChannelReader(self.options, schema, self.parallelism, self._load, own_schema=own)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
         from spark_channel.spark.write import ChannelWriter
 
-        with self._relative_to_driver():
+        with self._on_the_driver():
             return ChannelWriter(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
-        with self._relative_to_driver():
+        with self._on_the_driver():
             return stream_reader(self.options, schema, self.parallelism)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
         from spark_channel.spark.stream_write import stream_writer
 
-        with self._relative_to_driver():
+        with self._on_the_driver():
             return stream_writer(self.options, schema, overwrite)

@@ -16,7 +16,7 @@ from spark_channel.connectors.files.lines import TextFile
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
 from spark_channel.connectors.files.text_types import from_text
-from spark_channel.errors import SchemaError
+from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["CsvFormat"]
 
@@ -50,13 +50,15 @@ class CsvFormat(TextFormat):
                 break
         if names is None:
             return pa.schema([])
+        if len(names) == 1 and "sep" not in options.model_fields_set:
+            _refuse_other_separator(path, names[0], sample)
         if not options.infer_schema:
             return pa.schema([(name, pa.string()) for name in names])
         return _infer(sample, names, syntax, options)
 
     def _has_no_rows(self, head: bytes, options: CsvReadOptions) -> bool:
         syntax = CsvSyntax.of(options, multi_line=False)
-        names, rest = syntax.names(syntax.clean(head))
+        names, rest = syntax.names(syntax.clean(head), strict=False)
         return names is None or (syntax.header and not rest.strip())
 
     def _spans_lines(self, options: CsvReadOptions) -> bool:
@@ -92,6 +94,23 @@ class CsvFormat(TextFormat):
 
     def dialect(self, options: CsvWriteOptions) -> Dialect:
         return {name: getattr(options, name) for name in _DIALECT}
+
+
+def _refuse_other_separator(path: str, header: str, sample: bytes) -> None:
+    """Hold a file of one column not to be one of several with another separator.
+
+    Raises:
+        SourceError: names the separator that header and rows have as often as each other.
+    """
+    rows = [line for line in sample.splitlines()[:20] if line.strip()]
+    for separator in (";", "\t", "|"):
+        count = header.count(separator)
+        if count and rows and all(line.count(separator.encode()) == count for line in rows):
+            shown = "\\t" if separator == "\t" else separator
+            raise SourceError(
+                f"{path} has one column {header!r} when split at ',', and each row holds '{shown}' {count} times: set "
+                f"option sep='{shown}', or sep=',' if it is one column"
+            )
 
 
 def _infer(sample: bytes, names: list[str], syntax: CsvSyntax, options: CsvReadOptions) -> pa.Schema:

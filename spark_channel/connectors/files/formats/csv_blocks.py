@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from spark_channel.connectors.files.errors_at import not_text
 from spark_channel.connectors.files.exact_types import changed_by, is_number, may_hold_changed
 from spark_channel.connectors.files.formats.base import Wanted
 from spark_channel.connectors.files.formats.csv_syntax import CsvSyntax
@@ -202,6 +203,10 @@ class CsvBlocks:
         return SourceError(f"{self._wanted.shown}, line {line}: {self._reason(record, error)}")
 
     def _reason(self, record: bytes, error: pa.ArrowInvalid) -> str:
+        try:
+            record.decode("utf-8")
+        except UnicodeDecodeError as not_utf8:
+            return f"the text {not_text(not_utf8)}"
         shown = record.decode("utf-8", "replace").rstrip("\r\n")
         shown = shown if len(shown) <= 200 else shown[:197] + "..."
         if self._fits([record]):

@@ -15,6 +15,7 @@ from spark_channel.connectors.files.formats.text import TextFormat
 from spark_channel.connectors.files.lines import TextFile
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import JsonReadOptions, JsonWriteOptions
+from spark_channel.errors import SourceError
 
 __all__ = ["JsonFormat"]
 
@@ -37,6 +38,11 @@ class JsonFormat(TextFormat):
                 break
         if not sample.strip():
             return pa.schema([])
+        if sample.lstrip().startswith(b"["):
+            raise SourceError(
+                f"{path} is one JSON array, and this reads JSON lines: one object in each line. Convert it, for one "
+                f"with jq -c '.[]' {path}; or read it with spark.read.json(path, multiLine=True), and throttle that"
+            )
         schema = _infer(sample)
         fields = [pa.field(f.name, _as_written(f.type, options)) for f in schema]
         return pa.schema(fields)

@@ -56,6 +56,7 @@ class JsonBlocks:
             _log.warning("%s: %d rows did not fit and were dropped", self._wanted.shown, self._dropped)
 
     def _convert(self, block: Block) -> Iterator[pa.RecordBatch]:
+        block.data.decode("utf-8")  # Arrow's parser takes any bytes for text
         table = self._fast(block.data)
         if table is None:
             # Line by line: exact for every type, and knows the line of what does not fit.
