@@ -138,6 +138,9 @@ class JobProgress:
         with self._lock:
             now = self._clock.now()
             first = self._table.attempts == 0
+            elapsed = self._table.since_last(snapshot, now, self._start)
+            table = self._table
+            moved = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
             if not self._table.update(snapshot, now):
                 return False
             if first and now - snapshot.seconds < self._start:
@@ -147,12 +150,10 @@ class JobProgress:
             self._last = now
             if self._phase is Phase.PLANNING:
                 self._phase = Phase.RUNNING
-            table = self._table
             self._speed.add(now, table.rows_moved, table.bytes_moved)
             self._steady.add(now, table.rows_moved, table.bytes_moved)
-            self._samples.add(
-                now, table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written
-            )
+            after = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
+            self._samples.add(now, elapsed, *(b - a for a, b in zip(moved, after, strict=True)))
             sides = dict.fromkeys(SIDES, 0.0)
             for reason, spent in table.waits.items():
                 if (side := side_of(reason)) in sides:

@@ -203,10 +203,6 @@ class CsvBlocks:
         return SourceError(f"{self._wanted.shown}, line {line}: {self._reason(record, error)}")
 
     def _reason(self, record: bytes, error: pa.ArrowInvalid) -> str:
-        try:
-            record.decode("utf-8")
-        except UnicodeDecodeError as not_utf8:
-            return f"the text {not_text(not_utf8)}"
         shown = record.decode("utf-8", "replace").rstrip("\r\n")
         shown = shown if len(shown) <= 200 else shown[:197] + "..."
         if self._fits([record]):
@@ -231,6 +227,10 @@ class CsvBlocks:
             try:
                 self._parse(record, [field.name])
             except pa.ArrowInvalid:
+                try:
+                    record.decode("utf-8")
+                except UnicodeDecodeError as not_utf8:
+                    return f"column {field.name!r} {not_text(not_utf8)}"
                 value = values[self._names.index(field.name)]
                 return (
                     f"column {field.name!r} ({field.type}) cannot hold {value!r}; give another type in a schema, "
