@@ -112,8 +112,14 @@ class ProgressDisplay:
             self._news.append((event, progress))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="spark-channel-display", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:  # the interpreter is ending, and since Python 3.12 starts no thread
+                    self._thread, self._closed = None, True
             self._wake.notify_all()
+            ending = self._closed
+        if ending:
+            self._run()  # what is to be shown is shown by this thread
 
     def _run(self) -> None:
         view, stream = None, self._stream or sys.stderr
