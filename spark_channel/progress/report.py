@@ -149,6 +149,16 @@ class TransferReport:
 
         return "\n".join(summary_lines(self))
 
+    def _ipython_display_(self) -> None:
+        """Once in a cell, though the live display shows it and the cell's value may be it, too."""
+        from IPython.display import display
+
+        from spark_channel.progress.shown import claim
+
+        if claim(self.job):
+            show: Any = display
+            show({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
+
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What IPython shows as plain text."""
         printer.text(str(self))

@@ -2,7 +2,9 @@
 
 import atexit
 import logging
+import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
@@ -11,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.progress import JobProgress, TransferReport
+from spark_channel.progress.shown import begin_cell
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, advertise, ensure_service
 from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.planner_call import ask_planner
@@ -179,10 +182,37 @@ def _serve(jvm: int) -> None:
         server.stop()
         raise
     _services[jvm] = server
+    take_off = _after_each_cell(server, display)
 
     def end() -> None:
         take_back()
+        take_off()
         server.stop()
         display.close()
 
     atexit.register(end)
+
+
+def _after_each_cell(server: ServiceServer, display: ProgressDisplay) -> Callable[[], None]:
+    """Have a notebook show the jobs of a cell under that cell. Returns what undoes it."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None:
+        return lambda: None
+
+    def settle(_result: object) -> None:
+        server.jobs.settle()
+        display.flush()
+
+    def begin(_info: object) -> None:
+        begin_cell()
+
+    begin_cell()
+    shell.events.register("pre_run_cell", begin)
+    shell.events.register("post_run_cell", settle)
+
+    def take_off() -> None:
+        shell.events.unregister("pre_run_cell", begin)
+        shell.events.unregister("post_run_cell", settle)
+
+    return take_off

@@ -6,7 +6,7 @@ pickled, and used in executors. See each class for what runs where.
 
 import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
@@ -15,6 +15,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import load_reader
+from spark_channel.errors import UnsupportedError
 from spark_channel.spark.driver import command_of, takes_times, working_directory
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
@@ -67,6 +68,7 @@ class ChannelDataSource(DataSource):
         from spark_channel.tunnel.options import is_stream
 
         with self._on_the_driver():
+            _refuse_catalog(self.options)
             if is_stream(self.options):
                 from spark_channel.tunnel.source import StreamSource
 
@@ -88,6 +90,7 @@ class ChannelDataSource(DataSource):
         from spark_channel.spark.read import ChannelReader
 
         with self._on_the_driver():
+            _refuse_catalog(self.options)
             own = schema == self._own_schema
             return ChannelReader(self.options, schema, self.parallelism, self._load, own_schema=own)
 
@@ -108,3 +111,20 @@ class ChannelDataSource(DataSource):
 
         with self._on_the_driver():
             return stream_writer(self.options, schema, overwrite)
+
+
+def _refuse_catalog(options: Mapping[str, str]) -> None:
+    """Hold this to be no table of Spark's catalog: Spark keeps no options of a Python data source there.
+
+    CREATE TABLE brings `location`, which no connector takes, and a SELECT from such a table no option at all.
+
+    Raises:
+        UnsupportedError: names the view to make.
+    """
+    if options and "location" not in {key.lower() for key in options}:
+        return
+    raise UnsupportedError(
+        "a table of Spark's catalog cannot be read through format channel, also one that saveAsTable or writeTo made: "
+        "Spark forgets its options, such as where the rows are. Make a view: CREATE TEMPORARY VIEW name USING channel "
+        "OPTIONS (path '...', dbtable '...'), or df.createOrReplaceTempView('name'). INSERT INTO such a view writes"
+    )

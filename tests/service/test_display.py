@@ -293,3 +293,13 @@ def test_a_script_ends_without_a_thread_that_python_no_longer_starts(job: str) -
     assert "new thread" not in done.stderr
     assert "Traceback" not in done.stderr
     assert ("failed after" in done.stderr) == (job == "running")
+
+
+def test_a_flush_waits_until_what_has_happened_is_shown() -> None:
+    stream = io.StringIO()
+    with ProgressDisplay("terminal", stream=stream) as display:
+        for number in range(5):
+            run_job(display, f"j{number}")
+            display.flush()
+            assert stream.getvalue().count("read 1 000 rows") == number + 1
+        display.flush()

@@ -4,6 +4,7 @@ A row that is committed after rows with a higher value were read would be missed
 when it was the highest one at least `late_seconds` before: who took a lower one had that long to commit.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,7 +19,11 @@ from spark_channel.errors import OptionError, SchemaError, SourceError
 
 __all__ = ["LateRows", "check_cursor_type", "check_same_columns", "cursor_of", "range_conditions", "token_of"]
 
+_log = logging.getLogger(__name__)
+
 _NAME = "cursor"
+_TOLD_SECONDS = 1.0
+"""A wait that someone notices is told."""
 
 
 def token_of(value: Any) -> Token:
@@ -131,6 +136,12 @@ class LateRows:
 
     def wait(self) -> None:
         """Wait until whatever is highest now is old enough."""
+        if self.seconds >= _TOLD_SECONDS:
+            _log.warning(
+                "waiting %g s for rows that other sessions commit after ones with a higher cursor value; where rows "
+                "are written by one session at a time, lateSeconds=0 waits for none",
+                self.seconds,
+            )
         self._clock.sleep(self.seconds)
 
     def __getstate__(self) -> Sequence[Any]:
