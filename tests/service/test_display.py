@@ -276,6 +276,7 @@ server.jobs.subscribe(display)
 server.start()
 if sys.argv[1] == "running":
     server.jobs.open(JobSpec("write", target="t"), "j")
+atexit.register(display.close)
 atexit.register(server.stop)
 
 def no_more(self):
