@@ -1,6 +1,6 @@
 """Where a relative path begins: the working directory of Spark's driver, in whichever process the option is read.
 
-A Python worker of Spark may run in a folder of its own that Spark deletes. So the Spark side says where the
+A Python worker of Spark may run in a separate folder that Spark deletes. So the Spark side says where the
 driver runs (`relative_to`), options become absolute when they are parsed, and travel so. Without Spark it is
 this process's own working directory.
 """

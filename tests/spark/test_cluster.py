@@ -67,7 +67,7 @@ def relative_round_trip(spark: SparkSession, folder: str) -> list[int]:
 
 
 def test_relative_paths_begin_at_the_driver(cluster: RemoteDriver, tmp_path: Path) -> None:
-    """Each executor runs in a folder of its own."""
+    """Each executor runs in its own folder."""
     assert cluster.run(relative_round_trip, str(tmp_path)) == [10, 10]
 
 

@@ -70,7 +70,7 @@ class JsonBlocks:
         if self._wire is None:
             return None
         if self._wanted.inferred and self._doubles and rounded_numbers(data, self._doubles):
-            return None  # Arrow's parser would round it without a word
+            return None  # Arrow's parser rounds silently
         try:
             table = pajson.read_json(
                 pa.BufferReader(data),

@@ -23,7 +23,7 @@ __all__ = ["LONG_NUMBER", "LineError", "infer_lines", "parse_lines", "rounded_nu
 LONG_NUMBER = re.compile(
     rb'(?:"([^"\\]*)"\s*:|[\[,])\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?|-?[0-9.]+[eE][+-]?[0-9]+)'
 )
-"""A number that a double may round; it may stand in a text."""
+"""A number that a double may round, or a text that looks like one."""
 
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf, "-INF": -math.inf}
 
@@ -244,7 +244,7 @@ def _kept_float(value: Any) -> float:
     """Raises ValueError for a number that a double would round."""
     made = _float(value)
     if not isinstance(value, str) and math.isfinite(made) and Decimal(repr(made)) != value:
-        raise ValueError("a double would round it; give another type in a schema")
+        raise ValueError("a double does not hold it exactly; give another type in a schema")
     return made
 
 
