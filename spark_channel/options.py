@@ -20,12 +20,15 @@ from pydantic.fields import FieldInfo
 
 from spark_channel.errors import OptionError
 from spark_channel.masking import MASK, is_plain_parameter, mask_untyped, mask_url
+from spark_channel.working_directory import absolute_path
 
 __all__ = [
     "Amount",
     "ByteAmount",
     "ColumnList",
     "CommitMode",
+    "DiskPath",
+    "FilePath",
     "Options",
     "ReadOptions",
     "Secret",
@@ -165,6 +168,20 @@ Secret = Annotated[SecretStr, BeforeValidator(_secret)]
 Url = Annotated[str, Trait.HOLDS_LOGIN]
 """A url or a path: messages, `repr` and logs show it without a login, and without secret parameters."""
 ColumnList = Annotated[tuple[str, ...], BeforeValidator(_columns)]
+
+
+def _disk_path(value: object) -> str:
+    return absolute_path(str(value), uri=False)
+
+
+def _file_path(value: object) -> str:
+    return absolute_path(str(value))
+
+
+DiskPath = Annotated[str, BeforeValidator(_disk_path)]
+"""A file on a local disk; a relative one is made absolute in the driver's working directory."""
+FilePath = Annotated[str, BeforeValidator(_file_path), Trait.HOLDS_LOGIN]
+"""A path or a uri; a relative path is made absolute in the driver's working directory."""
 
 
 def _job_id(value: object) -> str:
@@ -339,7 +356,12 @@ class Options(BaseModel):
             (field.alias or name).lower(): field.alias or name for name, field in cls.model_fields.items()
         }
         spellings |= {alias.lower(): alias for alias in cls.aliases}
-        near = difflib.get_close_matches(key.lower(), spellings, n=1, cutoff=0.6)
+        other_half = {"reader": "writer", "writer": "reader"}.get(key.lower())
+        near = (
+            [other_half]
+            if other_half in spellings
+            else difflib.get_close_matches(key.lower(), spellings, n=1, cutoff=0.6)
+        )
         where = f" of connector {connector!r}" if connector else ""
         hint = f"did you mean {spellings[near[0]]!r}?" if near else "known: " + ", ".join(spellings.values())
         return OptionError(
@@ -495,7 +517,7 @@ class WriteOptions(CommonOptions):
     max_dirty_fraction: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
         None, description="the share of all rows, 0 to 1, that the target may refuse"
     )
-    dirty_rows_path: Url | None = Field(
+    dirty_rows_path: FilePath | None = Field(
         None, description="a directory that keeps refused rows as Parquet, with reason, job, task and target"
     )
 

@@ -58,6 +58,8 @@ class Reader(SplitReader):
 
     Options: ClassVar[type[ReadOptions]] = ReadOptions
     fetch_size: FetchSize = FetchSize()
+    schema_is_own: bool = False
+    """Set by the host: what `with_schema` was given is what `schema()` said, and no wish of the user's."""
     native: bool = False
 
     def __init__(self, options: Any) -> None:

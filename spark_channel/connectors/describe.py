@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 from spark_channel.masking import mask_url, without_login
+from spark_channel.working_directory import shorten
 
 __all__ = ["describe"]
 
@@ -14,11 +15,14 @@ def describe(options: Any) -> str:
     place = ""
     if url:
         place = without_login(str(url))
+        scheme, mark, rest = place.rpartition(":")
+        place = scheme + mark + shorten(rest)
     elif path:
-        place = mask_url(str(path))
+        place = mask_url(shorten(str(path)))
     elif paths:
         listed = json.loads(paths) if isinstance(paths, str) else list(paths)
-        place = mask_url(str(listed[0])) + (f" and {len(listed) - 1} more" if len(listed) > 1 else "")
+        more = f" and {len(listed) - 1} more" if len(listed) > 1 else ""
+        place = mask_url(shorten(str(listed[0]))) + more
     table = getattr(options, "dbtable", None)
     if table:
         return f"{place}#{table}"

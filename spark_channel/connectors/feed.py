@@ -21,13 +21,14 @@ __all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions"]
 class FeedOptions:
     """What the user says about the feed; each feed takes what it understands.
 
-    `cursor_column`: the column that only grows. `late_seconds`: how long after their cursor value, or
-    their time of change, rows and files may still come to light; None = the feed's default.
-    `partitions`: how many partitions the feed should have, where it can choose. `slot` and `publication`:
-    of logical replication.
+    `cursor_column`: the column that only grows. `cursor_order`: "text" if it may be a column of texts.
+    `late_seconds`: how long after their cursor value, or their time of change, rows and files may still come to
+    light; None = the feed's default. `partitions`: how many partitions the feed should have, where it can choose.
+    `slot` and `publication`: of logical replication.
     """
 
     cursor_column: str | None = None
+    cursor_order: str | None = None
     late_seconds: float | None = None
     partitions: int = 1
     slot: str | None = None

@@ -48,6 +48,10 @@ class Pacer:
             self._cancelled = True
             self._changed.notify_all()
 
+    @property
+    def cancelled(self) -> bool:
+        return self._cancelled
+
     def _slices(self, batch: pa.RecordBatch, nbytes: int) -> Iterator[tuple[pa.RecordBatch, int]]:
         rows, start = batch.num_rows, 0
         while start < rows:

@@ -87,6 +87,9 @@ class GroupRead:
             for thread in threads:
                 thread.start()
             yield from self._carrier
+        except (ReadCancelledError, GeneratorExit):
+            self._enter(Phase.ENDED)
+            raise
         except Exception:
             self._enter(Phase.FAILED)
             raise

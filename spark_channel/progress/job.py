@@ -138,6 +138,9 @@ class JobProgress:
         with self._lock:
             now = self._clock.now()
             first = self._table.attempts == 0
+            elapsed = self._table.since_last(snapshot, now, self._start)
+            table = self._table
+            moved = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
             if not self._table.update(snapshot, now):
                 return False
             if first and now - snapshot.seconds < self._start:
@@ -147,12 +150,10 @@ class JobProgress:
             self._last = now
             if self._phase is Phase.PLANNING:
                 self._phase = Phase.RUNNING
-            table = self._table
             self._speed.add(now, table.rows_moved, table.bytes_moved)
             self._steady.add(now, table.rows_moved, table.bytes_moved)
-            self._samples.add(
-                now, table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written
-            )
+            after = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
+            self._samples.add(now, elapsed, *(b - a for a, b in zip(moved, after, strict=True)))
             sides = dict.fromkeys(SIDES, 0.0)
             for reason, spent in table.waits.items():
                 if (side := side_of(reason)) in sides:
@@ -173,7 +174,7 @@ class JobProgress:
         rows: int | None = None,
         at: float | None = None,
     ) -> None:
-        """Go to `phase`, now or `at` an earlier time; `done` and `failed` stop the job's clock, and stay.
+        """Go to `phase`, now or `at` an earlier time; a final one stops the job's clock, and stays.
 
         `where` says where the rows are, `rows` how many were published when the caller knows it
         better than the counters (from receipts), `error` why it failed.
@@ -234,6 +235,13 @@ class JobProgress:
         """Every task that was heard of has an attempt that is done."""
         with self._lock:
             return self._all_done()
+
+    def ended_early(self) -> bool:
+        """No task failed or is under way, and Spark wanted no more rows of at least one."""
+        with self._lock:
+            phases = {each.phase for each in self._table.counted()}
+            every = len(list(self._table.counted())) == self._table.tasks
+            return every and Phase.ENDED in phases and phases <= {Phase.DONE, Phase.ENDED}
 
     def complete(self) -> bool:
         """Every task that the plan has is done; False when their number is unknown."""

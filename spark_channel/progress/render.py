@@ -38,7 +38,10 @@ def progress_line(status: JobStatus) -> str:
     if status.phase is not Phase.RUNNING:
         head.append(str(status.phase))
     amount = f"{short(status.rows)} rows {_speed(status)}"
-    if status.percent is not None and status.phase in (Phase.RUNNING, Phase.FAILED):
+    all_read = status.phase is Phase.RUNNING and status.spec.kind == "read" and status.percent == 100.0
+    if all_read:  # what takes the rows may be far behind
+        amount = f"all read, {amount}"
+    elif status.percent is not None and status.phase in (Phase.RUNNING, Phase.FAILED):
         amount = f"{math.floor(status.percent)} % {amount}"
     parts = [*head, amount]
     if status.wait_shares:
@@ -46,7 +49,7 @@ def progress_line(status: JobStatus) -> str:
     if status.note:
         parts.append(status.note)
     parts.append(f"dirty {short(status.dirty_rows)}")
-    if status.eta_seconds is not None and status.phase is Phase.RUNNING:
+    if status.eta_seconds is not None and status.phase is Phase.RUNNING and not all_read:
         parts.append(f"ETA {clock_time(status.eta_seconds)}")
     return " - ".join(parts)
 
@@ -90,7 +93,8 @@ def summary_lines(report: TransferReport) -> list[str]:
             lines.append(f"{_grouped(report.rows)} rows stand in {report.where} (commit=task)")
     else:
         size = f"{_grouped(report.rows)} rows ({short(report.bytes)}B)"
-        lines = [f"{verb} {size} in {seconds}: {_achieved(report)}"]
+        enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""
+        lines = [f"{verb} {size} in {seconds}: {_achieved(report)}{enough}"]
     if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
         where = f"the rows are in {report.where}" if report.where else "published"
         published = f"published in {_duration(report.publish_seconds)}"
@@ -188,7 +192,13 @@ def _achieved(report: TransferReport) -> str:
         texts.append(_ratio(report.rows_per_second, report.rows_per_second_limit, " rows"))
     if report.bytes_per_second_limit is not None:
         texts.append(_ratio(report.bytes_per_second, report.bytes_per_second_limit, "B"))
-    return ", ".join(texts)
+    moving = _duration(report.moving_seconds)
+    over = (
+        ""
+        if moving == _duration(report.seconds) or not report.rows_moved
+        else f" over the {moving} in which rows moved"
+    )
+    return ", ".join(texts) + over
 
 
 def _ratio(speed: float, limit: int | None, unit: str) -> str:

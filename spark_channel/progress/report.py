@@ -27,7 +27,8 @@ class TransferReport:
     `seconds` is the whole run, of which `publish_seconds` went into the commit. `waits`: seconds by
     reason, "side:reason", summed over all tasks' pushing threads. `changes` are the limits in force, each
     from its `seconds` on; empty when the limit never changed. `retries` are attempts beyond one per
-    task, speculative ones included. `phase` is "done" or "failed", then with `error`. `where` says where
+    task, speculative ones included. `phase` is "done", "ended" (a read
+    of which Spark wanted no more rows) or "failed", then with `error`. `where` says where
     the rows are, `dirty_rows_path` where the `rows_dirty` refused ones are kept, `rerun` how to
     run it again. `started_at` is ISO 8601 in UTC.
     """
@@ -143,6 +144,16 @@ class TransferReport:
         from spark_channel.progress.render import summary_lines
 
         return "\n".join(summary_lines(self))
+
+    def _ipython_display_(self) -> None:
+        """Once in a cell, though the live display shows it and the cell's value may be it, too."""
+        from IPython.display import display
+
+        from spark_channel.progress.shown import claim
+
+        if claim(self.job):
+            show: Any = display
+            show({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
         """What IPython shows as plain text."""

@@ -1,10 +1,14 @@
 """Speed over a sliding window, and the samples of it that a report keeps."""
 
+import math
 from collections import deque
 from dataclasses import dataclass
-from itertools import pairwise
 
 __all__ = ["LimitChange", "Sample", "SlidingRates", "SpeedSamples"]
+
+
+_TOTALS = 4
+"""Rows and bytes, and rows and bytes written."""
 
 
 class SlidingRates:
@@ -73,6 +77,7 @@ class LimitChange:
 class SpeedSamples:
     """Speed over the whole job in at most `most` samples: when they run out, pairs are merged.
 
+    What a task reports is laid over the time in which it was moved, so that no sample is faster than the rows were.
     Not thread-safe.
     """
 
@@ -80,36 +85,50 @@ class SpeedSamples:
         self._start = start
         self._every = every
         self._most = most
-        self._points: list[tuple[float, tuple[int, int, int, int]]] = [(0.0, (0, 0, 0, 0))]
+        self._sums: list[list[float]] = []
+        self._last = 0.0
         self._launched: float | None = None
 
     def launched(self, at: float) -> None:
         """A task began then: the time before the first of them is a sample of its own."""
-        seconds = at - self._start
+        seconds = max(0.0, at - self._start)
         self._launched = seconds if self._launched is None else min(self._launched, seconds)
 
-    def add(self, now: float, rows: int, nbytes: int, rows_written: int = 0, bytes_written: int = 0) -> None:
-        """The totals at `now`, since the start."""
-        seconds = now - self._start
-        points = self._points
-        if len(points) > 1 and points[-1][0] - points[-2][0] < self._every:
-            points.pop()
-        points.append((seconds, (rows, nbytes, rows_written, bytes_written)))
-        if len(points) > self._most:
-            self._every *= 2
-            self._points = [points[0], *points[2::2]]
-            if len(points) % 2 == 0:
-                self._points.append(points[-1])
+    def add(self, now: float, elapsed: float, *growth: float) -> None:
+        """Rows and bytes, and those written, that were moved in the `elapsed` seconds before `now`."""
+        end = now - self._start
+        begin = max(0.0, end - elapsed, self._launched or 0.0) if elapsed > 0 else end
+        self._last = max(self._last, end)
+        while math.ceil(self._last / self._every) > self._most:
+            self._merge()
+        first, last = self._bucket(begin), self._bucket(end, closing=True)
+        while len(self._sums) <= last:
+            self._sums.append([0.0] * _TOTALS)
+        for number in range(first, last + 1):
+            lower, upper = number * self._every, (number + 1) * self._every
+            share = (min(end, upper) - max(begin, lower)) / (end - begin) if end > begin else 1.0
+            sums = self._sums[number]
+            for place, value in enumerate(growth):
+                sums[place] += share * value
 
     def samples(self) -> tuple[Sample, ...]:
-        found = []
-        points = self._points
-        if len(points) > 1 and self._launched is not None and 0 < self._launched < points[1][0]:
-            points = [points[0], (self._launched, points[0][1]), *points[1:]]
-        for (before, totals_before), (seconds, totals) in pairwise(points):
-            if (elapsed := seconds - before) > 0:
-                growth = zip(totals_before, totals, strict=True)
+        launched = self._launched or 0.0
+        found = [Sample(round(launched, 3), 0.0, 0.0)] if 0 < launched < self._last else []
+        for number, sums in enumerate(self._sums):
+            begin = max(number * self._every, launched if found else 0.0)
+            end = min((number + 1) * self._every, self._last)
+            if end > begin:
                 found.append(
-                    Sample(round(seconds, 3), *(round(max(0, b - a) / elapsed, 3) for a, b in growth))
+                    Sample(round(end, 3), *(round(max(0.0, each) / (end - begin), 3) for each in sums))
                 )
         return tuple(found)
+
+    def _bucket(self, seconds: float, *, closing: bool = False) -> int:
+        """The sample that an instant lies in; one on an edge closes the sample before it."""
+        number = seconds / self._every
+        return max(0, math.ceil(number) - 1) if closing else int(number)
+
+    def _merge(self) -> None:
+        self._every *= 2
+        pairs = zip(self._sums[::2], [*self._sums[1::2], [0.0] * _TOTALS], strict=False)
+        self._sums = [[a + b for a, b in zip(*pair, strict=True)] for pair in pairs]

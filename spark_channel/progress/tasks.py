@@ -89,6 +89,14 @@ class AttemptTable:
                 self.rows_seen += sign * max(each.rows_read, each.rows_written + each.dirty_rows)
         return True
 
+    def since_last(self, snapshot: Snapshot, now: float, start: float) -> float:
+        """The seconds in which the growth that `snapshot` tells of was moved, on the attempt's own clock."""
+        task = self._tasks.get((snapshot.scan, snapshot.task))
+        before = None if task is None else task.latest.get(snapshot.attempt)
+        if snapshot.seconds:
+            return snapshot.seconds - (before.seconds if before is not None else 0.0)
+        return now - (start if task is None or before is None else task.heard[snapshot.attempt])
+
     @property
     def tasks(self) -> int:
         """Tasks that were heard of."""

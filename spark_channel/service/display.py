@@ -82,6 +82,7 @@ class ProgressDisplay:
         self._news: list[tuple[str, JobProgress]] = []
         self._streams = StreamBoard()
         self._thread: threading.Thread | None = None
+        self._showing = False
         self._closed = mode == "off"
 
     def job_opened(self, progress: JobProgress) -> None:
@@ -89,6 +90,11 @@ class ProgressDisplay:
 
     def job_closed(self, progress: JobProgress) -> None:
         self._tell("closed", progress)
+
+    def flush(self, timeout: float = 2.0) -> None:
+        """Wait until all that has happened so far is shown, for `timeout` seconds at most."""
+        with self._wake:
+            self._wake.wait_for(lambda: self._thread is None or not (self._news or self._showing), timeout)
 
     def close(self, timeout: float = 2.0) -> None:
         """Show what was not shown yet, within `timeout` seconds, and end. Again: harmless."""
@@ -112,8 +118,14 @@ class ProgressDisplay:
             self._news.append((event, progress))
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="spark-channel-display", daemon=True)
-                self._thread.start()
+                try:
+                    self._thread.start()
+                except RuntimeError:  # the interpreter is ending, and since Python 3.12 starts no thread
+                    self._thread, self._closed = None, True
             self._wake.notify_all()
+            ending = self._closed
+        if ending:
+            self._run()  # what is to be shown is shown by this thread
 
     def _run(self) -> None:
         view, stream = None, self._stream or sys.stderr
@@ -127,7 +139,7 @@ class ProgressDisplay:
             else:
                 _log.exception("the progress display failed; the jobs go on without it")
             with self._wake:
-                self._closed = True
+                self._closed, self._showing = True, False
         finally:
             if view is not None:
                 with contextlib.suppress(ValueError, OSError):  # the stream is closed
@@ -143,6 +155,7 @@ class ProgressDisplay:
         """Show one round; False when there is nothing left to do, and the thread ends."""
         with self._wake:
             news, self._news = self._news, []
+            self._showing = True
         for event, progress in news:
             if event == "opened":
                 self._opened(view, progress)
@@ -152,6 +165,8 @@ class ProgressDisplay:
             view.say(lines)
         view.show(self._lines(view))
         with self._wake:
+            self._showing = False
+            self._wake.notify_all()
             if not self._news and not self._closed and not self._idle():
                 self._clock.wait(self._wake, view.every)
             if self._news:

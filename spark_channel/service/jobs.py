@@ -20,6 +20,8 @@ _REPORTS_PER_SECOND = 150
 _SILENT_REPORTS = 4
 _SILENT_SECONDS = 10.0
 _OWNED_IDLE_SECONDS = 3600.0
+_ENDED_IDLE_SECONDS = 1.0
+"""A LIMIT looks at further tasks right after those that ended, or never."""
 _MOST_JOBS = 10_000
 _MOST_ATTEMPTS = 250_000
 
@@ -58,7 +60,11 @@ class _Job:
 
     def outcome(self) -> Phase:
         """How it ended when nobody says: its driver would have said that it is done."""
-        return Phase.DONE if not self.owned and self.progress.all_done() else Phase.FAILED
+        if self.owned:
+            return Phase.FAILED
+        if self.progress.all_done():
+            return Phase.DONE
+        return Phase.ENDED if self.progress.ended_early() else Phase.FAILED
 
 
 class JobBook:
@@ -200,6 +206,8 @@ class JobBook:
                     wait = min(known.clients.values()) + silent - now
                 else:
                     patience = _OWNED_IDLE_SECONDS if known.owned else self._idle_seconds
+                    if not known.owned and known.progress.ended_early():
+                        patience = min(patience, _ENDED_IDLE_SECONDS)
                     wait = known.idle_since + patience - now
                     if wait <= 0:
                         self._close(job, known.outcome())
@@ -240,7 +248,7 @@ class JobBook:
 
     def _close(self, job: str, phase: Phase) -> None:
         known = self._live.pop(job)
-        error = "" if phase is Phase.DONE else "it ended before all its tasks were done"
+        error = "" if phase is not Phase.FAILED else "it ended before all its tasks were done"
         known.progress.enter(phase, error=error, at=known.progress.last_heard)
         known.clients.clear()
         self._closed[job] = known

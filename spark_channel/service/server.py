@@ -88,6 +88,7 @@ class ServiceServer:
         self._address: ServiceAddress | None = None
         self._lock = threading.Lock()
         self._keeper: threading.Thread | None = None
+        self._closer: _Closer | None = None
         self._wake = threading.Condition()
         self._due = False
         self._stopping = False
@@ -131,6 +132,7 @@ class ServiceServer:
             self._stopping = False
             self._keeper = threading.Thread(target=self._keep, name="spark-channel-service", daemon=True)
             self._keeper.start()
+            self._closer = _Closer(self._shell)
             atexit.register(self.stop)
             _log.debug("service listens on %s", self._address)
             return self._address
@@ -138,9 +140,9 @@ class ServiceServer:
     def stop(self) -> None:
         """Close all jobs with their summary and stop listening. Again: harmless."""
         with self._lock:
-            shell, keeper = self._shell, self._keeper
-            self._shell = self._keeper = self._address = None
-        if shell is None or keeper is None:
+            closer, keeper = self._closer, self._keeper
+            self._shell = self._keeper = self._closer = self._address = None
+        if closer is None or keeper is None:
             return
         atexit.unregister(self.stop)
         with self._wake:
@@ -148,7 +150,7 @@ class ServiceServer:
             self._wake.notify_all()
         keeper.join()
         self.limits.end()
-        _shut(shell)
+        closer.close()
         self.jobs.close_all()
 
     def __enter__(self) -> Self:
@@ -276,16 +278,31 @@ class ServiceServer:
             raise wire.RequestError(f"there is no job {job}") from None
 
 
-def _shut(shell: "FlightShell") -> None:
-    """Stop listening. gRPC itself waits without a bound for calls under way, even of lost clients."""
-    thread = threading.Thread(target=shell.shutdown, name="spark-channel-shutdown", daemon=True)
-    thread.start()
-    thread.join(_SHUTDOWN_SECONDS)
-    if thread.is_alive():
-        _stuck.append(shell)
-        _log.warning(
-            "a call did not end within %g s of the service's end; it is left behind", _SHUTDOWN_SECONDS
-        )
+class _Closer:
+    """A thread that stops a shell listening when it is told to.
+
+    gRPC itself waits without a bound for calls under way, even of lost clients. The thread runs from the start,
+    since Python 3.12 starts none while the interpreter ends, which is when most services are stopped.
+    """
+
+    def __init__(self, shell: "FlightShell") -> None:
+        self._shell = shell
+        self._told = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spark-channel-shutdown", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._told.set()
+        self._thread.join(_SHUTDOWN_SECONDS)
+        if self._thread.is_alive():
+            _stuck.append(self._shell)
+            _log.warning(
+                "a call did not end within %g s of the service's end; it is left behind", _SHUTDOWN_SECONDS
+            )
+
+    def _run(self) -> None:
+        self._told.wait()
+        self._shell.shutdown()
 
 
 def json_endpoint(answer: "Callable[[dict[str, Any], Caller], Mapping[str, Any]]") -> "Endpoint":

@@ -8,6 +8,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from xml.etree import ElementTree
 
 from spark_channel.errors import LimitError, OptionError
 from spark_channel.options import CommonOptions, WriteOptions
@@ -21,6 +22,7 @@ from spark_channel.service import (
     find_service,
 )
 from spark_channel.spark.job_limits import is_limited
+from spark_channel.working_directory import WorkingDirectory
 
 __all__ = [
     "JobReporter",
@@ -28,11 +30,14 @@ __all__ = [
     "default_parallelism",
     "reach_service",
     "service_settings",
+    "takes_times",
+    "working_directory",
 ]
 
 _log = logging.getLogger(__name__)
 
 _LOCAL_MASTER = re.compile(r"(?:spark\.master=|--master[= ])local(?:\[(\d+|\*)|-cluster|\b)")
+_DEFAULT_FS = re.compile(r"spark\.hadoop\.fs\.(?:defaultFS|default\.name)=(\S+)")
 _DRIVER_HOST = re.compile(r"spark\.driver\.host=(\S+)")
 
 
@@ -45,12 +50,51 @@ def command_of(jvm: int | None = None) -> str:
     return raw.replace(b"\0", b" ").decode(errors="replace")
 
 
+def working_directory() -> WorkingDirectory:
+    """Where the driver's JVM runs, and what `fs.defaultFS` is, as far as its process tells.
+
+    This process's own folder says nothing: Spark starts some Python workers in one that it deletes at the end.
+    """
+    jvm = driver_pid()
+    command = command_of(jvm)
+    match = _DEFAULT_FS.search(command)
+    default_fs = match.group(1) if match else _default_fs_of_site()
+    if not command:
+        return WorkingDirectory(None, default_fs)  # no /proc
+    if not command.split(" ", 1)[0].endswith("java"):
+        return WorkingDirectory(str(Path.cwd()), default_fs)  # not below a JVM: this is the driver
+    try:
+        return WorkingDirectory(str(Path(f"/proc/{jvm}/cwd").readlink()), default_fs)
+    except OSError:
+        return WorkingDirectory(None, default_fs)
+
+
+def _default_fs_of_site() -> str:
+    """`fs.defaultFS` of the driver's Hadoop configuration, which Spark finds by the environment."""
+    for folder in (os.environ.get("HADOOP_CONF_DIR"), os.environ.get("YARN_CONF_DIR")):
+        if not folder:
+            continue
+        try:
+            site = ElementTree.parse(Path(folder, "core-site.xml"))  # noqa: S314 - the cluster's own configuration
+        except (OSError, ElementTree.ParseError):
+            continue
+        for entry in site.iter("property"):
+            if entry.findtext("name", "").strip() in ("fs.defaultFS", "fs.default.name"):
+                return entry.findtext("value", "").strip()
+    return ""
+
+
 def default_parallelism(command: str) -> int:
     """The cores of a local master, else of the driver's host."""
     match = _LOCAL_MASTER.search(command)
     if match and match.group(1) and match.group(1) != "*":
         return max(1, int(match.group(1)))
     return os.cpu_count() or 1
+
+
+def takes_times(command: str) -> bool:
+    """Whether `spark.sql.timeType.enabled` is set for the whole application; Spark's default is false."""
+    return re.search(r"spark\.sql\.timeType\.enabled=true\b", command, re.IGNORECASE) is not None
 
 
 def service_settings(command: str) -> ServiceSettings:

@@ -1,15 +1,42 @@
-"""Finds our own error in what Spark makes of it: a page of two stack traces."""
+"""Our own errors on their way through Spark: short where they leave a worker, found in what Spark makes of them."""
 
+import logging
+import os
 import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from spark_channel import errors
 from spark_channel.errors import ChannelError
 
-__all__ = ["own_error", "reason_of"]
+__all__ = ["own_error", "reason_of", "without_traceback"]
 
+_log = logging.getLogger(__name__)
 _OURS = re.compile(
-    r"^(?:E\s+)?spark_channel\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.DOTALL | re.MULTILINE
+    r"(?:^(?:E\s+)?|: )spark_channel\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.DOTALL | re.MULTILINE
 )
+
+
+@contextmanager
+def without_traceback() -> Iterator[None]:
+    """In a worker of Spark, send an error of this package as its message alone.
+
+    It says what happened, why, and what to do: the frames of worker and package below it do not. pyspark reads
+    this setting when it sends an error, after which the worker ends. Other errors keep their traceback.
+    """
+    try:
+        yield
+    except ChannelError:
+        if _is_worker():
+            _log.debug("the error was raised here", exc_info=True)
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise
+
+
+def _is_worker() -> bool:
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return spec is not None and spec.name.startswith("pyspark.")
 
 
 def own_error(error: BaseException) -> ChannelError | None:

@@ -9,9 +9,11 @@ import contextlib
 import os
 import select
 import stat
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TextIO, cast
 
 __all__ = ["HangupWatch"]
 
@@ -33,6 +35,8 @@ class HangupWatch:
         if not self._sockets:
             yield
             return
+        if not isinstance(sys.stderr, _QuietAfterHangup):
+            sys.stderr = cast("TextIO", _QuietAfterHangup(sys.stderr, self._sockets))
         stop_read, stop_write = os.pipe()
         thread = threading.Thread(
             target=self._watch, args=(stop_read, on_hangup), name="spark-channel-hangup", daemon=True
@@ -61,6 +65,29 @@ class HangupWatch:
                     return
         finally:
             os.close(stop_read)
+
+
+class _QuietAfterHangup:
+    """The standard error of a worker, silent once the JVM has hung up.
+
+    pyspark prints the traceback of the BrokenPipeError that its next flush meets, for each worker that a LIMIT ends.
+    It stays for the rest of the worker's life, since pyspark prints when the task is long over.
+    """
+
+    def __init__(self, stream: TextIO, sockets: list[int]) -> None:
+        self._stream = stream
+        self._poller = select.poll()
+        for descriptor in sockets:
+            self._poller.register(descriptor, 0)
+
+    def write(self, text: str) -> int:
+        return len(text) if self._has_hung_up() else self._stream.write(text)
+
+    def _has_hung_up(self) -> bool:
+        return any(event & (select.POLLHUP | select.POLLERR) for _, event in self._poller.poll(0))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _open_sockets() -> list[int]:

@@ -18,6 +18,7 @@ from spark_channel.planning import Task, TaskGroup, assign_fairly, merge_tasks, 
 from spark_channel.progress import JobSpec
 from spark_channel.service import run_id
 from spark_channel.spark.driver import command_of, default_parallelism, reach_service
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.portable import portable
@@ -62,19 +63,27 @@ class ChannelReader(DataSourceReader):
     """
 
     def __init__(
-        self, options: Mapping[str, str], schema: StructType, parallelism: int | None, load: str
+        self,
+        options: Mapping[str, str],
+        schema: StructType,
+        parallelism: int | None,
+        load: str,
+        *,
+        own_schema: bool = False,
     ) -> None:
         connector = find_connector(options, "reader")
         reader, warnings = connector.reader_with(options)
         for warning in warnings:
             _log.warning(warning)
         self._schema = as_arrow(schema)
+        reader.schema_is_own = own_schema
         self._reader = reader.with_schema(self._schema)
         self._options: ReadOptions = reader.options
         self._source = f"{connector.name} {describe(reader.options)}"
         self._parallelism = parallelism
         self._load = load
 
+    @without_traceback()
     def partitions(self) -> list[InputPartition]:
         parallelism = self._parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
@@ -114,6 +123,7 @@ class ChannelReader(DataSourceReader):
         assert task is not None
         job = run_id(partition.plan, task.getLocalProperty("spark.sql.execution.id"), task.stageId())
         with contextlib.ExitStack() as stack:
+            stack.enter_context(without_traceback())
             link = stack.enter_context(
                 TaskLink(
                     partition.service,

@@ -10,21 +10,27 @@ import pyarrow as pa
 import pyarrow.types as pt
 import pyspark.sql.types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_channel.errors import SchemaError
 
-__all__ = ["as_arrow", "as_spark"]
+__all__ = ["as_arrow", "as_spark", "has_times"]
 
 _TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
 _DECIMAL_DIGITS = 38
+_OPAQUE = {
+    "variant": "write to_json({0}), which parse_json reads back",
+    "geometry": "write st_asbinary({0})",
+    "geography": "write st_asbinary({0})",
+}
 
 
-def as_spark(schema: pa.Schema) -> StructType:
+def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
     """The Spark schema that a source with this Arrow schema is read with.
 
-    Unsigned integers widen to the next signed type, as Spark's own Parquet source does; large, view
-    and dictionary types become their plain form.
+    `times`: whether the session takes times of day (`spark.sql.timeType.enabled`); else they are text.
+    Unsigned integers widen to the next signed type, as Spark's own Parquet source does; large, view and
+    dictionary types become their plain form.
 
     Raises:
         SchemaError: a type that Spark cannot hold, or a column name that stands twice.
@@ -37,18 +43,64 @@ def as_spark(schema: pa.Schema) -> StructType:
                 "apart: leave one out with option 'columns', or rename it in the source"
             )
         seen[name.lower()] = name
+    if not times:
+        schema = pa.schema([field.with_type(_times_as_text(field.type)) for field in schema])
     plain = pa.schema([_plain_field(field, field.name) for field in schema])
     spark: StructType = from_arrow_schema(plain, prefer_timestamp_ntz=True)
     return spark
 
 
 def as_arrow(schema: StructType) -> pa.Schema:
-    """The Arrow schema in which Spark takes and gives batches of `schema`; zoned timestamps in UTC."""
+    """The Arrow schema in which Spark takes and gives batches of `schema`; zoned timestamps in UTC.
+
+    Raises:
+        SchemaError: a type that Arrow batches only carry as Spark's internal bytes, such as VARIANT.
+    """
+    for field in schema:
+        _refuse_opaque(field.name, field.dataType)
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         made = to_arrow_schema(schema, timezone="UTC")
     else:
         made = to_arrow_schema(schema)  # before 4.2 it always used UTC
     return pa.schema([field.remove_metadata() for field in made])
+
+
+def has_times(kind: pa.DataType) -> bool:
+    """Whether a time of day is inside."""
+    found: bool = not _times_as_text(kind).equals(kind)
+    return found
+
+
+def _times_as_text(kind: pa.DataType) -> pa.DataType:
+    if pt.is_time(kind):
+        return pa.string()
+    if pt.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([field.with_type(_times_as_text(field.type)) for field in fields])
+    if pt.is_map(kind):
+        return pa.map_(
+            _times_as_text(kind.key_type), kind.item_field.with_type(_times_as_text(kind.item_type))
+        )
+    if pt.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_times_as_text(kind.value_type)))
+    return kind
+
+
+def _refuse_opaque(path: str, kind: DataType) -> None:
+    """Hold no type to be inside that would arrive as a struct of Spark's own bytes."""
+    if kind.typeName() in _OPAQUE:
+        raise SchemaError(
+            f"column {path!r} is of type {kind.simpleString().upper()}, which would arrive as Spark's internal bytes: "
+            f"{_OPAQUE[kind.typeName()].format(path)}"
+        )
+    if isinstance(kind, StructType):
+        for field in kind:
+            _refuse_opaque(f"{path}.{field.name}", field.dataType)
+    elif isinstance(kind, ArrayType):
+        _refuse_opaque(f"{path}.element", kind.elementType)
+    elif isinstance(kind, MapType):
+        _refuse_opaque(f"{path}.key", kind.keyType)
+        _refuse_opaque(f"{path}.value", kind.valueType)
 
 
 def _plain_field(field: pa.Field, path: str) -> pa.Field:

@@ -3,7 +3,9 @@
 import atexit
 import logging
 import re
+import sys
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
@@ -13,13 +15,15 @@ from pyspark.sql import SparkSession
 from spark_channel.connectors.registry import hidden_options
 from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.progress import JobProgress, TransferReport
+from spark_channel.progress.shown import begin_cell
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, advertise, ensure_service
 from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.planner_call import ask_planner
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.source import ChannelDataSource
+from spark_channel.working_directory import WorkingDirectory
 
-__all__ = ["context_of", "last_report", "register", "service_of"]
+__all__ = ["context_of", "last_report", "register", "service_of", "takes_times"]
 
 _log = logging.getLogger(__name__)
 _HIDDEN = "spark.sql.redaction.options.regex"
@@ -32,6 +36,9 @@ _services: dict[int, ServiceServer] = {}
 
 _reports: OrderedDict[str, TransferReport] = OrderedDict()
 """By job, in the order in which they finished."""
+
+_ended: dict[str, float] = {}
+"""When each of them finished, on this process's clock."""
 
 _REPORTS_KEPT = 100
 
@@ -67,7 +74,12 @@ def _register_format(spark: SparkSession, context: Any) -> None:
     source: type[ChannelDataSource] = ChannelDataSource
     if context is not None:
         ship_wheel(context)
-        facts = {"parallelism": int(context.defaultParallelism), "__module__": "__main__"}
+        facts = {
+            "parallelism": int(context.defaultParallelism),
+            "directory": _directory_of(context),
+            "times": takes_times(spark),
+            "__module__": "__main__",
+        }
         source = type("ChannelDataSource", (ChannelDataSource,), facts)
     try:
         spark.dataSource.register(source)
@@ -126,10 +138,14 @@ class _Keeper:
         """Nothing to keep yet."""
 
     def job_closed(self, progress: JobProgress) -> None:
+        """By when they finished: a read is only known to be over some time later."""
         _reports.pop(progress.job, None)
         _reports[progress.job] = progress.report()
+        _ended[progress.job] = progress.last_heard
+        for job in sorted(_reports, key=lambda job: _ended[job]):
+            _reports.move_to_end(job)
         while len(_reports) > _REPORTS_KEPT:
-            _reports.popitem(last=False)
+            del _ended[_reports.popitem(last=False)[0]]
 
 
 def context_of(spark: SparkSession) -> Any:
@@ -143,6 +159,18 @@ def context_of(spark: SparkSession) -> Any:
 def _jvm_of(context: Any) -> int:
     """The pid of the driver's JVM."""
     return int(context._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001 - no public road
+
+
+def takes_times(spark: SparkSession) -> bool:
+    """Whether a column may be a time of day: Spark 4.1 and later ask for a setting, which is off by default."""
+    return str(spark.conf.get("spark.sql.timeType.enabled", "false")).lower() == "true"
+
+
+def _directory_of(context: Any) -> WorkingDirectory:
+    """Where relative paths of Spark's own formats begin."""
+    jvm = context._jvm  # noqa: SLF001 - no public road
+    default_fs = context._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
+    return WorkingDirectory(str(jvm.java.lang.System.getProperty("user.dir")), str(default_fs or ""))
 
 
 def _serve(jvm: int) -> None:
@@ -160,10 +188,37 @@ def _serve(jvm: int) -> None:
         server.stop()
         raise
     _services[jvm] = server
+    take_off = _after_each_cell(server, display)
 
     def end() -> None:
         take_back()
+        take_off()
         server.stop()
         display.close()
 
     atexit.register(end)
+
+
+def _after_each_cell(server: ServiceServer, display: ProgressDisplay) -> Callable[[], None]:
+    """Have a notebook show the jobs of a cell under that cell. Returns what undoes it."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    if shell is None:
+        return lambda: None
+
+    def settle(_result: object) -> None:
+        server.jobs.settle()
+        display.flush()
+
+    def begin(_info: object) -> None:
+        begin_cell()
+
+    begin_cell()
+    shell.events.register("pre_run_cell", begin)
+    shell.events.register("post_run_cell", settle)
+
+    def take_off() -> None:
+        shell.events.unregister("pre_run_cell", begin)
+        shell.events.unregister("post_run_cell", settle)
+
+    return take_off

@@ -4,15 +4,23 @@
 pickled, and used in executors. See each class for what runs where.
 """
 
+import logging
 import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import load_reader
+from spark_channel.errors import UnsupportedError
+from spark_channel.spark.driver import command_of, takes_times, working_directory
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
-from spark_channel.spark.schema import as_spark
+from spark_channel.spark.schema import as_spark, has_times
+from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
     from spark_channel.spark.read import ChannelReader
@@ -21,6 +29,8 @@ if TYPE_CHECKING:
     from spark_channel.spark.write import ChannelWriter
 
 __all__ = ["ChannelDataSource"]
+
+_log = logging.getLogger(__name__)
 
 
 @portable
@@ -33,42 +43,88 @@ class ChannelDataSource(DataSource):
 
     parallelism: ClassVar[int | None] = None
     """The session's default parallelism, where `register` could tell it."""
+    times: ClassVar[bool | None] = None
+    """`spark.sql.timeType.enabled`, where `register` could tell it."""
+    directory: ClassVar[WorkingDirectory | None] = None
+    """Where the driver runs, where `register` could tell it."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._load = uuid.uuid4().hex[:12]
         """Names this `load()`: Spark makes one object of it, which it pickles for every call below."""
+        self._own_schema: StructType | None = None
+        """What `schema` said; Spark does not ask when the user gave one."""
 
     @classmethod
     def name(cls) -> str:
         return "channel"
 
+    @contextmanager
+    def _on_the_driver(self) -> Iterator[None]:
+        with without_traceback(), relative_to(self.directory or working_directory()):
+            yield
+
     def schema(self) -> StructType:
         from spark_channel.tunnel.options import is_stream
 
-        if is_stream(self.options):
-            from spark_channel.tunnel.source import StreamSource
+        with self._on_the_driver():
+            _refuse_catalog(self.options)
+            if is_stream(self.options):
+                from spark_channel.tunnel.source import StreamSource
 
-            return as_spark(StreamSource(self.options).feed.schema())
-        reader, _ = load_reader(self.options)
-        return as_spark(reader.schema())
+                return self._as_spark(StreamSource(self.options).feed.schema())
+            reader, _ = load_reader(self.options)
+            self._own_schema = self._as_spark(reader.schema())
+            return self._own_schema
+
+    def _as_spark(self, schema: pa.Schema) -> StructType:
+        times = takes_times(command_of()) if self.times is None else self.times
+        if not times and (texts := [field.name for field in schema if has_times(field.type)]):
+            _log.warning(
+                "the times of day in %s are read as text: spark.sql.timeType.enabled is false in this session",
+                ", ".join(map(repr, texts)),
+            )
+        return as_spark(schema, times=times)
 
     def reader(self, schema: StructType) -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader
 
-        return ChannelReader(self.options, schema, self.parallelism, self._load)
+        with self._on_the_driver():
+            _refuse_catalog(self.options)
+            own = schema == self._own_schema
+            return ChannelReader(self.options, schema, self.parallelism, self._load, own_schema=own)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
         from spark_channel.spark.write import ChannelWriter
 
-        return ChannelWriter(self.options, schema, overwrite)
+        with self._on_the_driver():
+            return ChannelWriter(self.options, schema, overwrite)
 
     def streamReader(self, schema: StructType) -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
-        return stream_reader(self.options, schema, self.parallelism)
+        with self._on_the_driver():
+            return stream_reader(self.options, schema, self.parallelism)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
         from spark_channel.spark.stream_write import stream_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        with self._on_the_driver():
+            return stream_writer(self.options, schema, overwrite)
+
+
+def _refuse_catalog(options: Mapping[str, str]) -> None:
+    """Hold this to be no table of Spark's catalog: Spark keeps no options of a Python data source there.
+
+    CREATE TABLE brings `location`, which no connector takes, and a SELECT from such a table no option at all.
+
+    Raises:
+        UnsupportedError: names the view to make.
+    """
+    if options and "location" not in {key.lower() for key in options}:
+        return
+    raise UnsupportedError(
+        "a table of Spark's catalog cannot be read through format channel, also one that saveAsTable or writeTo made: "
+        "Spark forgets its options, such as where the rows are. Make a view: CREATE TEMPORARY VIEW name USING channel "
+        "OPTIONS (path '...', dbtable '...'), or df.createOrReplaceTempView('name'). INSERT INTO such a view writes"
+    )

@@ -110,8 +110,15 @@ class _Throttle:
             counters = link.counters(partition, task.taskAttemptId(), scan=task.stageId())
             pacer = Pacer(link.limiter, counters=counters)
             stack.enter_context(watch.calling(pacer.cancel))
-            yield from pacer.pace(batches)
-            counters.enter(Phase.DONE)
+            try:
+                yield from pacer.pace(batches)
+            except GeneratorExit:
+                counters.enter(Phase.ENDED)
+                raise
+            except BaseException:
+                counters.enter(Phase.FAILED)
+                raise
+            counters.enter(Phase.ENDED if pacer.cancelled else Phase.DONE)
 
 
 def _warn_of_barriers(df: Any) -> None:

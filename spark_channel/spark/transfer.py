@@ -17,6 +17,7 @@ from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.spec import SaveMode
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
+from spark_channel.spark.description import described
 from spark_channel.spark.dirty import standing, too_many
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.failures import own_error, reason_of
@@ -147,7 +148,8 @@ class _Transfer:
         receipts: list[Receipt] = []
         try:
             reporter.open(spec)
-            outcomes = run_groups(self._spark, runner, opened.plan.groups, self._job)
+            with described(self._spark, spec.source, spec.target):
+                outcomes = run_groups(self._spark, runner, opened.plan.groups, self._job)
             tasks = self._first_of_each(outcomes)
             receipts = [
                 *self._committed(tasks),

@@ -19,6 +19,7 @@ from spark_channel.pipeline import DirtyPart
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.spark.dirty import dirty_budget, prepare_write, standing, too_many
 from spark_channel.spark.driver import JobReporter, reach_service
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
@@ -88,6 +89,7 @@ class ChannelWriter(DataSourceArrowWriter):
     def _reporter(self) -> JobReporter:
         return JobReporter(self._service, self._plan.job)
 
+    @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ReceiptMessage:
         if self._plan.published_at is not None:
             return ReceiptMessage(None)
@@ -126,6 +128,7 @@ class ChannelWriter(DataSourceArrowWriter):
             except DirtyRowsError as error:
                 return ReceiptMessage(None, write.dirty_part, str(error))
 
+    @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._plan.published_at is not None:
             app, version = self._plan.txn or ("", 0)
@@ -159,6 +162,7 @@ class ChannelWriter(DataSourceArrowWriter):
             kept = f"; they are in {self._options.dirty_rows_path}" if self._dirty_store is not None else ""
             _log.warning("%d rows were refused by %s%s", dirty, self._spec.target, kept)
 
+    @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         if self._plan.published_at is None:
             self._writer.abort(self._plan, _receipts(messages))

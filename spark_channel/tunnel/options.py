@@ -1,16 +1,28 @@
 """Options of streams and tunnels; everything else that a stream is given belongs to its reader."""
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, SecretStr
 
 from spark_channel.connectors.feed import FeedLimit, FeedOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import Amount, ByteAmount, Options, Secret
 from spark_channel.tunnel.states import TunnelType
+from spark_channel.working_directory import absolute_path
 
 __all__ = ["TunnelOptions", "is_stream", "split_options"]
+
+
+def _store(value: SecretStr) -> SecretStr:
+    """The path of a file is made absolute; the url of a server stays."""
+    text = value.get_secret_value().strip()
+    if not text or re.match(r"(jdbc:)?postgres(ql)?:", text):
+        return value
+    prefix = re.match(r"([a-z]+://|sqlite:)?", text)
+    start = prefix.end() if prefix else 0
+    return SecretStr(text[:start] + absolute_path(text[start:], uri=False))
 
 
 class TunnelOptions(Options):
@@ -23,11 +35,15 @@ class TunnelOptions(Options):
         "base_and_stream",
         description="`base`: what is there; `stream`: what comes; `base_and_stream`: one after the other",
     )
-    tunnel_store: Secret | None = Field(
+    tunnel_store: Annotated[Secret, AfterValidator(_store)] | None = Field(
         None, description="where tunnels are kept: a file (SQLite), or `postgresql://user:password@host/db`"
     )
     client_tag: str = Field("", description="a name for this client in `spark-channel tunnel describe`")
     cursor_column: str | None = Field(None, description="the column of a table that only grows")
+    cursor_order: Literal["text"] | None = Field(
+        None,
+        description="`text`: the cursor column holds texts, and each new one sorts after all earlier ones",
+    )
     late_seconds: Annotated[float, Field(ge=0, le=604_800)] | None = Field(
         None,
         description="how long rows and files may appear after their cursor value or time of change",
@@ -98,8 +114,8 @@ class TunnelOptions(Options):
 
     def feed(self) -> FeedOptions:
         return FeedOptions(
-            cursor_column=self.cursor_column, late_seconds=self.late_seconds, partitions=self.tunnel_channels,
-            slot=self.slot, publication=self.publication,
+            cursor_column=self.cursor_column, cursor_order=self.cursor_order, late_seconds=self.late_seconds,
+            partitions=self.tunnel_channels, slot=self.slot, publication=self.publication,
         )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from spark_channel.errors import SchemaError, SourceError
 from spark_channel.limits import Meter
 from spark_channel.pipeline import GroupRead, ReadCancelledError
 from spark_channel.planning import Split
+from spark_channel.progress import Counters, Phase
 from tests.pipeline.fakes import SCHEMA, MemoryReader, group
 
 ROOM: dict[str, Any] = {"capacity_rows": 100, "capacity_bytes": 1 << 20}
@@ -104,6 +105,21 @@ def test_cancel_wakes_a_caller_that_waits_for_a_slow_source() -> None:
         values(read)
     canceller.join()
     assert reader_threads() == []
+
+
+@pytest.mark.parametrize("how", ["closed", "cancelled"])
+def test_a_read_that_is_left_early_has_ended_not_failed(how: str) -> None:
+    counters = Counters(0, 0)
+    read = GroupRead(MemoryReader(batches=1_000), group(1), SCHEMA, counters=counters, **ROOM)
+    batches = read.batches()
+    next(batches)
+    if how == "closed":
+        batches.close()  # type: ignore[attr-defined]
+    else:
+        read.cancel()
+        with pytest.raises(ReadCancelledError):
+            list(batches)
+    assert counters.snapshot().phase is Phase.ENDED
 
 
 def test_cancel_wakes_a_reader_that_waits_for_the_limit() -> None:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
+from spark_channel.progress.picture import by_the_second
 from spark_channel.testing import VirtualClock
 
 
@@ -309,6 +310,24 @@ def test_tasks_that_report_at_nearly_the_same_time_make_no_peaks(clock: VirtualC
             clock.advance(0.001 if task else 0.499)
             progress.update(snapshot(task, task, 50 * step, sequence=step))
     assert all(each.rows_per_second == pytest.approx(200, rel=0.6) for each in progress.report().samples)
+
+
+def test_no_sample_is_faster_than_the_rows_were(clock: VirtualClock) -> None:
+    """Two tasks of 50 rows/s report each 0.6 s at their own times: what was heard in a second was 120 and 60."""
+    progress = JobProgress("j", JobSpec("read", rows_per_second=100), clock=clock)
+    reports = sorted(
+        (first + 0.6 * number, task, number)
+        for task, first in ((0, 0.01), (1, 0.05))
+        for number in range(1, 20)
+    )
+    for at, task, number in reports:
+        clock.advance(at - clock.now())
+        age = 0.6 * number
+        progress.update(
+            Snapshot(task=task, attempt=0, sequence=number, rows_pushed=round(50 * age), seconds=age)
+        )
+    _, speeds = by_the_second(progress.report().samples, "rows_per_second")
+    assert max(speeds) == pytest.approx(100, rel=0.02)
 
 
 def test_samples_stay_few_and_keep_every_row(clock: VirtualClock) -> None:

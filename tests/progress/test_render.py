@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.progress import JobSpec, JobStatus, Phase, TransferReport
+from spark_channel.progress import JobSpec, JobStatus, Phase, Sample, TransferReport
 from spark_channel.progress.render import before_lines, clock_time, progress_line, short, summary_lines
 
 SPEC = JobSpec(
@@ -86,6 +86,22 @@ def test_shares_add_up_to_100(waits: tuple[float, float, float]) -> None:
     line = progress_line(replace(STATUS, wait_shares=shares))
     words = line.split("waits: ")[1].split(" - ")[0].split()
     assert sum(int(word) for word in words if word.isdigit()) == 100
+
+
+def test_a_read_that_has_all_rows_gives_no_time_left() -> None:
+    """A write under a limit takes them from the channel long after."""
+    read = replace(STATUS, spec=replace(SPEC, kind="read"), percent=100.0, eta_seconds=0.0, wait_shares={})
+    assert progress_line(read) == "all read, 12.4M rows 99.8k/s of 100k/s - dirty 0"
+
+
+def test_the_speed_of_the_summary_names_the_time_it_is_of() -> None:
+    """336 776 rows in 8.9 s are no 96.2k rows/s: Spark needed 5.4 s to start its workers."""
+    late = replace(REPORT, seconds=8.9, samples=(Sample(5.4, 0.0, 0.0), Sample(8.9, 96_221.7, 0.0)))
+    assert late.moving_seconds == pytest.approx(3.5, abs=0.05)
+    assert summary_lines(late)[0] == (
+        "copied 336 776 rows (28.1MB) in 8.9 s: 96.2k rows/s of 100k rows/s allowed (96.2 %) over the 3.5 s in "
+        "which rows moved"
+    )
 
 
 def test_three_lines_before() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_channel.progress import JobSpec, LimitChange, Sample, TransferReport
+from spark_channel.progress import JobSpec, LimitChange, Sample, TransferReport, shown
 from spark_channel.progress.picture import by_the_second
 
 REPORT = TransferReport(
@@ -167,3 +167,19 @@ def test_an_error_names_the_field_and_shows_no_value() -> None:
         JobSpec.from_json({"kind": "write", "rows_per_second": "hunter2"})
     assert "hunter2" not in str(caught.value)
     assert caught.value.__cause__ is None
+
+
+def test_a_cell_shows_a_report_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The live display has shown it when it is the cell's value, too."""
+    capture = pytest.importorskip("IPython.utils.capture")
+    monkeypatch.setattr(shown, "_cells", [])
+    with capture.capture_output() as outside:
+        REPORT._ipython_display_()
+        REPORT._ipython_display_()
+    assert outside.stdout.count("'text/plain'") == 2, "no notebook tells of its cells"
+    for _cell in range(2):
+        shown.begin_cell()
+        with capture.capture_output() as inside:
+            REPORT._ipython_display_()
+            REPORT._ipython_display_()
+        assert inside.stdout.count("'text/plain'") == 1

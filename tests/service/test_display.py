@@ -265,3 +265,42 @@ def test_a_stream_that_was_closed_ends_the_display_without_a_word(caplog: pytest
         display.job_opened(JobProgress("j", JobSpec("read")))
         display.close()
     assert caplog.text == ""
+
+
+AT_THE_END = """
+import atexit, sys, threading
+from spark_channel.progress import JobSpec
+from spark_channel.service import ProgressDisplay, ServiceServer
+server, display = ServiceServer("127.0.0.1"), ProgressDisplay("log")
+server.jobs.subscribe(display)
+server.start()
+if sys.argv[1] == "running":
+    server.jobs.open(JobSpec("write", target="t"), "j")
+atexit.register(display.close)
+atexit.register(server.stop)
+
+def no_more(self):
+    raise RuntimeError("can't create new thread at interpreter shutdown")
+
+atexit.register(setattr, threading.Thread, "start", no_more)  # runs first; so does Python from 3.12.1 on
+"""
+
+
+@pytest.mark.parametrize("job", ["none", "running"])
+def test_a_script_ends_without_a_thread_that_python_no_longer_starts(job: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", AT_THE_END, job], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert "new thread" not in done.stderr
+    assert "Traceback" not in done.stderr
+    assert ("failed after" in done.stderr) == (job == "running")
+
+
+def test_a_flush_waits_until_what_has_happened_is_shown() -> None:
+    stream = io.StringIO()
+    with ProgressDisplay("terminal", stream=stream) as display:
+        for number in range(5):
+            run_job(display, f"j{number}")
+            display.flush()
+            assert stream.getvalue().count("read 1 000 rows") == number + 1
+        display.flush()

@@ -99,6 +99,37 @@ def test_a_killed_client_is_missed_and_its_job_has_failed(
     assert (report.phase, report.error) == ("failed", "it ended before all its tasks were done")
 
 
+def ended(task: int) -> Snapshot:
+    counters = Counters(task, task)
+    counters.read(10, 80)
+    counters.pushed(10, 80)
+    counters.enter(Phase.ENDED)
+    return counters.snapshot()
+
+
+def test_a_read_below_a_limit_has_ended_not_failed(
+    book: JobBook, heard: Listener, clock: VirtualClock
+) -> None:
+    book.report("j", "a", [done(0), ended(1)], spec=SPEC, leaving=True)
+    assert heard.closed == [], "a LIMIT may look at further tasks"
+    clock.advance(1)
+    assert book.close_idle() is None
+    report = heard.closed[0].report()
+    assert (report.phase, report.error, report.rows) == ("ended", "", 20)
+    assert str(report).splitlines()[0].endswith("; Spark wanted no more, as with a LIMIT")
+
+
+def test_a_failed_task_beside_one_that_ended_is_a_failure(
+    book: JobBook, heard: Listener, clock: VirtualClock
+) -> None:
+    failed = Counters(0, 0)
+    failed.enter(Phase.FAILED)
+    book.report("j", "a", [failed.snapshot(), ended(1)], spec=SPEC, leaving=True)
+    clock.advance(5)
+    book.close_idle()
+    assert heard.closed[0].phase is Phase.FAILED
+
+
 def test_tasks_that_come_late_open_the_job_again(book: JobBook, heard: Listener, clock: VirtualClock) -> None:
     book.report("j", "a", [done(0)], spec=SPEC, leaving=True)
     clock.advance(5)

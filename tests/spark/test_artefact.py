@@ -92,6 +92,7 @@ def registered(folder: Path, python: Path, py_files: list[Path], ways: list[str]
         check=False,
     )
     assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert (folder / "out.db").is_file(), "a relative path begins where the driver runs"
     return [way for way in ways if f"{way} (100, 4950)" in done.stdout]
 
 

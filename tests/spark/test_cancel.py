@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import subprocess
 import sys
 import threading
 import time
@@ -113,3 +114,34 @@ def test_a_cancelled_job_leaves_the_target_as_it_was(
     with sqlite3.connect(target) as connection:
         assert connection.execute("select count(*) from t").fetchall() == [(20,)]
     connection.close()
+
+
+SATISFIED = """
+import sys
+from pyspark.sql import SparkSession
+import spark_channel
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(
+    "spark.log.level", "ERROR").getOrCreate()
+spark_channel.register(spark)
+spark.range(10).write.format("channel").option("dbtable", "kept").mode("append").save(sys.argv[2])
+source = spark.read.format("channel").options(dbtable="t", channels="2").load(sys.argv[1])
+for number in range(3):
+    assert len(source.limit(5 + number).collect()) == 5 + number
+    source.where("n >= 0").limit(10).write.format("channel").option("dbtable", f"t{number}").mode(
+        "append").save(sys.argv[2])
+    report = spark_channel.last_report()
+    print("REPORT", report.kind, report.phase, report.rows)
+spark.stop()
+"""
+
+
+def test_a_satisfied_limit_is_no_failure_and_prints_no_traceback(database: Path, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SATISFIED, str(database), str(tmp_path / "target.db")],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("REPORT write done 10") == 3, done.stdout
+    assert "wanted no more, as with a LIMIT" in done.stderr
+    for word in ("Traceback", "BrokenPipeError", "failed"):
+        assert word not in done.stderr, done.stderr

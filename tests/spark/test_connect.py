@@ -92,6 +92,29 @@ def test_a_job_obeys_a_shared_limit(connect: RemoteDriver, tmp_path: Path, path:
     assert worst_second(tmp_path) <= 1.15 * RATE
 
 
+def relative_round_trip(spark: Any, folder: str) -> list[int]:
+    """Written and read by relative paths, which begin where the driver runs."""
+    import os
+
+    spark_channel.register(spark)
+    rows = spark.range(10)
+    start = os.path.relpath(folder)
+    counts = []
+    for options in ({"writer": "parquet"}, {"dbtable": "t"}):
+        path = f"{start}/rel.db" if "dbtable" in options else f"{start}/rel"
+        rows.write.format("channel").options(**options).mode("append").save(path)
+        again = {key.replace("writer", "reader"): value for key, value in options.items()}
+        counts.append(spark.read.format("channel").options(**again).load(path).count())
+    return counts
+
+
+def test_a_relative_path_begins_at_the_driver(connect: RemoteDriver, tmp_path: Path) -> None:
+    """Not in the Python worker's own folder, which the server deletes when it ends."""
+    assert connect.run(relative_round_trip, str(tmp_path)) == [10, 10]
+    assert (tmp_path / "rel.db").is_file()
+    assert list((tmp_path / "rel").glob("*.parquet"))
+
+
 def test_there_is_one_service_and_its_token_is_in_no_plan(connect: RemoteDriver) -> None:
     first, leaked = connect.run(address)
     second, _ = connect.run(address)

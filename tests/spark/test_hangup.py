@@ -46,6 +46,18 @@ def test_sockets_opened_later_are_not_watched() -> None:
         assert not heard.wait(0.1)
 
 
+def test_a_worker_is_silent_once_the_jvm_has_hung_up(capsys: pytest.CaptureFixture[str]) -> None:
+    """pyspark prints a traceback when it cannot flush to a JVM that wants no more rows."""
+    ours, theirs = socket.socketpair()
+    with pytest.MonkeyPatch.context() as patch, ours:
+        patch.setattr(sys, "stderr", sys.stderr)
+        with HangupWatch().calling(lambda: None):
+            print("before", file=sys.stderr)
+            theirs.close()
+        print("Traceback: BrokenPipeError", file=sys.stderr)
+    assert capsys.readouterr().err == "before\n"
+
+
 def test_nothing_is_left_behind() -> None:
     before = set(Path("/proc/self/fd").iterdir()), threading.active_count()
     ours, theirs = socket.socketpair()

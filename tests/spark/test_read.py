@@ -120,3 +120,39 @@ def test_a_source_that_disappears_fails_the_read(spark: SparkSession, people: Pa
     people.unlink()
     with pytest.raises(PySparkException, match=r"people\.csv"):
         df.count()
+
+
+def test_a_time_of_day_is_text_where_the_session_takes_no_such_type(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark has the type since 4.1, and refuses to plan with it unless `spark.sql.timeType.enabled`."""
+    duckdb = pytest.importorskip("duckdb")
+    with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
+        database.execute(
+            "CREATE TABLE t AS SELECT range id, TIME '10:00:00' + INTERVAL (range) SECOND AS moment FROM range(3)"
+        )
+    df = spark.read.format("channel").option("dbtable", "t").load(str(tmp_path / "t.duckdb"))
+    assert dict(df.dtypes)["moment"] == "string"
+    assert df.count() == 3
+    assert df.groupBy("moment").count().count() == 3
+    assert df.join(df.select("moment"), "moment").count() == 3
+    assert [row["moment"] for row in df.cache().orderBy("moment").collect()] == [
+        "10:00:00.000000", "10:00:01.000000", "10:00:02.000000",
+    ]  # fmt: skip
+    df.unpersist()
+
+
+def test_a_table_of_the_catalog_is_answered_with_the_view_to_make(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark forgets the options of a Python data source in its catalog."""
+    with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW name USING channel") as refused:
+        spark.sql(f"CREATE TABLE forgotten USING channel OPTIONS (path '{tmp_path}/x.csv', reader 'csv')")
+    assert len(str(refused.value).splitlines()) <= 3, "the message, without the frames of a worker"
+    spark.range(1).write.format("channel").option("dbtable", "t").mode("append").save(str(tmp_path / "t.db"))
+    spark.sql(f"CREATE TEMPORARY VIEW kept USING channel OPTIONS (path '{tmp_path}/t.db', dbtable 't')")
+    try:
+        spark.sql("INSERT INTO kept SELECT 7")
+        assert {row.id for row in spark.table("kept").collect()} == {0, 7}
+    finally:
+        spark.catalog.dropTempView("kept")

@@ -1,9 +1,11 @@
 """Arrow to Spark and back: exactly, or refused by name."""
 
+import datetime as dt
+
 import pyarrow as pa
 import pyspark.sql.types
 import pytest
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType, VariantType
 
 from spark_channel.errors import SchemaError
 from spark_channel.pipeline.conform import conform
@@ -63,6 +65,32 @@ def test_a_time_of_day_is_held_where_spark_has_the_type() -> None:
     else:
         with pytest.raises(SchemaError, match="'t'"):
             as_spark(schema)
+
+
+def test_a_session_without_times_of_day_gets_them_as_text() -> None:
+    time = pa.time64("us")
+    kinds = [time, pa.list_(time), pa.struct([("t", time)]), pa.map_(pa.string(), time)]
+    schema = pa.schema([(f"c{number}", kind) for number, kind in enumerate(kinds)])
+    found = as_spark(schema, times=False)
+    assert [field.dataType.simpleString() for field in found] == [
+        "string", "array<string>", "struct<t:string>", "map<string,string>",
+    ]  # fmt: skip
+    batch = pa.record_batch(
+        [[dt.time(10, 0, 0, 5)], [[dt.time(1)]], [{"t": None}], [[("k", dt.time(2))]]], schema
+    )
+    assert conform(batch, as_arrow(found)).column(0).to_pylist() == ["10:00:00.000005"]
+
+
+VARIANT = VariantType()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [VARIANT, StructType().add("v", VARIANT), ArrayType(VARIANT), MapType(StringType(), VARIANT)],
+)
+def test_what_arrow_carries_as_internal_bytes_is_refused_by_column(kind: DataType) -> None:
+    with pytest.raises(SchemaError, match=r"column 'c.*of type VARIANT.*write to_json\(c"):
+        as_arrow(StructType().add("c", kind))
 
 
 def test_names_that_differ_only_in_case_are_refused() -> None:

@@ -1,13 +1,19 @@
 """`register` on a session that it knows."""
 
 import re
+import sys
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
+import spark_channel.progress.shown as shown_module
+import spark_channel.spark.session as session_module
 from spark_channel.connectors import Connector, registry
+from spark_channel.progress import Counters, JobSpec, Phase
+from spark_channel.service import ServiceServer
 
 HIDDEN = (
     "(?i)driverOptions|password|sharedLimitToken|sslpassword|tunnelStore|uri|url"
@@ -86,3 +92,26 @@ def test_a_login_in_a_path_matches_what_spark_hides(path: str) -> None:
     assert re.search(HIDDEN, path) is not None
     assert re.search(HIDDEN, "s3://bucket/year=2024/a.csv") is None
     assert re.search(HIDDEN, "abfss://container@account.dfs.core.windows.net/a") is None
+
+
+def test_a_notebook_is_told_of_a_read_under_its_own_cell() -> None:
+    """A read is known to be over 5 s after its last task: by then the next cell runs."""
+    events: dict[str, Any] = {}
+    shell = SimpleNamespace(
+        events=SimpleNamespace(register=events.__setitem__, unregister=lambda name, _call: events.pop(name))
+    )
+    shown: list[str] = []
+    with pytest.MonkeyPatch.context() as patch, ServiceServer("127.0.0.1") as server:
+        patch.setattr(shown_module, "_cells", [])
+        patch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+        display = SimpleNamespace(flush=lambda: shown.append("flushed"))
+        take_off = session_module._after_each_cell(server, display)  # type: ignore[arg-type]
+        counters = Counters(0, 0)
+        counters.enter(Phase.DONE)
+        server.jobs.report("j", "a", [counters.snapshot()], spec=JobSpec("read", source="t"))
+        server.jobs.report("j", "a", [], leaving=True)
+        events["post_run_cell"](None)
+        assert server.jobs.find("j").phase is Phase.DONE
+        assert shown == ["flushed"]
+        take_off()
+        assert events == {}

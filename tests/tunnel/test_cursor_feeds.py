@@ -67,10 +67,11 @@ class Place:
 
     def feed(self, column: str = "id", *, clock: VirtualClock | None = None, late: float = 0.0) -> ChangeFeed:
         reader, _ = load_reader({**self.options, "dbtable": "orders"})
-        feed = reader.feed(FeedOptions(cursor_column=column, late_seconds=late))
+        options = FeedOptions(column, cursor_order="text" if column == "name" else None, late_seconds=late)
+        feed = reader.feed(options)
         if clock is not None:
             assert isinstance(reader, SqlReader)
-            feed = CursorFeed(reader, FeedOptions(cursor_column=column, late_seconds=late), clock=clock)
+            feed = CursorFeed(reader, options, clock=clock)
         return feed
 
 
@@ -264,6 +265,8 @@ def test_what_is_no_cursor_is_refused_by_name(place: Place) -> None:
     reader, _ = load_reader({**place.options, "dbtable": "orders"})
     with pytest.raises(OptionError, match=r"cursorColumn"):
         reader.feed(FeedOptions())
+    with pytest.raises(OptionError, match=r"'name' of type .*cursorOrder=text"):
+        reader.feed(FeedOptions("name"))
 
 
 def test_a_column_that_goes_back_and_a_token_that_is_damaged(place: Place) -> None:

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from spark_channel.errors import ChannelError, SourceError, TargetError
 
-__all__ = ["reading", "writing"]
+__all__ = ["not_text", "reading", "writing"]
 
 
 def _cause(error: BaseException) -> int | None:
@@ -34,8 +34,18 @@ def reading(shown: str) -> Iterator[None]:
         raise SourceError(f"{shown} does not exist, or is gone since the read was planned") from error
     except PermissionError as error:
         raise SourceError(f"{shown} cannot be read: permission denied to user {_user()}") from error
+    except UnicodeDecodeError as error:
+        raise SourceError(f"{shown} {not_text(error)}") from error
     except (OSError, pa.ArrowException, UnicodeError) as error:
         raise SourceError(f"{shown} cannot be read: {_text(error)}") from error
+
+
+def not_text(error: UnicodeDecodeError) -> str:
+    """What to say of a file that is in another encoding."""
+    return (
+        f"is not {error.encoding.upper()}: it holds byte 0x{error.object[error.start]:02x}; name its encoding with "
+        "option 'encoding', such as ISO-8859-1 or windows-1252 for western European files"
+    )
 
 
 @contextmanager

@@ -16,7 +16,8 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from spark_channel.errors import OptionError
-from spark_channel.options import Amount, ByteAmount, ReadOptions, Trait, Url, WriteOptions
+from spark_channel.options import Amount, ByteAmount, FilePath, ReadOptions, Trait, WriteOptions
+from spark_channel.working_directory import absolute_path
 
 __all__ = [
     "ArrowReadOptions",
@@ -46,7 +47,7 @@ def _paths(value: object) -> tuple[str, ...]:
             raise ValueError(takes) from None
     if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
         raise ValueError(takes)
-    return tuple(found)
+    return tuple(absolute_path(path) for path in found)
 
 
 def _instant(value: object) -> datetime:
@@ -148,11 +149,11 @@ class FileReadOptions(ReadOptions):
         "partitionColumn": "files are split by size; row groups are pruned by 'where'",
     }
 
-    path: Url | None = Field(None, description="a file, a directory, or a glob; a path or a uri")
+    path: FilePath | None = Field(None, description="a file, a directory, or a glob; a path or a uri")
     paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths), Trait.HOLDS_LOGIN] = Field(
         None, description="a JSON list of the same"
     )
-    base_path: Url | None = Field(None, description="where partition folders (`key=value`) begin")
+    base_path: FilePath | None = Field(None, description="where partition folders (`key=value`) begin")
     recursive_file_lookup: bool = Field(
         False, description="true = folders named `key=value` are plain folders, as in Spark"
     )
@@ -366,7 +367,7 @@ class FileWriteOptions(WriteOptions):
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}
     renamed: ClassVar[Mapping[str, str]] = {"maxRowsPerFile": "maxRecordsPerFile"}
 
-    path: Url = Field(description="a directory; a path or a uri")
+    path: FilePath = Field(description="a directory; a path or a uri")
     compression: str | None = Field(None, description="codec of the files")
     max_rows_per_file: Amount | None = Field(
         None, alias="maxRecordsPerFile", description="begin a new file after so many rows"

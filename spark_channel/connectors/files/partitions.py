@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors.files.exact_types import keeps
 from spark_channel.connectors.files.listing import SourceFile
 from spark_channel.errors import SourceError
 
@@ -22,9 +24,17 @@ def _int(text: str, kind: pa.DataType) -> int:
 
 
 def _float(text: str, kind: pa.DataType) -> float:
-    if "_" in text:
+    value = float(text)
+    if "_" in text or not keeps(text):
         raise ValueError
-    return float(text)
+    return value
+
+
+def _decimal(text: str, kind: pa.DataType) -> Decimal:
+    value = Decimal(int(text))
+    if "_" in text or len(value.as_tuple().digits) > kind.precision:
+        raise ValueError
+    return value
 
 
 def _date(text: str, kind: pa.DataType) -> date:
@@ -47,6 +57,7 @@ def _text(text: str, kind: pa.DataType) -> str:
 _LADDER: tuple[tuple[pa.DataType, Callable[[str, pa.DataType], Any]], ...] = (
     (pa.int32(), _int),
     (pa.int64(), _int),
+    (pa.decimal128(38, 0), _decimal),
     (pa.float64(), _float),
     (pa.date32(), _date),
     (pa.timestamp("us"), _time),

@@ -75,7 +75,9 @@ class FilesReader(Reader):
     def _planned(self) -> SourcePlan:
         if self._plan is None:
             self._files = find_files(self.options)
-            self._plan = plan_source(self.form, self.options, self._files, self._given)
+            self._plan = plan_source(
+                self.form, self.options, self._files, self._given, own=self.schema_is_own
+            )
         return self._plan
 
     def __getstate__(self) -> dict[str, Any]:
@@ -169,6 +171,7 @@ class FilesReader(Reader):
             condition=plan.condition,
             shown=shown,
             strict=plan.strict,
+            inferred=plan.inferred,
         )
         partition = {
             name: partition_value(name, text, plan.partitions.field(name).type)

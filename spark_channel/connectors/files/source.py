@@ -30,7 +30,7 @@ class SourcePlan:
 
     `files`: the columns that files hold, typed as they are read, in their order. `partitions`: those of the
     folders. `result`: what is given. `dialect`: how the files were written, if a manifest
-    says so. `strict`: other columns in a file are an error.
+    says so. `strict`: other columns in a file are an error. `inferred`: the types are those of a sample.
     """
 
     files: pa.Schema
@@ -39,6 +39,7 @@ class SourcePlan:
     condition: Condition | None
     dialect: Dialect
     strict: bool
+    inferred: bool
 
     def as_written(self, options: FileReadOptions) -> FileReadOptions:
         """The options, and where the user said nothing, what a manifest says of the files."""
@@ -84,9 +85,14 @@ def find_files(options: FileReadOptions) -> list[SourceFile]:
 
 
 def plan_source(
-    form: Format, options: FileReadOptions, files: Sequence[SourceFile], given: pa.Schema | None
+    form: Format,
+    options: FileReadOptions,
+    files: Sequence[SourceFile],
+    given: pa.Schema | None,
+    *,
+    own: bool = False,
 ) -> SourcePlan:
-    """Find out the columns. Reads footers, or a sample of text.
+    """Find out the columns. Reads footers, or a sample of text. `own`: `given` is what an earlier call found.
 
     Raises:
         SourceError: unreadable, or nothing to tell the columns from. SchemaError, OptionError: see `where`.
@@ -109,8 +115,9 @@ def plan_source(
     if form.text:
         _check_text(form, result)
     condition = None if options.where is None else _condition(options.where, everything)
-    strict = form.name == "json" and not certain and given is None and options.columns is None
-    return SourcePlan(in_files, in_folders, result, condition, dialect, strict)
+    inferred = form.text and not certain and (given is None or own)
+    strict = form.name == "json" and inferred and options.columns is None
+    return SourcePlan(in_files, in_folders, result, condition, dialect, strict, inferred)
 
 
 def _condition(where: str, columns: pa.Schema) -> Condition:

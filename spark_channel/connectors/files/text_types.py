@@ -3,6 +3,7 @@
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.connectors.files.exact_types import SMALL_INT, merge_numbers
 from spark_channel.connectors.files.options import TextReadOptions, strptime_pattern
 
 __all__ = ["from_text", "merge_inferred", "needs_text", "plain_inferred"]
@@ -59,6 +60,8 @@ def _in_zone(times: pa.Array, kind: pa.DataType, options: TextReadOptions) -> pa
 def plain_inferred(kind: pa.DataType) -> pa.DataType:
     """An inferred type as a reader gives it: times in microseconds, what is only null as text."""
     types = pa.types
+    if kind == SMALL_INT:
+        return pa.int64()
     if types.is_timestamp(kind):
         return pa.timestamp("us", kind.tz)
     if types.is_struct(kind):
@@ -78,8 +81,8 @@ def merge_inferred(one: pa.DataType, other: pa.DataType) -> pa.DataType:
         return one
     if types.is_null(one):
         return other
-    if {one, other} == {pa.int64(), pa.float64()}:
-        return pa.float64()
+    if (number := merge_numbers(one, other)) is not None:
+        return number
     if types.is_struct(one) and types.is_struct(other):
         names = {one.field(i).name: one.field(i).type for i in range(one.num_fields)}
         for number in range(other.num_fields):

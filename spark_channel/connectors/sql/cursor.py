@@ -4,6 +4,7 @@ A row that is committed after rows with a higher value were read would be missed
 when it was the highest one at least `late_seconds` before: who took a lower one had that long to commit.
 """
 
+import logging
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,8 +27,12 @@ __all__ = [
     "token_of",
 ]
 
+_log = logging.getLogger(__name__)
+
 _NAME = "cursor"
 _ADVICE = "it is damaged, or of another source. Reset the tunnel, or begin with a new checkpoint directory"
+_TOLD_SECONDS = 1.0
+"""A wait that someone notices is told."""
 
 
 def token_of(value: Any) -> Token:
@@ -48,10 +53,13 @@ def cursor_of(token: Token, column: str) -> Any:
     return token[_NAME]
 
 
-def check_cursor_type(name: str, kind: pa.DataType | None, declared: str = "") -> None:
+def check_cursor_type(
+    name: str, kind: pa.DataType | None, declared: str = "", order: str | None = None
+) -> None:
     """Hold the column to be of a type whose values have one order, and no value beside it.
 
-    `kind` is None for what Arrow has no type for; `declared` is what its database calls it.
+    `kind` is None for what Arrow has no type for; `declared` is what its database calls it. `order` is option
+    `cursorOrder`: the order of texts is taken only when it is asked for.
 
     Raises:
         OptionError: another type.
@@ -61,12 +69,20 @@ def check_cursor_type(name: str, kind: pa.DataType | None, declared: str = "") -
         or pa.types.is_decimal(kind)
         or pa.types.is_date(kind)
         or pa.types.is_timestamp(kind)
-        or pa.types.is_string(kind)
+        or (pa.types.is_string(kind) and order == "text")
     ):
         return
+    if kind is not None and pa.types.is_string(kind):
+        raise OptionError(
+            f"option 'cursorColumn' names {name!r} of type {declared or kind}: texts are compared by the database's "
+            "collation, where '1000' comes before '999', so new rows with such values would never be read. Name a "
+            "column of numbers, dates or timestamps; or set cursorOrder=text if each new value comes after all "
+            "earlier ones in that order, as ULIDs, UUIDv7 and ISO times do",
+            option="cursorColumn", got=name,
+        )  # fmt: skip
     raise OptionError(
         f"option 'cursorColumn' names {name!r} of type {declared or kind}, whose values have no order that rows can be "
-        "read by; it takes a column of whole numbers, decimals, dates, timestamps or texts",
+        "read by; it takes a column of whole numbers, decimals, dates or timestamps",
         option="cursorColumn", got=name,
     )  # fmt: skip
 
@@ -148,6 +164,12 @@ class LateRows:
 
     def wait(self) -> None:
         """Wait until whatever is highest now is old enough."""
+        if self.seconds >= _TOLD_SECONDS:
+            _log.warning(
+                "waiting %g s for rows that other sessions commit after ones with a higher cursor value; where rows "
+                "are written by one session at a time, lateSeconds=0 waits for none",
+                self.seconds,
+            )
         self._clock.sleep(self.seconds)
 
     def __getstate__(self) -> Sequence[Any]:

@@ -143,6 +143,7 @@ class CursorFeed(ChangeFeed):
             )
         self.reader = reader
         self._wanted = options.cursor_column
+        self._order = options.cursor_order
         seconds = options.late_seconds
         self._late = LateRows(reader.dialect.late_seconds if seconds is None else seconds, clock)
         self._width = RowWidth(clock)
@@ -257,7 +258,7 @@ class CursorFeed(ChangeFeed):
         about = source.about(name)
         assert about is not None
         kind = cursor_type(source, name)
-        check_cursor_type(name, kind, about.declared if kind is None else "")
+        check_cursor_type(name, kind, about.declared if kind is None else "", order=self._order)
         if not look.is_never_null(name) and look.has_null(name):
             raise OptionError(
                 f"option 'cursorColumn' names {name!r}, which is NULL in at least one row of "

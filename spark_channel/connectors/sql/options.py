@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, field_validator
 
 from spark_channel.connectors.sql.file_url import FileUrl
 from spark_channel.errors import OptionError
@@ -18,6 +18,7 @@ from spark_channel.options import (
     Amount,
     ColumnList,
     CommitMode,
+    DiskPath,
     Options,
     ReadOptions,
     Secret,
@@ -26,6 +27,7 @@ from spark_channel.options import (
     WriteMode,
     WriteOptions,
 )
+from spark_channel.working_directory import absolute_url
 
 __all__ = [
     "Credentials",
@@ -123,7 +125,12 @@ class FileOptions(Options):
 
     file_url: ClassVar[FileUrl]
 
-    path: str | None = Field(None, description="the database file, instead of url")
+    path: DiskPath | None = Field(None, description="the database file, instead of url")
+
+    @field_validator("url", mode="before", check_fields=False)
+    @classmethod
+    def _absolute(cls, url: object) -> object:
+        return absolute_url(url, (cls.file_url.scheme,)) if isinstance(url, str) else url
 
     @property
     def file(self) -> Path:

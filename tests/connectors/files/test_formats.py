@@ -420,3 +420,19 @@ def test_json_nulls_can_be_written(tmp_path: Path) -> None:
     write("json", tmp_path / "short", table)
     (path,) = (tmp_path / "short").glob("part-*")
     assert path.read_text() == '{"a":1}\n{"b":"x"}\n'
+
+
+@pytest.mark.parametrize("form", NESTED)
+def test_a_null_struct_whose_field_is_never_null(form: str, tmp_path: Path) -> None:
+    """What Spark makes of `SELECT named_struct('b', named_struct('c', 2)) UNION ALL SELECT NULL`."""
+    inner = pa.struct([pa.field("c", pa.int32(), nullable=False)])
+    kind = pa.struct([pa.field("b", inner, nullable=True)])
+    rows = [{"b": {"c": 2}}, None, {"b": None}]
+    write(
+        form,
+        tmp_path / "out",
+        pa.table({"s": pa.array(rows, kind), "l": pa.array([rows] * 3, pa.list_(kind))}),
+    )
+    found = read(form, tmp_path / "out")
+    assert found.column("s").to_pylist() == rows
+    assert found.column("l").to_pylist() == [rows] * 3

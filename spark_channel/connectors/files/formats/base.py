@@ -59,6 +59,7 @@ class Wanted:
     `schema`: the columns to bring, typed as they should be (columnar formats bring their own types).
     `all`: every column of the source, in its order (text formats need it).
     `strict`: a field that `all` does not have is an error.
+    `inferred`: the types come from a sample, so a number that one would change is an error.
     """
 
     schema: pa.Schema
@@ -68,6 +69,7 @@ class Wanted:
     condition: Condition | None
     shown: str
     strict: bool = False
+    inferred: bool = False
 
 
 class Encoder(ABC):

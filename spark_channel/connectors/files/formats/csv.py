@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.csv as pacsv
 
+from spark_channel.connectors.files.exact_types import exact_type
 from spark_channel.connectors.files.formats.base import Encoder, Wanted
 from spark_channel.connectors.files.formats.csv_blocks import CsvBlocks
 from spark_channel.connectors.files.formats.csv_syntax import CsvSyntax
@@ -15,7 +16,7 @@ from spark_channel.connectors.files.lines import TextFile
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import CsvReadOptions, CsvWriteOptions
 from spark_channel.connectors.files.text_types import from_text
-from spark_channel.errors import SchemaError
+from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["CsvFormat"]
 
@@ -49,13 +50,15 @@ class CsvFormat(TextFormat):
                 break
         if names is None:
             return pa.schema([])
+        if len(names) == 1 and "sep" not in options.model_fields_set:
+            _refuse_other_separator(path, names[0], sample)
         if not options.infer_schema:
             return pa.schema([(name, pa.string()) for name in names])
         return _infer(sample, names, syntax, options)
 
     def _has_no_rows(self, head: bytes, options: CsvReadOptions) -> bool:
         syntax = CsvSyntax.of(options, multi_line=False)
-        names, rest = syntax.names(syntax.clean(head))
+        names, rest = syntax.names(syntax.clean(head), strict=False)
         return names is None or (syntax.header and not rest.strip())
 
     def _spans_lines(self, options: CsvReadOptions) -> bool:
@@ -93,21 +96,44 @@ class CsvFormat(TextFormat):
         return {name: getattr(options, name) for name in _DIALECT}
 
 
+def _refuse_other_separator(path: str, header: str, sample: bytes) -> None:
+    """Hold a file of one column not to be one of several with another separator.
+
+    Raises:
+        SourceError: names the separator that header and rows have as often as each other.
+    """
+    rows = [line for line in sample.splitlines()[:20] if line.strip()]
+    for separator in (";", "\t", "|"):
+        count = header.count(separator)
+        if count and rows and all(line.count(separator.encode()) == count for line in rows):
+            shown = "\\t" if separator == "\t" else separator
+            raise SourceError(
+                f"{path} has one column {header!r} when split at ',', and each row holds '{shown}' {count} times: set "
+                f"option sep='{shown}', or sep=',' if it is one column"
+            )
+
+
 def _infer(sample: bytes, names: list[str], syntax: CsvSyntax, options: CsvReadOptions) -> pa.Schema:
     if not sample.strip():
         return pa.schema([(name, pa.null()) for name in names])
-    patterns = [pacsv.ISO8601]
-    # A malformed row is the read's to report, with its place.
-    table = pacsv.read_csv(
-        pa.BufferReader(sample),
-        read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(sample) + 1),
-        parse_options=syntax.parse_options(invalid_row_handler=lambda _: "skip"),
-        convert_options=syntax.convert_options(timestamp_parsers=patterns, check_utf8=False),
-    )
+
+    def parsed(**more: Any) -> pa.Table:
+        # A malformed row is the read's to report, with its place.
+        return pacsv.read_csv(
+            pa.BufferReader(sample),
+            read_options=pacsv.ReadOptions(column_names=names, use_threads=False, block_size=len(sample) + 1),
+            parse_options=syntax.parse_options(invalid_row_handler=lambda _: "skip"),
+            convert_options=syntax.convert_options(check_utf8=False, **more),
+        )
+
+    table = parsed(timestamp_parsers=[pacsv.ISO8601])
+    texts = parsed(column_types=dict.fromkeys(names, pa.string()))
     fields = []
-    for field, column in zip(table.schema, table.columns, strict=True):
+    for field, column, text in zip(table.schema, table.columns, texts.columns, strict=True):
         kind = field.type
-        if pa.types.is_string(kind) and column.null_count < len(column):
+        if column.null_count < len(column):
+            kind = exact_type(text.drop_null().combine_chunks(), kind)
+        if kind == field.type and pa.types.is_string(kind) and column.null_count < len(column):
             kind = _by_pattern(column, options)
         fields.append(pa.field(field.name, kind))
     return pa.schema(fields)

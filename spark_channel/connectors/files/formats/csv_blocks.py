@@ -8,6 +8,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as pacsv
 
+from spark_channel.connectors.files.errors_at import not_text
+from spark_channel.connectors.files.exact_types import changed_by, is_number, may_hold_changed
 from spark_channel.connectors.files.formats.base import Wanted
 from spark_channel.connectors.files.formats.csv_syntax import CsvSyntax
 from spark_channel.connectors.files.lines import Block, TextFile
@@ -130,7 +132,28 @@ class CsvBlocks:
                 if text[name]:
                     column = from_text(column.combine_chunks(), wanted[name], self._options)
                 table = table.set_column(number, pa.field(name, wanted[name]), column)
+        if self._wanted.inferred and may_hold_changed(data):
+            self._refuse_changed(data, wanted)
         return table
+
+    def _refuse_changed(self, data: bytes, wanted: Mapping[str, pa.DataType]) -> None:
+        """Raises pa.ArrowInvalid for a number that its column's inferred type would change, such as 007."""
+        numbers = [name for name, kind in wanted.items() if is_number(kind) and name in self._names]
+        if not numbers:
+            return
+        texts = pacsv.read_csv(
+            pa.BufferReader(data),
+            read_options=pacsv.ReadOptions(
+                column_names=self._names, use_threads=False, block_size=len(data) + 1
+            ),
+            parse_options=self._syntax.parse_options(),
+            convert_options=self._syntax.convert_options(
+                column_types=dict.fromkeys(numbers, pa.string()), include_columns=numbers
+            ),
+        )
+        for name in numbers:
+            if pc.any(changed_by(texts.column(name).combine_chunks(), wanted[name])).as_py():
+                raise pa.ArrowInvalid(f"column {name!r} ({wanted[name]}) would change a number")
 
     def _trimmed(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         left, right = self._options.ignore_leading_white_space, self._options.ignore_trailing_white_space
@@ -204,10 +227,13 @@ class CsvBlocks:
             try:
                 self._parse(record, [field.name])
             except pa.ArrowInvalid:
+                try:
+                    record.decode("utf-8")
+                except UnicodeDecodeError as not_utf8:
+                    return f"column {field.name!r} {not_text(not_utf8)}"
                 value = values[self._names.index(field.name)]
                 return (
-                    f"column {field.name!r} ({field.type}) cannot hold {value!r}; give another type in a "
-                    "schema, "
+                    f"column {field.name!r} ({field.type}) cannot hold {value!r}; give another type in a schema, "
                     f"or set nullValue or mode=DROPMALFORMED. The row: {shown}"
                 )
         return f"{error}: {shown}"

@@ -142,10 +142,13 @@ class CsvSyntax:
 
         return quoted.sub(doubled, data)
 
-    def names(self, data: bytes) -> tuple[list[str] | None, bytes]:
+    def names(self, data: bytes, *, strict: bool = True) -> tuple[list[str] | None, bytes]:
         """The column names that cleaned data from a file's start gives, and the data after the header.
 
         None: only blank lines so far.
+
+        Raises:
+            UnicodeDecodeError: the names are no UTF-8, and `strict`.
         """
         rest = data
         for record in self.records(data):
@@ -157,6 +160,8 @@ class CsvSyntax:
         values = self.values(record)
         if not self.header:
             return [f"_c{number}" for number in range(len(values))], rest
+        if strict:
+            record.decode("utf-8")  # `values` would only replace what is none
         names = [value or f"_c{number}" for number, value in enumerate(values)]
         return names, rest[len(record) :]
 

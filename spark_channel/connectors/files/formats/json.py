@@ -6,14 +6,16 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.json as pajson
 
+from spark_channel.connectors.files.exact_types import SMALL_INT
 from spark_channel.connectors.files.formats.base import Encoder, Wanted
 from spark_channel.connectors.files.formats.json_blocks import JsonBlocks
-from spark_channel.connectors.files.formats.json_lines import infer_lines
+from spark_channel.connectors.files.formats.json_lines import LONG_NUMBER, infer_lines
 from spark_channel.connectors.files.formats.json_text import JsonEncoder
 from spark_channel.connectors.files.formats.text import TextFormat
 from spark_channel.connectors.files.lines import TextFile
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import JsonReadOptions, JsonWriteOptions
+from spark_channel.errors import SourceError
 
 __all__ = ["JsonFormat"]
 
@@ -36,13 +38,12 @@ class JsonFormat(TextFormat):
                 break
         if not sample.strip():
             return pa.schema([])
-        try:
-            schema = pajson.read_json(
-                pa.BufferReader(sample),
-                read_options=pajson.ReadOptions(use_threads=False, block_size=len(sample) + 1),
-            ).schema
-        except pa.ArrowInvalid:
-            schema = infer_lines(sample.splitlines())
+        if sample.lstrip().startswith(b"["):
+            raise SourceError(
+                f"{path} is one JSON array, and this reads JSON lines: one object in each line. Convert it, for one "
+                f"with jq -c '.[]' {path}; or read it with spark.read.json(path, multiLine=True), and throttle that"
+            )
+        schema = _infer(sample)
         fields = [pa.field(f.name, _as_written(f.type, options)) for f in schema]
         return pa.schema(fields)
 
@@ -74,6 +75,35 @@ class JsonFormat(TextFormat):
 
     def dialect(self, options: JsonWriteOptions) -> Dialect:
         return {"date_format": options.date_format, "timestamp_format": options.timestamp_format}
+
+
+def _infer(sample: bytes) -> pa.Schema:
+    """By Arrow's parser, which rounds long numbers: a sample that has some is looked at line by line."""
+    try:
+        found = pajson.read_json(
+            pa.BufferReader(sample),
+            read_options=pajson.ReadOptions(use_threads=False, block_size=len(sample) + 1),
+        ).schema
+    except pa.ArrowInvalid:
+        return infer_lines(sample.splitlines())
+    if not LONG_NUMBER.search(sample):
+        return pa.schema([field.with_type(_small(field.type)) for field in found])
+    exact = infer_lines(sample.splitlines())
+    times = {field.name: field.type for field in found if pa.types.is_timestamp(field.type)}
+    return pa.schema([field.with_type(times.get(field.name, field.type)) for field in exact])
+
+
+def _small(kind: pa.DataType) -> pa.DataType:
+    """Whole numbers of at most 15 digits, which a double holds, too."""
+    types = pa.types
+    if types.is_integer(kind):
+        return SMALL_INT
+    if types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct([field.with_type(_small(field.type)) for field in fields])
+    if types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_small(kind.value_type)))
+    return kind
 
 
 def _as_written(kind: pa.DataType, options: JsonReadOptions) -> pa.DataType:

@@ -5,21 +5,50 @@ import binascii
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, Self
 
 import pyarrow as pa
 
+from spark_channel.connectors.files.exact_types import keeps, number_type
 from spark_channel.connectors.files.formats.base import Wanted
 from spark_channel.connectors.files.options import JsonReadOptions
 from spark_channel.connectors.files.text_types import from_text, merge_inferred
 
-__all__ = ["LineError", "infer_lines", "parse_lines"]
+__all__ = ["LONG_NUMBER", "LineError", "infer_lines", "parse_lines", "rounded_numbers"]
+
+LONG_NUMBER = re.compile(
+    rb'(?:"([^"\\]*)"\s*:|[\[,])\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?|-?[0-9.]+[eE][+-]?[0-9]+)'
+)
+"""A number that a double may round, or a text that looks like one."""
 
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf, "-INF": -math.inf}
+
+
+class _Number(Decimal):
+    """A number, and how it is written."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Self:
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+def _whole(text: str) -> int | Decimal:
+    return _Number(text) if text == "-0" else int(text)
+
+
+def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
+    """Whether a number in a field of `doubles` or in a list is not given back by a double."""
+    return any(
+        (found.group(1) is None or found.group(1) in doubles) and not keeps(found.group(2).decode())
+        for found in LONG_NUMBER.finditer(data)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +63,10 @@ def parse_lines(
     lines: list[bytes], wanted: Wanted, options: JsonReadOptions
 ) -> Iterator[tuple[int, list[Any] | LineError]]:
     """(number of the line, its values in the order of the schema, or why not); blank lines are left out."""
-    converters = [(field.name, field.type, _converter(field.type, options)) for field in wanted.schema]
+    as_double = _kept_float if wanted.inferred else _float
+    converters = [
+        (field.name, field.type, _converter(field.type, options, as_double)) for field in wanted.schema
+    ]
     known = set(wanted.all.names)
     for number, line in enumerate(lines):
         text = line.strip()
@@ -43,7 +75,7 @@ def parse_lines(
         shown = text.decode("utf-8", "replace")
         shown = shown if len(shown) <= 200 else shown[:197] + "..."
         try:
-            row = json.loads(text, parse_float=Decimal)
+            row = json.loads(text, parse_float=_Number, parse_int=_whole)
         except (ValueError, RecursionError) as error:
             yield number, LineError(f"not JSON ({error}): {shown}", error)
             continue
@@ -61,7 +93,7 @@ def parse_lines(
             try:
                 values.append(None if value is None else convert(value))
             except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
-                got = json.dumps(value, default=str, ensure_ascii=False)
+                got = _written(value)
                 got = got if len(got) <= 80 else got[:77] + "..."
                 yield (
                     number,
@@ -80,7 +112,7 @@ def infer_lines(lines: Iterable[bytes]) -> pa.Schema:
     kinds: dict[str, pa.DataType] = {}
     for line in lines:
         try:
-            row = json.loads(line)
+            row = json.loads(line, parse_float=_Number, parse_int=_Number)
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
@@ -99,31 +131,37 @@ def _kind_of(value: Any) -> pa.DataType:
         return pa.list_(element)
     if isinstance(value, bool):
         return pa.bool_()
-    if isinstance(value, int):
-        return pa.int64() if -(2**63) <= value < 2**63 else pa.float64()
+    if isinstance(value, _Number):
+        return number_type(value.text)
     if isinstance(value, float):
         return pa.float64()
     return pa.null() if value is None else pa.string()
 
 
-def _converter(kind: pa.DataType, options: JsonReadOptions) -> Callable[[Any], Any]:
+def _converter(
+    kind: pa.DataType, options: JsonReadOptions, as_double: Callable[[Any], float]
+) -> Callable[[Any], Any]:
     types = pa.types
+
+    def inside(inner: pa.DataType) -> Callable[[Any], Any]:
+        return _converter(inner, options, as_double)
+
     if types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
-        inner = [(field.name, _optional(_converter(field.type, options))) for field in fields]
+        inner = [(field.name, _optional(inside(field.type))) for field in fields]
         return lambda value: {name: convert(_dict(value).get(name)) for name, convert in inner}
     if types.is_map(kind):
-        item, key = _optional(_converter(kind.item_type, options)), _converter(kind.key_type, options)
+        item, key = _optional(inside(kind.item_type)), inside(kind.key_type)
         return lambda value: [(key(name), item(found)) for name, found in _dict(value).items()]
     if types.is_list(kind) or types.is_large_list(kind):
-        element = _optional(_converter(kind.value_type, options))
+        element = _optional(inside(kind.value_type))
         return lambda value: [element(found) for found in _list(value)]
     if types.is_boolean(kind):
         return _boolean
     if types.is_integer(kind):
         return lambda value: pa.scalar(_integer(value), kind).as_py()
     if types.is_floating(kind):
-        return lambda value: pa.scalar(_float(value), kind).as_py()
+        return lambda value: pa.scalar(as_double(value), kind).as_py()
     if types.is_decimal(kind):
         return lambda value: pa.scalar(_decimal(value), kind).as_py()
     if types.is_binary(kind) or types.is_large_binary(kind):
@@ -202,6 +240,14 @@ def _float(value: Any) -> float:
     return float(value)
 
 
+def _kept_float(value: Any) -> float:
+    """Raises ValueError for a number that a double would round."""
+    made = _float(value)
+    if not isinstance(value, str) and math.isfinite(made) and Decimal(repr(made)) != value:
+        raise ValueError("a double does not hold it exactly; give another type in a schema")
+    return made
+
+
 def _decimal(value: Any) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, (int, Decimal, str)):
         raise TypeError("not a number")
@@ -222,4 +268,18 @@ def _binary(value: Any) -> bytes:
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, default=str, ensure_ascii=False)
+    return value if isinstance(value, str) else _written(value)
+
+
+def _written(value: Any) -> str:
+    """The JSON of a value, with its numbers as they are written."""
+    if isinstance(value, _Number):
+        return value.text
+    if isinstance(value, dict):
+        pairs = [
+            f"{json.dumps(name, ensure_ascii=False)}: {_written(inner)}" for name, inner in value.items()
+        ]
+        return "{" + ", ".join(pairs) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_written, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)

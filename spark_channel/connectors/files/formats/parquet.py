@@ -90,13 +90,14 @@ class _ParquetEncoder(Encoder):
     def __init__(self, sink: Any, schema: pa.Schema, options: ParquetWriteOptions) -> None:
         self._options = options
         self._schema = schema
+        self._in_file = pa.schema([field.with_type(_below_nullable(field.type)) for field in schema])
         self._held: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0
         # A file's size is known when a row group ends.
         self._most_bytes = min(options.row_group_bytes, options.max_bytes_per_file or options.row_group_bytes)
         codec = options.compression or options.default_codec
         self._writer = pq.ParquetWriter(
-            sink, schema, compression=codec, compression_level=options.compression_level, version="2.6"
+            sink, self._in_file, compression=codec, compression_level=options.compression_level, version="2.6"
         )
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -113,6 +114,8 @@ class _ParquetEncoder(Encoder):
     def _write_group(self) -> None:
         if self._rows:
             table = pa.Table.from_batches(self._held, self._schema)
+            if not self._in_file.equals(self._schema):
+                table = table.cast(self._in_file)
             self._writer.write_table(table, row_group_size=self._rows)
         self._held, self._rows, self._bytes = [], 0, 0
 
@@ -126,6 +129,23 @@ class _ParquetEncoder(Encoder):
             self._writer.close()
         except (OSError, ValueError, pa.ArrowException):
             self._writer.is_open = False  # or it would try again when it is collected
+
+
+def _below_nullable(kind: pa.DataType) -> pa.DataType:
+    """With every field of a struct nullable: Arrow's writer refuses a NULL struct whose field is not."""
+    if pa.types.is_struct(kind):
+        fields = [kind.field(i) for i in range(kind.num_fields)]
+        return pa.struct(
+            [
+                pa.field(field.name, _below_nullable(field.type), nullable=True, metadata=field.metadata)
+                for field in fields
+            ]
+        )
+    if pa.types.is_list(kind):
+        return pa.list_(kind.value_field.with_type(_below_nullable(kind.value_type)))
+    if pa.types.is_map(kind):
+        return pa.map_(kind.key_type, kind.item_field.with_type(_below_nullable(kind.item_type)))
+    return kind
 
 
 def _may_match(file: pq.ParquetFile, number: int, condition: Condition | None) -> bool:

@@ -68,7 +68,6 @@ class DuckdbWriteOptions(FileOptions, SqlWriteOptions):
     }
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    path: str | None = Field(None, description="the database file, instead of url; made when it is not there")
     lock_timeout: _LockTimeout = Field(60.0, description="seconds to wait while other processes use the file")
 
     def model_post_init(self, context: Any) -> None:

@@ -47,7 +47,6 @@ class SqliteWriteOptions(FileOptions, SqlWriteOptions):
     ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    path: str | None = Field(None, description="the database file, instead of url; made when it is not there")
     lock_timeout: _LockTimeout = Field(60.0, description="seconds to wait for a lock that others hold")
 
 

@@ -51,10 +51,10 @@ def _has_series() -> bool:
 def feed_of(
     path: Path, column: str = "id", *, clock: VirtualClock | None = None, **options: Any
 ) -> CursorFeed:
-    late = options.pop("late", None)
+    late, order = options.pop("late", None), options.pop("order", None)
     reader, _ = load_reader({"path": str(path), "dbtable": "orders", **options})
     assert isinstance(reader, SqliteReader)
-    return CursorFeed(reader, FeedOptions(cursor_column=column, late_seconds=late), clock=clock)
+    return CursorFeed(reader, FeedOptions(column, order, late), clock=clock)
 
 
 def ids(feed: ChangeFeed, after: Any, upto: Any) -> list[int]:
@@ -175,7 +175,8 @@ def test_large_ranges_are_read_in_several_splits(shop: Path) -> None:
     ("column", "change", "message"),
     [
         ("none", "", "names 'none', which table 'orders' does not have; it has id, item"),
-        ("item", "UPDATE orders SET item = NULL WHERE id = 7", "'item', which is NULL in at least one row"),
+        ("at", "UPDATE orders SET at = NULL WHERE id = 7", "'at', which is NULL in at least one row"),
+        ("item", "", "'item' of type string: texts are compared by .* '1000' comes before '999'"),
         ("done", "", "'done' of type bool, whose values have no order"),
         ("price", "", "'price' of type double, whose values have no order"),
     ],
@@ -185,6 +186,15 @@ def test_a_column_that_is_no_cursor_is_refused(shop: Path, column: str, change: 
         run(shop, change)
     with pytest.raises(OptionError, match=message):
         feed_of(shop, column)
+
+
+def test_a_text_is_a_cursor_when_its_order_is_asked_for(shop: Path) -> None:
+    run(shop, "CREATE TABLE codes (code TEXT NOT NULL)")
+    run(shop, "INSERT INTO codes VALUES ('01J8A'), ('01J8B')")
+    reader, _ = load_reader({"path": str(shop), "dbtable": "codes"})
+    feed = reader.feed(FeedOptions("code", cursor_order="text", late_seconds=0))
+    (start,) = feed.earliest()
+    assert feed.latest(start, FeedLimit()) == {"cursor": "01J8B"}
 
 
 def test_a_stream_of_a_table_needs_a_cursor(shop: Path) -> None:

@@ -1,0 +1,118 @@
+"""Where a relative path begins: the working directory of Spark's driver, in whichever process the option is read.
+
+A Python worker of Spark may run in a separate folder that Spark deletes. So the Spark side says where the
+driver runs (`relative_to`), options become absolute when they are parsed, and travel so. Without Spark it is
+this process's own working directory.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import unquote
+
+__all__ = ["WorkingDirectory", "absolute_path", "absolute_url", "relative_to", "shorten"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_LOCAL = ("", "file")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkingDirectory:
+    """`path`: None where it cannot be told. `default_fs`: `fs.defaultFS`, which Spark's formats resolve against."""
+
+    path: str | None
+    default_fs: str = ""
+
+
+_current: ContextVar[WorkingDirectory | None] = ContextVar("spark_channel_working_directory", default=None)
+
+
+@contextmanager
+def relative_to(directory: WorkingDirectory) -> Iterator[None]:
+    """Relative paths that are parsed in this block begin there."""
+    before = _current.set(directory)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+def absolute_path(text: str, *, uri: bool = True) -> str:
+    """`text` as an absolute path. A uri of another filesystem stays, and so does what cannot be a path.
+
+    `uri`: the option also takes uris, and its relative paths mean what they mean to Spark's formats.
+
+    Raises:
+        ValueError: it is relative and where it begins cannot be told: what to give instead.
+    """
+    if not text.strip() or text.startswith((":", "/")) or "\0" in text:
+        return text
+    if uri and _SCHEME.match(text):
+        scheme, rest = text.split(":", 1)
+        if scheme.lower() == "file":
+            path = unquote(re.sub(r"^//[^/]*", "", rest))
+            return text if path.startswith("/") or not path else _joined(path, text, Path("/"))
+        if rest.startswith("//") or not _exists(text):
+            return text  # a colon is legal in a file's name: noon:30.csv
+    elif uri:
+        _refuse_other_default(text)
+    return _joined(text, text, Path("/"))
+
+
+def absolute_url(url: str, schemes: tuple[str, ...]) -> str:
+    """`sqlite:a/b.db` as `sqlite:/work/a/b.db`: the url of a database that is one local file."""
+    names = "|".join(schemes)
+    match = re.match(rf"\s*((?:jdbc:)?(?:{names}):(?:file:)?+)(?=[^/:?;\s])(?!md:)", url, re.IGNORECASE)
+    if match is None:
+        return url
+    rest = url[match.end() :]
+    return match.group(1) + _joined(rest, rest, Path("/"))
+
+
+def shorten(path: str) -> str:
+    """`path` relative to where relative paths begin, if it is there: as people typed it."""
+    base = _base()
+    if base is None or base.path is None:
+        return path
+    start = base.path.rstrip("/") + "/"
+    return path[len(start) :] if path.startswith(start) and len(path) > len(start) else path
+
+
+def _base() -> WorkingDirectory | None:
+    found = _current.get()
+    if found is not None:
+        return found
+    try:
+        return WorkingDirectory(str(Path.cwd()))
+    except OSError:  # it was deleted
+        return None
+
+
+def _exists(text: str) -> bool:
+    base = _base()
+    return base is not None and base.path is not None and Path(base.path, text).exists()
+
+
+def _joined(path: str, given: str, root: Path) -> str:
+    base = _base()
+    if base is None or base.path is None:
+        raise ValueError(
+            f"an absolute path such as {root / 'data' / given}: this is relative, and the working directory of "
+            "the driver cannot be told here"
+        )
+    return str(Path(base.path, path))
+
+
+def _refuse_other_default(text: str) -> None:
+    base = _base()
+    if base is None or base.default_fs.split(":", 1)[0].lower() in _LOCAL:
+        return
+    there = f"{base.default_fs.rstrip('/')}/<folder>/{text}"
+    here = f"{base.path or '/<folder>'}/{text}"
+    raise ValueError(
+        f"an absolute path or uri here: fs.defaultFS is {base.default_fs}, so a relative path may mean {there} or, "
+        f"on the disk of the driver, {here}"
+    )

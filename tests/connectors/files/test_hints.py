@@ -1,0 +1,55 @@
+"""What a wrong guess about a file is answered with: the option to set."""
+
+from pathlib import Path
+
+import pytest
+
+from spark_channel.connectors import load_reader, load_writer
+from spark_channel.errors import OptionError, SourceError
+from tests.connectors.files.helpers import read
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [("a.csv", "name,x\nJosé,1\n"), ("a.csv", "näme,x\nJose,1\n"), ("a.json", '{"name": "José"}\n')],
+)
+def test_another_encoding_is_named(tmp_path: Path, name: str, text: str) -> None:
+    """A name of a column was read as n\ufffdme, and a text of JSON as it was, without a word."""
+    (tmp_path / name).write_bytes(text.encode("latin-1"))
+    with pytest.raises(
+        SourceError, match=r"is not UTF-8: it holds byte 0xe.; name its encoding with option 'encoding'"
+    ):
+        read(name.partition(".")[2], tmp_path / name)
+    assert "Jos" in str(read(name.partition(".")[2], tmp_path / name, encoding="latin-1").to_pydict())
+
+
+@pytest.mark.parametrize(("separator", "shown"), [(";", ";"), ("\t", r"\\t"), ("|", r"\|")])
+def test_another_separator_is_named(tmp_path: Path, separator: str, shown: str) -> None:
+    (tmp_path / "a.csv").write_text(separator.join(["id", "name"]) + "\n" + separator.join(["1", "x"]) + "\n")
+    with pytest.raises(SourceError, match=rf"set option sep='{shown}', or sep=','"):
+        read("csv", tmp_path / "a.csv")
+    assert read("csv", tmp_path / "a.csv", sep=",").num_columns == 1
+    assert read("csv", tmp_path / "a.csv", sep=separator).column_names == ["id", "name"]
+
+
+def test_one_column_with_a_semicolon_here_and_there_is_one_column(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("note; all\nplain\na; b\n")
+    assert read("csv", tmp_path / "a.csv").num_rows == 2
+
+
+@pytest.mark.parametrize("text", ['[{"a": 1}]', '[\n  {"a": 1},\n  {"a": 2}\n]\n', " [\n]"])
+def test_a_json_array_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(SourceError, match=r"is one JSON array, and this reads JSON lines.*jq -c"):
+        read("json", tmp_path / "a.json")
+
+
+def test_the_other_half_is_named() -> None:
+    with pytest.raises(
+        OptionError, match=r"unknown option 'writer' of connector 'csv'; did you mean 'reader'\?"
+    ):
+        load_reader({"path": "a.csv", "writer": "csv"})
+    with pytest.raises(
+        OptionError, match=r"unknown option 'reader' of connector 'csv'; did you mean 'writer'\?"
+    ):
+        load_writer({"path": "a.csv", "reader": "csv"})

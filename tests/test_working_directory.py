@@ -1,0 +1,116 @@
+"""Relative paths become absolute once, where the driver runs."""
+
+import pickle
+from pathlib import Path
+
+import pytest
+
+from spark_channel.connectors import load_reader, load_writer
+from spark_channel.connectors.describe import describe
+from spark_channel.errors import OptionError
+from spark_channel.spark.driver import working_directory
+from spark_channel.tunnel.options import TunnelOptions
+from spark_channel.working_directory import WorkingDirectory, absolute_path, absolute_url, relative_to
+
+DRIVER = WorkingDirectory("/srv/job")
+
+
+@pytest.mark.parametrize(
+    ("given", "path"),
+    [
+        ("out", "/srv/job/out"),
+        ("./out/x.parquet", "/srv/job/out/x.parquet"),
+        ("../out", "/srv/job/../out"),
+        ("/data/out", "/data/out"),
+        ("s3://bucket/out", "s3://bucket/out"),
+        ("file:out%20of/x", "/srv/job/out of/x"),
+        ("file:///data/x", "file:///data/x"),
+        ("year=2020/*.csv", "/srv/job/year=2020/*.csv"),
+    ],
+)
+def test_a_path_begins_where_the_driver_runs(given: str, path: str) -> None:
+    with relative_to(DRIVER):
+        assert absolute_path(given) == path
+
+
+@pytest.mark.parametrize(
+    ("given", "url"),
+    [
+        ("sqlite:a/b.db", "sqlite:/srv/job/a/b.db"),
+        ("jdbc:sqlite:b.db", "jdbc:sqlite:/srv/job/b.db"),
+        ("jdbc:sqlite:file:b.db", "jdbc:sqlite:file:/srv/job/b.db"),
+        ("jdbc:sqlite:file:/b.db", "jdbc:sqlite:file:/b.db"),
+        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
+        ("sqlite::memory:", "sqlite::memory:"),
+    ],
+)
+def test_so_does_the_url_of_a_file(given: str, url: str) -> None:
+    with relative_to(DRIVER):
+        assert absolute_url(given, ("sqlite",)) == url
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"path": "out.db", "dbtable": "t"},
+        {"url": "sqlite:out.db", "dbtable": "t"},
+        {"path": "out.duckdb", "dbtable": "t"},
+        {"url": "duckdb:out.duckdb", "dbtable": "t"},
+        {"writer": "parquet", "path": "out", "dirtyRowsPath": "bad"},
+    ],
+)
+def test_what_travels_to_executors_is_absolute(
+    options: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with relative_to(DRIVER):
+        writer, _ = load_writer(options)
+        assert (
+            describe(writer.options)
+            .split("#")[0]
+            .removeprefix("sqlite:")
+            .removeprefix("duckdb:")
+            .startswith("out")
+        ), "people see what they typed"
+    monkeypatch.chdir(tmp_path)
+    there = pickle.loads(pickle.dumps(writer))
+    shown = str(there.options.model_dump(exclude_none=True))
+    assert "/srv/job/out" in shown
+    if "dirtyRowsPath" in options:
+        assert there.options.dirty_rows_path == "/srv/job/bad"
+
+
+def test_every_path_of_a_list_and_the_store_of_tunnels_too() -> None:
+    with relative_to(DRIVER):
+        reader, _ = load_reader({"reader": "csv", "paths": '["a.csv", "/b.csv"]', "basePath": "."})
+        assert reader.options.paths == ("/srv/job/a.csv", "/b.csv")
+        for given, store in {
+            "t.db": "/srv/job/t.db",
+            "sqlite:t.db": "sqlite:/srv/job/t.db",
+            "postgresql://u@h/d": "postgresql://u@h/d",
+        }.items():
+            assert TunnelOptions.parse({"tunnelStore": given})[0].store == store
+
+
+def test_where_the_start_is_not_known_the_absolute_form_is_asked_for() -> None:
+    with relative_to(WorkingDirectory(None)):
+        assert absolute_path("/data/x") == "/data/x"
+        with pytest.raises(
+            OptionError, match=r"'path' got 'out'; it takes an absolute path such as /data/out"
+        ):
+            load_writer({"writer": "parquet", "path": "out"})
+
+
+def test_another_default_filesystem_is_not_guessed_at() -> None:
+    with relative_to(WorkingDirectory("/srv/job", "hdfs://nn:8020")):
+        with pytest.raises(OptionError, match=r"hdfs://nn:8020/<folder>/out or.*/srv/job/out"):
+            load_writer({"writer": "parquet", "path": "out"})
+        writer, _ = load_writer({"path": "out.db", "dbtable": "t"})
+        assert writer.options.path == "/srv/job/out.db", "a database file is always on a disk"
+
+
+def test_the_hadoop_configuration_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "core-site.xml").write_text(
+        "<configuration><property><name>fs.defaultFS</name><value>s3a://lake</value></property></configuration>"
+    )
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    assert working_directory() == WorkingDirectory(str(Path.cwd()), "s3a://lake")
