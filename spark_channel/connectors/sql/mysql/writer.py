@@ -4,7 +4,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 import stamina
@@ -143,7 +142,7 @@ class MysqlWriter(SqlWriter):
         return plan
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return open_task(self.options, plan, task, attempt, partial(self.beat, plan))
+        return open_task(self, self.options, plan, task, attempt)
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
