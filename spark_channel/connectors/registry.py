@@ -110,7 +110,7 @@ _BUILT_IN = (
     Connector(
         "mysql", "spark_channel.connectors.sql.mysql:MysqlReader",
         "spark_channel.connectors.sql.mysql:MysqlWriter",
-        schemes=("mysql", "mariadb"), about="MySQL and MariaDB", needs=("pymysql", "numpy"),
+        schemes=("mysql", "mariadb"), about="MySQL and MariaDB", needs=("pymysql", "numpy", "stamina"),
     ),
     Connector(
         "adbc", "spark_channel.connectors.sql.adbc:AdbcReader",
