@@ -128,13 +128,15 @@ class MysqlWriter(SqlWriter):
     @contextmanager
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         with self._alone(session, plan, create=True):
+            if self._pre_sql_commits and self.claims(session, plan.place).fence(plan.claim).state == "open":
+                self.script(session, self.options.pre_sql, "preSql")
             yield
 
     def make_ready(
         self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         target = _target_of(plan)
-        if first:
+        if first and not self._pre_sql_commits:
             self.script(session, self.options.pre_sql, "preSql")
         check_table(session, target)
         if first and plan.overwrite:
@@ -194,6 +196,15 @@ class MysqlWriter(SqlWriter):
             if made:
                 drop_if_empty(session, target)
             raise
+
+    @property
+    def _pre_sql_commits(self) -> bool:
+        """It holds DDL, which would commit the transaction in which the table is made ready, half done."""
+        try:
+            split_script(self.options.pre_sql, "preSql", "mysql", COMMITTING_WORDS)
+        except OptionError:
+            return True
+        return False
 
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
