@@ -179,6 +179,17 @@ class Claims:
             return None
         return Unfinished(found.owner, self.plans.find(identity.key), tuple(receipts), found.epoch)
 
+    def peek(self, held: Held) -> Claim:
+        """The claim, while it is this run's: without a lock, so that it saves an overtaken run work, and no more.
+
+        Raises:
+            SupersededError: as `fence`.
+        """
+        found = self._read(held.identity)
+        commit.check(found, held)
+        assert found is not None
+        return found
+
     def fence(self, held: Held, *, exclusive: bool = False) -> Claim:
         """Lock the claim until the transaction ends, and hold it to be this run's.
 
@@ -321,7 +332,7 @@ class Claims:
         )
 
     def show_life(self, held: Held, found: Claim) -> None:
-        """`beat`, if the last one, in the claim as `fence` found it, is an hour old: no attempt may last so long."""
+        """`beat`, if the last one, in the claim as `peek` found it, is an hour old: no attempt may last so long."""
         if commit.beat_is_due(found, _now()):
             self.beat(held)
 
@@ -339,6 +350,9 @@ class Claims:
             verdict = commit.judge(claim, now)
             if verdict != "dead":
                 kept.append(prefix)
+            elif claim.identity.kind == "job" and claim.state == "open":
+                # No run can continue it; a task of it that is still there after all is fenced off.
+                self._run(f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,))  # noqa: S608
             if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
                 self._run(
                     f"UPDATE {self._dialect.table(CLAIMS)} SET doubted_at = ? WHERE claim = ?",  # noqa: S608

@@ -2,24 +2,26 @@
 
 from dataclasses import dataclass
 
-from spark_channel.connectors.contracts import WritePlan
+from spark_channel.connectors.sql.writer import SqlPlan
 
 __all__ = ["AdbcPlan"]
 
 
 @dataclass(frozen=True)
-class AdbcPlan(WritePlan):
-    """`names` are the table's for each of the rows' columns; `staging` begins the names of the staging tables.
+class AdbcPlan(SqlPlan):
+    """`names` are the table's for each of the rows' columns.
 
     `key` tells rows apart when they are merged; of a change feed, the column `_op` is among `names`.
     """
 
-    table_schema: str | None = None
-    table: str = ""
     names: tuple[str, ...] = ()
     key: tuple[str, ...] = ()
-    staging: str = ""
 
     @property
-    def label(self) -> str:
-        return self.table if self.table_schema is None else f"{self.table_schema}.{self.table}"
+    def table_schema(self) -> str | None:
+        """None = the database has no schemas, or the driver does not tell."""
+        return self.place.schema or None
+
+    @property
+    def table(self) -> str:
+        return self.place.name

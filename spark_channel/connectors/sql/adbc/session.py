@@ -14,10 +14,52 @@ from spark_channel.connectors.sql.adbc.options import DriverOptions
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.errors import ChannelError, OptionError
 
-__all__ = ["FAILURES", "Session", "driver_path"]
+__all__ = ["FAILURES", "Session", "driver_path", "is_conflict", "is_lost"]
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
 """What drivers raise, while they connect and while a result is being read."""
+
+
+_BUSY = frozenset({"40001", "40P01", "55P03"})
+_LOST = frozenset({"57P01", "57P02", "57P03"})
+_THERE = frozenset({"23505", "42P07", "42710"})
+_BUSY_TEXTS = ("database is locked", "database table is locked", "Conflict", "conflict")
+_THERE_TEXTS = ("already exists", "UNIQUE constraint failed", "uplicate key")
+_LOST_TEXTS = (
+    "server closed the connection", "no connection to the server", "connection to server was lost",
+    "terminating connection", "could not receive data", "could not send data", "Connection reset",
+)  # fmt: skip
+
+
+class _RefusedError(Exception):
+    """What the driver said, as codes: its text may hold what it was given."""
+
+    def __init__(self, sqlstate: str | None) -> None:
+        super().__init__(sqlstate or "no SQLSTATE")
+        self.sqlstate = sqlstate or ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        return cls(getattr(error, "sqlstate", None))
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether another transaction was first, or is in the way: a duplicate, a deadlock, a lock."""
+    state, text = _told(error)
+    if state:
+        return state in _BUSY or state in _THERE
+    return any(words in text for words in (*_BUSY_TEXTS, *_THERE_TEXTS))
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the connection is lost: a new one may succeed."""
+    state, text = _told(error)
+    return state in _LOST or state.startswith("08") or any(words in text for words in _LOST_TEXTS)
+
+
+def _told(error: BaseException) -> tuple[str, str]:
+    refusal = error.__cause__
+    return (refusal.sqlstate, str(error)) if isinstance(refusal, _RefusedError) else ("", "")
 
 
 def driver_path(name: str) -> str:
@@ -41,6 +83,11 @@ def driver_path(name: str) -> str:
     return str(package._driver_path())  # noqa: SLF001 - how the packages' own dbapi modules find it
 
 
+def _waits(dialect: str) -> list[str]:
+    """SQLite's driver does not wait for another transaction by itself."""
+    return ["PRAGMA busy_timeout = 60000"] if dialect == "sqlite" else []
+
+
 class Session:
     """Used by one thread. `failure` is the class of what it raises for anything that the database refuses."""
 
@@ -58,16 +105,17 @@ class Session:
                 db_kwargs=options.database(),
             )
         except FAILURES as error:
-            raise self.explain(error) from None
+            raise self.explain(error) from _RefusedError.of(error)
         try:
-            if statements := session_script(options, options.sql_dialect()):
-                self._run_first(statements)
+            self._run_first([*_waits(options.sql_dialect()), *session_script(options, options.sql_dialect())])
         except BaseException:
             self.close()
             raise
 
     def _run_first(self, statements: Sequence[str]) -> None:
         """Outside transactions: some settings are taken only there, and all must outlive a rollback."""
+        if not statements:
+            return
         connection = self._connection.adbc_connection
         try:
             connection.set_autocommit(True)
@@ -75,7 +123,7 @@ class Session:
                 self.rows(statement)
             connection.set_autocommit(False)
         except FAILURES as error:
-            raise self.explain(error) from None
+            raise self.explain(error) from _RefusedError.of(error)
 
     def __enter__(self) -> Self:
         return self
@@ -98,13 +146,13 @@ class Session:
         try:
             self._connection.commit()
         except FAILURES as error:
-            raise self.explain(error) from None
+            raise self.explain(error) from _RefusedError.of(error)
 
     def rollback(self) -> None:
         try:
             self._connection.rollback()
         except FAILURES as error:
-            raise self.explain(error) from None
+            raise self.explain(error) from _RefusedError.of(error)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a small result; [] for a statement without one."""
@@ -113,7 +161,7 @@ class Session:
                 cursor.execute(sql, tuple(parameters) or None)
                 return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []
         except FAILURES as error:
-            raise self.explain(error) from None
+            raise self.explain(error) from _RefusedError.of(error)
 
     def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """The first column of the first row; None when there is none."""
@@ -135,7 +183,7 @@ class Session:
             ):
                 found = None
             else:
-                raise self.explain(error) from None
+                raise self.explain(error) from _RefusedError.of(error)
         self.rollback()
         return found
 
@@ -151,7 +199,7 @@ class Session:
                 table_name_filter=beginning + "%",
             ).read_all()
         except FAILURES as error:
-            raise self.explain(error) from None
+            raise self.explain(error) from _RefusedError.of(error)
         names = set()
         for catalog in found.to_pylist():
             for each in catalog["catalog_db_schemas"] or ():
@@ -170,7 +218,7 @@ class Session:
             with closing(self._connection.cursor()) as cursor:
                 cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema)
         except FAILURES as error:
-            raise self.explain(error) from None
+            raise self.explain(error) from _RefusedError.of(error)
 
     def explain(self, error: BaseException) -> ChannelError:
         """`error` of the driver as what a user is told, without anything that the driver was given."""

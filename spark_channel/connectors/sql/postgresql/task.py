@@ -199,7 +199,7 @@ class StagedTaskWriter(_PostgresTaskWriter):
         assert self._session is not None
         try:
             claims = self._claims(self._session)
-            claims.show_life(self._plan.claim, claims.fence(self._plan.claim))
+            claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
             if (
                 self._session.value(f"SELECT to_regclass({literal(self._stage).sql('postgres')})::text")
                 is None
@@ -265,7 +265,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
         self._done = claims.task(self._plan.claim, self._task)
         if self._done is not None:
             return
-        claims.fence(self._plan.claim)  # before the rows, for nothing but to save them the way
+        claims.peek(self._plan.claim)
         session.begin()
         if self._through_rows:
             apply = self._options.write_mode == "apply"
@@ -335,7 +335,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
             self._done = claims.task(self._plan.claim, self._task)
             if self._done is not None:
                 return
-            claims.fence(self._plan.claim)
+            claims.peek(self._plan.claim)
         if is_gone(error):
             raise TargetError(
                 f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
