@@ -24,7 +24,7 @@ from spark_channel.connectors.sql.mysql.publish import (
     transaction,
 )
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of, quoted
-from spark_channel.connectors.sql.mysql.staging import create_stage, drop_table, new_stage, table_in
+from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables, new_stage, table_in
 from spark_channel.connectors.sql.mysql.target import MysqlPlan
 from spark_channel.connectors.sql.mysql.write_session import (
     DUPLICATE,
@@ -174,7 +174,7 @@ class StagedWriter(_Attempt):
             try:
                 if self._session is None:
                     self._session = self._open()
-                drop_table(self._session, self._sql(table))
+                drop_tables(self._session, [self._sql(table)])
             except (ChannelError, LostConnectionError):
                 pass  # the server is away: the job's end removes the table
         super().rollback()

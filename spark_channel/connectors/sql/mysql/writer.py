@@ -23,7 +23,7 @@ from spark_channel.connectors.sql.mysql.publish import (
     transaction,
 )
 from spark_channel.connectors.sql.mysql.session import LostConnectionError
-from spark_channel.connectors.sql.mysql.staging import drop_table, stage_names, table_in
+from spark_channel.connectors.sql.mysql.staging import drop_tables, stage_names, table_in
 from spark_channel.connectors.sql.mysql.tables import Table, find_table, readings
 from spark_channel.connectors.sql.mysql.target import MysqlPlan, Target, new_target, old_target
 from spark_channel.connectors.sql.mysql.task import open_task
@@ -176,9 +176,16 @@ class MysqlWriter(SqlWriter):
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
         return stage_names(session, place.schema, beginning)
 
+    def drop_staging(self, session: Any, plan: SqlPlan) -> None:
+        if names := self.stages(session, plan.place, plan.stage):
+            self._drop(session, plan.place, names)
+
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
-        if not drop_table(session, table_in(place.schema, name)):
-            _log.warning("staging %s stays until a later job removes it: a transaction still uses it", name)
+        self._drop(session, place, [name])
+
+    def _drop(self, session: WriteSession, place: Place, names: Sequence[str]) -> None:
+        for table in drop_tables(session, [table_in(place.schema, name) for name in names]):
+            _log.warning("staging %s stays until a later job removes it: a transaction still uses it", table)
 
     @contextmanager
     def _alone(self, session: WriteSession, plan: SqlPlan, *, create: bool) -> Iterator[None]:

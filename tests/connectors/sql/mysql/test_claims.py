@@ -314,7 +314,7 @@ def test_staging_that_is_in_use_is_left_for_the_next_job(
         with caplog.at_level(logging.WARNING), soon():
             second, replan = ready(heap, "job")
         assert heap.staged() == [stage]
-        assert f"staging {stage} stays until a later job removes it" in caplog.text
+        assert f".`{stage}` stays until a later job removes it" in caplog.text
     finish(second, replan)
     heap.write(ROWS.slice(0, 1))
     assert counted(heap) == (1001, 1000)
@@ -544,7 +544,7 @@ def test_servers_that_are_set_up_otherwise(odd_server: MariadbServer) -> None:
         return
     shop.sql("CREATE TABLE t (id BIGINT PRIMARY KEY, name VARCHAR(50))")
     for commit in ("job", "task"):
-        shop.write(ROWS.slice(0, 500), ROWS.slice(500), commit=commit, overwrite=True)  # type: ignore[arg-type]
+        shop.write(ROWS.slice(0, 500), ROWS.slice(500), commit=commit, overwrite=True)
         assert counted(shop) == (1000, 1000)
     first, plan = ready(shop, "task", overwrite=True)
     second, replan = ready(shop, "task", overwrite=True)
