@@ -206,7 +206,7 @@ class MysqlWriter(SqlWriter):
 
     @property
     def _pre_sql_commits(self) -> bool:
-        """It holds DDL, which would commit the transaction in which the table is made ready, half done."""
+        """It holds DDL, which would commit the transaction that makes the table ready before it is complete."""
         try:
             split_script(self.options.pre_sql, "preSql", "mysql", COMMITTING_WORDS)
         except OptionError:
