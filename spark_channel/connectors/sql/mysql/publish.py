@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of, quoted
-from spark_channel.connectors.sql.mysql.staging import create_stage, drop_table
+from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables
 from spark_channel.connectors.sql.mysql.tables import table_named
 from spark_channel.connectors.sql.mysql.target import Target, declared_columns
 from spark_channel.connectors.sql.mysql.write_session import TABLE_EXISTS, WriteSession
@@ -116,7 +116,7 @@ def drop_if_empty(session: WriteSession, target: Target) -> None:
         session.rows(f"LOCK TABLES {target.sql} WRITE")
         try:
             if not session.rows(f"SELECT 1 FROM {target.sql} LIMIT 1"):  # noqa: S608 - a quoted name
-                drop_table(session, target.sql)
+                drop_tables(session, [target.sql])
         finally:
             session.rows("UNLOCK TABLES")
     except ChannelError as error:

@@ -1,6 +1,7 @@
 """Tables without keys beside the target, in which rows are kept until they are published."""
 
 import secrets
+from collections.abc import Sequence
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.sql.merge import PLACE
@@ -9,7 +10,7 @@ from spark_channel.connectors.sql.mysql.target import MysqlPlan, WriteColumn
 from spark_channel.connectors.sql.mysql.write_session import WriteSession
 from spark_channel.errors import TargetError
 
-__all__ = ["create_stage", "drop_table", "new_stage", "stage_names", "table_in"]
+__all__ = ["create_stage", "drop_tables", "new_stage", "stage_names", "table_in"]
 
 _DROP_SECONDS = 2
 """How long a drop waits for those who use the table."""
@@ -53,15 +54,18 @@ def stage_names(session: WriteSession, database: str, beginning: str) -> list[st
     return [str(name) for (name,) in rows]
 
 
-def drop_table(session: WriteSession, table: str) -> bool:
-    """Drop `table` (SQL). False: a transaction uses it, so that it stays for now."""
+def drop_tables(session: WriteSession, tables: Sequence[str]) -> list[str]:
+    """Drop `tables` (SQL). Returns those that a transaction uses, so that they stay for now."""
+    left = []
     session.rows(f"SET SESSION lock_wait_timeout = {_DROP_SECONDS}")
     try:
-        session.rows(f"DROP TABLE IF EXISTS {table}")
-    except TargetError as error:
-        if code_of(error) != _LOCK_TIMEOUT:
-            raise
-        return False
+        for table in tables:
+            try:
+                session.rows(f"DROP TABLE IF EXISTS {table}")
+            except TargetError as error:
+                if code_of(error) != _LOCK_TIMEOUT:
+                    raise
+                left.append(table)
     finally:
         session.rows("SET SESSION lock_wait_timeout = DEFAULT")
-    return True
+    return left

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -22,7 +23,7 @@ from spark_channel.connectors.sql.mysql.publish import (
     transaction,
 )
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of, quoted
-from spark_channel.connectors.sql.mysql.staging import create_stage, drop_table, new_stage, table_in
+from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables, new_stage, table_in
 from spark_channel.connectors.sql.mysql.target import MysqlPlan
 from spark_channel.connectors.sql.mysql.write_session import (
     DUPLICATE,
@@ -31,6 +32,7 @@ from spark_channel.connectors.sql.mysql.write_session import (
     WriteSession,
     was_rolled_back,
 )
+from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
@@ -51,21 +53,16 @@ _DATA_ERRORS = frozenset({
 
 
 class _Attempt(TaskWriter):
-    """What both commit modes share: counts, the buffer, and how a refusal is told. `beat` shows that the run lives."""
+    """What both commit modes share: counts, the buffer, and how a refusal is told."""
 
     def __init__(
-        self,
-        options: MysqlWriteOptions,
-        plan: MysqlPlan,
-        task: int,
-        attempt: int,
-        beat: Callable[[], None],
+        self, writer: SqlWriter, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int
     ) -> None:
+        self._writer = writer
         self._options = options
         self._plan = plan
         self._task = task
         self._attempt = attempt
-        self._beat = beat
         self._buffer = Gathered(options.batch_size, _BUFFER_SECONDS)
         self._tally = Tally(task, attempt)
         self._session: WriteSession | None = None
@@ -127,7 +124,7 @@ class _Attempt(TaskWriter):
         raise BatchRefusedError("rows are judged one by one with commit=task alone")
 
     def _show_life(self) -> None:
-        self._sign = SignOfLife(self._beat)
+        self._sign = SignOfLife(partial(self._writer.beat, self._plan))
 
     def _end_life(self) -> None:
         if self._sign is not None:
@@ -150,14 +147,9 @@ class StagedWriter(_Attempt):
     """
 
     def __init__(
-        self,
-        options: MysqlWriteOptions,
-        plan: MysqlPlan,
-        task: int,
-        attempt: int,
-        beat: Callable[[], None],
+        self, writer: SqlWriter, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int
     ) -> None:
-        super().__init__(options, plan, task, attempt, beat)
+        super().__init__(writer, options, plan, task, attempt)
         self._table: str | None = None
         self._life = ""
         self._loader: Loader | None = None
@@ -182,7 +174,7 @@ class StagedWriter(_Attempt):
             try:
                 if self._session is None:
                     self._session = self._open()
-                drop_table(self._session, self._sql(table))
+                drop_tables(self._session, [self._sql(table)])
             except (ChannelError, LostConnectionError):
                 pass  # the server is away: the job's end removes the table
         super().rollback()
@@ -260,7 +252,8 @@ class StagedWriter(_Attempt):
             if code_of(error) != TABLE_EXISTS:  # there already: its CREATE was not answered
                 raise
         # A run that takes over later finds the table and drops it; of one that did before, the attempt learns here.
-        self._claims(self._session).fence(self._plan.claim)
+        claims = self._claims(self._session)
+        claims.show_life(self._plan.claim, claims.fence(self._plan.claim))
         self._loader = self._new_loader()
 
     def _is_stored(self, after: int, before: int) -> bool:
@@ -289,16 +282,11 @@ class DirectWriter(_Attempt):
     """
 
     def __init__(
-        self,
-        options: MysqlWriteOptions,
-        plan: MysqlPlan,
-        task: int,
-        attempt: int,
-        beat: Callable[[], None],
+        self, writer: SqlWriter, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int
     ) -> None:
-        super().__init__(options, plan, task, attempt, beat)
+        super().__init__(writer, options, plan, task, attempt)
         self._straight = options.write_mode == "insert"
-        self._begun = False
+        self._begun = self._committing = False
         self._done: Receipt | None = None
         self._loaded: list[pa.RecordBatch] | None = []
         self._loaded_bytes = 0
@@ -355,7 +343,7 @@ class DirectWriter(_Attempt):
             epochs = range(max(1, held.epoch - _OLDER_EPOCHS), held.epoch)
             end_sessions(session, [self._lock(epoch) for epoch in epochs])
         take_over(session, self._lock(held.epoch))
-        claims.fence(held)
+        claims.show_life(held, claims.fence(held))
         self._done = claims.task(held, self._task)
         if self._done is None:
             session.rows("START TRANSACTION")
@@ -457,23 +445,21 @@ class DirectWriter(_Attempt):
             if self._done is None:
                 raise
             return
+        self._committing = True
         session.rows("COMMIT")
 
-    def _asked(self) -> Receipt | None:
-        with self._open() as session, transaction(session):
+    def _settle(self, lost: LostConnectionError) -> Receipt:
+        """What became of a COMMIT without an answer; before it, whether another attempt has committed."""
+
+        def ask(session: WriteSession) -> Receipt | None:
             claims = self._claims(session)
-            session.end_when_silent()
-            claims.fence(self._plan.claim, exclusive=True)
+            claims.fence(self._plan.claim)
             return claims.task(self._plan.claim, self._task)
 
-    def _settle(self, lost: LostConnectionError) -> Receipt:
-        """A COMMIT without an answer: asked with the claim locked, the old session's transaction has ended."""
-        try:
-            done = Retry(self._options.retry_timeout, what=f"settling task {self._task}").call(
-                self._asked, lambda error: isinstance(error, LostConnectionError)
-            )
-        except LostConnectionError as error:
-            raise TargetError(error.text) from error
+        if self._committing:
+            done = self._writer.settle(self._plan, self._task)
+        else:
+            done = self._writer.run(TargetError, f"write {self._plan.job}", ask)
         if done is None:
             raise TargetError(
                 f"{lost.text}. The attempt's rows were not committed: the claims have no row of the task"
@@ -486,11 +472,11 @@ def _is_of_rows(error: TargetError) -> bool:
 
 
 def open_task(
-    options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int, beat: Callable[[], None]
+    writer: SqlWriter, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int
 ) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode asks."""
     try:
         kind = DirectWriter if plan.commit == "task" else StagedWriter
-        return kind(options, plan, task, attempt, beat)
+        return kind(writer, options, plan, task, attempt)
     except LostConnectionError as error:
         raise TargetError(error.text) from error

@@ -19,7 +19,7 @@ __all__ = [
 DUPLICATE, TABLE_EXISTS, NO_TABLE = 1062, 1050, 1146
 _LOCK_TIMEOUT, _DEADLOCK, _CHANGED = 1205, 1213, 1020
 _SILENT_SECONDS = 30
-"""Less than `innodb_lock_wait_timeout` (50): who waits for a client that is silent gets its lock."""
+"""Less than `innodb_lock_wait_timeout` (50): a run that needs the lock of a silent client gets it in one wait."""
 
 
 class WriteSession(Session):

@@ -4,7 +4,6 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any, ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
@@ -22,7 +21,7 @@ from spark_channel.connectors.sql.mysql.publish import (
     transaction,
 )
 from spark_channel.connectors.sql.mysql.session import LostConnectionError
-from spark_channel.connectors.sql.mysql.staging import drop_table, stage_names, table_in
+from spark_channel.connectors.sql.mysql.staging import drop_tables, stage_names, table_in
 from spark_channel.connectors.sql.mysql.tables import Table, find_table, readings
 from spark_channel.connectors.sql.mysql.target import MysqlPlan, Target, new_target, old_target
 from spark_channel.connectors.sql.mysql.task import open_task
@@ -128,13 +127,15 @@ class MysqlWriter(SqlWriter):
     @contextmanager
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         with self._alone(session, plan, create=True):
+            if self._pre_sql_commits and self.claims(session, plan.place).fence(plan.claim).state == "open":
+                self.script(session, self.options.pre_sql, "preSql")
             yield
 
     def make_ready(
         self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         target = _target_of(plan)
-        if first:
+        if first and not self._pre_sql_commits:
             self.script(session, self.options.pre_sql, "preSql")
         check_table(session, target)
         if first and plan.overwrite:
@@ -142,7 +143,7 @@ class MysqlWriter(SqlWriter):
         return plan
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return open_task(self.options, plan, task, attempt, partial(self.beat, plan))
+        return open_task(self, self.options, plan, task, attempt)
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
@@ -174,9 +175,16 @@ class MysqlWriter(SqlWriter):
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
         return stage_names(session, place.schema, beginning)
 
+    def drop_staging(self, session: Any, plan: SqlPlan) -> None:
+        if names := self.stages(session, plan.place, plan.stage):
+            self._drop(session, plan.place, names)
+
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
-        if not drop_table(session, table_in(place.schema, name)):
-            _log.warning("staging %s stays until a later job removes it: a transaction still uses it", name)
+        self._drop(session, place, [name])
+
+    def _drop(self, session: WriteSession, place: Place, names: Sequence[str]) -> None:
+        for table in drop_tables(session, [table_in(place.schema, name) for name in names]):
+            _log.warning("staging %s stays until a later job removes it: a transaction still uses it", table)
 
     @contextmanager
     def _alone(self, session: WriteSession, plan: SqlPlan, *, create: bool) -> Iterator[None]:
@@ -194,6 +202,15 @@ class MysqlWriter(SqlWriter):
             if made:
                 drop_if_empty(session, target)
             raise
+
+    @property
+    def _pre_sql_commits(self) -> bool:
+        """It holds DDL, which would commit the transaction that makes the table ready before it is complete."""
+        try:
+            split_script(self.options.pre_sql, "preSql", "mysql", COMMITTING_WORDS)
+        except OptionError:
+            return True
+        return False
 
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)

@@ -195,6 +195,26 @@ def test_a_client_that_is_silent_while_it_holds_the_claim(
     assert counted(heap) == (1000, 1000)
 
 
+def test_a_connection_lost_after_ddl_of_pre_sql(keyed: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DDL commits what its transaction has done so far: that must not say that the table was emptied."""
+    keyed.sql("INSERT INTO t VALUES (-1, 'old'); CREATE TABLE log (a INT)")
+    real, lost = Session.rows, [0]
+
+    def rows(self: Session, sql: str, parameters: Any = ()) -> Any:
+        if sql.startswith("DELETE FROM") and sql.endswith(".`t`") and not lost[0]:
+            lost[0] += 1
+            keyed.sql(f"KILL {self.id}")
+        return real(self, sql, parameters)
+
+    monkeypatch.setattr(Session, "rows", rows)
+    keyed.write(
+        ROWS, commit="task", overwrite=True, preSql="TRUNCATE TABLE log", postSql="ANALYZE TABLE t", txn=PAIR
+    )
+    assert lost[0] == 1
+    assert counted(keyed) == (1000, 1000)
+    assert keyed.rows("SELECT MIN(id) FROM t") == [("0",)]
+
+
 def test_two_attempts_at_once_without_the_servers_lock(heap: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where GET_LOCK does not hold (another node of a cluster), the claims' own key lets one win."""
     monkeypatch.setattr("spark_channel.connectors.sql.mysql.task.take_over", lambda session, name: None)
@@ -294,7 +314,7 @@ def test_staging_that_is_in_use_is_left_for_the_next_job(
         with caplog.at_level(logging.WARNING), soon():
             second, replan = ready(heap, "job")
         assert heap.staged() == [stage]
-        assert f"staging {stage} stays until a later job removes it" in caplog.text
+        assert f".`{stage}` stays until a later job removes it" in caplog.text
     finish(second, replan)
     heap.write(ROWS.slice(0, 1))
     assert counted(heap) == (1001, 1000)

@@ -77,9 +77,12 @@ def test_a_driver_killed_while_it_publishes(keyed: Shop, at: str) -> None:
     assert (replan.published_at is not None) == (at == "after COMMIT")
     again.commit(replan, [run_task(again, replan, 0, ROWS)])
     assert counted(keyed) == ("20000", "20000", "0", "19999")
+    if at == "after COMMIT":  # the rerun had nothing to write; the next job removes what is staged
+        keyed.writer().prepare(keyed.context(commit="job"), ROWS.schema)
+    assert keyed.staged() == []
     writer.abort(plan, None)
     again.abort(replan, None)
-    assert keyed.staged() == []
+    assert counted(keyed) == ("20000", "20000", "0", "19999")
 
 
 def test_a_worker_killed_after_its_task_committed(keyed: Shop) -> None:
