@@ -58,20 +58,17 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
 
 
 def check_conditional(place: Location, path: str) -> None:
-    """Hold the store to reject the second of two conditional puts of one name.
+    """Hold the store to reject the second of two conditional puts of one name. Leaves the object `path`.
 
     Raises:
         UnsupportedError: it accepted both.
     """
-    put_new(place, path, b"")
-    try:
-        if put_new(place, path, b""):
-            raise UnsupportedError(
-                f"{place.show()}: the store ignores the condition of a conditional put, so that two jobs could lose "
-                f"each other's rows. {_INSTEAD}"
-            )
-    finally:
-        remove_many(place, [path])
+    put_new(place, path, b"\n")
+    if put_new(place, path, b"\n"):
+        raise UnsupportedError(
+            f"{place.show()}: the store ignores the condition of a conditional put, so that two jobs could lose "
+            f"each other's rows. {_INSTEAD}"
+        )
 
 
 def remove_many(place: Location, paths: Sequence[str]) -> None:

@@ -131,9 +131,10 @@ def open_planned(root: str, path: str) -> pa.NativeFile:
 
 
 def azure_account(root: str) -> str:
-    """The storage account that an abfs uri names: `abfs://account/container`, or `container@account.dfs...`."""
-    host = urlsplit(root).netloc.rpartition("@")[2]
-    return host.partition(":")[0].partition(".")[0]
+    """The storage account of an abfs uri: `container@account.dfs...`, `account.dfs.../container`, or by environment."""
+    host = urlsplit(root).netloc.rpartition("@")[2].partition(":")[0]
+    account, dot, _ = host.partition(".")
+    return account if dot else os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", account)
 
 
 def reopen(root: str) -> pafs.FileSystem:

@@ -252,7 +252,10 @@ class ObjectStore(Store):
         return conditional.put_new(self.place, path, data)
 
     def check_put_new(self, path: str) -> None:
-        conditional.check_conditional(self.place, path)
+        try:
+            conditional.check_conditional(self.place, path)
+        finally:
+            self.remove(path)
 
     def rename(self, old: str, new: str) -> None:
         raise NotImplementedError("object stores do not rename")
@@ -261,6 +264,14 @@ class ObjectStore(Store):
         """An object is durable when it is there."""
 
     def remove(self, path: str) -> None:
+        try:
+            conditional.remove_many(self.place, [path])
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._remove_by_arrow(path)
+
+    def _remove_by_arrow(self, path: str) -> None:
         try:
             self.place.fs.delete_file(path)
         except FileNotFoundError:
@@ -275,7 +286,8 @@ class ObjectStore(Store):
             try:
                 conditional.remove_many(self.place, some)
             except OSError:  # one that is gone ends the whole request in some stores
-                super().remove_many(some)
+                for path in some:
+                    self.remove(path)
 
     def remove_tree(self, path: str) -> None:
         self.remove_many([info.path for info in self.entries(path, recursive=True) if info.is_file])
