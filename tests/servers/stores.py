@@ -1,8 +1,8 @@
-"""Object stores of the tests' own, each a process that speaks real HTTP: S3 (moto), GCS (gcp-storage-emulator), Azure (Azurite).
+"""Object stores of the tests' own, each a process that speaks real HTTP.
 
-What they prove: the requests that are sent, and that a conditional put of a name that is there is rejected. moto handles one
-request at a time here; the GCS emulator ignores preconditions, so its handler is given the one
-that is used, and DELETE, which it lacks.
+S3 is moto, GCS gcp-storage-emulator, Azure Azurite. They prove the requests that are sent, and that a conditional put
+of a name that is there is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions and
+has no DELETE of the XML API: a handler for each is added.
 """
 
 import os

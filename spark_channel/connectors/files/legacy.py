@@ -109,10 +109,9 @@ def state_before(place: Location, directory: str, success: str) -> Manifest | No
 def remove_remains(store: "Store", directory: str, listed: Collection[str]) -> None:
     """Remove what jobs of the former version left, where their processes are known to be gone."""
     top = posixpath.join(directory, HIDDEN)
-    jobs = store.entries(top)
-    if not jobs:
+    if not store.exists(top):
         return
-    for info in jobs:
+    for info in store.entries(top):
         if info.type != pafs.FileType.Directory or info.base_name == "lock" or not _is_gone(store, info.path):
             continue
         for path in data_names(store, directory):

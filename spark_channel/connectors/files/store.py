@@ -1,6 +1,6 @@
 """What publishing needs of a filesystem: a local disk has renames and fsync, an object store has neither.
 
-`put_new` is what the log stands on: of several jobs that write one name, one succeeds.
+The log is built on `put_new`: of several jobs that write one name, one succeeds.
 """
 
 import errno
@@ -285,7 +285,7 @@ class ObjectStore(Store):
             some = paths[start : start + 1000]
             try:
                 conditional.remove_many(self.place, some)
-            except OSError:  # one that is gone ends the whole request in some stores
+            except OSError:  # a missing one ends the whole request in some stores
                 for path in some:
                     self.remove(path)
 

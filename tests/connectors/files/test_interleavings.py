@@ -130,7 +130,7 @@ def check_nothing_is_left(target: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 ORDERS = [order for crash in range(5) for order in merges(crash, 4)]
-"""A takes 0 to 4 of its steps; B all of its own."""
+"""A takes 0 to 4 of its steps; B all four."""
 
 EACH = pytest.mark.parametrize("each", [pytest.param(1, marks=pytest.mark.soak), 7], ids=["all", "some"])
 """`make soak` runs every order, `make test` every seventh."""
