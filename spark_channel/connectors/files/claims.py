@@ -189,7 +189,8 @@ def _closed(manifest: Manifest, claim: Claim, number: int, why: str) -> Manifest
     if receipts:
         key = claim_key(claim.identity)
         made = made.with_plan(claim.identity, manifest.plans.get(key, claim.epoch))
-        return made.with_claim(replace(claim, epoch=max(number, claim.epoch + 1)))
+        # Without a process: it is not found dead, and closed, again and again.
+        return made.with_claim(replace(claim, epoch=max(number, claim.epoch + 1), process=""))
     return made.with_claim(replace(claim, owner="", epoch=max(number, claim.epoch + 1), state="open"))
 
 

@@ -22,7 +22,7 @@ from spark_channel.connectors.commit import Held, Identity, Taken, own_process
 from spark_channel.connectors.contracts import Receipt, WriteContext
 from spark_channel.connectors.files import claims, legacy
 from spark_channel.connectors.files.claims import Added
-from spark_channel.connectors.files.log import Entry, Log
+from spark_channel.connectors.files.log import Entry, Log, read_file
 from spark_channel.connectors.files.manifest import SUCCESS, DataFile, Dialect, Manifest, Replaced
 from spark_channel.connectors.files.names import run_of
 from spark_channel.connectors.files.paths import LOG, replaced_path
@@ -314,10 +314,18 @@ class Target:
     def _finish(self, manifest: Manifest) -> None:
         """After an entry that changed what is visible: nothing here can fail the write."""
         try:
-            self.store.put(self.inside(SUCCESS), OURS)
+            self._mark(manifest)
             self.tidy(manifest)
         except (OSError, pa.ArrowException, ChannelError) as error:
             _log.warning("%s: what was replaced stays until the next job: %s", self.shown, error)
+
+    def _mark(self, manifest: Manifest) -> None:
+        """`_SUCCESS`, unless another writer has ended a write since, whose files the manifest does not count in."""
+        path = self.inside(SUCCESS)
+        if read_file(self.store.place, path) != OURS:
+            found = read_success(self.store.place, self.path)
+            if found.identity in ("", manifest.success):
+                self.store.put(path, OURS)
 
     def tidy(self, manifest: Manifest) -> None:
         """Remove what no reader needs: only files that the log has listed, and its own."""

@@ -85,7 +85,6 @@ class FilesWriter(Writer):
             schema=schema,
             commit=context.commit or "job",
             overwrite=context.overwrite,
-            batch=context.batch,
             txn=context.txn,
             root=place.root,
             path=place.path,
@@ -102,15 +101,14 @@ class FilesWriter(Writer):
                     "job %s takes the claim on %s over from run %s", context.job, shown, taken.overtaken[0]
                 )
             if taken.held is None:
-                plan = replace(plan, published_at=taken.published_at or "an unknown time")
-            else:
-                plan = replace(plan, held=taken.held)
-                try:
-                    _folder(store, plan).begin()
-                except BaseException:
-                    target.release(taken.held)
-                    raise
-            target.remove_orphans()
+                return replace(plan, published_at=taken.published_at or "an unknown time")
+            plan = replace(plan, held=taken.held)
+            try:
+                _folder(store, plan).begin()
+                target.remove_orphans()
+            except BaseException:
+                self._give_back(plan, store, target)
+                raise
         return plan
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
@@ -220,12 +218,15 @@ class FilesWriter(Writer):
         with writing(store.place.show(plan.path)):
             if not store.exists(posixpath.join(plan.path, LOG)):
                 return
-            # The marker goes first: tasks that still run hear of it without asking the log.
-            store.remove(_folder(store, plan).marker)
-            if store.staged:
-                _folder(store, plan).remove()  # a full disk has no room for an entry before
-            target.release(plan.claim)
-            target.forget(plan.claim)
+            self._give_back(plan, store, target)
+
+    def _give_back(self, plan: FilesPlan, store: Store, target: Target) -> None:
+        # The marker goes first: tasks that still run hear of it without asking the log.
+        store.remove(_folder(store, plan).marker)
+        if store.staged:
+            _folder(store, plan).remove()  # a full disk has no room for an entry before
+        target.release(plan.claim)
+        target.forget(plan.claim)
 
     def _store(self, plan: FilesPlan) -> Store:
         return store_of(Location(reopen(plan.root), plan.path, plan.root))

@@ -13,14 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.commit import describe_owner
 from spark_channel.connectors.contracts import WriteContext
-from spark_channel.connectors.files import log, paths, publish
+from spark_channel.connectors.files import log, paths, publish, writer
 from spark_channel.connectors.files.log import Log, newest_entry
 from spark_channel.connectors.files.manifest import Manifest
 from spark_channel.connectors.files.paths import locate
 from spark_channel.connectors.files.store import LocalStore
-from spark_channel.errors import SourceError, SupersededError, TargetError
+from spark_channel.errors import CommitError, SourceError, SupersededError, TargetError
 from tests.connectors.files.helpers import (
+    FolderObjects,
     leftovers,
     newest,
     numbers,
@@ -91,6 +93,87 @@ def test_a_put_whose_answer_was_lost_is_settled_by_the_log(
     monkeypatch.setattr(LocalStore, "put_new", lost)
     out.commit(plan, receipts)
     assert visible("csv", target) == [1]
+
+
+@pytest.mark.parametrize("arrives", ["before the error", "later", "never"])
+def test_an_object_store_that_does_not_answer(
+    target: Path, monkeypatch: pytest.MonkeyPatch, arrives: str
+) -> None:
+    """Its number is taken, so that a request that is still on its way will be rejected."""
+    monkeypatch.setattr(writer, "store_of", FolderObjects)
+    out = writer_of("csv", target)
+    plan = prepare(out, numbers().schema)
+    receipts = stage(out, plan, [numbers(1)])
+    original = FolderObjects.put_new
+    on_its_way: list[tuple[FolderObjects, str, bytes]] = []
+
+    def lost(this: FolderObjects, path: str, data: bytes) -> bool:
+        monkeypatch.setattr(FolderObjects, "put_new", original)
+        if arrives == "before the error":
+            original(this, path, data)
+        on_its_way.append((this, path, data))
+        raise OSError("timeout")
+
+    monkeypatch.setattr(FolderObjects, "put_new", lost)
+    if arrives == "before the error":
+        out.commit(plan, receipts)
+        assert visible("csv", target) == [1]
+        return
+    with pytest.raises(CommitError, match=r"timeout\. The target is as it was before"):
+        out.commit(plan, receipts)
+    if arrives == "later":
+        assert not original(*on_its_way[0]), "the number is taken"
+    out.abort(plan, receipts)
+    write("csv", target, numbers(2), job="next")
+    assert visible("csv", target) == [2]
+    assert leftovers(target) == []
+
+
+def test_a_success_file_that_another_writer_has_just_put_stays(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark ends a write while a write of ours is being published: both are seen."""
+    write("csv", target, numbers(1), job="a")
+    original = LocalStore.put_new
+
+    def meanwhile(this: LocalStore, path: str, data: bytes) -> bool:
+        monkeypatch.setattr(LocalStore, "put_new", original)
+        (target / "part-00000-of-spark.csv").write_text("n\n9\n")
+        (target / "_SUCCESS").write_text("")
+        return original(this, path, data)
+
+    out = writer_of("csv", target)
+    plan = prepare(out, numbers().schema, "b")
+    receipts = stage(out, plan, [numbers(2)])
+    monkeypatch.setattr(LocalStore, "put_new", meanwhile)
+    out.commit(plan, receipts)
+    assert visible("csv", target) == [1, 2, 9]
+    write("csv", target, numbers(3), job="c")
+    assert visible("csv", target) == [1, 2, 3, 9]
+
+
+def test_a_dead_runs_committed_tasks_can_be_continued_whatever_writes_meanwhile(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = writer_of("csv", target)
+    context: dict[str, Any] = {"txn": ("n", 1), "commit": "task"}
+    stage(out, prepare(out, numbers().schema, "dead", **context), [numbers(1)])
+    gone = json.dumps({"machine": describe_owner()["machine"], "pid": 2**22 + 1, "started": "1"})
+    entry = max((target / "_spark_channel").glob("*.json"))
+    forged = json.loads(entry.read_text())
+    (claim,) = forged["state"]["claims"].values()
+    claim["process"] = gone
+    entry.write_text(json.dumps(forged))
+    write("csv", target, numbers(5), job="x")
+    found = out.unfinished(WriteContext("b", **context))
+    assert found is not None
+    write("csv", target, numbers(6), job="y")
+    plan = prepare(out, numbers().schema, "b", **context, resume=found.epoch)
+    committed = out.committed(plan, 0)
+    assert committed is not None
+    out.commit(plan, [committed])
+    assert visible("csv", target) == [1, 5, 6]
+    assert leftovers(target) == []
 
 
 def test_a_retried_put_that_finds_its_own_entry_has_won(
