@@ -30,6 +30,7 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPAT
 
 _LONG_FILES = (
     "notebooks/test_notebooks.py",
+    "connectors/files/test_interleavings.py",
     "connectors/sql/adbc/test_adbc.py",
     "connectors/sql/duckdb/test_contract.py",
     "connectors/sql/mysql/test_contract.py",

@@ -16,8 +16,8 @@ from pyarrow import fs as pafs
 
 from spark_channel.connectors.files.errors_at import reading
 from spark_channel.connectors.files.manifest import DataFile, Manifest
-from spark_channel.connectors.files.paths import Location, is_hidden
-from spark_channel.connectors.files.visible import standing
+from spark_channel.connectors.files.paths import Location, find_replaced, is_hidden
+from spark_channel.connectors.files.visible import visible
 from spark_channel.errors import SourceError, TargetError
 
 __all__ = ["SourceFile", "list_files"]
@@ -80,7 +80,9 @@ def _found(place: Location, manifests: bool) -> list[_Found]:
     if info.type == pafs.FileType.File:
         return [(info, None, None)]
     if info.type == pafs.FileType.Directory:
-        return _visible(place, list(_walk(place, place.path)), place.path, manifests)
+        # First what is visible, then the files: those that a write adds in between are not listed, and not read.
+        top = _manifest(place, place.path) if manifests else None
+        return _visible(place, list(_walk(place, place.path)), place.path, manifests, {place.path: top})
     matches = list(_glob(place)) if _GLOB.search(place.path) else []
     if not matches:
         what = "matches no file" if _GLOB.search(place.path) else "does not exist"
@@ -110,19 +112,29 @@ def _walk(place: Location, directory: str) -> Iterator[pafs.FileInfo]:
             yield info
 
 
-def _visible(place: Location, files: list[pafs.FileInfo], top: str, manifests: bool) -> list[_Found]:
+def _manifest(place: Location, directory: str) -> Manifest | None:
+    try:
+        return visible(place, directory).manifest
+    except TargetError as error:
+        raise SourceError(str(error)) from error
+
+
+def _visible(
+    place: Location,
+    files: list[pafs.FileInfo],
+    top: str,
+    manifests: bool,
+    known: dict[str, Manifest | None] | None = None,
+) -> list[_Found]:
     """Without the files that the manifest of their nearest directory does not list."""
     if not manifests:
         return [(info, None, None) for info in files]
-    known: dict[str, Manifest | None] = {}
+    known = {} if known is None else known
     indexes: dict[str, dict[str, DataFile]] = {}
 
     def nearest(directory: str) -> tuple[str, Manifest] | None:
         if directory not in known:
-            try:
-                known[directory] = standing(place, directory).manifest
-            except TargetError as error:
-                raise SourceError(str(error)) from error
+            known[directory] = _manifest(place, directory)
         manifest = known[directory]
         if manifest is not None:
             return directory, manifest
@@ -130,13 +142,13 @@ def _visible(place: Location, files: list[pafs.FileInfo], top: str, manifests: b
         return nearest(above) if directory != top and above != directory else None
 
     nearest(top)
-    visible: list[_Found] = []
+    shown: list[_Found] = []
     skipped: dict[str, list[str]] = {}
     seen: dict[str, set[str]] = {}
     for info in files:
         owner = nearest(posixpath.dirname(info.path))
         if owner is None:
-            visible.append((info, None, None))
+            shown.append((info, None, None))
             continue
         directory, manifest = owner
         inside = posixpath.relpath(info.path, directory)
@@ -147,23 +159,32 @@ def _visible(place: Location, files: list[pafs.FileInfo], top: str, manifests: b
             skipped.setdefault(directory, []).append(inside)
         else:
             seen.setdefault(directory, set()).add(inside)
-            visible.append((info, listed, manifest))
+            shown.append((info, listed, manifest))
     for directory, names in skipped.items():
         _log.info("%s: %d files are not in its manifest and are not read", place.show(directory), len(names))
-    of_top = known[top]
-    if of_top is not None and not _GLOB.search(place.path):
-        _check_all_there(place, top, of_top, seen.get(top, set()))
-    return visible
+    if not _GLOB.search(place.path):
+        for directory, found in known.items():
+            if found is not None:
+                shown.extend(_not_walked(place, directory, found, seen.get(directory, set())))
+    return shown
 
 
-def _check_all_there(place: Location, directory: str, manifest: Manifest, seen: set[str]) -> None:
+def _not_walked(place: Location, directory: str, manifest: Manifest, seen: set[str]) -> Iterator[_Found]:
+    """Listed files that a listing of the directory did not show: a write added or replaced them meanwhile."""
     for file in manifest.files:
-        if file.path not in seen:
-            raise SourceError(
-                f"{place.show(posixpath.join(directory, file.path))} is listed in the manifest of its "
-                "directory "
-                "and is gone; read what is there with option useManifest=false"
-            )
+        if file.path in seen:
+            continue
+        path = posixpath.join(directory, file.path)
+        info = place.fs.get_file_info(path)
+        if info.type != pafs.FileType.File:
+            kept = find_replaced(place.fs, path) if place.local else None
+            if kept is None:
+                raise SourceError(
+                    f"{place.show(path)} is listed in the manifest of its directory and is gone; read what is there "
+                    "with option useManifest=false"
+                )
+            info = pafs.FileInfo(path, pafs.FileType.File, size=kept.size, mtime_ns=kept.mtime_ns)
+        yield info, file, manifest
 
 
 def _fixed_part(path: str) -> str:

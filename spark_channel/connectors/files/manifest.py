@@ -1,31 +1,30 @@
-"""The manifest: what a directory holds, and what was published into it.
+"""The manifest: what a directory holds, who may write into it, and what was published. Each log entry is one.
 
-It is the content of `_SUCCESS` in a directory that spark-channel wrote. Spark and others see a `_SUCCESS`
-file as usual; readers of ours see only the files that it lists, so a directory changes in one step.
-`docs/files.md` describes the format.
+Readers of ours see only the files that the newest entry lists, so a directory changes in one step. `log` says how
+entries are written, `docs/files.md` describes the format.
 """
 
 import base64
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors.commit import Claim, Held, Identity
+from spark_channel.connectors.contracts import Receipt
+from spark_channel.connectors.files.paths import LOG
+from spark_channel.connectors.files.published import PublishedVersions
 from spark_channel.errors import TargetError
 
-__all__ = ["BASE", "HIDDEN", "SUCCESS", "DataFile", "Dialect", "Job", "Manifest"]
+__all__ = ["FORMAT", "SUCCESS", "DataFile", "Dialect", "Manifest", "Replaced", "claim_key"]
 
 SUCCESS = "_SUCCESS"
-HIDDEN = ".spark_channel"
-"""The folder in a target that holds staging, the lock and `BASE`."""
-BASE = "before.json"
-"""In `HIDDEN`: what was visible before the first manifest, while that is being made."""
+FORMAT = "spark-channel/2"
 
-_FORMAT = "spark-channel/1"
 _JOBS_KEPT = 1000
-_VERSIONS_KEPT = 100
+_ENDED_KEPT = 200
 
 Dialect = Mapping[str, Any]
 """The options that a reader needs to read a text file back as it was written."""
@@ -49,73 +48,112 @@ class DataFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
-    """A job in the ledger. `published_at` is None until it is done.
+class Replaced:
+    """A file that an overwrite replaced in entry `number`. It may be read until the time `until` (ISO, UTC)."""
 
-    `tasks`: for `commit=task`, the tasks published so far; None = all at once. `txn`: its pair.
-    """
+    file: DataFile
+    number: int
+    until: str
 
-    published_at: str | None
-    rows: int
-    tasks: tuple[int, ...] | None = None
-    txn: tuple[str, int] | None = None
+
+def claim_key(identity: Identity) -> str:
+    """The name of a claim in the log. Without the target: a directory has several paths and one log."""
+    return json.dumps([identity.kind, identity.name, identity.version])
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is visible, and the ledger. Immutable: a change makes a new one.
+    """What is visible, and the claims. Immutable: a change makes a new one.
 
-    `schemas` and `dialects`: by the key that `DataFile.schema` gives. `removed`: files that are no longer
-    visible and may still be on disk. `versions`: txnAppId -> txnVersion -> when it was published.
+    `schemas` and `dialects`: by the key that `DataFile.schema` gives. `claims`, `tasks` (the receipts of tasks that
+    committed under a claim) and `plans` (the epoch whose run kept the plan that those tasks follow): by `claim_key`.
+    `jobs`: when each job was published. `versions`: the published versions of each `txnAppId`. `ended`: why runs
+    ("<job>/<epoch>") lost their claims. `removed`: files that are no longer visible and may still be on disk.
+    `success`: the `_SUCCESS` of another writer that is counted in.
     """
 
     format: str
     files: tuple[DataFile, ...] = ()
     schemas: Mapping[str, pa.Schema] = field(default_factory=dict)
     dialects: Mapping[str, Dialect] = field(default_factory=dict)
-    jobs: Mapping[str, Job] = field(default_factory=dict)
-    versions: Mapping[str, Mapping[int, str]] = field(default_factory=dict)
-    removed: tuple[DataFile, ...] = ()
-    successor_of: str | None = None
+    claims: Mapping[str, Claim] = field(default_factory=dict)
+    tasks: Mapping[str, tuple[Receipt, ...]] = field(default_factory=dict)
+    plans: Mapping[str, int] = field(default_factory=dict)
+    jobs: Mapping[str, str] = field(default_factory=dict)
+    versions: Mapping[str, PublishedVersions] = field(default_factory=dict)
+    ended: Mapping[str, str] = field(default_factory=dict)
+    removed: tuple[Replaced, ...] = ()
+    success: str = ""
 
-    def job_published_at(self, job: str, txn: tuple[str, int] | None) -> str | None:
-        """When the job, or another of its pair, was published; None = never, or too long ago to be known."""
-        own = self.jobs.get(job)
-        return (own.published_at if own is not None else None) or self.published_at(txn)
-
-    def published_at(self, txn: tuple[str, int] | None) -> str | None:
-        """When the pair was published; None = never. What is older than all that is kept, was."""
-        if txn is None or txn[0] not in self.versions:
+    def claim(self, identity: Identity) -> Claim | None:
+        """The claim on `identity`; one that was published is kept in short."""
+        found = self.claims.get(claim_key(identity))
+        if found is not None:
+            return replace(found, identity=identity)
+        published_at = self._published_at(identity)
+        if published_at is None:
             return None
-        known = self.versions[txn[0]]
-        if txn[1] in known:
-            return known[txn[1]]
-        if len(known) >= _VERSIONS_KEPT and txn[1] < min(known):
-            return f"before {known[min(known)]}"
+        return Claim(identity, "", state="published", published_at=published_at)
+
+    def _published_at(self, identity: Identity) -> str | None:
+        if identity.kind == "job":
+            return self.jobs.get(identity.name)
+        if identity.kind == "txn" and identity.version is not None and identity.name in self.versions:
+            return self.versions[identity.name].published_at(identity.version)
         return None
 
-    def with_version(self, txn: tuple[str, int] | None, now: str) -> "Manifest":
-        if txn is None:
-            return self
-        known = {**self.versions.get(txn[0], {}), txn[1]: now}
-        kept = {version: known[version] for version in sorted(known)[-_VERSIONS_KEPT:]}
-        return replace(self, versions={**self.versions, txn[0]: kept})
+    def receipts(self, identity: Identity) -> tuple[Receipt, ...]:
+        """Of the tasks that committed under the claim (`commit=task`)."""
+        return self.tasks.get(claim_key(identity), ())
 
-    def unfinished(self, txn: tuple[str, int] | None) -> str | None:
-        """A job that published some tasks of the pair and not all."""
-        for name, job in self.jobs.items():
-            if txn is not None and job.txn == txn and job.published_at is None:
-                return name
-        return None
+    def is_open(self, job: str, epoch: int) -> bool:
+        """Whether the run still holds a claim: what it staged may become visible."""
+        return any((claim.owner, claim.epoch) == (job, epoch) for claim in self.claims.values())
 
-    def with_job(self, name: str, job: Job) -> "Manifest":
-        jobs = {**{key: old for key, old in self.jobs.items() if key != name}, name: job}
+    def with_claim(self, claim: Claim) -> "Manifest":
+        """A claim that was published is dropped, but for a stream's, and remembered in short."""
+        key, identity = claim_key(claim.identity), claim.identity
+        if claim.state != "published":
+            return replace(self, claims={**self.claims, key: claim})
+        made = self.without_claim(identity)
+        if identity.kind == "txn" and identity.version is not None:
+            known = self.versions.get(identity.name, PublishedVersions())
+            at = claim.published_at or ""
+            return replace(
+                made, versions={**self.versions, identity.name: known.having(identity.version, at)}
+            )
+        return made
+
+    def without_claim(self, identity: Identity) -> "Manifest":
+        key = claim_key(identity)
+        return replace(
+            self,
+            claims={name: old for name, old in self.claims.items() if name != key},
+            plans={name: old for name, old in self.plans.items() if name != key},
+        ).without_tasks(identity)
+
+    def without_tasks(self, identity: Identity) -> "Manifest":
+        key = claim_key(identity)
+        return replace(self, tasks={name: old for name, old in self.tasks.items() if name != key})
+
+    def with_plan(self, identity: Identity, epoch: int) -> "Manifest":
+        return replace(self, plans={**self.plans, claim_key(identity): epoch})
+
+    def with_job(self, job: str, at: str) -> "Manifest":
+        jobs = {**{name: old for name, old in self.jobs.items() if name != job}, job: at}
         return replace(self, jobs=dict(list(jobs.items())[-_JOBS_KEPT:]))
 
-    def dumps(self) -> bytes:
+    def with_task(self, held: Held, receipt: Receipt) -> "Manifest":
+        key = claim_key(held.identity)
+        return replace(self, tasks={**self.tasks, key: (*self.tasks.get(key, ()), receipt)})
+
+    def with_ended(self, job: str, epoch: int, by: str) -> "Manifest":
+        ended = {**self.ended, f"{job}/{epoch}": by}
+        return replace(self, ended=dict(list(ended.items())[-_ENDED_KEPT:]))
+
+    def to_json(self) -> dict[str, Any]:
         used = {file.schema for file in self.files if file.schema}
-        data = {
-            "manifest": _FORMAT,
+        return {
             "format": self.format,
             "files": [_file(file) for file in self.files],
             "schemas": {
@@ -127,78 +165,58 @@ class Manifest:
                 for key, schema in self.schemas.items()
                 if key in used
             },
-            "ledger": {
-                "jobs": {
-                    name: {
-                        "published_at": job.published_at,
-                        "rows": job.rows,
-                        "tasks": job.tasks,
-                        "txn": job.txn,
-                    }
-                    for name, job in self.jobs.items()
-                },
-                "versions": {
-                    app: {str(version): at for version, at in known.items()}
-                    for app, known in self.versions.items()
-                },
+            "claims": {key: asdict(claim) for key, claim in self.claims.items()},
+            "tasks": {
+                key: [[each.task, each.attempt, each.rows, each.nbytes] for each in receipts]
+                for key, receipts in self.tasks.items()
             },
-            "removed": [_file(file) for file in self.removed],
-            "successor_of": self.successor_of,
+            "plans": dict(self.plans),
+            "jobs": dict(self.jobs),
+            "versions": {app: known.to_json() for app, known in self.versions.items()},
+            "ended": dict(self.ended),
+            "removed": [[_file(each.file), each.number, each.until] for each in self.removed],
+            "success": self.success,
         }
-        return (json.dumps(data, indent=1) + "\n").encode()
 
     @classmethod
-    def loads(cls, raw: bytes, shown: str) -> "Manifest | None":
-        """None: a `_SUCCESS` of someone else (Spark's is empty).
-
-        Raises:
-            TargetError: it is ours and damaged, or of a version that this one does not know.
+    def from_json(cls, data: Mapping[str, Any], shown: str) -> "Manifest":
         """
-        if b'"manifest"' not in raw[:200]:
-            return None
+        Raises:
+            TargetError: it is damaged.
+        """
         try:
-            data = json.loads(raw)
-            if data["manifest"] != _FORMAT:
-                raise TargetError(
-                    f"{shown} holds a manifest of version {data['manifest']!r}; this spark-channel knows "
-                    f"{_FORMAT!r}: "
-                    "use the version that wrote it, or a newer one"
-                )
             schemas = data["schemas"]
-            ledger = data["ledger"]
             return cls(
                 format=data["format"],
                 files=tuple(DataFile(**file) for file in data["files"]),
-                schemas={
-                    key: pa.ipc.read_schema(pa.py_buffer(base64.b64decode(found["arrow"])))
-                    for key, found in schemas.items()
-                },
+                schemas={key: _schema(found["arrow"]) for key, found in schemas.items()},
                 dialects={key: found["dialect"] for key, found in schemas.items()},
-                jobs={name: _job(job) for name, job in ledger["jobs"].items()},
-                versions={
-                    app: {int(version): at for version, at in known.items()}
-                    for app, known in ledger["versions"].items()
-                },
-                removed=tuple(DataFile(**file) for file in data["removed"]),
-                successor_of=data["successor_of"],
+                claims={key: _claim(claim) for key, claim in data["claims"].items()},
+                tasks={key: tuple(Receipt(*each) for each in found) for key, found in data["tasks"].items()},
+                plans=data["plans"],
+                jobs=data["jobs"],
+                versions={app: PublishedVersions.from_json(known) for app, known in data["versions"].items()},
+                ended=data["ended"],
+                removed=tuple(
+                    Replaced(DataFile(**file), number, until) for file, number, until in data["removed"]
+                ),
+                success=data["success"],
             )
         except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise TargetError(
-                f"{shown} is a damaged manifest of spark-channel: {error!r}. Remove it to read every file "
-                "there"
+                f"{shown} is a damaged log entry of spark-channel: {error!r}. Restore it, or move the folder {LOG} "
+                "away to read every file of the directory"
             ) from error
+
+
+def _schema(text: str) -> pa.Schema:
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def _claim(data: Mapping[str, Any]) -> Claim:
+    return Claim(**{**data, "identity": Identity(**data["identity"])})
 
 
 def _file(file: DataFile) -> dict[str, Any]:
     found = {name: getattr(file, name) for name in DataFile.__slots__}
     return {name: value for name, value in found.items() if value is not None}
-
-
-def _job(data: Mapping[str, Any]) -> Job:
-    tasks, txn = data["tasks"], data["txn"]
-    return Job(
-        data["published_at"],
-        data["rows"],
-        None if tasks is None else tuple(tasks),
-        None if txn is None else (txn[0], txn[1]),
-    )

@@ -364,6 +364,11 @@ class FileWriteOptions(WriteOptions):
         "partitionBy": "files are written into one directory; write each partition with its own save()",
         "partitionOverwriteMode": "overwrite replaces the whole directory",
     }
+    ignored: ClassVar[Mapping[str, str]] = {
+        **WriteOptions.ignored,
+        "lockTimeout": "there is no lock; 'commitTimeout' bounds the tries to publish",
+        "orphanAge": "staging is removed when its job is known to have ended, not by its age",
+    }
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}
     renamed: ClassVar[Mapping[str, str]] = {"maxRowsPerFile": "maxRecordsPerFile"}
 
@@ -373,11 +378,11 @@ class FileWriteOptions(WriteOptions):
         None, alias="maxRecordsPerFile", description="begin a new file after so many rows"
     )
     max_bytes_per_file: ByteAmount | None = Field(None, description="begin a new file at about so many bytes")
-    lock_timeout: Annotated[float, Field(ge=0, le=3600)] = Field(
-        60.0, description="seconds to wait for another job that publishes into the same directory"
+    commit_timeout: Annotated[float, Field(ge=0, le=86_400)] = Field(
+        600.0, description="seconds to go on trying while other jobs write the directory's log first"
     )
-    orphan_age: Annotated[float, Field(ge=60)] = Field(
-        86_400.0, description="seconds without a sign of life after which another host's job counts as dead"
+    retention: Annotated[float, Field(ge=0)] = Field(
+        3600.0, description="seconds for which files that were replaced can be read by reads that have begun"
     )
 
     codecs: ClassVar[tuple[str, ...]] = ("none",)

@@ -4,19 +4,34 @@ Local paths are plain, absolute or relative to the driver, or `file:` uris (perc
 `pathlib.Path.as_uri` writes them). Others are what `pyarrow.fs` takes: s3:// (s3a, s3n), gs://, abfs://, hdfs://.
 """
 
+import os
 import posixpath
 import re
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.errors import OptionError
 
-__all__ = ["Location", "is_hidden", "locate"]
+__all__ = [
+    "LOG",
+    "Location",
+    "azure_account",
+    "find_replaced",
+    "is_hidden",
+    "locate",
+    "open_planned",
+    "reopen",
+    "replaced_path",
+]
+
+LOG = "_spark_channel"
+"""The folder in a target that holds the log and staging. Spark's readers skip names that begin with `_`."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 _SAME_AS = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gcs": "gs"}
@@ -84,6 +99,44 @@ def locate(path: str, option: str = "path") -> Location:
     return Location(found, posixpath.normpath(f"{inside}{parts.path}" or "/"), root)
 
 
+def replaced_path(directory: str, number: int, path: str) -> str:
+    """Where a local disk keeps a file that log entry `number` replaced, for the readers that planned it."""
+    return posixpath.join(directory, LOG, "replaced", str(number), path)
+
+
+def find_replaced(fs: pafs.FileSystem, path: str) -> pafs.FileInfo | None:
+    """The file that was at `path` and was replaced since; None = it is gone."""
+    directory, inside = posixpath.split(path)
+    while directory not in ("", "/"):
+        kept = posixpath.join(directory, LOG, "replaced")
+        for each in fs.get_file_info(pafs.FileSelector(kept, allow_not_found=True)):
+            found = fs.get_file_info(posixpath.join(each.path, inside))
+            if found.type == pafs.FileType.File:
+                return found
+        directory, name = posixpath.split(directory)
+        inside = posixpath.join(name, inside)
+    return None
+
+
+def open_planned(root: str, path: str) -> pa.NativeFile:
+    """The file at `path`, also when a write has replaced it since the read was planned."""
+    fs = reopen(root)
+    try:
+        return fs.open_input_file(path)
+    except FileNotFoundError:
+        kept = find_replaced(fs, path) if root == "" else None
+        if kept is None:
+            raise
+        return fs.open_input_file(kept.path)
+
+
+def azure_account(root: str) -> str:
+    """The storage account of an abfs uri: `container@account.dfs...`, `account.dfs.../container`, or by environment."""
+    host = urlsplit(root).netloc.rpartition("@")[2].partition(":")[0]
+    account, dot, _ = host.partition(".")
+    return account if dot else os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", account)
+
+
 def reopen(root: str) -> pafs.FileSystem:
     """The filesystem that a `Location.root` names."""
     return _remote(root, "path") if root else _local()
@@ -97,6 +150,17 @@ def _local() -> pafs.FileSystem:
 @lru_cache(maxsize=32)
 def _from_uri(root: str) -> tuple[pafs.FileSystem, str]:
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(root)
+    key = os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
+    if key and root.startswith("abfs"):
+        # A uri with the key in it is refused: it would be shown in plans and logs.
+        query = {name: values[-1] for name, values in parse_qs(urlsplit(root).query).items()}
+        schemes = {"blob_storage_scheme": "http", "dfs_storage_scheme": "http"}
+        settings: dict[str, Any] = {
+            name: query[name] for name in ("blob_storage_authority", "dfs_storage_authority") if name in query
+        }
+        if query.get("enable_tls") == "false":
+            settings |= schemes
+        return pafs.AzureFileSystem(azure_account(root), account_key=key, **settings), found[1]
     return found
 
 

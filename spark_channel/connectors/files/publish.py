@@ -1,28 +1,37 @@
-"""Publishing: staged files become visible all at once, by one replacement of the manifest.
+"""Publishing: staged files become visible all at once, by one entry of the log.
 
-Every change is made under the target's lock, in this order: the state before (if there was no manifest),
-renames, the manifest, then what is no longer needed. Killed at any point, readers of ours see
-the state before or the state after; the next job finds the rest and removes it.
+The order is: renames (a local disk), the entry, `_SUCCESS`, then what is no longer needed. Killed at any point,
+readers of ours see the state before or the state after; the next job finds the rest and removes it.
 """
 
 import hashlib
 import json
 import logging
+import os
 import posixpath
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 
 import pyarrow as pa
+from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.files.manifest import BASE, HIDDEN, SUCCESS, DataFile, Dialect, Job, Manifest
-from spark_channel.connectors.files.staging import JobFolder, data_files, job_of, jobs_in, lock_path
+from spark_channel.connectors.commit import Held, Identity, Taken, own_process
+from spark_channel.connectors.contracts import Receipt, WriteContext
+from spark_channel.connectors.files import claims, legacy
+from spark_channel.connectors.files.claims import Added
+from spark_channel.connectors.files.log import Entry, Log, read_file
+from spark_channel.connectors.files.manifest import SUCCESS, DataFile, Dialect, Manifest, Replaced
+from spark_channel.connectors.files.names import run_of
+from spark_channel.connectors.files.paths import LOG, replaced_path
+from spark_channel.connectors.files.staging import JobFolder, dead_runs, staging_folders
 from spark_channel.connectors.files.store import UNFINISHED, Store
-from spark_channel.connectors.files.visible import Standing, standing
+from spark_channel.connectors.files.visible import OURS, Visible, combined, data_files, read_success
 from spark_channel.errors import ChannelError, CommitError
 
-__all__ = ["Publication", "StagedFile", "Target"]
+__all__ = ["Output", "StagedFile", "Target"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,205 +47,399 @@ class StagedFile:
     multi_line: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Publication:
-    """What one commit makes visible. `task`: the task, for `commit=task`; `done`: the job ends with it."""
+@dataclass(frozen=True)
+class Output:
+    """What the files of one job have in common."""
 
-    job: str
-    files: Sequence[StagedFile]
+    format: str
     schema: pa.Schema
     dialect: Dialect
-    overwrite: bool = False
-    txn: tuple[str, int] | None = None
-    task: int | None = None
-    done: bool = True
+
+    def added(self, job: str, files: Sequence[StagedFile]) -> Added:
+        content = (
+            self.schema.serialize().to_pybytes() + json.dumps(dict(self.dialect), sort_keys=True).encode()
+        )
+        key = hashlib.blake2b(content, digest_size=6).hexdigest()
+        listed = tuple(
+            DataFile(file.name, file.nbytes, file.rows, key, job, multi_line=file.multi_line or None)
+            for file in files
+        )
+        return Added(self.format, listed, {key: self.schema}, {key: self.dialect})
 
 
 class Target:
     """One directory that jobs write into."""
 
-    def __init__(self, store: Store, path: str, form: str, lock_timeout: float) -> None:
+    def __init__(self, store: Store, path: str, form: str, timeout: float, retention: float) -> None:
         self.store = store
         self.path = path
         self.form = form
-        self._timeout = lock_timeout
+        self._retention = retention
+        self._entries = Log(store, path, timeout)
 
     def inside(self, *parts: str) -> str:
         return posixpath.join(self.path, *parts)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
-        with self.store.lock(lock_path(self.path), self._timeout):
-            yield
+    @property
+    def shown(self) -> str:
+        return self.store.place.show(self.path)
 
-    def standing(self) -> Standing:
-        return standing(self.store.place, self.path)
-
-    def manifest(self, found: Standing | None = None) -> Manifest:
-        """What is visible now, also where others wrote it."""
-        found = self.standing() if found is None else found
-        if found.manifest is not None:
-            return found.manifest
-        live = set(jobs_in(self.store, self.path))
-        files = [
-            DataFile(path, info.size, mtime_ns=info.mtime_ns)
-            for path, info in sorted(data_files(self.store, self.path).items())
-            if job_of(path) not in live
-        ]
-        return Manifest(self.form, tuple(files))
-
-    def remember_before(self) -> None:
-        """Where there is no manifest yet: write down what is visible, before that changes."""
-        found = self.standing()
-        if found.manifest is None:
-            before = replace(self.manifest(found), successor_of=found.success)
-            self.store.put(self.inside(HIDDEN, BASE), before.dumps())
-
-    def publish(self, what: Publication) -> None:
-        """Make it visible; again: nothing. The lock is held by the caller.
+    def ready(self) -> None:
+        """Make the log's folder, and hold the store to have conditional puts.
 
         Raises:
-            CommitError: the target is as it was.
+            UnsupportedError: it has none.
         """
-        old = self.manifest()
+        there = self.store.exists(self.inside(LOG))
+        self.store.make(self.inside(LOG))
+        if there and self._entries.newest() is not None:
+            return
+        try:
+            self.store.check_put_new(self.inside(LOG, f"{UNFINISHED}{os.getpid()}-{uuid.uuid4().hex}"))
+        except BaseException:
+            self.store.remove_empty(self.inside(LOG))
+            raise
+
+    def visible(self) -> Visible:
+        return self._visible(self._entries.newest())
+
+    def _visible(self, newest: Entry | None) -> Visible:
+        return combined(self.store.place, self.path, newest, read_success(self.store.place, self.path))
+
+    def manifest(self) -> Manifest:
+        """What the directory holds now, also where others wrote it."""
+        return self._base(self._entries.newest())
+
+    def _base(self, newest: Entry | None) -> Manifest:
+        found = self._visible(newest)
+        if found.manifest is not None:
+            return replace(found.manifest, success=found.success)
+        files = [
+            DataFile(path, info.size, mtime_ns=info.mtime_ns)
+            for path, info in sorted(data_files(self.store.place, self.path).items())
+        ]
+        return Manifest(self.form, tuple(files), success=found.success)
+
+    def _change(self, change: Callable[[Manifest, int], Manifest | None], what: str) -> tuple[Manifest, bool]:
+        """(what the directory holds now, whether an entry was written)."""
+        entry, wrote = self._entries.change(change, self._base, what)
+        return (self._base(None) if entry is None else entry.manifest), wrote
+
+    def take(self, context: WriteContext, identity: Identity, *, empty: bool) -> Taken:
+        """Claim the write. With `empty` the directory is emptied in the same step.
+
+        Raises:
+            TargetError: another format is there, or committed tasks that this run does not continue.
+        """
+        taken: list[Taken] = []
+        dead = dead_runs(self.store, self.path, self.manifest(), context.job)
+
+        def change(manifest: Manifest, number: int) -> Manifest | None:
+            made, found = claims.take(
+                manifest,
+                number,
+                context,
+                identity,
+                empty=empty,
+                until=self._until(),
+                process="" if context.stream is not None else own_process(),
+                now=_now(),
+                dead=dead,
+            )
+            taken[:] = [found]
+            if made is not None and not context.overwrite:
+                claims.check_format(manifest, self.form, self.shown)
+            return made
+
+        manifest, wrote = self._change(change, f"claim {context.job}")
+        if empty and wrote:
+            self._finish(manifest)
+        return taken[0]
+
+    def release(self, held: Held) -> None:
+        """Give the claim back, unless the write was published, or another run has it."""
+        self._change(lambda manifest, number: claims.release(manifest, number, held), f"abort {held.owner}")
+
+    def fence(self, held: Held) -> None:
+        """
+        Raises:
+            SupersededError: another run took over or has published.
+        """
+        claims.fence(self.manifest(), held)
+
+    def publish_task(self, held: Held, output: Output, files: Sequence[StagedFile], receipt: Receipt) -> bool:
+        """Make a task's files visible, once (`commit=task`). False: another attempt was first.
+
+        Raises:
+            SupersededError: nothing was added. CommitError: the target is as it was.
+        """
+        added = output.added(held.owner, files)
+
+        def change(manifest: Manifest, number: int) -> Manifest | None:
+            return claims.add_task(manifest, held, receipt, added)
+
+        mine = [receipt.task, receipt.attempt]
+        manifest = self._publish(change, files, held, f"task {receipt.task} of {held.owner}")
+        return any([each.task, each.attempt] == mine for each in manifest.receipts(held.identity))
+
+    def publish(
+        self,
+        held: Held,
+        output: Output,
+        files: Sequence[StagedFile],
+        *,
+        overwrite: bool,
+        rows: int,
+        nbytes: int,
+    ) -> bool:
+        """Make the job's files visible, and mark its write as published. False: it was published before.
+
+        Raises:
+            SupersededError: nothing was added. CommitError: the target is as it was.
+        """
+        added = output.added(held.owner, files)
+        until = self._until()
+
+        def change(manifest: Manifest, number: int) -> Manifest | None:
+            return claims.publish(
+                manifest,
+                number,
+                held,
+                added,
+                overwrite=overwrite,
+                until=until,
+                at=_now(),
+                rows=rows,
+                nbytes=nbytes,
+            )
+
+        manifest = self._publish(change, files, held, f"publish {held.owner}")
+        self._finish(manifest)
+        return not claims.not_listed(manifest, [file.name for file in files])
+
+    def _publish(
+        self,
+        change: Callable[[Manifest, int], Manifest | None],
+        files: Sequence[StagedFile],
+        held: Held,
+        what: str,
+    ) -> Manifest:
+        now = self.manifest()
+        # The entry decides; this look spares a superseded run the renames, and readers of others its files.
+        if change(now, 0) is None:
+            return now
+        self._check_staged(files, held)
         moved: list[StagedFile] = []
         try:
-            self._check_staged(what.files)
-            self.remember_before()
-            if self.store.staged:
-                for file in what.files:
-                    if self.store.exists(self.inside(file.folder, file.name)):
-                        self.store.rename(self.inside(file.folder, file.name), self.inside(file.name))
-                        moved.append(file)
-                self.store.sync(self.path)
-            self._write(self._after(old, what))
-        except (OSError, pa.ArrowException, ChannelError) as error:
-            if self._is_published(what):
-                _log.warning("job %s is published; the disk reported afterwards: %s", what.job, error)
-                return
-            self._undo(moved)
-            raise CommitError(
-                f"publishing into {self.store.place.show(self.path)} failed: {error}. The target is as it "
-                "was before"
-            ) from error
+            self._show(files, moved)
+        except OSError as error:
+            self._hide(moved)
+            self.fence(held)
+            raise self._unchanged(error) from error
+        try:
+            manifest, _ = self._change(change, what)
+        except ChannelError:
+            self._hide(moved)
+            raise
+        except (OSError, pa.ArrowException) as error:
+            manifest = self._settled(files, moved, what, error)
+        self._hide([file for file in moved if claims.not_listed(manifest, [file.name])])
+        return manifest
 
-    def _check_staged(self, files: Iterable[StagedFile]) -> None:
+    def _unchanged(self, error: Exception) -> CommitError:
+        return CommitError(f"publishing into {self.shown} failed: {error}. The target is as it was before")
+
+    def _settled(
+        self, files: Sequence[StagedFile], moved: Sequence[StagedFile], what: str, error: Exception
+    ) -> Manifest:
+        """The manifest, if the put whose answer was an error was accepted after all.
+
+        Such a request may still arrive: an entry of the same number is written, so that it will be rejected.
+
+        Raises:
+            CommitError: it was not accepted, and will not be; or the store does not answer.
+        """
+        names = [file.name for file in files]
+
+        def change(found: Manifest, _: int) -> Manifest | None:
+            there = bool(names) and not claims.not_listed(found, names)
+            return None if there or self.store.staged else found
+
+        try:
+            manifest, _ = self._change(change, f"settle {what}")
+        except (OSError, pa.ArrowException, ChannelError) as second:
+            raise CommitError(
+                f"publishing into {self.shown} failed: {error}; and whether it was published cannot be found out: "
+                f"{second}. Run it again with the same txnAppId and txnVersion: what was published is not added again"
+            ) from error
+        if names and not claims.not_listed(manifest, names):
+            _log.warning("%s is published; the store reported afterwards: %s", what, error)
+            return manifest
+        self._hide(moved)
+        raise self._unchanged(error) from error
+
+    def _check_staged(self, files: Iterable[StagedFile], held: Held) -> None:
         for file in files:
             for path in (self.inside(file.folder, file.name), self.inside(file.name)):
                 info = self.store.info(path)
                 if info.size == file.nbytes:
                     break
             else:
+                self.fence(held)
                 raise CommitError(
-                    f"the staged file {file.name} is gone or incomplete: was the job's folder removed, or "
-                    "is the directory not shared by all executors and the driver?"
+                    f"the staged file {file.name} is missing or incomplete: was the job's folder removed, or is the "
+                    "directory not shared by all executors and the driver? The target is as it was before"
                 )
 
-    def _after(self, old: Manifest, what: Publication) -> Manifest:
-        key = _key(what.schema, what.dialect)
-        new = [
-            DataFile(file.name, file.nbytes, file.rows, key, what.job, multi_line=file.multi_line or None)
-            for file in what.files
-        ]
-        kept, removed = list(old.files), list(old.removed)
-        if what.overwrite:
-            kept, removed = [], [*removed, *self._replaced(old, {file.path for file in new})]
-        before = old.jobs.get(what.job)
-        tasks = before.tasks if before else None
-        if what.task is not None:
-            tasks = (*(tasks or ()), what.task)
-        now = utc_now().isoformat(timespec="seconds")
-        rows = sum(file.rows for file in what.files) + (before.rows if before else 0)
-        made = replace(
-            old,
-            format=self.form,
-            files=(*kept, *new),
-            schemas={**old.schemas, key: what.schema},
-            dialects={**old.dialects, key: what.dialect},
-            removed=tuple(removed),
-            successor_of=None,
-        ).with_job(what.job, Job(now if what.done else None, rows, tasks, what.txn))
-        return made.with_version(what.txn, now) if what.done else made
+    def _show(self, files: Iterable[StagedFile], moved: list[StagedFile]) -> None:
+        """Rename staged files to where they will be visible."""
+        if not self.store.staged:
+            return
+        for file in files:
+            if self.store.exists(self.inside(file.folder, file.name)):
+                self.store.rename(self.inside(file.folder, file.name), self.inside(file.name))
+                moved.append(file)
+        self.store.sync(self.path)
 
-    def _replaced(self, old: Manifest, new: set[str]) -> list[DataFile]:
-        """Every data file that is there, but for those of other jobs at work."""
-        live = set(jobs_in(self.store, self.path))
-        listed = {file.path: file for file in old.files}
-        found = []
-        for path, info in sorted(data_files(self.store, self.path).items()):
-            if path not in new and (path in listed or job_of(path) not in live):
-                found.append(DataFile(path, info.size, mtime_ns=info.mtime_ns))
-        return found
-
-    def _write(self, manifest: Manifest) -> None:
-        self.store.put(self.inside(SUCCESS), manifest.dumps())
-
-    def _is_published(self, what: Publication) -> bool:
-        try:
-            found = self.standing()
-        except (OSError, pa.ArrowException, ChannelError):
-            return False
-        job = found.manifest.jobs.get(what.job) if found.published and found.manifest else None
-        if job is None:
-            return False
-        return job.published_at is not None if what.task is None else what.task in (job.tasks or ())
-
-    def _undo(self, moved: Sequence[StagedFile]) -> None:
+    def _hide(self, moved: Sequence[StagedFile]) -> None:
         for file in moved:
             try:
-                self.store.rename(self.inside(file.name), self.inside(file.folder, file.name))
+                if self.store.exists(self.inside(file.folder)):
+                    self.store.rename(self.inside(file.name), self.inside(file.folder, file.name))
+                else:
+                    self.store.remove(self.inside(file.name))
             except OSError as error:
-                _log.warning("%s stays behind, unlisted, until the next job removes it: %s", file.name, error)
+                _log.warning("%s stays, unlisted, until the next job removes it: %s", file.name, error)
 
-    def tidy(self) -> None:
-        """Remove what a publication made obsolete. The lock is held by the caller."""
-        found = self.standing()
-        if found.published:
-            self.store.remove(self.inside(HIDDEN, BASE))
-        if not found.published or found.manifest is None or not found.manifest.removed:
+    def _finish(self, manifest: Manifest) -> None:
+        """After an entry that changed what is visible: nothing here can fail the write."""
+        try:
+            self._mark(manifest)
+            self.tidy(manifest)
+        except (OSError, pa.ArrowException, ChannelError) as error:
+            _log.warning("%s: what was replaced stays until the next job: %s", self.shown, error)
+
+    def _mark(self, manifest: Manifest) -> None:
+        """`_SUCCESS`, unless another writer has ended a write since, whose files the manifest does not count in."""
+        path = self.inside(SUCCESS)
+        if read_file(self.store.place, path) != OURS:
+            found = read_success(self.store.place, self.path)
+            if found.identity in ("", manifest.success):
+                self.store.put(path, OURS)
+
+    def tidy(self, manifest: Manifest) -> None:
+        """Remove what no reader needs: only files that the log has listed, and its own."""
+        listed = {file.path for file in manifest.files}
+        due = [each for each in manifest.removed if each.until <= _now()]
+        for each in manifest.removed:
+            if each not in due and self.store.staged and each.file.path not in listed:
+                self._set_aside(each)
+        gone = self._remove(due, listed)
+        if gone:
+            self._change(
+                lambda found, _: _without(found, gone) if gone & set(found.removed) else None,
+                f"{len(gone)} replaced files removed",
+            )
+        self._entries.prune()
+        self.store.remove_unfinished(self.inside(LOG))
+        legacy.remove_remains(self.store, self.path, listed)
+
+    def _set_aside(self, each: Replaced) -> None:
+        """A local disk: where readers of others do not see it, and readers of ours find it."""
+        old = self.inside(each.file.path)
+        if not self._is_same(old, each.file):
             return
-        visible = {file.path for file in found.manifest.files}
-        for file in found.manifest.removed:
-            info = self.store.info(self.inside(file.path))
-            # A file that was written anew under an old name is somebody's.
-            same = info.size == file.nbytes and file.mtime_ns in (None, info.mtime_ns)
-            if file.path not in visible and same:
-                self.store.remove(self.inside(file.path))
-                directory, name = posixpath.split(file.path)
-                self.store.remove(self.inside(directory, f".{name}.crc"))
-                while directory:
-                    self.store.remove_empty(self.inside(directory))
-                    directory = posixpath.dirname(directory)
-        self._write(replace(found.manifest, removed=()))
+        new = replaced_path(self.path, each.number, each.file.path)
+        self.store.make(posixpath.dirname(new))
+        try:
+            self.store.rename(old, new)
+        except FileNotFoundError:
+            return  # another job was first
+        self._remove_traces(each.file.path)
 
-    def forget(self, job: str) -> None:
-        """Remove all that a job left which is not published. The lock is held by the caller."""
-        found = self.standing()
-        known = {file.path for file in found.manifest.files} if found.manifest else set()
-        JobFolder(self.store, self.path, job).remove()
-        for path in data_files(self.store, self.path):
-            if job_of(path) == job and path not in known:
-                self.store.remove(self.inside(path))
-        if not jobs_in(self.store, self.path):
-            # Nothing unlisted is left that it would have to hide.
-            self.store.remove(self.inside(HIDDEN, BASE))
+    def _remove(self, due: Sequence[Replaced], listed: set[str]) -> set[Replaced]:
+        there = []
+        for each in due:
+            if each.file.path in listed or not _is_below(each.file.path):
+                continue
+            path = self.inside(each.file.path)
+            if self.store.staged:
+                self.store.remove(replaced_path(self.path, each.number, each.file.path))
+                if self._is_same(path, each.file):
+                    there.append(path)
+            elif run_of(path) is not None or self._is_same(path, each.file):
+                there.append(path)  # a name of ours is used once
+        if there:
+            self.store.remove_many(there)
+        for each in due:
+            if self.store.staged:
+                self._remove_traces(each.file.path)
+                self._remove_folders(posixpath.dirname(replaced_path(self.path, each.number, each.file.path)))
+        return set(due)
 
-    def remove_orphans(self, own: str, orphan_age: float) -> list[str]:
-        """Remove what killed drivers left; returns their jobs. The lock is held by the caller."""
-        dead = [
-            job
-            for job in jobs_in(self.store, self.path)
-            if job != own and JobFolder(self.store, self.path, job).is_dead(orphan_age)
-        ]
-        for info in self.store.entries(self.inside(HIDDEN)):
-            if info.base_name.startswith(UNFINISHED):
-                self.store.remove(info.path)
-        for job in dead:
-            _log.warning("%s: removing what job %s left behind", self.store.place.show(self.path), job)
-            self.forget(job)
-        return dead
+    def _is_same(self, path: str, file: DataFile) -> bool:
+        """Whether the file is the one that was replaced. One that was written since under its name is not."""
+        if not _is_below(file.path):
+            return False
+        info = self.store.info(path)
+        return (
+            info.type == pafs.FileType.File
+            and info.size == file.nbytes
+            and file.mtime_ns in (None, info.mtime_ns)
+        )
+
+    def _remove_traces(self, path: str) -> None:
+        """Hadoop's checksum beside a file, and folders that it leaves empty."""
+        directory, name = posixpath.split(path)
+        self.store.remove(self.inside(directory, f".{name}.crc"))
+        while directory:
+            self.store.remove_empty(self.inside(directory))
+            directory = posixpath.dirname(directory)
+
+    def _remove_folders(self, directory: str) -> None:
+        while len(directory) > len(self.inside(LOG)):
+            self.store.remove_empty(directory)
+            directory = posixpath.dirname(directory)
+
+    def remove_orphans(self) -> list[str]:
+        """Remove the staging of runs that hold no claim; returns them."""
+        folders = staging_folders(self.store, self.path)
+        if not folders:
+            return []
+        # After the listing: a folder is made after its run's claim, so one without a claim now will not get one.
+        manifest = self.manifest()
+        orphans = [folder for folder in folders if not manifest.is_open(folder.job, folder.epoch)]
+        for folder in orphans:
+            _log.info("%s: removing the staging of run %s", self.shown, folder.run)
+            self._forget(folder, manifest)
+        return [folder.run for folder in orphans]
+
+    def forget(self, held: Held) -> None:
+        """Remove all that a run left which is not published. It holds no claim any more."""
+        self._forget(JobFolder(self.store, self.path, held.owner, held.epoch), self.manifest())
+
+    def _forget(self, folder: JobFolder, manifest: Manifest) -> None:
+        known = {file.path for file in manifest.files} | {each.file.path for each in manifest.removed}
+        there = data_files(self.store.place, self.path)
+        unlisted = [path for path in there if run_of(path) == folder.run and path not in known]
+        if unlisted:
+            self.store.remove_many([self.inside(path) for path in unlisted])
+        folder.remove()
+        self.store.remove_empty(posixpath.dirname(folder.path))
+
+    def _until(self) -> str:
+        return (utc_now() + timedelta(seconds=self._retention)).isoformat(timespec="seconds")
 
 
-def _key(schema: pa.Schema, dialect: Dialect) -> str:
-    content = schema.serialize().to_pybytes() + json.dumps(dict(dialect), sort_keys=True).encode()
-    return hashlib.blake2b(content, digest_size=6).hexdigest()
+def _without(manifest: Manifest, gone: set[Replaced]) -> Manifest:
+    return replace(manifest, removed=tuple(each for each in manifest.removed if each not in gone))
+
+
+def _is_below(path: str) -> bool:
+    """A manifest may be damaged or forged: it names files below the directory, and none of the log's."""
+    parts = path.split("/")
+    return not path.startswith("/") and not {"", ".", "..", LOG} & set(parts)
+
+
+def _now() -> str:
+    return utc_now().isoformat(timespec="seconds")

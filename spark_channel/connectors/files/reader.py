@@ -29,7 +29,7 @@ from spark_channel.connectors.files.options import (
     ParquetReadOptions,
 )
 from spark_channel.connectors.files.partitions import partition_value
-from spark_channel.connectors.files.paths import reopen
+from spark_channel.connectors.files.paths import find_replaced, open_planned, reopen
 from spark_channel.connectors.files.source import SourcePlan, find_files, plan_source
 from spark_channel.connectors.files.splits import FilePiece, pack, target_bytes
 from spark_channel.errors import SourceError
@@ -114,7 +114,7 @@ class FilesReader(Reader):
         if self.form.name == "json":
             return None
         plan = self._planned()
-        with reading(_shown(file.root, file.path)), reopen(file.root).open_input_file(file.path) as opened:
+        with reading(_shown(file.root, file.path)), open_planned(file.root, file.path) as opened:
             return self.form.schema(opened, file.path, plan.as_written(self.options), multi_line=False)
 
     def file_columns(self) -> pa.Schema:
@@ -144,7 +144,7 @@ class FilesReader(Reader):
             return [Piece({"multi_line": True}, rows, file.size)]
         if file.size <= target and not few:
             return [Piece({}, rows, file.size)]
-        with reading(_shown(file.root, file.path)), reopen(file.root).open_input_file(file.path) as opened:
+        with reading(_shown(file.root, file.path)), open_planned(file.root, file.path) as opened:
             cut = Cut(file.size, target, plan.as_written(self.options), plan.condition)
             pieces = self.form.pieces(opened, file.path, cut)
         if rows is None:
@@ -179,8 +179,7 @@ class FilesReader(Reader):
             if name in plan.partitions.names
         }
         with reading(shown):
-            _check_unchanged(place, piece, shown)
-            opened = place.open_input_file(piece["path"])
+            opened = open_planned(piece["root"], _check_unchanged(place, piece, shown))
         batches = self.form.batches(opened, piece["path"], piece["piece"], wanted)
         try:
             while True:
@@ -205,18 +204,22 @@ def _shown(root: str, path: str) -> str:
 
 def _check_unchanged(
     place: pafs.FileSystem, piece: Mapping[str, Any], shown: str, *, gone_is_fine: bool = False
-) -> None:
-    """A file that is open stays readable when it is removed, and gives the same rows."""
+) -> str:
+    """Where the file is. One that is open stays readable when it is removed, and gives the same rows."""
     info = place.get_file_info(piece["path"])
     if info.type == pafs.FileType.NotFound:
-        if gone_is_fine:
-            return
-        raise FileNotFoundError(piece["path"])
+        kept = find_replaced(place, piece["path"]) if piece["root"] == "" and not gone_is_fine else None
+        if kept is None and not gone_is_fine:
+            raise FileNotFoundError(piece["path"])
+        if kept is None:
+            return str(piece["path"])
+        info = kept
     if info.size != piece["size"] or (info.mtime_ns or 0) != piece["mtime_ns"]:
         raise SourceError(
             f"{shown} was changed after the read was planned ({piece['size']} bytes then, {info.size} "
             "now); load() it again"
         )
+    return str(info.path)
 
 
 def _result(

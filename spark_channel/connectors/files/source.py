@@ -15,7 +15,7 @@ from spark_channel.connectors.files.listing import SourceFile, list_files
 from spark_channel.connectors.files.manifest import Dialect
 from spark_channel.connectors.files.options import FileReadOptions
 from spark_channel.connectors.files.partitions import partition_fields
-from spark_channel.connectors.files.paths import locate, reopen
+from spark_channel.connectors.files.paths import locate, open_planned
 from spark_channel.connectors.files.text_types import merge_inferred, plain_inferred
 from spark_channel.errors import SchemaError, SourceError
 
@@ -164,7 +164,7 @@ def _written(files: Sequence[SourceFile]) -> tuple[pa.Schema, Dialect] | None:
 
 def _schema_of(form: Format, options: FileReadOptions, file: SourceFile) -> pa.Schema:
     shown = _shown(file)
-    with reading(shown), reopen(file.root).open_input_file(file.path) as opened:
+    with reading(shown), open_planned(file.root, file.path) as opened:
         multi_line = bool(file.listed and file.listed.multi_line)
         return form.schema(opened, file.path, options, multi_line)
 

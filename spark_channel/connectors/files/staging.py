@@ -1,123 +1,111 @@
-"""Where a job keeps what it has not published, how its files are called, and how dead jobs are found.
+"""Where a run keeps what it has not published, and which staging is orphaned.
 
-A job's folder is `<target>/.spark_channel/<job>/`; its `job.json` says whose it is, and its time of
-change is the job's last sign of life. A job is dead when the process that it belongs to ran on this
-machine and is gone; or, where that cannot be told, when nothing in its folder changed for `orphanAge`.
+A run's folder is `_spark_channel/staging/<job>-e<epoch>/`. It is made after the run has its claim in the log, so a
+folder whose claim the log does not hold (any more) is orphaned: the run can publish nothing. A live run keeps its
+claim however long it takes; that of a run known to be dead is closed first. No age of a file decides by itself.
 """
 
 import json
 import posixpath
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.commit.owner import describe_owner, owner_is_gone
-from spark_channel.connectors.files.manifest import HIDDEN, SUCCESS
-from spark_channel.connectors.files.paths import is_hidden
+from spark_channel.connectors.commit import Claim, judge
+from spark_channel.connectors.files.manifest import Manifest
+from spark_channel.connectors.files.names import run_name
+from spark_channel.connectors.files.paths import LOG
 from spark_channel.connectors.files.store import Store
-from spark_channel.connectors.files.visible import read_file
-from spark_channel.errors import OptionError
 
-__all__ = ["JobFolder", "data_files", "file_name", "job_of", "jobs_in"]
+__all__ = ["JobFolder", "dead_runs", "staging_folders"]
 
-_NAME = re.compile(r"part-\d+-(?P<job>.+)-\d+-\d+\.[a-z0-9.]+")
-_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
+_STAGING = "staging"
 _MARKER = "job.json"
-_LOCK = "lock"
-
-
-def file_name(task: int, job: str, attempt: int, number: int, extension: str) -> str:
-    """Unique over all attempts of all jobs, sorted by task."""
-    return f"part-{task:05d}-{job}-{attempt}-{number:03d}.{extension}"
-
-
-def job_of(name: str) -> str | None:
-    """The job that wrote a file of this name; None = not one of ours."""
-    match = _NAME.fullmatch(posixpath.basename(name))
-    return match.group("job") if match else None
+_DOUBT = "doubted"
 
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The folder of one job in one target."""
+    """The folder of one run in one target."""
 
     store: Store
     target: str
     job: str
+    epoch: int
+
+    @property
+    def run(self) -> str:
+        return run_name(self.job, self.epoch)
 
     @property
     def path(self) -> str:
-        return posixpath.join(self.target, HIDDEN, self.job)
+        return posixpath.join(self.target, LOG, _STAGING, self.run)
 
     @property
     def marker(self) -> str:
         return posixpath.join(self.path, _MARKER)
 
-    def attempt(self, task: int, attempt: int) -> str:
+    def attempt(self, task: int, attempt: int, unique: str) -> str:
         """Where an attempt writes: a folder of its own, or the target itself on an object store."""
-        return posixpath.join(self.path, f"{task}-{attempt}") if self.store.staged else self.target
+        return posixpath.join(self.path, f"{task}-{attempt}-{unique}") if self.store.staged else self.target
 
     def begin(self) -> None:
-        if not _JOB.fullmatch(self.job):
-            raise OptionError(
-                f"job {self.job!r} cannot name a folder; option 'jobId' takes letters, digits, '.', '_' "
-                "and '-'",
-                option="jobId", got=self.job,
-            )  # fmt: skip
         self.store.make(self.path)
-        about = {"owner": describe_owner(), "started": utc_now().isoformat(timespec="seconds")}
+        about = {"job": self.job, "started": utc_now().isoformat(timespec="seconds")}
         self.store.put(self.marker, json.dumps(about).encode())
 
     def is_live(self) -> bool:
-        """Whether the job was neither ended nor aborted."""
+        """Whether the run was neither ended nor aborted. The log decides; this spares a task useless work."""
         return self.store.exists(self.marker)
 
-    def is_dead(self, orphan_age: float) -> bool:
-        """Whether it was left behind by a killed driver. The caller holds the target's lock."""
-        try:
-            raw = read_file(self.store.place.fs, self.marker)
-            if raw is None:
-                return True  # it was ended, and what followed was interrupted
-            if owner_is_gone(json.loads(raw)["owner"]):
-                return True
-        except (OSError, ValueError, KeyError, TypeError):
-            pass  # unreadable, or of another version: its age tells
-        entries = [self.store.info(self.path), *self.store.entries(self.path, recursive=True)]
-        newest = max((info.mtime_ns or 0) for info in entries)
-        return newest > 0 and utc_now().timestamp() - newest / 1e9 > orphan_age
+    def beat(self) -> None:
+        """Show that the run lives."""
+        if self.is_live():
+            self.store.touch(self.marker)
 
     def remove(self) -> None:
-        # The marker first: a task that still runs must not take the job for a live one.
+        # The marker first: a task that still runs must not take the run for a live one.
         self.store.remove(self.marker)
         self.store.remove_tree(self.path)
 
+    def is_dead(self, claim: Claim) -> bool:
+        """Whether the claim's run is known to be dead; see `connectors.commit.liveness`. Notes a doubt."""
+        now = utc_now().isoformat(timespec="seconds")
+        doubt = posixpath.join(self.path, _DOUBT)
+        seen = replace(
+            claim,
+            beat_at=_time(self.store, self.marker) or claim.beat_at,
+            doubted_at=_time(self.store, doubt),
+        )
+        verdict = judge(seen, now)
+        if verdict == "doubtful" and not seen.doubted_at > seen.beat_at and self.is_live():
+            self.store.put(doubt, b"")
+        return verdict == "dead"
 
-def lock_path(target: str) -> str:
-    return posixpath.join(target, HIDDEN, _LOCK)
+
+def _time(store: Store, path: str) -> str:
+    info = store.info(path)
+    if info.type == pafs.FileType.NotFound or info.mtime_ns is None:
+        return ""
+    return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC).isoformat(timespec="seconds")
 
 
-def jobs_in(store: Store, target: str) -> list[str]:
-    """The jobs that have a folder in the target."""
-    return [
-        info.base_name
-        for info in store.entries(posixpath.join(target, HIDDEN))
-        if info.type == pafs.FileType.Directory and info.base_name != _LOCK
-    ]
+def dead_runs(store: Store, target: str, manifest: Manifest, but: str) -> set[tuple[str, int]]:
+    """(job, epoch) of the runs that hold a claim and are known to be dead."""
+    return {
+        (claim.owner, claim.epoch)
+        for claim in manifest.claims.values()
+        if claim.owner not in ("", but) and JobFolder(store, target, claim.owner, claim.epoch).is_dead(claim)
+    }
 
 
-def data_files(store: Store, target: str) -> dict[str, pafs.FileInfo]:
-    """Every file in the target that is not hidden, by its path relative to it."""
-    found = {}
-    pending = [target]
-    while pending:
-        directory = pending.pop()
-        for info in store.entries(directory):
-            if is_hidden(info.base_name) or info.base_name == SUCCESS:
-                continue
-            if info.type == pafs.FileType.Directory:
-                pending.append(info.path)
-            elif info.type == pafs.FileType.File:
-                found[posixpath.relpath(info.path, target)] = info
+def staging_folders(store: Store, target: str) -> list[JobFolder]:
+    """Of every run that has one in the target."""
+    found = []
+    for info in store.entries(posixpath.join(target, LOG, _STAGING)):
+        job, _, epoch = info.base_name.rpartition("-e")
+        if info.type == pafs.FileType.Directory and job and epoch.isdigit():
+            found.append(JobFolder(store, target, job, int(epoch)))
     return found

@@ -1,17 +1,15 @@
-"""What publishing needs of a filesystem: a local disk has renames and fsync, an object store has neither."""
+"""What publishing needs of a filesystem: a local disk has renames and fsync, an object store has neither.
+
+The log is built on `put_new`: of several jobs that write one name, one succeeds.
+"""
 
 import errno
-import fcntl
-import json
-import logging
 import os
 import posixpath
-import random
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,18 +17,15 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.commit.owner import describe_owner, owner_is_gone
-from spark_channel.connectors.files.manifest import HIDDEN
-from spark_channel.connectors.files.paths import Location
-from spark_channel.connectors.files.visible import read_file
-from spark_channel.errors import TargetError
+from spark_channel.connectors.files import conditional
+from spark_channel.connectors.files.paths import LOG, Location
+from spark_channel.errors import UnsupportedError
 
 __all__ = ["UNFINISHED", "LocalStore", "ObjectStore", "Store", "store_of"]
 
-_log = logging.getLogger(__name__)
-
 UNFINISHED = "put-"
-_FIRST_WAIT, _LONGEST_WAIT = 0.005, 0.25
+_TRIES = 20
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP)
 
 
 class Store(ABC):
@@ -44,8 +39,8 @@ class Store(ABC):
         self.clock = clock
 
     @abstractmethod
-    def make(self, path: str) -> list[str]:
-        """Make a directory and those above it; returns what was made, the topmost first."""
+    def make(self, path: str) -> None:
+        """Make a directory and those above it."""
 
     @abstractmethod
     def create(self, path: str) -> Any:
@@ -57,9 +52,22 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Write a small file in one step: readers see the old content or the new one; durable on return.
+        """Write a small file in one step: readers see the old content or the new one; durable on return."""
 
-        The caller holds the lock; what a kill leaves is called `UNFINISHED`... in `HIDDEN`.
+    @abstractmethod
+    def put_new(self, path: str, data: bytes) -> bool:
+        """`put` only if there is no such file; False = there is one. Of several at once, one succeeds.
+
+        Raises:
+            UnsupportedError: the filesystem has no such operation. OSError: not known whether it is written.
+        """
+
+    @abstractmethod
+    def check_put_new(self, path: str) -> None:
+        """Try `put_new` with the name `path`, which is then removed.
+
+        Raises:
+            UnsupportedError: the filesystem cannot, or ignores the condition.
         """
 
     @abstractmethod
@@ -72,6 +80,10 @@ class Store(ABC):
     @abstractmethod
     def remove(self, path: str) -> None: ...
 
+    def remove_many(self, paths: Sequence[str]) -> None:
+        for path in paths:
+            self.remove(path)
+
     @abstractmethod
     def remove_tree(self, path: str) -> None: ...
 
@@ -79,17 +91,12 @@ class Store(ABC):
     def remove_empty(self, path: str) -> None:
         """Remove a directory if nothing is in it, where that can be done in one step."""
 
+    def remove_unfinished(self, directory: str) -> None:  # noqa: B027 - an object store leaves nothing
+        """Remove what killed calls of `put` and `put_new` left in `directory`."""
+
     @abstractmethod
     def touch(self, path: str) -> None:
         """A sign of life: the file's time of change is now."""
-
-    @abstractmethod
-    def lock(self, path: str, timeout: float) -> Any:
-        """A context manager that one process at a time is in, over all that use `path`.
-
-        Raises:
-            TargetError: not free within `timeout` seconds.
-        """
 
     def info(self, path: str) -> pafs.FileInfo:
         return self.place.fs.get_file_info(path)
@@ -108,19 +115,8 @@ class Store(ABC):
 class LocalStore(Store):
     staged = True
 
-    def make(self, path: str) -> list[str]:
-        missing, above = [], Path(path)
-        while not above.exists():
-            missing.append(str(above))
-            above = above.parent
-        made = []
-        for directory in reversed(missing):
-            try:
-                Path(directory).mkdir()
-                made.append(directory)
-            except FileExistsError:
-                continue
-        return made
+    def make(self, path: str) -> None:
+        Path(path).mkdir(parents=True, exist_ok=True)
 
     def create(self, path: str) -> Any:
         return Path(path).open("xb", buffering=1 << 16)
@@ -131,19 +127,77 @@ class LocalStore(Store):
         stream.close()
 
     def put(self, path: str, data: bytes) -> None:
-        temporary = posixpath.join(self.place.path, HIDDEN, f"{UNFINISHED}{uuid.uuid4().hex}")
+        for left in reversed(range(_TRIES)):
+            temporary = self._temporary(data)
+            try:
+                self.rename(temporary, path)
+                break
+            except FileNotFoundError:
+                if not left or Path(temporary).exists():
+                    raise
+            finally:
+                self.remove(temporary)
+        self.sync(posixpath.dirname(path))
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        """By a hard link to a whole file."""
+        for left in reversed(range(_TRIES)):
+            temporary = self._temporary(data)
+            try:
+                self.link(temporary, path)
+                break
+            except FileExistsError:
+                # Over NFS an answer may be lost, and the call repeated: then the name is a link to this file.
+                if Path(temporary).stat().st_nlink == 1:
+                    return False
+                break
+            except FileNotFoundError:
+                if not left or Path(temporary).exists():
+                    raise  # the directory is gone; else another host's job took the file for a dead one's
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                raise UnsupportedError(
+                    f"{self.place.show()}: the disk has no hard links ({error.strerror}), so that two jobs could lose "
+                    "each other's rows. Write to a disk that has them, to S3, GCS or Azure, or let Spark write the "
+                    "files"
+                ) from error
+            finally:
+                self.remove(temporary)
+        self.sync(posixpath.dirname(path))
+        return True
+
+    def check_put_new(self, path: str) -> None:
         try:
-            stream = self.create(temporary)
+            self.put_new(path, b"")
+        finally:
+            self.remove(path)
+
+    def _temporary(self, data: bytes) -> str:
+        """A new file with `data`, durable, on the same disk; its name says whose it is."""
+        path = posixpath.join(self.place.path, LOG, f"{UNFINISHED}{os.getpid()}-{uuid.uuid4().hex}")
+        try:
+            stream = self.create(path)
             try:
                 stream.write(data)
                 self.seal(stream)
             finally:
                 _close_quietly(stream)
-            self.rename(temporary, path)
         except BaseException:
-            self.remove(temporary)
+            self.remove(path)
             raise
-        self.sync(posixpath.dirname(path))
+        return path
+
+    def remove_unfinished(self, directory: str) -> None:
+        for info in self.entries(directory):
+            kind, _, rest = info.base_name.partition("-")
+            pid = rest.partition("-")[0]
+            # A process of another host looks dead here: it finds its file gone, and writes another.
+            if f"{kind}-" == UNFINISHED and pid.isdigit() and not _is_running(int(pid)):
+                self.remove(info.path)
+
+    def link(self, old: str, new: str) -> None:
+        os.link(old, new)
 
     def rename(self, old: str, new: str) -> None:
         os.rename(old, new)  # noqa: PTH104 - one system call, by name
@@ -176,61 +230,13 @@ class LocalStore(Store):
     def touch(self, path: str) -> None:
         os.utime(path)
 
-    @contextmanager
-    def lock(self, path: str, timeout: float) -> Iterator[None]:
-        """A lock of the kernel's, which a killed process gives up at once."""
-        deadline, wait = self.clock.now() + timeout, _FIRST_WAIT
-        while (descriptor := self._try_lock(path)) is None:
-            if self.clock.now() >= deadline:
-                raise TargetError(
-                    f"another job has been publishing into {self.place.show()} for {timeout:g} s; run "
-                    "again, or raise "
-                    "option lockTimeout"
-                )
-            self.clock.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the tries of several jobs
-            wait = min(wait * 1.5, _LONGEST_WAIT)
-        try:
-            yield
-        finally:
-            try:
-                # While it is held, so that whoever opened the same file finds out that it is gone.
-                self.remove(path)
-            except OSError:
-                pass  # a lock file that nobody holds hinders nobody
-            finally:
-                os.close(descriptor)
-
-    def _try_lock(self, path: str) -> int | None:
-        self.make(posixpath.dirname(path))
-        try:
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except FileNotFoundError:  # another job has just removed the empty folder
-            return None
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            held, there = os.fstat(descriptor), Path(path).stat()
-            if (held.st_dev, held.st_ino) == (there.st_dev, there.st_ino):
-                return descriptor
-        except (BlockingIOError, FileNotFoundError):
-            pass
-        except BaseException:
-            os.close(descriptor)
-            raise
-        os.close(descriptor)
-        return None
-
-
-_TICKET_AGE = 600.0
-
 
 class ObjectStore(Store):
     staged = False
 
-    def make(self, path: str) -> list[str]:
-        if self.exists(path):
-            return []
-        self.place.fs.create_dir(path, recursive=True)
-        return [path]
+    def make(self, path: str) -> None:
+        if not self.exists(path):
+            self.place.fs.create_dir(path, recursive=True)
 
     def create(self, path: str) -> Any:
         return self.place.fs.open_output_stream(path)
@@ -242,6 +248,15 @@ class ObjectStore(Store):
         with self.place.fs.open_output_stream(path) as stream:
             stream.write(data)
 
+    def put_new(self, path: str, data: bytes) -> bool:
+        return conditional.put_new(self.place, path, data)
+
+    def check_put_new(self, path: str) -> None:
+        try:
+            conditional.check_conditional(self.place, path)
+        finally:
+            self.remove(path)
+
     def rename(self, old: str, new: str) -> None:
         raise NotImplementedError("object stores do not rename")
 
@@ -250,6 +265,14 @@ class ObjectStore(Store):
 
     def remove(self, path: str) -> None:
         try:
+            conditional.remove_many(self.place, [path])
+        except FileNotFoundError:
+            pass
+        except OSError:
+            self._remove_by_arrow(path)
+
+    def _remove_by_arrow(self, path: str) -> None:
+        try:
             self.place.fs.delete_file(path)
         except FileNotFoundError:
             pass
@@ -257,10 +280,17 @@ class ObjectStore(Store):
             if self.exists(path):
                 raise
 
+    def remove_many(self, paths: Sequence[str]) -> None:
+        for start in range(0, len(paths), 1000):
+            some = paths[start : start + 1000]
+            try:
+                conditional.remove_many(self.place, some)
+            except OSError:  # a missing one ends the whole request in some stores
+                for path in some:
+                    self.remove(path)
+
     def remove_tree(self, path: str) -> None:
-        for info in self.entries(path, recursive=True):
-            if info.type == pafs.FileType.File:
-                self.remove(info.path)
+        self.remove_many([info.path for info in self.entries(path, recursive=True) if info.is_file])
         try:
             self.place.fs.delete_dir(path)
         except OSError:
@@ -275,86 +305,6 @@ class ObjectStore(Store):
             data = bytes(stream.read())
         self.put(path, data)
 
-    @contextmanager
-    def lock(self, path: str, timeout: float) -> Iterator[None]:
-        """Lamport's bakery: numbered tickets, which need listings that show every object there is.
-
-        The ticket of a process of this machine that is gone does not count, nor one that is older than ten
-        minutes by the store's clock.
-        """
-        name = uuid.uuid4().hex
-        choosing = posixpath.join(path, f"choosing.{name}")
-        self.place.fs.create_dir(path, recursive=True)
-        ticket = ""
-        try:
-            about = json.dumps({"owner": describe_owner()}).encode()
-            self.put(choosing, about)
-            number = 1 + max((found[0] for found in self._tickets(path)), default=0)
-            ticket = posixpath.join(path, f"{number:012d}.{name}")
-            self.put(ticket, about)
-            self.remove(choosing)
-            self._wait_turn(path, ticket, (number, name), timeout)
-            yield
-        finally:
-            for left in (choosing, ticket):
-                self._remove_surely(left)
-
-    def _remove_surely(self, path: str) -> None:
-        """A ticket that stays would keep others waiting, so one failure is not taken for an answer."""
-        for _ in range(3):
-            try:
-                if path:
-                    self.remove(path)
-                return
-            except OSError as error:
-                _log.warning("%s: %s", self.place.show(path), error)
-
-    def _tickets(self, path: str) -> list[tuple[int, str, pafs.FileInfo]]:
-        found = []
-        for info in self.entries(path):
-            number, _, name = info.base_name.partition(".")
-            if number.isdigit():
-                found.append((int(number), name, info))
-        return found
-
-    def _is_dead(self, ticket: pafs.FileInfo, own: pafs.FileInfo) -> bool:
-        if (own.mtime_ns or 0) - (ticket.mtime_ns or 0) > _TICKET_AGE * 1e9:
-            return True
-        try:
-            raw = read_file(self.place.fs, ticket.path)
-            return raw is not None and owner_is_gone(json.loads(raw)["owner"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return False  # given back while it was read, or of another version
-
-    def _wait_turn(self, path: str, ticket: str, mine: tuple[int, str], timeout: float) -> None:
-        deadline, wait = self.clock.now() + timeout, _FIRST_WAIT
-        seen: set[str] = set()
-        while True:
-            entries = self.entries(path)
-            own = [info for info in entries if info.path == ticket]
-            if not own:
-                raise TargetError(f"the lock of {self.place.show()} was taken away; run again")
-            ahead = []
-            for info in entries:
-                number, _, name = info.base_name.partition(".")
-                first = number == "choosing" or (number.isdigit() and (int(number), name) < mine)
-                if info.path != ticket and first and info.base_name != f"choosing.{mine[1]}":
-                    if info.path not in seen and self._is_dead(info, own[0]):
-                        self.remove(info.path)
-                    else:
-                        seen.add(info.path)
-                        ahead.append(info)
-            if not ahead:
-                return
-            if self.clock.now() >= deadline:
-                raise TargetError(
-                    f"another job has been publishing into {self.place.show()} for {timeout:g} s; run "
-                    "again, or raise "
-                    "option lockTimeout"
-                )
-            self.clock.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311 - spreads the tries of several jobs
-            wait = min(wait * 1.5, 8 * _LONGEST_WAIT)
-
 
 def _close_quietly(stream: Any) -> None:
     try:
@@ -363,5 +313,15 @@ def _close_quietly(stream: Any) -> None:
         pass
 
 
-def store_of(place: Location, clock: Clock = SYSTEM_CLOCK) -> Store:
-    return LocalStore(place, clock) if place.local else ObjectStore(place, clock)
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        pass  # another user's
+    return True
+
+
+def store_of(place: Location) -> Store:
+    return LocalStore(place) if place.local else ObjectStore(place)

@@ -1,58 +1,122 @@
-"""Which manifest holds in a directory: the one in `_SUCCESS`, or the state before the first of them."""
+"""What is visible in a directory: what the newest log entry lists, or the former version's manifest, or every file.
+
+Another writer that ends a write there, such as Spark, replaces `_SUCCESS`: then its files count as well.
+"""
 
 import posixpath
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from pyarrow import fs as pafs
 
-from spark_channel.connectors.files.manifest import BASE, HIDDEN, SUCCESS, Manifest
-from spark_channel.connectors.files.paths import Location
+from spark_channel.connectors.files import legacy
+from spark_channel.connectors.files.log import Entry, newest_entry, read_file
+from spark_channel.connectors.files.manifest import FORMAT, SUCCESS, DataFile, Manifest
+from spark_channel.connectors.files.names import is_ours
+from spark_channel.connectors.files.paths import Location, is_hidden
+from spark_channel.errors import TargetError
 
-__all__ = ["Standing", "read_file", "standing"]
+__all__ = ["OURS", "Success", "Visible", "combined", "data_files", "read_success", "visible"]
+
+OURS = f'{{"manifest": "{FORMAT}", "log": "_spark_channel"}}\n'.encode()
+"""The content of `_SUCCESS` in a directory that has a log. Former versions of spark-channel refuse it."""
+_READS = 10
 
 
 @dataclass(frozen=True)
-class Standing:
-    """What a directory says of itself.
-
-    `manifest`: what is visible; None = every data file. `success`: an identity of the `_SUCCESS`
-    file as it is ('' = there is none). `published`: `manifest` comes from `_SUCCESS`.
-    """
+class Visible:
+    """`manifest` None: every data file. `success`: an identity of the `_SUCCESS` file as it is ("" = none, or ours)."""
 
     manifest: Manifest | None
     success: str
-    published: bool
+    entry: Entry | None = None
 
 
-def read_file(fs: pafs.FileSystem, path: str) -> bytes | None:
-    """The whole of a small file; None when there is none."""
-    try:
-        with fs.open_input_file(path) as file:
-            return bytes(file.read())
-    except FileNotFoundError:
-        return None
-
-
-def standing(place: Location, directory: str) -> Standing:
-    """Read what holds in `directory`: at most three small requests.
+def visible(place: Location, directory: str) -> Visible:
+    """Read what holds in `directory`: a listing and two small files.
 
     Raises:
-        TargetError: a damaged manifest. OSError: not readable.
+        TargetError: a damaged log or manifest. OSError: not readable.
     """
+    # `_SUCCESS` first: an entry that counts it in is written before it is replaced.
+    found = read_success(place, directory)
+    return combined(place, directory, newest_entry(place, directory), found)
+
+
+@dataclass(frozen=True)
+class Success:
+    """What `_SUCCESS` says. `identity` tells one of another writer from the next; "" = none, or ours."""
+
+    identity: str = ""
+    former: Manifest | None = None
+
+
+def read_success(place: Location, directory: str) -> Success:
     path = posixpath.join(directory, SUCCESS)
-    # The file may be replaced between the two calls; its content is always whole.
-    raw = read_file(place.fs, path)
-    manifest = None if raw is None else Manifest.loads(raw, place.show(path))
-    if manifest is not None:
-        return Standing(manifest, "ours", True)
-    info = place.fs.get_file_info(path)
-    success = "" if info.type == pafs.FileType.NotFound else f"{info.size}-{info.mtime_ns}"
-    before = posixpath.join(directory, HIDDEN, BASE)
-    try:
-        raw = read_file(place.fs, before)
-    except PermissionError:
-        raw = None
-    base = None if raw is None else Manifest.loads(raw, place.show(before))
-    if base is not None and base.successor_of == success:
-        return Standing(base, success, False)
-    return Standing(None, success, False)
+    for _ in range(_READS):
+        before = place.fs.get_file_info(path)
+        raw = read_file(place, path)
+        if raw is None or raw == OURS:
+            return Success()
+        after = place.fs.get_file_info(path)
+        if (before.size, before.mtime_ns) == (after.size, after.mtime_ns):
+            found = legacy.parse(raw, place.show(path))
+            return Success(f"{after.size}-{after.mtime_ns}", None if found is None else found[0])
+    raise TargetError(f"{place.show(path)} changes all the time; run again when the other writers have ended")
+
+
+def combined(place: Location, directory: str, entry: Entry | None, found: Success) -> Visible:
+    """What the log and `_SUCCESS` say together."""
+    success, former = found.identity, found.former
+    if entry is None:
+        return Visible(former or legacy.state_before(place, directory, success), success)
+    made = entry.manifest
+    if success in ("", made.success):
+        return Visible(made, made.success, entry)
+    if former is not None:  # the former version has written here since
+        return Visible(_merged(made, former), success, entry)
+    return Visible(with_files_of_others(made, data_files(place, directory)), success, entry)
+
+
+def _merged(log: Manifest, former: Manifest) -> Manifest:
+    versions = dict(log.versions)
+    for app, known in former.versions.items():
+        versions[app] = known if app not in versions else versions[app].joined(known)
+    return replace(
+        log,
+        format=former.format,
+        files=former.files,
+        schemas={**log.schemas, **former.schemas},
+        dialects={**log.dialects, **former.dialects},
+        jobs={**log.jobs, **former.jobs},
+        versions=versions,
+    )
+
+
+def with_files_of_others(made: Manifest, there: Mapping[str, pafs.FileInfo]) -> Manifest:
+    """The manifest with the files that another writer has put there, without those that it has removed."""
+    listed = {file.path for file in made.files}
+    gone = {each.file.path for each in made.removed}
+    kept = [file for file in made.files if file.path in there]
+    more = [
+        DataFile(path, info.size, mtime_ns=info.mtime_ns)
+        for path, info in sorted(there.items())
+        if path not in listed and path not in gone and not is_ours(path)
+    ]
+    return replace(made, files=(*kept, *more))
+
+
+def data_files(place: Location, directory: str) -> dict[str, pafs.FileInfo]:
+    """Every file in the directory that is not hidden, by its path relative to it."""
+    found = {}
+    pending = [directory]
+    while pending:
+        here = pending.pop()
+        for info in place.fs.get_file_info(pafs.FileSelector(here, allow_not_found=True)):
+            if is_hidden(info.base_name) or info.base_name == SUCCESS:
+                continue
+            if info.type == pafs.FileType.Directory:
+                pending.append(info.path)
+            elif info.type == pafs.FileType.File:
+                found[posixpath.relpath(info.path, directory)] = info
+    return found

@@ -1,23 +1,30 @@
 """The writers of files: one class, and one subclass per format. `publish` says what a commit does.
 
-`commit=job`, the default: all rows or none. `commit=task`: each task is published by itself, under the
-lock, with its entry in the ledger; rows come as tasks end, and each task counts once.
+`commit=job`, the default: all rows or none. `commit=task`: each task's files are published by an entry of the log of
+their own, with the task's receipt; rows come as tasks end, and each task counts once.
 """
 
+import hashlib
 import logging
 import posixpath
-from collections.abc import Sequence
-from dataclasses import dataclass
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.connectors import Receipt, Tally, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.connectors.commit import BEAT_SECONDS, Held, Identity
+from spark_channel.connectors.contracts import Unfinished
 from spark_channel.connectors.files.errors_at import writing
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
-from spark_channel.connectors.files.manifest import HIDDEN
+from spark_channel.connectors.files.log import read_file
+from spark_channel.connectors.files.manifest import claim_key
+from spark_channel.connectors.files.names import file_name, new_attempt
 from spark_channel.connectors.files.options import (
     ArrowWriteOptions,
     CsvWriteOptions,
@@ -26,27 +33,31 @@ from spark_channel.connectors.files.options import (
     OrcWriteOptions,
     ParquetWriteOptions,
 )
-from spark_channel.connectors.files.paths import Location, locate, reopen
-from spark_channel.connectors.files.publish import Publication, StagedFile, Target
-from spark_channel.connectors.files.staging import JobFolder, file_name
+from spark_channel.connectors.files.paths import LOG, Location, locate, reopen
+from spark_channel.connectors.files.publish import Output, StagedFile, Target
+from spark_channel.connectors.files.staging import JobFolder
 from spark_channel.connectors.files.store import Store, store_of
-from spark_channel.errors import CommitError, TargetError
+from spark_channel.errors import CommitError, OptionError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
 
 __all__ = ["ArrowWriter", "CsvWriter", "FilesPlan", "FilesWriter", "JsonWriter", "OrcWriter", "ParquetWriter"]
 
 _log = logging.getLogger(__name__)
 
-_HEARTBEAT = 60.0
+_JOB = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,150}")
 
 
 @dataclass(frozen=True)
 class FilesPlan(WritePlan):
-    """`root` and `path` are the target's `Location`; `made`: the directories that `prepare` made."""
+    """`root` and `path` are the target's `Location`."""
 
     root: str = ""
     path: str = ""
-    made: tuple[str, ...] = ()
+
+    @property
+    def claim(self) -> Held:
+        assert self.held is not None, "a write that was published before has no claim"
+        return self.held
 
 
 class FilesWriter(Writer):
@@ -61,27 +72,14 @@ class FilesWriter(Writer):
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.form.check(schema, self.options)
+        if not _JOB.fullmatch(context.job):
+            raise OptionError(
+                f"job {context.job!r} cannot name a folder; option 'jobId' takes letters, digits, '.', '_' and '-'",
+                option="jobId", got=context.job,
+            )  # fmt: skip
         place = locate(self.options.path)
         store = store_of(place)
         shown = place.show()
-        with writing(shown):
-            if store.info(place.path).type == pafs.FileType.File:
-                raise TargetError(f"{shown} is a file; a write needs a directory, which it fills with files")
-            made = store.make(place.path)
-            try:
-                plan = self._prepare(context, schema, place, store, tuple(made))
-                if plan.published_at is not None:
-                    self._leave(store, place.path, ())
-                return plan
-            except BaseException:
-                self._leave(store, place.path, made)
-                raise
-
-    def _prepare(
-        self, context: WriteContext, schema: pa.Schema, place: Location, store: Store, made: tuple[str, ...]
-    ) -> WritePlan:
-        target = self._target(store, place.path)
-        folder = JobFolder(store, place.path, context.job)
         plan = FilesPlan(
             job=context.job,
             schema=schema,
@@ -90,55 +88,66 @@ class FilesWriter(Writer):
             txn=context.txn,
             root=place.root,
             path=place.path,
-            made=made,
         )
-        with target.locked():
+        with writing(shown):
+            if store.info(place.path).type == pafs.FileType.File:
+                raise TargetError(f"{shown} is a file; a write needs a directory, which it fills with files")
+            target = self._target(store, place.path)
+            target.ready()
+            empty = plan.commit == "task" and plan.overwrite
+            taken = target.take(context, Identity.of(shown, context), empty=empty)
+            if taken.overtaken is not None:
+                _log.warning(
+                    "job %s takes the claim on %s over from run %s", context.job, shown, taken.overtaken[0]
+                )
+            if taken.held is None:
+                return replace(plan, published_at=taken.published_at or "an unknown time")
+            plan = replace(plan, held=taken.held)
             try:
-                folder.begin()
-                target.remove_orphans(context.job, self.options.orphan_age)
-                target.tidy()
-                found = target.standing()
-                manifest = found.manifest
-                published = None
-                if manifest and found.published:
-                    published = manifest.job_published_at(context.job, context.txn)
-                if published is not None:
-                    target.forget(context.job)
-                    return _published(plan, published)
-                self._check_fits(plan, target)
-                if not store.staged:
-                    target.remember_before()
-                if plan.commit == "task" and plan.overwrite:
-                    target.publish(self._publication(plan, (), overwrite=True, done=False))
-                    target.tidy()
-                return plan
+                _folder(store, plan).begin()
+                target.remove_orphans()
             except BaseException:
-                target.forget(context.job)
+                self._give_back(plan, store, target)
                 raise
-
-    def _check_fits(self, plan: FilesPlan, target: Target) -> None:
-        found = target.standing()
-        manifest = found.manifest
-        if manifest is None or not found.published:
-            return
-        if not plan.overwrite and manifest.format != self.form.name and manifest.files:
-            raise TargetError(
-                f"{self.options.path} holds {manifest.format} files; {self.form.name} files cannot be "
-                "appended to it"
-            )
-        half = manifest.unfinished(plan.txn)
-        if half is not None and plan.txn is not None:
-            raise TargetError(
-                f"job {half} published some tasks of txnAppId {plan.txn[0]!r}, txnVersion {plan.txn[1]}, "
-                "and did not end. A "
-                "new run may cut its rows differently, so it could not tell which of them are there: "
-                "overwrite, or "
-                "remove that job's files, and use a new txnVersion; commit=job has no such state"
-            )
+        return plan
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         assert isinstance(plan, FilesPlan)
         return FilesTaskWriter(self, plan, task, attempt)
+
+    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
+        assert isinstance(plan, FilesPlan)
+        if plan.held is None:
+            return None
+        with writing(self.options.path):
+            found = self._target(self._store(plan), plan.path).manifest().receipts(plan.held.identity)
+        return next((each for each in found if each.task == task), None)
+
+    def unfinished(self, context: WriteContext) -> Unfinished | None:
+        if context.txn is None:
+            return None
+        place = locate(self.options.path)
+        store = store_of(place)
+        with writing(place.show()):
+            if not store.exists(posixpath.join(place.path, LOG)):
+                return None
+            manifest = self._target(store, place.path).manifest()
+            identity = Identity.of(place.show(), context)
+            claim, receipts = manifest.claim(identity), manifest.receipts(identity)
+            if claim is None or claim.has_published(None) or not receipts:
+                return None
+            kept = manifest.plans.get(claim_key(identity), claim.epoch)
+            raw = read_file(place, _plan_path(place.path, identity, kept))
+            text = None if raw is None else raw.decode()
+            return Unfinished(claim.owner, text, receipts, claim.epoch)
+
+    def keep(self, plan: WritePlan, text: str) -> None:
+        assert isinstance(plan, FilesPlan)
+        store = self._store(plan)
+        with writing(store.place.show(plan.path)):
+            path = _plan_path(plan.path, plan.claim.identity, plan.claim.epoch)
+            store.make(posixpath.dirname(path))
+            store.put(path, text.encode())
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         assert isinstance(plan, FilesPlan)
@@ -147,61 +156,58 @@ class FilesWriter(Writer):
         store = self._store(plan)
         target = self._target(store, plan.path)
         with writing(store.place.show(plan.path)):
-            with target.locked():
+            try:
                 self._commit(plan, receipts, target)
-                try:
-                    target.tidy()
-                    target.forget(plan.job)
-                except OSError as error:
-                    _log.warning("job %s is published; clearing up after it failed: %s", plan.job, error)
-            self._leave(store, plan.path, ())
+            except SupersededError:
+                self._clear(plan, target)
+                raise
+            self._clear(plan, target)
 
     def _commit(self, plan: FilesPlan, receipts: Sequence[Receipt], target: Target) -> None:
         manifest = target.manifest()
-        job = manifest.jobs.get(plan.job)
-        if job is not None and job.published_at is not None:
-            return
-        elsewhere = manifest.published_at(plan.txn)
-        if elsewhere is not None:
-            _log.warning("%s was published at %s by another job; nothing is published", plan.txn, elsewhere)
-            return
-        if plan.commit == "task":
-            there = set(job.tasks or ()) if job else set()
-            lost = sorted({receipt.task for receipt in receipts} - there)
-            if lost:
-                raise CommitError(f"tasks {lost} of job {plan.job} are not in the ledger of {plan.path}")
-            files: list[StagedFile] = []
-        else:
-            files = [file for receipt in receipts for file in _files(plan, receipt)]
-        keeps = bool(manifest.files) and (not plan.overwrite or plan.commit == "task")
-        if not files and not keeps:
-            files = [self._empty_file(plan)]
-        target.publish(self._publication(plan, files, overwrite=plan.overwrite and plan.commit == "job"))
-
-    def _publication(
-        self,
-        plan: FilesPlan,
-        files: Sequence[StagedFile],
-        *,
-        overwrite: bool = False,
-        task: int | None = None,
-        done: bool = True,
-    ) -> Publication:
-        return Publication(
-            job=plan.job,
-            files=files,
-            schema=plan.schema,
-            dialect=self.form.dialect(self.options),
-            overwrite=overwrite,
-            txn=plan.txn,
-            task=task,
-            done=done,
+        files: list[StagedFile] = []
+        found = manifest.claim(plan.claim.identity)
+        if found is None or not found.has_published(plan.claim.position):
+            if plan.commit == "task":
+                there = {each.task for each in manifest.receipts(plan.claim.identity)}
+                lost = sorted({receipt.task for receipt in receipts} - there)
+                if lost:
+                    target.fence(plan.claim)
+                    raise CommitError(f"tasks {lost} of job {plan.job} are not in the log of {plan.path}")
+            else:
+                files = [file for receipt in receipts for file in _files(receipt)]
+            keeps = bool(manifest.files) and (not plan.overwrite or plan.commit == "task")
+            if not files and not keeps:
+                target.fence(plan.claim)
+                files = [self._empty_file(plan)]
+        added = target.publish(
+            plan.claim,
+            self._output(plan),
+            files,
+            overwrite=plan.overwrite and plan.commit == "job",
+            rows=sum(each.rows for each in receipts),
+            nbytes=sum(each.nbytes for each in receipts),
         )
+        if not added:
+            shown = plan.claim.identity.shown
+            _log.warning("%s was published before: nothing is added by job %s", shown, plan.job)
+
+    def _clear(self, plan: FilesPlan, target: Target) -> None:
+        """After the write has ended, one way or the other."""
+        try:
+            if not target.manifest().is_open(plan.claim.owner, plan.claim.epoch):
+                target.forget(plan.claim)
+                target.store.remove(_plan_path(plan.path, plan.claim.identity, plan.claim.epoch))
+        except (OSError, TargetError) as error:
+            _log.warning("the staging of job %s stays until the next job: %s", plan.job, error)
+
+    def _output(self, plan: FilesPlan) -> Output:
+        return Output(self.form.name, plan.schema, self.form.dialect(self.options))
 
     def _empty_file(self, plan: FilesPlan) -> StagedFile:
         """A file without rows, so that the directory has a schema."""
         with_schema = FilesTaskWriter(self, plan, 0, 0, always=True)
-        return _files(plan, with_schema.stage())[0]
+        return _files(with_schema.stage())[0]
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         assert isinstance(plan, FilesPlan)
@@ -210,29 +216,32 @@ class FilesWriter(Writer):
         store = self._store(plan)
         target = self._target(store, plan.path)
         with writing(store.place.show(plan.path)):
-            if not store.exists(plan.path):
+            if not store.exists(posixpath.join(plan.path, LOG)):
                 return
-            # The marker goes before the lock is waited for: tasks that still run hear of it at once.
-            store.remove(JobFolder(store, plan.path, plan.job).marker)
-            with target.locked():
-                target.forget(plan.job)
-                target.tidy()
-            self._leave(store, plan.path, plan.made)
+            self._give_back(plan, store, target)
 
-    def _leave(self, store: Store, path: str, made: Sequence[str]) -> None:
-        """Remove the hidden folder and the directories `prepare` made, if they are empty."""
-        try:
-            store.remove_empty(posixpath.join(path, HIDDEN))
-            for directory in reversed(made):
-                store.remove_empty(directory)
-        except OSError as error:
-            _log.warning("%s: an empty folder is left behind: %s", path, error)
+    def _give_back(self, plan: FilesPlan, store: Store, target: Target) -> None:
+        # The marker goes first: tasks that still run hear of it without asking the log.
+        store.remove(_folder(store, plan).marker)
+        if store.staged:
+            _folder(store, plan).remove()  # a full disk has no room for an entry before
+        target.release(plan.claim)
+        target.forget(plan.claim)
 
     def _store(self, plan: FilesPlan) -> Store:
         return store_of(Location(reopen(plan.root), plan.path, plan.root))
 
     def _target(self, store: Store, path: str) -> Target:
-        return Target(store, path, self.form.name, self.options.lock_timeout)
+        return Target(store, path, self.form.name, self.options.commit_timeout, self.options.retention)
+
+
+def _folder(store: Store, plan: FilesPlan) -> JobFolder:
+    return JobFolder(store, plan.path, plan.claim.owner, plan.claim.epoch)
+
+
+def _plan_path(directory: str, identity: Identity, epoch: int) -> str:
+    digest = hashlib.sha256(claim_key(identity).encode()).hexdigest()[:16]
+    return posixpath.join(directory, LOG, "plans", f"{digest}-e{epoch}.json")
 
 
 class FilesTaskWriter(TaskWriter):
@@ -247,8 +256,11 @@ class FilesTaskWriter(TaskWriter):
         self._options: FileWriteOptions = writer.options
         self._form = writer.form
         self._store = writer._store(plan)  # noqa: SLF001 - two halves of one class
-        self._folder = JobFolder(self._store, plan.path, plan.job)
-        self._directory = self._folder.attempt(task, attempt)
+        self._unique = new_attempt()
+        self._directory = plan.path
+        if plan.published_at is None:
+            self._folder = _folder(self._store, plan)
+            self._directory = self._folder.attempt(task, attempt, self._unique)
         self._shown = self._store.place.show(plan.path)
         self._always = always
         self._files: list[StagedFile] = []
@@ -263,7 +275,7 @@ class FilesTaskWriter(TaskWriter):
         self._tally.hold_open()
         if self._plan.published_at is not None:
             return
-        with writing(self._shown):
+        with self._writing():
             limit = self._options.max_rows_per_file
             start = 0
             while start < batch.num_rows:
@@ -285,20 +297,19 @@ class FilesTaskWriter(TaskWriter):
 
     def _heartbeat(self) -> None:
         now = self._store.clock.now()
-        if now - self._beat >= _HEARTBEAT:
+        if now - self._beat >= BEAT_SECONDS:
             self._beat = now
-            if self._folder.is_live():
-                self._store.touch(self._folder.marker)
+            self._folder.beat()
 
     def _begin(self) -> Encoder:
         if not self._folder.is_live():
-            raise TargetError(
-                f"job {self._plan.job} was aborted or ended while this task still wrote to {self._shown}"
-            )
+            raise self._ended()
         if self._store.staged and not self._begun:
             self._store.make(self._directory)
         extension = self._form.extension(self._options)
-        name = file_name(self._task, self._plan.job, self._attempt, len(self._files), extension)
+        name = file_name(
+            self._task, self._folder.run, self._attempt, self._unique, len(self._files), extension
+        )
         path = posixpath.join(self._directory, name)
         self._begun.append(path)
         self._stream = self._store.create(path)
@@ -319,16 +330,14 @@ class FilesTaskWriter(TaskWriter):
 
     def stage(self) -> Receipt:
         """Finish the files, durably. They are not visible yet."""
-        with writing(self._shown):
+        with self._writing():
             if self._always and self._encoder is None and not self._files:
                 self._begin()
             self._finish()
             if self._store.staged and self._begun:
                 self._store.sync(self._directory)
             if self._begun and not self._folder.is_live():
-                raise TargetError(
-                    f"job {self._plan.job} was aborted while this task still wrote to {self._shown}"
-                )
+                raise self._ended()
         details = {
             "folder": posixpath.relpath(self._directory, self._plan.path),
             "files": [[file.name, file.rows, file.nbytes, file.multi_line] for file in self._files],
@@ -345,19 +354,30 @@ class FilesTaskWriter(TaskWriter):
 
     def _publish(self, receipt: Receipt) -> None:
         target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001 - two halves of one class
-        with writing(self._shown), target.locked():
-            job = target.manifest().jobs.get(self._plan.job)
-            if job is not None and self._task in (job.tasks or ()):
+        output = self._writer._output(self._plan)  # noqa: SLF001
+        with self._writing():
+            if not target.publish_task(self._plan.claim, output, _files(receipt), receipt):
                 self._discard()
-                return
-            if not self._folder.is_live():
-                raise TargetError(
-                    f"job {self._plan.job} was aborted while this task still wrote to {self._shown}"
-                )
-            files = _files(self._plan, receipt)
-            target.publish(
-                self._writer._publication(self._plan, files, task=self._task, done=False)  # noqa: SLF001
-            )
+
+    def _ended(self) -> TargetError:
+        """Why the run's folder is gone."""
+        target = self._writer._target(self._store, self._plan.path)  # noqa: SLF001
+        try:
+            target.fence(self._plan.claim)
+        except SupersededError as error:
+            return error
+        return TargetError(
+            f"the folder of job {self._plan.job} in {self._shown} was removed while a task wrote into it"
+        )
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What another run removed from under this one is told as what it is."""
+        with writing(self._shown):
+            try:
+                yield
+            except FileNotFoundError as error:
+                raise self._ended() from error
 
     def rollback(self) -> None:
         if self._tally.ended:
@@ -371,7 +391,7 @@ class FilesTaskWriter(TaskWriter):
             except (OSError, pa.ArrowException):
                 pass  # what it held is dropped either way
         self._encoder = None
-        with writing(self._shown):
+        with self._writing():
             self._discard()
 
     def _discard(self) -> None:
@@ -381,13 +401,7 @@ class FilesTaskWriter(TaskWriter):
             self._store.remove_empty(self._directory)
 
 
-def _published(plan: FilesPlan, at: str) -> FilesPlan:
-    from dataclasses import replace
-
-    return replace(plan, published_at=at)
-
-
-def _files(plan: FilesPlan, receipt: Receipt) -> list[StagedFile]:
+def _files(receipt: Receipt) -> list[StagedFile]:
     folder = receipt.details["folder"]
     return [StagedFile(folder, *file) for file in receipt.details["files"]]
 

@@ -1,5 +1,6 @@
 """What the tests of the file connectors share."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import pyarrow as pa
 
 from spark_channel.connectors import Receipt, WriteContext, load_reader, load_writer
 from spark_channel.connectors.files.reader import FilesReader
+from spark_channel.connectors.files.store import LocalStore, ObjectStore
 from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
 
 FORMATS = ("parquet", "csv", "json", "arrow", "orc")
@@ -85,8 +87,32 @@ def visible(form: str, path: Path) -> list[int]:
 
 
 def leftovers(path: Path) -> list[str]:
-    """Hidden files below a directory, and the hidden folder where the file system can remove it."""
-    hidden = [p for p in path.rglob("*") if any(part.startswith(".") for part in p.relative_to(path).parts)]
-    virtual = {path / ".spark_channel", path / ".spark_channel" / "lock"}
-    on_objects = (path / ".spark_channel" / "lock").is_dir()
-    return sorted(str(p.relative_to(path)) for p in hidden if not (on_objects and p in virtual))
+    """What a write leaves hidden below a directory, but for the log and the files that readers may still need."""
+    hidden = [
+        p for p in path.rglob("*") if p.is_file() and p.relative_to(path).parts[0].startswith((".", "_"))
+    ]
+    log = path / "_spark_channel"
+    kept = [p for p in hidden if (p.parent == log and p.suffix == ".json") or log / "replaced" in p.parents]
+    return sorted(str(p.relative_to(path)) for p in hidden if p not in kept and p.name != "_SUCCESS")
+
+
+class FolderObjects(ObjectStore):
+    """A store without renames, which a folder stands for: an object is what is written when its stream is closed."""
+
+    def put_new(self, path: str, data: bytes) -> bool:
+        return LocalStore(self.place).put_new(path, data)
+
+    def check_put_new(self, path: str) -> None:
+        LocalStore(self.place).check_put_new(path)
+
+
+def newest(path: Path) -> dict[str, Any]:
+    """The newest entry of a directory's log."""
+    found = sorted((path / "_spark_channel").glob("*.json"))
+    entry: dict[str, Any] = json.loads(found[-1].read_text())
+    return entry
+
+
+def state(path: Path) -> dict[str, Any]:
+    found: dict[str, Any] = newest(path)["state"]
+    return found

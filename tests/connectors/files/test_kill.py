@@ -53,36 +53,7 @@ def test_a_killed_commit_shows_old_or_new(tmp_path: Path, seed: int) -> None:
     assert seen in (old, new)
     if committed:
         assert seen == new
-    write("csv", target, numbers(7), job="next")
+    write("csv", target, numbers(7), job="next", retention="0")
     assert visible("csv", target) == sorted([*seen, 7])
     assert leftovers(target) == []
     assert len(list(target.glob("part-*"))) == len(seen) + 1
-
-
-def test_the_lock_of_a_killed_process_is_free(tmp_path: Path) -> None:
-    code = """
-import sys
-from spark_channel.connectors.files.paths import locate
-from spark_channel.connectors.files.publish import Target
-from spark_channel.connectors.files.store import store_of
-place = locate(sys.argv[1])
-with Target(store_of(place), place.path, "csv", 5.0).locked():
-    print("locked", flush=True)
-    sys.stdin.read()
-"""
-    process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
-        cwd=Path(__file__).parents[3],
-    )  # fmt: skip
-    assert process.stdout is not None
-    assert process.stdin is not None
-    try:
-        assert process.stdout.readline() == "locked\n"
-        process.kill()
-        process.wait(30)
-    finally:
-        process.kill()
-        process.stdin.close()
-        process.stdout.close()
-    write("csv", tmp_path, numbers(1), lockTimeout="0")
-    assert visible("csv", tmp_path) == [1]

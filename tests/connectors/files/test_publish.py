@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,19 +18,21 @@ from hypothesis import strategies as st
 
 from spark_channel.connectors import TaskWriter
 from spark_channel.connectors.commit import owner
-from spark_channel.connectors.files import writer
-from spark_channel.connectors.files.paths import Location
-from spark_channel.connectors.files.store import LocalStore, ObjectStore, Store
+from spark_channel.connectors.files import publish, staging, store, writer
+from spark_channel.connectors.files.published import PublishedVersions
+from spark_channel.connectors.files.store import LocalStore, Store
 from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
-from spark_channel.errors import CommitError, OptionError, SourceError, TargetError
+from spark_channel.errors import CommitError, OptionError, SourceError, SupersededError, TargetError
 from tests.connectors.files.helpers import (
     FORMATS,
+    FolderObjects,
     leftovers,
     numbers,
     prepare,
     read,
     reader_of,
     stage,
+    state,
     visible,
     write,
     writer_of,
@@ -40,7 +43,7 @@ from tests.connectors.files.helpers import (
 def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each test on a local disk, and on a store without renames, which a folder stands for."""
     if request.param == "objects":
-        monkeypatch.setattr(writer, "store_of", ObjectStore)
+        monkeypatch.setattr(writer, "store_of", FolderObjects)
     return str(request.param)
 
 
@@ -50,8 +53,7 @@ def target(tmp_path: Path) -> Path:
 
 
 def manifest(path: Path) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((path / "_SUCCESS").read_text())
-    return found
+    return state(path)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -60,11 +62,11 @@ def test_append_and_overwrite(kind: str, target: Path, form: str) -> None:
     assert visible(form, target) == [1, 2, 3]
     write(form, target, numbers(4), job="b")
     assert visible(form, target) == [1, 2, 3, 4]
-    write(form, target, numbers(5), job="c", context={"overwrite": True})
+    write(form, target, numbers(5), job="c", context={"overwrite": True}, retention="0")
     assert visible(form, target) == [5]
     assert len([p for p in target.iterdir() if p.name.startswith("part-")]) == 1
     assert leftovers(target) == []
-    assert set(manifest(target)["ledger"]["jobs"]) == {"a", "b", "c"}
+    assert set(manifest(target)["jobs"]) == {"a", "b", "c"}
 
 
 def test_the_manifest_says_what_is_there(kind: str, target: Path) -> None:
@@ -74,8 +76,8 @@ def test_the_manifest_says_what_is_there(kind: str, target: Path) -> None:
     assert file["rows"] == 2
     assert file["nbytes"] == (target / file["path"]).stat().st_size
     assert found["schemas"][file["schema"]]["columns"] == {"n": "int64"}
-    assert found["ledger"]["jobs"]["a"]["rows"] == 2
-    assert list(found["ledger"]["versions"]["app"]) == ["7"]
+    assert found["versions"]["app"]["ranges"] == [[7, 7]]
+    assert found["claims"] == {}
     assert reader_of("parquet", target).split(1)[0].rows == 2
 
 
@@ -106,9 +108,9 @@ def test_foreign_files_stay_in_an_append_and_go_in_an_overwrite(kind: str, targe
     (target / "_SUCCESS").write_text("")
     write("json", target, numbers(2), job="a")
     assert sorted(read("json", target, recursiveFileLookup="true").column("n").to_pylist()) == [1, 2]
-    write("json", target, numbers(3), job="b", context={"overwrite": True})
+    write("json", target, numbers(3), job="b", context={"overwrite": True}, retention="0")
     assert visible("json", target) == [3]
-    assert not list(target.glob("k=1/*"))
+    assert not list(target.glob("k=1/*.json"))
     assert kind == "objects" or not (target / "k=1").exists()
 
 
@@ -155,16 +157,17 @@ def test_commit_and_abort_any_number_of_times(kind: str, target: Path) -> None:
     assert leftovers(target) == []
 
 
-def test_abort_of_a_first_write_leaves_no_trace(kind: str, tmp_path: Path) -> None:
+def test_abort_of_a_first_write_leaves_a_log_without_files(kind: str, tmp_path: Path) -> None:
     out = writer_of("parquet", tmp_path / "a" / "b" / "out")
     plan = prepare(out, numbers().schema)
     receipts = stage(out, plan, [numbers(1)])
     out.abort(plan, list(receipts))
     out.abort(plan, None)
-    if kind == "disk":
-        assert list(tmp_path.iterdir()) == []
-    else:  # folders of an object store are names without content
-        assert [p for p in tmp_path.rglob("*") if p.is_file()] == []
+    left = {p.parent.name for p in tmp_path.rglob("*") if p.is_file()}
+    assert left == {"_spark_channel"}
+    assert leftovers(tmp_path / "a" / "b" / "out") == []
+    with pytest.raises(SourceError, match="holds no data files"):
+        read("parquet", tmp_path / "a" / "b" / "out")
 
 
 def test_only_the_given_receipts_are_published(kind: str, target: Path) -> None:
@@ -205,7 +208,8 @@ def test_a_task_that_outlives_its_job_hears_of_it(kind: str, target: Path) -> No
         with pytest.raises(TargetError, match=r"aborted|cannot be written"):
             fill(opened)
         opened.rollback()
-    assert [p for p in target.rglob("*") if p.is_file()] == []
+    assert leftovers(target) == []
+    assert not list(target.glob("part-*"))
 
 
 def test_a_version_is_published_once(kind: str, target: Path) -> None:
@@ -218,27 +222,63 @@ def test_a_version_is_published_once(kind: str, target: Path) -> None:
     assert leftovers(target) == []
 
 
-def test_of_two_jobs_with_one_version_the_first_to_commit_wins(kind: str, target: Path) -> None:
+def test_of_two_runs_of_one_version_the_later_wins(kind: str, target: Path) -> None:
+    """The first hangs after its tasks, the scheduler starts another, the first wakes up."""
     out = writer_of("parquet", target)
     plans = [prepare(out, numbers().schema, job, txn=("app", 1)) for job in ("a", "b")]
-    for plan in plans:
-        out.commit(plan, stage(out, plan, [numbers(1)]))
+    receipts = [stage(out, plans[1], [numbers(1)])]
+    with pytest.raises(SupersededError, match="run 'b' took over"):
+        stage(out, plans[0], [numbers(1)])
+    with pytest.raises(SupersededError, match="run 'b' took over") as caught:
+        out.commit(plans[0], [])
+    assert (caught.value.owner, caught.value.successor) == ("a", "b")
+    out.commit(plans[1], receipts[0])
     assert visible("parquet", target) == [1]
     assert leftovers(target) == []
 
 
-def test_old_versions_stay_published_when_the_ledger_forgets_them(target: Path) -> None:
-    from spark_channel.connectors.files.manifest import Manifest
+def test_a_run_that_wakes_up_after_another_published_adds_nothing(kind: str, target: Path) -> None:
+    out = writer_of("parquet", target)
+    first = prepare(out, numbers().schema, "a", txn=("app", 1))
+    receipts = stage(out, first, [numbers(1)])
+    write("parquet", target, numbers(1), job="b", context={"txn": ("app", 1)})
+    out.commit(first, receipts)
+    out.abort(first, receipts)
+    assert visible("parquet", target) == [1]
+    assert leftovers(target) == []
+    assert len(list(target.glob("part-*"))) == 1
 
-    ledger = Manifest("csv")
-    for version in range(250):
-        ledger = ledger.with_version(("app", version), f"at {version}")
-    again = Manifest.loads(ledger.dumps(), "here")
-    assert again is not None
-    assert len(again.versions["app"]) == 100
-    assert again.published_at(("app", 249)) == "at 249"
-    assert again.published_at(("app", 3)) == "before at 150"
-    assert again.published_at(("app", 250)) is None
+
+def test_the_hole_with_commit_by_task(kind: str, target: Path) -> None:
+    """Driver A claims the pair and hangs, B publishes it, A's tasks wake up."""
+    write("parquet", target, numbers(0), job="before")
+    out = writer_of("parquet", target)
+    first = prepare(out, numbers().schema, "a", commit="task", txn=("n", 1))
+    sleeping = out.open(first, 0, 0)
+    sleeping.write(numbers(1).to_batches()[0])
+    write("parquet", target, numbers(1), job="b", context={"txn": ("n", 1), "commit": "task"})
+    with pytest.raises(SupersededError):
+        sleeping.close()
+    sleeping.rollback()
+    with pytest.raises(SupersededError):
+        fill(out.open(first, 1, 1))
+    out.abort(first, None)
+    assert visible("parquet", target) == [0, 1]
+    assert leftovers(target) == []
+
+
+def test_versions_stay_published_whatever_comes_after(target: Path) -> None:
+    known = PublishedVersions()
+    for version in range(0, 500, 2):
+        known = known.having(version, f"at {version}")
+    again = PublishedVersions.from_json(json.loads(json.dumps(known.to_json())))
+    assert again.published_at(498) == "at 498"
+    assert again.published_at(4) == "an unknown time"
+    assert again.published_at(5) is None, "a backfill of a version that was left out is written"
+    dense = PublishedVersions()
+    for version in range(10_000):
+        dense = dense.having(version, "")
+    assert dense.ranges == ((0, 9_999),)
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -278,15 +318,20 @@ def test_two_jobs_that_append_at_once_keep_both(kind: str, target: Path) -> None
     assert leftovers(target) == []
 
 
-def test_the_lock_is_waited_for_so_long_and_no_longer(kind: str, target: Path) -> None:
-    out = writer_of("parquet", target, lockTimeout="0.2")
+def test_a_run_that_always_comes_second_ends_with_an_error(
+    kind: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = writer_of("parquet", target, commitTimeout="0.2")
     plan = prepare(out, numbers().schema)
     receipts = stage(out, plan, [numbers(1)])
-    holder = out._target(out._store(plan), plan.path)
-    with holder.locked(), pytest.raises(TargetError, match="another job has been publishing"):
-        out.commit(plan, receipts)
+    with monkeypatch.context() as patch:
+        for base in (LocalStore, FolderObjects):
+            patch.setattr(base, "put_new", lambda *_: False)
+        with pytest.raises(CommitError, match=r"other jobs wrote the log .* raise option commitTimeout"):
+            out.commit(plan, receipts)
     out.commit(plan, receipts)
     assert visible("parquet", target) == [1]
+    assert leftovers(target) == []
 
 
 def test_another_format_cannot_be_appended(target: Path) -> None:
@@ -322,7 +367,10 @@ def test_commit_by_task_keeps_what_was_committed_when_the_job_fails(kind: str, t
         loose.close()
     loose.rollback()
     assert visible("parquet", target) == [1]
-    with pytest.raises(TargetError, match=r"published some tasks of txnAppId 'app', txnVersion 1"):
+    with pytest.raises(
+        TargetError,
+        match="txnVersion 1 of 'app' is partially committed: run 'b'",
+    ):
         prepare(out, numbers().schema, "c", commit="task", txn=("app", 1))
     assert leftovers(target) == []
 
@@ -343,7 +391,7 @@ def test_a_commit_without_its_staged_files_changes_nothing(kind: str, target: Pa
     plan = prepare(out, numbers().schema, "b")
     receipts = stage(out, plan, [numbers(1), numbers(2)])
     next(target.rglob("part-00001-b-*")).unlink()
-    with pytest.raises(CommitError, match=r"gone or incomplete.*The target is as it was before"):
+    with pytest.raises(CommitError, match=r"missing or incomplete.*The target is as it was before"):
         out.commit(plan, receipts)
     assert visible("parquet", target) == [0]
 
@@ -360,7 +408,9 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing after it runs, `except Exception` and clean-up included."""
 
 
-CHANGES = ("create", "seal", "put", "rename", "sync", "remove", "remove_tree", "remove_empty", "make")
+CHANGES = (
+    "create", "seal", "put", "put_new", "link", "rename", "sync", "remove", "remove_tree", "remove_empty", "make",
+)  # fmt: skip
 
 
 class Fault:
@@ -386,7 +436,7 @@ class Fault:
 
             return call
 
-        return type("Faulty", (base,), {name: faulty(name) for name in CHANGES})
+        return type("Faulty", (base,), {name: faulty(name) for name in CHANGES if hasattr(base, name)})
 
 
 def disk_full() -> OSError:
@@ -410,7 +460,7 @@ def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
     before: str,
 ) -> None:
     target = tmp_path_factory.mktemp("fault") / "out"
-    base: type[Store] = ObjectStore if objects else LocalStore
+    base: type[Store] = FolderObjects if objects else LocalStore
     old: list[int] = []
     if before == "ours":
         write("csv", target, numbers(1), numbers(2), job="old")
@@ -424,7 +474,7 @@ def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "store_of", fault.install(base))
         published = False
-        out = writer_of("csv", target, lockTimeout="2")
+        out = writer_of("csv", target, retention="0")
         try:
             plan = prepare(out, numbers().schema, "new", overwrite=overwrite)
             try:
@@ -445,9 +495,9 @@ def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
     # The next job clears up, whoever is to blame; the dead one's process is gone.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "store_of", base)
-        for module in ("staging", "store"):
-            patch.setattr(f"spark_channel.connectors.files.{module}.owner_is_gone", lambda _: True)
-        write("csv", target, numbers(10), job="next", lockTimeout="2")
+        patch.setattr(staging, "judge", lambda *_: "dead")
+        patch.setattr(store, "_is_running", lambda _: False)
+        write("csv", target, numbers(10), job="next", retention="0")
     assert visible("csv", target) == sorted([*seen, 10])
     assert leftovers(target) == []
     listed = {file["path"] for file in manifest(target)["files"]}
@@ -472,7 +522,7 @@ def test_any_interleaving_of_jobs_and_attempts(
     target.mkdir()
     with pytest.MonkeyPatch.context() as patch:
         if objects:
-            patch.setattr(writer, "store_of", ObjectStore)
+            patch.setattr(writer, "store_of", FolderObjects)
         out = writer_of("csv", target)
         expected: list[int] = []
         open_jobs: dict[str, tuple[FilesPlan, dict[int, Any]]] = {}
@@ -511,55 +561,73 @@ def test_any_interleaving_of_jobs_and_attempts(
     assert (visible("csv", target) if _holds_data(target) else []) == sorted(expected)
 
 
-def test_a_dead_jobs_remains_go_and_a_live_ones_stay(
+def test_a_dead_runs_staging_goes_and_a_live_ones_stays(
     kind: str, target: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = writer_of("parquet", target)
     dead, live = (prepare(out, numbers().schema, job) for job in ("dead", "live"))
-    stage(out, dead, [numbers(1)])
+    lost = stage(out, dead, [numbers(1)])
     receipts = stage(out, live, [numbers(2)])
-    marker = target / ".spark_channel" / "dead" / "job.json"
-    about = json.loads(marker.read_text())
-    about["owner"]["started"] = "1"  # a process of that number, and not the same one
-    marker.write_text(json.dumps(about))
-    write("parquet", target, numbers(3), job="next")
-    assert not marker.exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "judge", lambda claim, _: "dead" if claim.owner == "dead" else "live")
+        write("parquet", target, numbers(3), job="next")
+    assert [folder.name for folder in (target / "_spark_channel" / "staging").iterdir()] == [folder_of(live)]
+    with pytest.raises(SupersededError, match="its driver has ended"):
+        out.commit(dead, lost)
     out.commit(live, receipts)
     assert visible("parquet", target) == [2, 3]
     assert leftovers(target) == []
 
 
-def test_a_job_of_another_machine_counts_as_dead_when_it_is_old(kind: str, target: Path) -> None:
-    out = writer_of("parquet", target, orphanAge="3600")
-    for job in ("old", "young"):
-        stage(out, prepare(out, numbers().schema, job), [numbers(1)])
-        folder = target / ".spark_channel" / job
-        about = json.loads((folder / "job.json").read_text())
-        about["owner"]["machine"] = ["elsewhere", "", ""]
-        (folder / "job.json").write_text(json.dumps(about))
-        if job == "old":
-            for path in (folder, *folder.rglob("*")):
-                os.utime(path, (1, 1))
-    prepare(out, numbers().schema, "next")
-    assert sorted(
-        p.name for p in (target / ".spark_channel").iterdir() if p.is_dir() and p.name != "lock"
-    ) == [
-        "next",
-        "young",
-    ]
+def folder_of(plan: FilesPlan) -> str:
+    return f"{plan.claim.owner}-e{plan.claim.epoch}"
 
 
-def test_a_task_gives_signs_of_life(kind: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staging_has_no_age(kind: str, target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is paused for years, on this machine: its process lives."""
+    out = writer_of("parquet", target)
+    plan = prepare(out, numbers().schema, "paused")
+    receipts = stage(out, plan, [numbers(1)])
+    for path in (target / "_spark_channel").rglob("*"):
+        os.utime(path, (1, 1))
+    write("parquet", target, numbers(2), job="next")
+    out.commit(plan, receipts)
+    assert visible("parquet", target) == [1, 2]
+
+
+def test_a_run_of_another_machine_is_doubted_for_a_day_before_it_counts_as_dead(
+    kind: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = writer_of("parquet", target)
+    with monkeypatch.context() as patch:
+        elsewhere = {"machine": ["elsewhere", "", ""], "pid": 1, "started": "1"}
+        patch.setattr(publish, "own_process", lambda: json.dumps(elsewhere))
+        plan = prepare(out, numbers().schema, "far")
+        stage(out, plan, [numbers(1)])
+    folder = target / "_spark_channel" / "staging" / folder_of(plan)
+    os.utime(folder / "job.json", (1, 1))  # or the clock has jumped
+    write("parquet", target, numbers(2), job="next")
+    assert folder.exists()
+    day = 86_400.0
+    os.utime(folder / "doubted", (time.time() - 1.5 * day,) * 2)
+    fill_and_forget = prepare(out, numbers().schema, "last")
+    assert not folder.exists()
+    out.abort(fill_and_forget, None)
+
+
+def test_an_open_task_shows_that_its_run_lives(
+    kind: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = writer_of("parquet", target)
     plan = prepare(out, numbers().schema)
     opened = out.open(plan, 0, 0)
     batch = numbers(1).to_batches()[0]
     opened.write(batch)
-    marker = target / ".spark_channel" / "job" / "job.json"
+    marker = target / "_spark_channel" / "staging" / folder_of(plan) / "job.json"
     os.utime(marker, (0, 0))
     opened.write(batch)
     assert marker.stat().st_mtime == 0
-    monkeypatch.setattr(writer, "_HEARTBEAT", 0.0)
+    monkeypatch.setattr(writer, "BEAT_SECONDS", 0.0)
     opened.write(batch)
     assert marker.stat().st_mtime > 0
     opened.rollback()
@@ -574,39 +642,14 @@ def test_this_process_is_alive_and_another_is_not() -> None:
     assert not owner.owner_is_gone({**about, "machine": ["elsewhere", "", ""], "started": "1"})
 
 
-def test_a_lock_file_of_a_killed_process_is_no_lock(target: Path) -> None:
-    (target / ".spark_channel").mkdir(parents=True)
-    (target / ".spark_channel" / "lock").write_text("")
-    write("parquet", target, numbers(1), lockTimeout="1")
-    assert visible("parquet", target) == [1]
-    assert leftovers(target) == []
-
-
-def test_the_ticket_of_a_killed_process_goes_with_its_age(tmp_path: Path) -> None:
-    import pyarrow.fs as pafs
-
-    objects = ObjectStore(Location(pafs.LocalFileSystem(), str(tmp_path), ""))
-    path = tmp_path / "lock"
-    path.mkdir()
-    for name in ("choosing.dead", "000000000003.dead"):
-        (path / name).write_text("")
-        os.utime(path / name, (1, 1))
-    with objects.lock(str(path), 1.0):
-        assert len(list(path.iterdir())) == 1
-    assert list(path.iterdir()) == []
-    (path / "000000000009.alive").write_text("")
-    with pytest.raises(TargetError, match="another job"), objects.lock(str(path), 0.1):
-        pytest.fail("the lock was not free")
-
-
-def test_a_damaged_manifest_is_named(target: Path) -> None:
+def test_a_damaged_entry_is_named(target: Path) -> None:
     write("parquet", target, numbers(1))
-    success = target / "_SUCCESS"
-    whole = success.read_text()
-    success.write_text(whole[:-40])
-    with pytest.raises(SourceError, match=r"_SUCCESS is a damaged manifest"):
+    entry = max((target / "_spark_channel").glob("*.json"))
+    whole = entry.read_text()
+    entry.write_text(whole[:-40])
+    with pytest.raises(SourceError, match=r"0002.json is a damaged log entry"):
         read("parquet", target)
-    success.write_text(whole.replace("spark-channel/1", "spark-channel/9"))
+    entry.write_text(whole.replace("spark-channel/2", "spark-channel/9"))
     with pytest.raises(TargetError, match=r"version 'spark-channel/9'"):
         write("parquet", target, numbers(2), job="b")
 
@@ -618,12 +661,13 @@ def test_a_job_name_must_fit_into_a_path(target: Path) -> None:
     assert not target.exists()
 
 
-def test_names_tell_jobs_apart() -> None:
-    from spark_channel.connectors.files.staging import file_name, job_of
+def test_names_tell_runs_apart() -> None:
+    from spark_channel.connectors.files.names import file_name, run_of
 
-    assert job_of(file_name(0, "a-1", 5, 0, "csv.gz")) == "a-1"
-    assert job_of(file_name(0, "a", 1, 5, "csv")) == "a"
-    assert job_of("part-00000-3a5e-c000.snappy.parquet") is None
+    assert run_of(file_name(0, "a-1-e7", 5, "0123abcd", 0, "csv.gz")) == "a-1-e7"
+    assert run_of(file_name(0, "a-e12", 1, "0123abcd", 5, "csv")) == "a-e12"
+    assert run_of(file_name(0, "a-e1-e12", 1, "0123abcd", 5, "csv")) == "a-e1-e12"
+    assert run_of("part-00000-3a5e-c000.snappy.parquet") is None
 
 
 def test_the_writer_travels(target: Path) -> None:

@@ -95,7 +95,8 @@ def test_a_full_disk_that_is_made_up(tmp_path: Path, form: str, monkeypatch: pyt
             opened.close()
     opened.rollback()
     out.abort(plan, None)
-    assert list(tmp_path.iterdir()) == []
+    assert leftovers(tmp_path / "out") == []
+    assert not list((tmp_path / "out").glob("part-*"))
 
 
 def test_a_write_needs_a_path() -> None:

@@ -1,0 +1,117 @@
+"""Writes to S3, GCS and Azure over HTTP: the same promises as on a disk, by conditional puts."""
+
+import threading
+from collections.abc import Iterator
+from uuid import uuid4
+
+import pyarrow.fs as pafs
+import pytest
+
+from spark_channel.connectors.files.conditional import put_new
+from spark_channel.connectors.files.paths import LOG, Location, locate
+from spark_channel.errors import SupersededError, UnsupportedError
+from tests.connectors.files.helpers import numbers, prepare, read, stage, write, writer_of
+from tests.servers.stores import KINDS, ObjectServer, object_server, start_gcs
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[ObjectServer]:
+    with object_server(request.param) as found, pytest.MonkeyPatch.context() as patch:
+        for name, value in found.environment.items():
+            patch.setenv(name, value)
+        yield found
+
+
+@pytest.fixture
+def target(server: ObjectServer) -> str:
+    return server.uri(f"{uuid4().hex}/out")
+
+
+def seen(target: str) -> list[int]:
+    return sorted(read("parquet", target).column("n").to_pylist())
+
+
+def objects(place: Location, inside: str = "") -> list[str]:
+    top = f"{place.path}/{inside}".rstrip("/")
+    found = place.fs.get_file_info(pafs.FileSelector(top, recursive=True, allow_not_found=True))
+    return sorted(info.path.removeprefix(f"{top}/") for info in found if info.is_file)
+
+
+def test_append_and_overwrite(target: str) -> None:
+    write("parquet", target, numbers(1, 2), numbers(3), job="a")
+    write("parquet", target, numbers(4), job="b")
+    assert seen(target) == [1, 2, 3, 4]
+    write("parquet", target, numbers(5), job="c", context={"overwrite": True}, retention="0")
+    assert seen(target) == [5]
+    place = locate(target)
+    assert len([path for path in objects(place) if path.startswith("part-")]) == 1
+    assert objects(place, f"{LOG}/staging") == []
+
+
+def test_of_conditional_puts_at_once_one_is_accepted(target: str) -> None:
+    """One name, eight threads, twenty times: the others are told that it is there."""
+    place = locate(target)
+    for number in range(20):
+        accepted: list[int] = []
+        ready = threading.Barrier(8)
+
+        def put(
+            mine: int, number: int = number, accepted: list[int] = accepted, ready: threading.Barrier = ready
+        ) -> None:
+            ready.wait()
+            if put_new(place, f"{place.path}/{number}.json", str(mine).encode()):
+                accepted.append(mine)
+
+        threads = [threading.Thread(target=put, args=(mine,)) for mine in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(60)
+        with place.fs.open_input_file(f"{place.path}/{number}.json") as file:
+            assert accepted == [int(file.read())]
+
+
+def test_a_run_that_was_overtaken_adds_nothing(target: str) -> None:
+    out = writer_of("parquet", target)
+    first = prepare(out, numbers().schema, "a", txn=("n", 1))
+    receipts = stage(out, first, [numbers(1)])
+    second = prepare(out, numbers().schema, "b", txn=("n", 1))
+    with pytest.raises(SupersededError, match="run 'b' took over"):
+        out.commit(first, receipts)
+    out.commit(second, stage(out, second, [numbers(1)]))
+    assert write("parquet", target, numbers(1), job="c", context={"txn": ("n", 1)}).published_at is not None
+    assert seen(target) == [1]
+    assert len([path for path in objects(locate(target)) if path.startswith("part-")]) == 1
+
+
+def test_jobs_that_append_at_once_keep_all(target: str) -> None:
+    failed: list[BaseException] = []
+
+    def one(number: int) -> None:
+        try:
+            write("parquet", target, numbers(number), job=f"j{number}")
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=one, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert not failed
+    assert seen(target) == list(range(6))
+
+
+def test_a_store_that_ignores_the_condition_is_refused() -> None:
+    with start_gcs(conditional=False) as server:
+        out = writer_of("parquet", server.uri("plain/out"))
+        for overwrite in (True, False):
+            with pytest.raises(UnsupportedError, match=r"ignores the condition .* df.write.parquet"):
+                prepare(out, numbers().schema, overwrite=overwrite)
+        assert not [path for path in objects(locate(server.uri("plain"))) if not path.endswith("/")]
+
+
+def test_hdfs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = Location(pafs.LocalFileSystem(), "/x", "hdfs://namenode:8020")
+    with pytest.raises(UnsupportedError, match="hdfs cannot create a file only if it is absent"):
+        put_new(place, "/x/1.json", b"")

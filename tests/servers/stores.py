@@ -1,0 +1,176 @@
+"""Object stores of the tests' own, each a process that speaks real HTTP.
+
+S3 is moto, GCS gcp-storage-emulator, Azure Azurite. They prove the requests that are sent, and that a conditional put
+of a name that is there is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions and
+has no DELETE of the XML API: a handler for each is added.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+__all__ = ["KINDS", "ObjectServer", "object_server", "start_azure", "start_gcs", "start_s3"]
+
+KINDS = ("s3", "gcs", "azure")
+BUCKET = "box"
+_AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
+_START_SECONDS = 60.0
+_ROOT = Path(__file__).resolve().parents[2]
+
+S3 = """
+import sys, threading
+from moto.server import DomainDispatcherApplication, create_backend_app
+from werkzeug.serving import make_server
+app, lock = DomainDispatcherApplication(create_backend_app), threading.Lock()
+def one_at_a_time(environ, start):
+    with lock:
+        return list(app(environ, start))
+make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True).serve_forever()
+"""
+
+GCS = """
+import socketserver, sys, threading
+from http import HTTPStatus
+from gcp_storage_emulator import server
+from gcp_storage_emulator.exceptions import NotFound
+from gcp_storage_emulator.handlers import objects
+honours = sys.argv[2] == "conditional"
+def upload(request, response, storage, *args, **kwargs):
+    if honours and request.get_header("x-goog-if-generation-match") == "0":
+        try:
+            storage.get_file_obj(request.params["bucket_name"], request.params["object_id"])
+        except NotFound:
+            pass
+        else:
+            response.status = HTTPStatus.PRECONDITION_FAILED
+            return
+    objects.xml_upload(request, response, storage)
+    response["ETag"] = '"1"'
+def remove(request, response, storage, *args, **kwargs):
+    objects.delete(request, response, storage)
+    response.status = HTTPStatus.NO_CONTENT if response.status == HTTPStatus.OK else response.status
+server.HANDLERS[-1][1].update(PUT=upload, DELETE=remove)
+socketserver.TCPServer.request_queue_size = 128
+made = server.create_server("127.0.0.1", int(sys.argv[1]), in_memory=True, default_bucket="box")
+made.start()
+threading.Event().wait()
+"""
+
+
+@dataclass
+class ObjectServer:
+    """`uri(prefix)` is for an option `path`; `environment` holds the credentials."""
+
+    kind: str
+    port: int
+    environment: Mapping[str, str]
+
+    def uri(self, prefix: str) -> str:
+        address = f"127.0.0.1%3A{self.port}"
+        if self.kind == "s3":
+            return f"s3://{BUCKET}/{prefix}?scheme=http&region=us-east-1&endpoint_override={address}"
+        if self.kind == "gcs":
+            return f"gs://anonymous@{BUCKET}/{prefix}?scheme=http&endpoint_override={address}&retry_limit_seconds=10"
+        hosts = f"blob_storage_authority={address}&dfs_storage_authority={address}"
+        return f"abfs://{BUCKET}@devstoreaccount1.dfs.core.windows.net/{prefix}?enable_tls=false&{hosts}"
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def _process(command: list[str], port: int) -> Iterator[None]:
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+    try:
+        deadline = time.monotonic() + _START_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise RuntimeError(f"{command[0]} does not listen on port {port}") from None
+                time.sleep(0.05)
+        yield
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@contextmanager
+def start_s3() -> Iterator[ObjectServer]:
+    port = _free_port()
+    environment = {
+        "AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "s3cret-of-tester", "AWS_EC2_METADATA_DISABLED": "true",
+    }  # fmt: skip
+    with _process([sys.executable, "-c", S3, str(port)], port):
+        _request("PUT", f"http://127.0.0.1:{port}/{BUCKET}")
+        yield ObjectServer("s3", port, environment)
+
+
+@contextmanager
+def start_gcs(*, conditional: bool = True) -> Iterator[ObjectServer]:
+    port = _free_port()
+    how = "conditional" if conditional else "ignores"
+    with _process([sys.executable, "-c", GCS, str(port), how], port):
+        yield ObjectServer("gcs", port, {})
+
+
+def azurite() -> str:
+    """The program. `.ci/servers` installs it.
+
+    Raises:
+        RuntimeError: it is not installed.
+    """
+    own = _ROOT / "artifacts" / "azurite" / "node_modules" / ".bin" / "azurite-blob"
+    found = str(own) if own.exists() else shutil.which("azurite-blob")
+    if found is None:
+        raise RuntimeError("Azurite is not installed; run .ci/servers")
+    return found
+
+
+@contextmanager
+def start_azure() -> Iterator[ObjectServer]:
+    port = _free_port()
+    command = [
+        azurite(), "--inMemoryPersistence", "--blobHost", "127.0.0.1", "--blobPort", str(port), "--silent",
+        "--skipApiVersionCheck", "--disableTelemetry",
+    ]  # fmt: skip
+    with _process(command, port):
+        import pyarrow.fs as pafs
+
+        address = f"127.0.0.1:{port}"
+        pafs.AzureFileSystem(
+            "devstoreaccount1", account_key=_AZURE_KEY, blob_storage_authority=address, blob_storage_scheme="http",
+            dfs_storage_authority=address, dfs_storage_scheme="http",
+        ).create_dir(BUCKET)  # fmt: skip
+        yield ObjectServer("azure", port, {"AZURE_STORAGE_ACCOUNT_KEY": _AZURE_KEY})
+
+
+@contextmanager
+def object_server(kind: str) -> Iterator[ObjectServer]:
+    with {"s3": start_s3, "gcs": start_gcs, "azure": start_azure}[kind]() as found:
+        yield found
+
+
+def _request(method: str, url: str) -> None:
+    from urllib.request import Request, urlopen
+
+    urlopen(Request(url, method=method), timeout=30).close()
