@@ -5,11 +5,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import stamina
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.adbc.merge import placed
 from spark_channel.connectors.sql.adbc.plan import AdbcPlan
-from spark_channel.connectors.sql.adbc.session import is_conflict, is_lost
+from spark_channel.connectors.sql.adbc.session import is_busy, is_conflict, is_lost
 from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.errors import BatchRefusedError, TargetError
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.adbc.writer import AdbcWriter
 
 __all__ = ["AdbcTaskWriter"]
+
+_BUSY_SECONDS = 60.0
 
 
 class AdbcTaskWriter(TaskWriter):
@@ -128,13 +131,24 @@ class AdbcTaskWriter(TaskWriter):
             raise BatchRefusedError(str(error)) from None
 
     def _commit(self) -> Receipt:
+        if self._judging:
+            return self._commit_once()
+        for attempt in stamina.retry_context(
+            on=lambda error: isinstance(error, TargetError) and is_busy(error),
+            attempts=None, timeout=_BUSY_SECONDS, wait_initial=0.05, wait_max=2.0,
+        ):  # fmt: skip
+            with attempt:
+                return self._commit_once()
+        raise AssertionError("stamina ends with a receipt or an exception")
+
+    def _commit_once(self) -> Receipt:
         receipt = Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes)
         held = self._plan.claim
         try:
             if not self._judging:
-                self._session.rollback()
-                if (done := self._claims.task(held, self._task)) is not None:
+                if (done := self._by_another()) is not None:
                     return done
+                self._session.rollback()  # a transaction of SQLite that has read may not be able to write
                 self._insert()
             self._claims.fence(held)
             # Again, under the lock: not every database holds a primary key unique.
@@ -143,7 +157,7 @@ class AdbcTaskWriter(TaskWriter):
                 return done
             self._claims.add_task(held, receipt)
         except TargetError as error:
-            if is_conflict(error) and (done := self._by_another()) is not None:
+            if is_conflict(error) and not is_lost(error) and (done := self._by_another()) is not None:
                 return done
             raise
         try:
