@@ -31,10 +31,11 @@ class Place:
         return self.ask(f"SELECT count(*), count(DISTINCT id), coalesce(sum(id), 0) FROM {table}")
 
     def tasks(self) -> int:
-        return self.ask("SELECT count(*) FROM spark_channel_ledger WHERE task >= 0")[0]
+        """Tasks that committed under a write that is not published yet."""
+        return self.ask("SELECT count(*) FROM spark_channel_tasks")[0]
 
     def kept(self) -> int:
-        return self.ask("SELECT count(*) FROM spark_channel_plans")[0]
+        return self.ask("SELECT count(*) FROM spark_channel_transfers")[0]
 
 
 def _beside(path: Path) -> list[str]:

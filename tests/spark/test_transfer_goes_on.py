@@ -94,7 +94,7 @@ def test_it_goes_on_where_it_stopped(spark: SparkSession, place: Place, tmp_path
     flag.unlink()
     report = copy(spark, place, step, channels=3, mode="overwrite")
     assert place.held() == [ROWS, ROWS, ROWS * (ROWS - 1) // 2]
-    assert place.tasks() == 10
+    assert place.tasks() == 0, "what is published needs no tasks"
     assert report.rows == ROWS
     assert report.rows_moved <= ROWS - rows
     assert place.kept() == 0
@@ -116,7 +116,7 @@ def test_a_run_of_other_rows_is_refused(spark: SparkSession, tmp_path: Path) -> 
         copy(spark, place, step, reader=other)
     with pytest.raises(TargetError, match="has other transformers"):
         copy(spark, place)
-    with pytest.raises(TargetError, match="half done"):
+    with pytest.raises(TargetError, match="partially committed"):
         copy(spark, place, step, commit="job")
     assert place.held() == before
 
@@ -189,7 +189,7 @@ def test_a_killed_driver_is_followed_by_another(spark: SparkSession, postgres: P
     rows = postgres.held()[0]
     postgres.run(f"INSERT INTO s SELECT -g FROM generate_series(1, {ROWS}) g; ANALYZE s")
     copied = copy_slowly(spark, postgres.writer, None)
-    assert postgres.tasks() == 10
+    assert postgres.tasks() == 0
     held = postgres.held()
     assert held[0] == held[1] == copied, f"{before} tasks with {rows} rows were there"
     assert postgres.ask("SELECT count(*), sum(id) FROM t WHERE id >= 0") == [ROWS, ROWS * (ROWS - 1) // 2]

@@ -22,7 +22,13 @@ from spark_channel.connectors.commit.claim import (
     take,
 )
 from spark_channel.connectors.commit.identity import Identity
-from spark_channel.connectors.commit.liveness import BEAT_SECONDS, ORPHAN_SECONDS, beat_is_due, judge, own_process
+from spark_channel.connectors.commit.liveness import (
+    BEAT_SECONDS,
+    ORPHAN_SECONDS,
+    beat_is_due,
+    judge,
+    own_process,
+)
 from spark_channel.connectors.commit.owner import describe_owner, owner_is_gone
 
 __all__ = [

@@ -350,6 +350,9 @@ class Claims:
             verdict = commit.judge(claim, now)
             if verdict != "dead":
                 kept.append(prefix)
+            elif claim.identity.kind == "job" and claim.state == "open":
+                # No run can continue it; a task of it that is still there after all is fenced off.
+                self._run(f"DELETE FROM {self._dialect.table(CLAIMS)} WHERE claim = ?", (key,))  # noqa: S608
             if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
                 self._run(
                     f"UPDATE {self._dialect.table(CLAIMS)} SET doubted_at = ? WHERE claim = ?",  # noqa: S608

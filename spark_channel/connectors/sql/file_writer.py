@@ -79,6 +79,17 @@ class FileWriter(SqlWriter):
     def unfinished(self, context: WriteContext) -> Unfinished | None:
         return super().unfinished(context) if self.path.exists() else None
 
+    def hold_claim(self, plan: FilePlan) -> None:
+        """Why the staging of a task was removed, if the database can tell.
+
+        Raises:
+            SupersededError: another run took over, or has published.
+        """
+        if plan.claim.epoch == _NOT_TAKEN or not self.path.exists():
+            return
+        with self.open_file(self.path, TargetError) as session, self.transaction(session):
+            self.claims(session, plan.place).fence(plan.claim)
+
     def sweep(self, session: Any, plan: SqlPlan) -> None:
         names = stages_beside(self.path)
         orphans = names

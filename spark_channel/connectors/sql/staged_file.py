@@ -1,6 +1,7 @@
 """What one attempt stages beside a database file: an Arrow file that is there whole, or not at all."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,16 +16,26 @@ __all__ = ["StagedFile"]
 class StagedFile:
     """The file of one attempt of one task; an attempt without rows has none.
 
-    Used by one thread. `token` proves that this process sees the directory which the driver made.
+    Used by one thread. `token` proves that this process sees the directory which the driver made. `when_gone` is
+    called when the directory was removed meanwhile, to raise what explains it.
 
     Raises:
         TargetError: it does not see it, the job has ended, or the disk fails; from every method but `drop`.
     """
 
-    def __init__(self, directory: str, token: str, task: int, attempt: int) -> None:
+    def __init__(
+        self,
+        directory: str,
+        token: str,
+        task: int,
+        attempt: int,
+        *,
+        when_gone: Callable[[], None] = lambda: None,
+    ) -> None:
         self._staging = Staging(Path(directory))
+        self._when_gone = when_gone
         self._token = token
-        self._staging.check(token)
+        self._check()
         self._life = SignOfLife(self._staging.show_life)
         self.path = self._staging.new_file(task, attempt)
         self._file: Any = None
@@ -34,9 +45,21 @@ class StagedFile:
         with target_errors(self.path):
             if self._ipc is None:
                 # Not "xb": the name is random, and a directory that is gone says that the job was aborted.
-                self._file = self.path.open("wb")
+                self._file = self._open()
                 self._ipc = pa.ipc.new_file(self._file, batch.schema)
             self._ipc.write_batch(batch)
+
+    def _open(self) -> Any:
+        try:
+            return self.path.open("wb")
+        except FileNotFoundError:
+            self._check()
+            raise
+
+    def _check(self) -> None:
+        if not self._staging.is_there():
+            self._when_gone()
+        self._staging.check(self._token)
 
     def flush(self) -> None:
         if self._file is not None:
@@ -52,7 +75,7 @@ class StagedFile:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-        self._staging.check(self._token)
+        self._check()
         self._life.end()
         return ipc is not None
 

@@ -44,11 +44,12 @@ class Staging:
             with target_errors(self.directory):
                 return self._make()
         except TargetError:
-            if not self._has_token():
+            if not self.is_there():
                 self.remove()
             raise
 
-    def _has_token(self) -> bool:
+    def is_there(self) -> bool:
+        """Whether the run has not ended, as far as this process sees."""
         try:
             return (self.directory / _TOKEN).stat().st_size > 0
         except OSError:

@@ -355,9 +355,9 @@ class DirectWriter(_Attempt):
             epochs = range(max(1, held.epoch - _OLDER_EPOCHS), held.epoch)
             end_sessions(session, [self._lock(epoch) for epoch in epochs])
         take_over(session, self._lock(held.epoch))
+        claims.fence(held)
         self._done = claims.task(held, self._task)
         if self._done is None:
-            claims.fence(held)
             session.rows("START TRANSACTION")
         self._begun = True
 

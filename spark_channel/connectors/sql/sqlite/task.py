@@ -1,6 +1,7 @@
 """One attempt of one task: rows go to a staged file, and with `commit=task` into the table at the end."""
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -37,7 +38,9 @@ class SqliteTaskWriter(TaskWriter):
         self._plan = plan
         self._task = task
         self._attempt = attempt
-        self._file = StagedFile(plan.staging, plan.token, task, attempt)
+        self._file = StagedFile(
+            plan.staging, plan.token, task, attempt, when_gone=partial(writer.hold_claim, plan)
+        )
         self._tally = Tally(task, attempt)
 
     def write(self, batch: pa.RecordBatch) -> None:
