@@ -179,10 +179,28 @@ def test_staging_in_use_is_not_waited_for(pg: Pg) -> None:
     assert _count(pg) == "1000|1000"
 
 
+def test_an_attempt_that_hangs_does_not_hold_the_publish_up(pg: Pg) -> None:
+    """Its process is paused in the middle of a chunk, and another attempt has staged the task's rows."""
+    pg.psql("CREATE TABLE t (id bigint)")
+    writer = pg.writer("t")
+    plan = _prepare(pg, writer, commit="job")
+    with WriteSession(writer.options, failure=TargetError, purpose=f"write {plan.job}") as hanging:
+        hanging.begin()
+        hanging.rows(f"INSERT INTO {plan.staging} VALUES (1)")
+        receipt = run_task(writer, plan, 0, _rows())
+        begun = time.monotonic()
+        writer.commit(plan, [receipt])
+        assert time.monotonic() - begun < 20
+        with pytest.raises(TargetError, match="terminating connection"):
+            hanging.rows("COMMIT")
+    assert _count(pg) == "1000|1000"
+    assert pg.staged() == []
+
+
 def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is lost, and the server still works on it: who asks again waits, and is not told half of it."""
+    """The connection is lost, and the server still works on its COMMIT: the new session waits for that."""
     pg.psql("CREATE TABLE t (id bigint)")
     writer = pg.writer("t")
     plan = _prepare(pg, writer, commit="task")
