@@ -84,23 +84,19 @@ class SqlWriter(Writer):
     def _prepare(self, session: Any, context: WriteContext, schema: pa.Schema) -> SqlPlan:
         place = self.look(session)
         self._check_place(place)
-        plan = self.plan(
-            session,
-            SqlPlan(
-                job=context.job,
-                schema=schema,
-                commit=context.commit or self.default_commit(place, context),
-                overwrite=context.overwrite,
-                txn=context.txn,
-                place=replace(place, table=None),
-            ),
-            place,
-            context,
+        plan = SqlPlan(
+            job=context.job,
+            schema=schema,
+            commit=context.commit or self.default_commit(place, context),
+            overwrite=context.overwrite,
+            txn=context.txn,
+            place=replace(place, table=None),
         )
         claims = self.claims(session, place)
         published_at = claims.published_at(place.label, context)
-        if published_at is not None:
+        if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)
+        plan = self.plan(session, plan, place, context)
         held = self._take(session, claims, place, context)
         if isinstance(held, str):
             return replace(plan, published_at=held)

@@ -225,6 +225,14 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
     assert _count(pg) == "1000|1000"
 
 
+@BOTH
+def test_a_published_pair_is_a_no_op_whatever_became_of_the_table(pg: Pg, commit: CommitMode) -> None:
+    pg.write(pa.Table.from_batches([_rows()]), commit=commit, txn=PAIR)
+    pg.psql("ALTER TABLE t RENAME COLUMN id TO number")
+    assert pg.write(pa.Table.from_batches([_rows()]), commit=commit, txn=PAIR).published_at is not None
+    assert pg.psql("SELECT count(*) FROM t") == "1000"
+
+
 def test_a_table_made_meanwhile_is_named_as_that(pg: Pg) -> None:
     """With `commit=task` the rows that the other job has committed stay, too."""
     writer = pg.writer("t")
