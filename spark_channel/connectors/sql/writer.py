@@ -137,6 +137,7 @@ class SqlWriter(Writer):
             _log.warning(
                 "job %s takes the claim on %s over from run %s", context.job, place.label, taken.overtaken[0]
             )
+            self.end_sessions(session, taken.overtaken[0])
         return taken.held
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
@@ -370,6 +371,9 @@ class SqlWriter(Writer):
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction of `make_ready`: for what cannot be in it."""
         yield
+
+    def end_sessions(self, session: Any, run: str) -> None:
+        """End the sessions in which tasks of an overtaken run write: one that hangs would keep its locks."""
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:

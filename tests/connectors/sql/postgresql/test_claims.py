@@ -179,6 +179,23 @@ def test_staging_in_use_is_not_waited_for(pg: Pg) -> None:
     assert _count(pg) == "1000|1000"
 
 
+@BOTH
+def test_a_task_that_hangs_does_not_hold_its_successor_up(pg: Pg, commit: CommitMode) -> None:
+    """The overwrite of the later run needs a lock that the paused process of the earlier one has."""
+    pg.psql("CREATE TABLE t (id bigint); INSERT INTO t VALUES (-1)")
+    writer = pg.writer("t", batchSize="10")
+    sleeper = _prepare(pg, writer, commit="task", txn=PAIR)
+    hanging = writer.open(sleeper, 0, 1)
+    hanging.write(_rows(10))
+    begun = time.monotonic()
+    pg.write(pa.Table.from_batches([_rows()]), commit=commit, overwrite=True, txn=PAIR)
+    assert time.monotonic() - begun < 30
+    with pytest.raises(SupersededError):
+        hanging.close()
+    hanging.rollback()
+    assert _count(pg) == "1000|1000"
+
+
 def test_an_attempt_that_hangs_does_not_hold_the_publish_up(pg: Pg) -> None:
     """Its process is paused in the middle of a chunk, and another attempt has staged the task's rows."""
     pg.psql("CREATE TABLE t (id bigint)")
