@@ -84,23 +84,19 @@ class SqlWriter(Writer):
     def _prepare(self, session: Any, context: WriteContext, schema: pa.Schema) -> SqlPlan:
         place = self.look(session)
         self._check_place(place)
-        plan = self.plan(
-            session,
-            SqlPlan(
-                job=context.job,
-                schema=schema,
-                commit=context.commit or self.default_commit(place, context),
-                overwrite=context.overwrite,
-                txn=context.txn,
-                place=replace(place, table=None),
-            ),
-            place,
-            context,
+        plan = SqlPlan(
+            job=context.job,
+            schema=schema,
+            commit=context.commit or self.default_commit(place, context),
+            overwrite=context.overwrite,
+            txn=context.txn,
+            place=replace(place, table=None),
         )
         claims = self.claims(session, place)
         published_at = claims.published_at(place.label, context)
-        if published_at is not None:
+        if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)
+        plan = self.plan(session, plan, place, context)
         held = self._take(session, claims, place, context)
         if isinstance(held, str):
             return replace(plan, published_at=held)
@@ -141,6 +137,7 @@ class SqlWriter(Writer):
             _log.warning(
                 "job %s takes the claim on %s over from run %s", context.job, place.label, taken.overtaken[0]
             )
+            self.end_sessions(session, taken.overtaken[0])
         return taken.held
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
@@ -374,6 +371,9 @@ class SqlWriter(Writer):
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         """Around the transaction of `make_ready`: for what cannot be in it."""
         yield
+
+    def end_sessions(self, session: Any, run: str) -> None:
+        """End the sessions in which tasks of an overtaken run write: one that hangs would keep its locks."""
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:

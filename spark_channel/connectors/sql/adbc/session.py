@@ -13,9 +13,18 @@ from spark_channel.connectors.sql.adbc.options import DriverOptions
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.session import Session as SqlSession
-from spark_channel.errors import ChannelError, OptionError
+from spark_channel.errors import ChannelError, OptionError, TargetError
 
-__all__ = ["FAILURES", "AdbcSession", "Session", "driver_path", "is_conflict", "is_lost"]
+__all__ = [
+    "FAILURES",
+    "AdbcSession",
+    "BusyError",
+    "Session",
+    "driver_path",
+    "is_busy",
+    "is_conflict",
+    "is_lost",
+]
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
 """What drivers raise, while they connect and while a result is being read."""
@@ -44,12 +53,22 @@ class _RefusedError(Exception):
         return cls(getattr(error, "sqlstate", None))
 
 
-def is_conflict(error: BaseException) -> bool:
-    """Whether another transaction was first, or is in the way: a duplicate, a deadlock, a lock."""
+class BusyError(TargetError):
+    """Another transaction was in the way, so that this one was rolled back: the same again may succeed."""
+
+
+def is_busy(error: BaseException) -> bool:
+    """Whether another transaction is in the way: a lock, a deadlock, a failed serialization."""
     state, text = _told(error)
-    if state:
-        return state in _BUSY or state in _THERE
-    return any(words in text for words in (*_BUSY_TEXTS, *_THERE_TEXTS))
+    if isinstance(error, BusyError) or state:
+        return isinstance(error, BusyError) or state in _BUSY
+    return any(words in text for words in _BUSY_TEXTS)
+
+
+def is_conflict(error: BaseException) -> bool:
+    """Whether another transaction was first, or is in the way: a duplicate too."""
+    state, text = _told(error)
+    return is_busy(error) or state in _THERE or (not state and any(words in text for words in _THERE_TEXTS))
 
 
 def is_lost(error: BaseException) -> bool:

@@ -11,12 +11,15 @@ from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.adbc.merge import Merged, placed
 from spark_channel.connectors.sql.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.sql.adbc.plan import AdbcPlan
-from spark_channel.connectors.sql.adbc.session import Session, is_conflict, is_lost
+from spark_channel.connectors.sql.adbc.session import Session, is_busy, is_conflict, is_lost
 from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, TargetError
+from spark_channel.retry import Retry
 
 __all__ = ["AdbcTaskWriter"]
+
+_BUSY_SECONDS = 60.0
 
 
 class AdbcTaskWriter(TaskWriter):
@@ -137,13 +140,20 @@ class AdbcTaskWriter(TaskWriter):
             raise BatchRefusedError(str(error)) from None
 
     def _commit(self) -> Receipt:
+        if self._judging:
+            return self._commit_once()
+        return Retry(_BUSY_SECONDS, first=0.05, longest=2.0, what=f"committing task {self._task}").call(
+            self._commit_once, lambda error: isinstance(error, TargetError) and is_busy(error)
+        )
+
+    def _commit_once(self) -> Receipt:
         receipt = Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes)
         held = self._plan.claim
         try:
             if not self._judging:
-                self._session.rollback()
-                if (done := self._claims.task(held, self._task)) is not None:
+                if (done := self._by_another()) is not None:
                     return done
+                self._session.rollback()  # a transaction of SQLite that has read may not be able to write
                 self._insert()
             self._claims.fence(held)
             # Again, under the lock: not every database holds a primary key unique.
@@ -152,7 +162,7 @@ class AdbcTaskWriter(TaskWriter):
                 return done
             self._claims.add_task(held, receipt)
         except TargetError as error:
-            if is_conflict(error) and (done := self._by_another()) is not None:
+            if is_conflict(error) and not is_lost(error) and (done := self._by_another()) is not None:
                 return done
             raise
         try:

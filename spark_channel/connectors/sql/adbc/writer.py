@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.adbc.claims import claim_dialect
 from spark_channel.connectors.sql.adbc.merge import Merged, hold_unique, make_unique, placed
 from spark_channel.connectors.sql.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.sql.adbc.plan import AdbcPlan
-from spark_channel.connectors.sql.adbc.session import Session, is_conflict, is_lost
+from spark_channel.connectors.sql.adbc.session import BusyError, Session, is_busy, is_conflict, is_lost
 from spark_channel.connectors.sql.adbc.tables import named, quoted, same_name, source_of
 from spark_channel.connectors.sql.adbc.task import AdbcTaskWriter
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
@@ -61,7 +61,7 @@ class AdbcWriter(SqlWriter):
         reached = False  # a wrong address is reported immediately
 
         def again(error: Exception) -> bool:
-            return reached and isinstance(error, TargetError) and (is_conflict(error) or is_lost(error))
+            return reached and isinstance(error, TargetError) and (is_busy(error) or is_lost(error))
 
         def attempt() -> _T:
             nonlocal reached
@@ -165,7 +165,14 @@ class AdbcWriter(SqlWriter):
             fields = [f.with_name(n) for f, n in zip(plan.schema, plan.names, strict=True)]
             if self.options.write_mode == "apply":
                 fields = [field for field in fields if field.name != OPERATION]
-            session.ingest(plan.table_schema, plan.table, pa.schema(fields).empty_table(), "create")
+            try:
+                session.ingest(plan.table_schema, plan.table, pa.schema(fields).empty_table(), "create")
+            except TargetError as error:
+                if is_conflict(
+                    error
+                ):  # another job has made it, and this one writes to it when it tries again
+                    raise BusyError(str(error)) from error
+                raise
             if plan.key:
                 make_unique(session, plan, self.dialect)
         elif plan.overwrite:
@@ -225,7 +232,7 @@ class AdbcWriter(SqlWriter):
                     session.rows("SET LOCAL lock_timeout = '2s'")
                 session.rows(f"DROP TABLE IF EXISTS {table}")
         except TargetError as error:
-            if not is_conflict(error):
+            if not is_busy(error):
                 raise
             _log.warning("staging table %s is in use, and stays for the next job to remove", name)
 

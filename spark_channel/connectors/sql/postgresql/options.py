@@ -123,7 +123,7 @@ class PostgresWriteOptions(PostgresOptions, SqlWriteOptions):
     ignored: ClassVar[Mapping[str, str]] = {
         **SqlWriteOptions.ignored,
         **_OF_JDBC_DRIVER,
-        "isolationLevel": "rows and ledger are written in one READ COMMITTED transaction",
+        "isolationLevel": "rows and claim are written in one READ COMMITTED transaction",
     }
 
     cascade_truncate: bool = Field(

@@ -24,6 +24,14 @@ __all__ = ["CHUNKS", "make_ready", "new_table", "publish_stage", "refuse_bad_key
 
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
+_LOCK = """
+SELECT pg_terminate_backend(a.pid) FROM pg_locks l JOIN pg_stat_activity a ON a.pid = l.pid
+WHERE l.locktype = 'relation' AND l.relation = {name}::regclass
+  AND l.database = (SELECT oid FROM pg_database WHERE datname = current_database())
+  AND a.pid <> pg_backend_pid() AND a.usename = session_user AND a.application_name LIKE 'spark-channel write %';
+LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE
+"""
+"""Attempts that are still staging have no receipt. One whose process hangs would hold its lock as long."""
 _THERE = ("42P07", "42710", "23505")
 """A table or type of the name is there, or was made by a transaction that this one waited for."""
 _XID = 1 << 32
@@ -72,7 +80,7 @@ def publish_stage(
     target, stage = plan.target, table_sql(plan.target.schema, plan.staging)
     if session.value(f"SELECT to_regclass({literal(stage).sql('postgres')})::text") is None:
         raise CommitError(f"the staging table {stage} is gone")
-    session.rows(f"LOCK TABLE {stage} IN ACCESS EXCLUSIVE MODE")
+    session.rows(_LOCK.format(stage=stage, name=literal(stage).sql("postgres")))
     _keep_only(session, stage, receipts)
     run_script(session, options.pre_sql, "preSql")
     there = make_ready(session, target, options, overwrite=plan.overwrite)

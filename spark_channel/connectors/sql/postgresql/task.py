@@ -25,7 +25,7 @@ from spark_channel.connectors.sql.postgresql.staging import DELETES, stage_colum
 from spark_channel.connectors.sql.postgresql.target import PostgresPlan
 from spark_channel.connectors.sql.postgresql.write_session import WriteSession, reach
 from spark_channel.connectors.sql.writer import SqlWriter
-from spark_channel.errors import BatchRefusedError, TargetError
+from spark_channel.errors import BatchRefusedError, SupersededError, TargetError
 from spark_channel.retry import Retry
 
 __all__ = ["DirectTaskWriter", "StagedTaskWriter"]
@@ -341,9 +341,23 @@ class DirectTaskWriter(_PostgresTaskWriter):
                 return
             claims.peek(self._plan.claim)
         if is_gone(error):
+            self._hold_claim()
             raise TargetError(
                 f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
             ) from error
         if is_refused_data(error):
             raise TargetError(f"task {self._task}: a row is refused. {error}") from error
         raise error
+
+    def _hold_claim(self) -> None:
+        """A run that takes over ends the sessions of the one before: say that, and not how."""
+        try:
+            self._writer.run(
+                TargetError,
+                f"look after {self._plan.job}",
+                lambda session: self._claims(session).peek(self._plan.claim),
+            )
+        except SupersededError:
+            raise
+        except TargetError as error:
+            _log.debug("task %d could not look at its claim: %s", self._task, error)

@@ -38,6 +38,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
 _LOCKED = "55P03"
+_NAME_BYTES = 64
 
 
 class PostgresWriter(SqlWriter):
@@ -178,6 +179,14 @@ class PostgresWriter(SqlWriter):
     def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
         kind = StagedTaskWriter if plan.commit == "job" else DirectTaskWriter
         return kind(self, self.options, plan, task, attempt)
+
+    def end_sessions(self, session: WriteSession, run: str) -> None:
+        name = f"spark-channel write {run}"
+        if len(name.encode()) < _NAME_BYTES:  # the server cuts longer ones, which another run could share
+            session.rows(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
+                f"AND usename = session_user AND application_name = {literal(name).sql('postgres')}"
+            )
 
     def publish_staged(self, session: WriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]) -> None:
         publish_stage(session, plan, self.options, receipts)
