@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Core:
-    """What is in the channel, who waits for what, and what is done to it; shared by `MemoryChannel` and transactions.
+    """What is in the channel, which threads wait in it, and what is done to it; shared by `MemoryChannel` and transactions.
 
     Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before, so
     an interrupt of a wait changes nothing; one of a change fails the channel.
@@ -219,7 +219,7 @@ class Core:
         with self._lock:
             self._counters.failed(rows, nbytes)
 
-    # ---- consume: take from the head, and leave the room to those who wait for it
+    # ---- consume: take from the head, and leave the room to waiting producers
 
     def pull(self, timeout: float | None, own_rows: Callable[[], int]) -> pa.RecordBatch | None:
         return self._atomic(self._pull, timeout, own_rows)
@@ -447,11 +447,11 @@ class Core:
                         f"to capacity_rows={theirs[0]} and transaction_rows={theirs[1]}"
                     )
         claim = ResizeClaim(capacity_rows, capacity_bytes, transaction_rows, settle)
-        patience = self.keep_alive if keep_alive is None else keep_alive
-        if not self._wait_for_room(claim, patience):
+        timeout = self.keep_alive if keep_alive is None else keep_alive
+        if not self._wait_for_room(claim, timeout):
             rows, nbytes = claim.target(room)
             raise ChannelFullError(
-                f"cannot shrink to {rows} rows, {nbytes} bytes: after {patience:g} s, "
+                f"cannot shrink to {rows} rows, {nbytes} bytes: after {timeout:g} s, "
                 f"{room.used_rows} rows, {room.used_bytes} bytes are in use"
             )
 

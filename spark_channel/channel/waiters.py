@@ -1,4 +1,4 @@
-"""Who waits in a channel for a batch, or for the limit. Used under the channel's lock."""
+"""Threads that wait in a channel for a batch, or for the limit. Used under the channel's lock."""
 
 import threading
 
