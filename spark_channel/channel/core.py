@@ -1,20 +1,402 @@
-"""The whole of a channel's inside, shared by `MemoryChannel` and its transactions."""
+"""The whole of a channel's inside, from top to bottom: produce, consume, commit, change, look; then the lock and who
+wakes whom.
 
-from spark_channel.channel.claims import ResizeClaim
-from spark_channel.channel.committing import Committing
-from spark_channel.channel.consuming import Consuming
+One lock, and three kinds of waiters:
+
+- Room: `_claims`, first come, first served. Whoever changes something grants what fits, and
+  publishes for a waiter that owes nothing: one wake-up for a whole batch, however often it is sliced.
+- Data: `_readers`, first come, first served. The oldest is woken when there is a batch, and wakes the
+  next when it leaves some; an end wakes all.
+- The limit: `_payers`. Each is woken by the limiter, by `close` and by `fail`.
+
+Every shared field is read and written under `_lock`. Never under it: measuring a batch,
+`Limiter.pay`, callbacks. Locks are taken in the order channel, then limiter; a limiter calls `wake`
+while it holds none of its own.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar
+
+import pyarrow as pa
+
+from spark_channel.channel.claims import Claim, CommitClaim, PushClaim, Reservation, ResizeClaim, WholeClaim
+from spark_channel.channel.counters import Counters
+from spark_channel.channel.limiter import Limiter, Payment
 from spark_channel.channel.overflow import Overflow
-from spark_channel.channel.state import Callback
+from spark_channel.channel.parcel import Parcel, Sized
+from spark_channel.channel.room import Room
+from spark_channel.channel.staged import Staged
 from spark_channel.channel.statistics import ChannelStatistics
-from spark_channel.errors import ChannelFullError
+from spark_channel.channel.waiters import Payer, Reader, is_paid
+from spark_channel.clock import Clock
+from spark_channel.errors import ChannelClosedError, ChannelFullError, EndOfChannel, TransactionFullError
 
-__all__ = ["Core"]
+__all__ = ["Callback", "Core"]
+
+logger = logging.getLogger("spark_channel")
+
+Callback = Callable[[], None]
+T = TypeVar("T")
 
 
-class Core(Consuming, Committing):
-    """Producing, consuming and transactions, and what changes or looks at a live channel."""
+class Core:
+    """What is in the channel, which threads wait in it, and what is done to it; shared by `MemoryChannel` and transactions.
 
-    # ---- changes
+    Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before, so
+    an interrupt of a wait changes nothing; one of a change fails the channel.
+    """
+
+    def __init__(
+        self,
+        room: Room,
+        *,
+        overflow: Overflow,
+        keep_alive: float,
+        transaction_rows: int | None,
+        limiter: Limiter | None,
+        clock: Clock,
+    ) -> None:
+        self.keep_alive = keep_alive
+        self.limiter = limiter
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._room = room
+        self._stock = room.stock
+        self._counters = Counters()
+        self._overflow = overflow
+        self._transaction_rows = transaction_rows
+        self._closed = False
+        self._error: BaseException | None = None
+        self._error_traceback: TracebackType | None = None
+        self._claims: deque[Claim] = deque()
+        self._readers: deque[Reader] = deque()
+        self._payers: set[Payer] = set()
+        self._sleeping: set[threading.Condition] = set()
+        self._listeners: tuple[Callback, ...] = ()
+        self._block_listeners: tuple[Callback, ...] = ()
+        self._news = False
+        self._threads = threading.local()
+
+    # ---- produce: reserve, pay, publish
+
+    def push(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> bool:
+        """False when it was rejected."""
+        overflow = self._atomic(self._push_at_once, batch, rows, nbytes)
+        if overflow is None:
+            return True
+        if overflow is Overflow.REJECT:
+            return self._push_or_reject([(batch, rows, nbytes)], rows, nbytes)
+        self._push_and_wait(batch, rows, nbytes)
+        return True
+
+    def push_waiting(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
+        """Never rejected, whatever `overflow` is: for one of several that began under another."""
+        if self._atomic(self._push_at_once, batch, rows, nbytes) is not None:
+            self._push_and_wait(batch, rows, nbytes)
+
+    def push_together(self, batches: Sequence[Sized]) -> bool:
+        """All of them at once and without waiting, or none of them and False."""
+        rows = sum(sized[1] for sized in batches)
+        nbytes = sum(sized[2] for sized in batches)
+        with self._lock:
+            self._begin_push(len(batches), rows, nbytes)
+            if not rows:
+                self._counters.put_successes += len(batches)
+                return True
+        return self._push_or_reject(batches, rows, nbytes)
+
+    def _begin_push(self, batches: int, rows: int, nbytes: int) -> None:
+        self._counters.put_attempts += batches
+        if self._closed or self._error is not None:
+            self._counters.failed(rows, nbytes)
+            self._raise_if_ended()
+
+    def _push_at_once(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> Overflow | None:
+        """None = published; else what to do without."""
+        self._begin_push(1, rows, nbytes)
+        if rows:
+            if self.limiter is not None or self._claims or not self._room.fits(rows, nbytes):
+                return self._overflow
+            self._publish(batch, rows, nbytes)
+        self._counters.put_successes += 1
+        return None
+
+    # -- without waiting
+
+    def _push_or_reject(self, batches: Sequence[Sized], rows: int, nbytes: int) -> bool:
+        claim = WholeClaim(batches, rows, nbytes, free=self.limiter is None)
+        payment: Payment | None = None
+        try:
+            admitted = self._atomic(self._claim_now, claim)
+            if admitted and self.limiter is not None:
+                payment = self.limiter.pay(rows, nbytes, _nobody_waits)
+                self._atomic(self._publish_if_paid, claim, payment)
+        except BaseException:
+            self._count_failed(*((0, 0) if claim.published else (rows, nbytes)))
+            raise
+        finally:
+            if not claim.published:
+                self._give_back(claim, payment)
+        if not claim.published:
+            with self._lock:
+                self._counters.rejected(rows, nbytes)
+        return claim.published
+
+    def _claim_now(self, claim: WholeClaim) -> bool:
+        self._raise_if_ended()
+        return not self._claims and self._admit(claim)
+
+    def _publish_if_paid(self, claim: WholeClaim, payment: Payment) -> None:
+        self._raise_if_ended()
+        if is_paid(payment.remaining()):
+            self._publish_claim(claim)
+
+    # -- waiting
+
+    def _push_and_wait(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
+        limiter = self.limiter
+        claim = PushClaim(batch, rows, nbytes, free=limiter is None)
+        try:
+            while claim.start < rows:
+                if limiter is None:
+                    self._atomic(self._wait_for_room, claim)
+                else:
+                    self._push_slice(claim, limiter)
+        except BaseException:
+            self._count_failed(*claim.left())
+            raise
+
+    def _push_slice(self, claim: PushClaim, limiter: Limiter) -> None:
+        """What room and limiter take at once.
+
+        A channel that overwrites pays before it makes room: while the limit is waited for, a consumer
+        may still take the rows that would be dropped.
+        """
+        claim.max_rows, claim.max_bytes = limiter.slice_size()
+        payer = Payer(self._lock, self._own_condition())
+        payment: Payment | None = None
+        try:
+            pay_first, owed = self._atomic(self._reserve_slice, claim)
+            if owed[0]:
+                payment = limiter.pay(*owed, payer.wake)
+            if owed[0] or pay_first:
+                self._atomic(self._publish_slice, claim, payment, payer)
+        except BaseException:
+            self._give_back(claim, payment)
+            raise
+
+    def _reserve_slice(self, claim: PushClaim) -> tuple[bool, tuple[int, int]]:
+        """Whether the room comes after the payment, and the rows and bytes to pay."""
+        self._raise_if_ended()
+        if self._room.evicting:
+            claim.max_rows, _ = claim.slice_size(self._room)
+            return True, claim.owe(claim.max_rows)
+        self._wait_for_room(claim)
+        return False, claim.owe(claim.rows)
+
+    def _publish_slice(self, claim: PushClaim, payment: Payment | None, payer: Payer) -> None:
+        if payment is not None:
+            self._wait_for_limit(payment, payer)
+        if claim.rows:
+            self._publish_claim(claim)
+        else:
+            self._wait_for_room(claim)
+
+    # -- what did not get through
+
+    def _give_back(self, claim: Reservation, payment: Payment | None) -> None:
+        """Payment and room of a push or commit. Outside the lock."""
+        if payment is not None:
+            payment.cancel()
+        if claim.rows or claim.nbytes:
+            self._atomic(claim.release, self._room)
+
+    def _count_failed(self, rows: int, nbytes: int) -> None:
+        with self._lock:
+            self._counters.failed(rows, nbytes)
+
+    # ---- consume: take from the head, and leave the room to waiting producers
+
+    def pull(self, timeout: float | None, own_rows: Callable[[], int]) -> pa.RecordBatch | None:
+        return self._atomic(self._pull, timeout, own_rows)
+
+    def pull_all(
+        self, timeout: float | None, max_rows: int | None, own_rows: Callable[[], int]
+    ) -> list[pa.RecordBatch]:
+        return self._atomic(self._pull_all, timeout, max_rows, own_rows)
+
+    def drain(self, max_rows: int | None) -> list[pa.RecordBatch]:
+        return self._atomic(self._drain, max_rows)
+
+    def _pull(self, timeout: float | None, own_rows: Callable[[], int]) -> pa.RecordBatch | None:
+        self._counters.take_attempts += 1
+        if not self._wait_for_data(timeout, own_rows):
+            return None
+        self._counters.take_successes += 1
+        return self._pop(None)[0]
+
+    def _pull_all(
+        self, timeout: float | None, max_rows: int | None, own_rows: Callable[[], int]
+    ) -> list[pa.RecordBatch]:
+        self._counters.take_attempts += 1
+        return self._pop_many(max_rows) if self._wait_for_data(timeout, own_rows) else []
+
+    def _drain(self, max_rows: int | None) -> list[pa.RecordBatch]:
+        self._counters.take_attempts += 1
+        self._raise_if_failed()
+        return self._pop_many(max_rows) if self._stock.rows else []
+
+    def _pop(self, max_rows: int | None) -> tuple[pa.RecordBatch, int]:
+        """One batch and its rows."""
+        parcel = self._stock.pop(max_rows)
+        counters = self._counters
+        counters.rows_pulled += parcel.rows
+        counters.bytes_pulled += parcel.nbytes
+        if self._closed and self._has_ended():
+            self._news = True
+        return parcel.batch, parcel.rows
+
+    def _pop_many(self, max_rows: int | None) -> list[pa.RecordBatch]:
+        batches: list[pa.RecordBatch] = []
+        self._counters.take_successes += 1
+        left = max_rows
+        while self._stock.rows and left != 0:
+            batch, rows = self._pop(left)
+            batches.append(batch)
+            if left is not None:
+                left -= rows
+        return batches
+
+    # ---- commit: what a transaction put and took, `Staged`, together or not at all
+
+    def put(self, staged: Staged, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
+        put_rows, put_bytes = staged.put_rows + rows, staged.put_bytes + nbytes
+        with self._lock:  # nobody else is concerned yet
+            self._begin_push(1, rows, nbytes)
+            most_rows, most_bytes = self._most_transaction_rows(), self._room.capacity_bytes
+        if put_rows > most_rows:
+            raise TransactionFullError(
+                f"{put_rows} rows put, transaction_rows is {most_rows}: commit smaller transactions"
+            )
+        if put_bytes > most_bytes and put_rows > 1:
+            raise TransactionFullError(
+                f"{put_bytes} bytes put, the channel holds {most_bytes}: commit smaller transactions"
+            )
+        staged.add_put(batch, rows, nbytes)
+
+    def take(self, staged: Staged) -> pa.RecordBatch | None:
+        return self._atomic(self._take, staged)
+
+    def _take(self, staged: Staged) -> pa.RecordBatch | None:
+        self._counters.take_attempts += 1
+        most_rows = self._most_transaction_rows()
+        if staged.taken_rows >= most_rows:
+            raise TransactionFullError(
+                f"{staged.taken_rows} rows taken, transaction_rows is {most_rows}: "
+                "commit smaller transactions"
+            )
+        try:
+            if not self._wait_for_data(self.keep_alive, lambda: staged.taken_rows):
+                return None
+        except EndOfChannel:
+            if staged.takes:
+                return None  # to be committed: raising would roll back the last rows, again and again
+            raise
+        parcel = self._stock.pop(most_rows - staged.taken_rows)
+        self._room.held_rows += parcel.rows
+        self._room.held_bytes += parcel.nbytes
+        staged.add_take(parcel)
+        return parcel.batch
+
+    def commit(self, staged: Staged) -> None:
+        """Publish the puts and free the takes, together or not at all."""
+        if self._atomic(self._commit_at_once, staged):
+            return
+        claim = CommitClaim(staged)
+        payment: Payment | None = None
+        try:
+            self._atomic(self._reserve_commit, claim)
+            if not staged.committed:
+                assert self.limiter is not None
+                payer = Payer(self._lock, self._own_condition())
+                payment = self.limiter.pay(*staged.owed(), payer.wake)
+                self._atomic(self._pay_and_publish, claim, payment, payer)
+        except BaseException:
+            if not staged.committed:
+                self._give_back(claim, payment)
+                self._count_failed(staged.put_rows, staged.put_bytes)
+            raise
+
+    def _commit_at_once(self, staged: Staged) -> bool:
+        if not staged.puts:
+            if self._error is not None:
+                self._raise_if_failed()
+            staged.commit(self._room, self._counters)
+            if self._closed and self._has_ended():
+                self._news = True
+            return True
+        if self.limiter is not None or self._claims or self._closed or self._error is not None:
+            return False
+        room = self._room
+        if not room.fits(staged.put_rows, staged.put_bytes, staged.taken_rows, staged.taken_bytes):
+            return False
+        self._publish_staged(staged)
+        return True
+
+    def _publish_staged(self, staged: Staged) -> None:
+        for batch, rows, nbytes in staged.commit(self._room, self._counters):
+            self._publish(batch, rows, nbytes)
+
+    def _reserve_commit(self, claim: CommitClaim) -> None:
+        """Room for it, and all of it where nothing is to be paid. A channel that overwrites pays first."""
+        self._raise_if_ended()
+        if self.limiter is None:
+            claim.staged.mark_paid()
+        if claim.is_paid() or not self._room.evicting:
+            self._wait_for_commit_room(claim)
+
+    def _pay_and_publish(self, claim: CommitClaim, payment: Payment, payer: Payer) -> None:
+        self._wait_for_limit(payment, payer)
+        claim.staged.mark_paid()
+        if claim.granted:
+            self._publish_claim(claim)
+        else:
+            self._wait_for_commit_room(claim)
+
+    def _wait_for_commit_room(self, claim: CommitClaim) -> None:
+        if not self._wait_for_room(claim, self.keep_alive):
+            room, staged = self._room, claim.staged
+            raise ChannelFullError(
+                f"no room for {staged.put_rows} rows, {staged.put_bytes} bytes within {self.keep_alive:g} s: "
+                f"{room.used_rows} of {room.capacity_rows} rows and {room.used_bytes} of "
+                f"{room.capacity_bytes} bytes are in use. The transaction is open: commit again, or roll back"
+            )
+
+    def rollback(self, staged: Staged) -> None:
+        """Return the takes to the head; the puts were never in the channel."""
+        self._atomic(self._roll_back, staged)
+
+    def abandon(self, staged: Staged) -> None:
+        """Roll back for a thread that has ended; it is counted, for logging here would bring the thread
+        back as a dummy that never ends.
+        """
+        with self._lock:
+            self._counters.transactions_abandoned += 1
+        self._atomic(self._roll_back, staged)
+
+    def _roll_back(self, staged: Staged) -> None:
+        if staged.takes:
+            self._news = True
+        staged.roll_back(self._room)
+
+    def _most_transaction_rows(self) -> int:
+        return self._room.capacity_rows if self._transaction_rows is None else self._transaction_rows
+
+    # ---- change a live channel
 
     def close(self) -> None:
         self._atomic(self._close)
@@ -65,11 +447,11 @@ class Core(Consuming, Committing):
                         f"to capacity_rows={theirs[0]} and transaction_rows={theirs[1]}"
                     )
         claim = ResizeClaim(capacity_rows, capacity_bytes, transaction_rows, settle)
-        patience = self.keep_alive if keep_alive is None else keep_alive
-        if not self._wait_for_room(claim, patience):
+        timeout = self.keep_alive if keep_alive is None else keep_alive
+        if not self._wait_for_room(claim, timeout):
             rows, nbytes = claim.target(room)
             raise ChannelFullError(
-                f"cannot shrink to {rows} rows, {nbytes} bytes: after {patience:g} s, "
+                f"cannot shrink to {rows} rows, {nbytes} bytes: after {timeout:g} s, "
                 f"{room.used_rows} rows, {room.used_bytes} bytes are in use"
             )
 
@@ -96,7 +478,7 @@ class Core(Consuming, Committing):
         with self._lock:
             self._block_listeners = tuple(known for known in self._block_listeners if known != callback)
 
-    # ---- looking
+    # ---- look
 
     @property
     def overflow(self) -> Overflow:
@@ -171,3 +553,285 @@ class Core(Consuming, Committing):
                 wait_writer_seconds=counters.wait_writer_seconds + sum(now - since for since in writers),
                 throttled_seconds=throttled,
             )
+
+    # ---- the critical section
+
+    def _atomic(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Run `work` under the lock, then wake whomever its changes concern, then, without the lock, tell
+        the listeners.
+
+        The lock itself is the context manager: an interrupt can come between any two steps of one written
+        in Python, and would leave the lock locked.
+        """
+        listeners: tuple[Callback, ...] = ()
+        try:
+            with self._lock:
+                try:
+                    try:
+                        return work(*arguments)
+                    finally:
+                        if self._claims or self._readers or self._news:
+                            listeners = self._settle()
+                except BaseException as error:
+                    if not isinstance(error, Exception) and not self._is_foreseen(error):
+                        listeners = self._end_by(error)
+                    raise
+        finally:
+            if listeners:
+                self._tell(listeners)
+
+    def _is_foreseen(self, error: BaseException) -> bool:
+        """It is what the channel failed with, or came while this thread slept, with nothing half done."""
+        slept_into = getattr(self._threads, "interrupt", None)
+        self._threads.interrupt = None
+        return error is self._error or error is slept_into
+
+    def _end_by(self, error: BaseException) -> tuple[Callback, ...]:
+        """An interrupt (`KeyboardInterrupt`) hit a change: nobody can tell what is half done, so the channel
+        fails, and every sleeper is woken, whatever queue it was in or had just left.
+        """
+        self._set_error(error)
+        for condition in self._sleeping:
+            condition.notify()
+        return self._settle()
+
+    def _set_error(self, error: BaseException) -> None:
+        if self._error is None:
+            self._error = error
+            self._error_traceback = error.__traceback__
+            self._wake_all()
+
+    def _tell(self, listeners: tuple[Callback, ...]) -> None:
+        """A listener that an interrupt kept from hearing hears of the failure instead."""
+        try:
+            _call(listeners)
+        except BaseException as error:
+            self._atomic(self._set_error, error)
+            raise
+
+    def _settle(self) -> tuple[Callback, ...]:
+        if self._claims:
+            self._grant_claims()
+        if self._readers:
+            self._wake_readers()
+        if not self._news:
+            return ()
+        self._news = False
+        return self._listeners
+
+    def _grant_claims(self) -> None:
+        claims = self._claims
+        while claims:
+            claim = claims[0]
+            if self._error is not None or (self._closed and claim.produces):
+                claims.popleft()
+            elif self._admit(claim):
+                claims.popleft()
+                if not claim.granted:  # there is more of the batch: its next turn comes after the others'
+                    claims.append(claim)
+                    continue
+            else:
+                return
+            self._end_wait(claim)
+            assert claim.condition is not None
+            claim.condition.notify()
+
+    def _admit(self, claim: Claim) -> bool:
+        """Give the claim its room, and publish what it has paid for. False = it does not fit yet."""
+        if not claim.admit(self._room):
+            return False
+        if claim.dropped[0]:
+            self._counters.dropped(*claim.dropped)
+        claim.granted = True
+        if isinstance(claim, Reservation) and claim.is_paid():
+            self._publish_claim(claim)
+            claim.granted = claim.is_served()
+        return True
+
+    def _publish_claim(self, claim: Reservation) -> None:
+        for batch, rows, nbytes in claim.fill(self._room, self._counters):
+            self._publish(batch, rows, nbytes)
+
+    def _publish(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
+        counters = self._counters
+        self._stock.append(Parcel(batch, rows, nbytes, counters.rows_pushed))
+        counters.rows_pushed += rows
+        counters.bytes_pushed += nbytes
+        self._news = True
+
+    def _wake_readers(self) -> None:
+        if self._error is not None or (self._closed and not self._stock.rows):
+            for reader in self._readers:
+                reader.condition.notify()
+        elif self._stock.rows:
+            self._readers[0].condition.notify()
+
+    # ---- waiting; inside `_atomic`
+
+    def _wait_for_room(self, claim: Claim, timeout: float | None = None) -> bool:
+        """Until the claim is granted, or some slices of a push were published without a wait.
+
+        False when `timeout` seconds passed; raises when the channel ends.
+        """
+        claims = self._claims
+        claim.granted = False
+        self._raise_if_over(claim)
+        if (not claims or not claim.produces) and self._admit(claim):
+            while not claim.granted and self._admit(claim):
+                pass
+            return True
+        if timeout is not None and timeout <= 0:
+            return False
+        claim.condition = self._own_condition()
+        claim.since = self._clock.now()
+        deadline = None if timeout is None else claim.since + timeout
+        claims.append(claim)
+        try:
+            self._tell_of_block(claim)
+            while not claim.granted:
+                self._raise_if_over(claim)
+                left = None if deadline is None else deadline - self._clock.now()
+                if left is not None and left <= 0:
+                    return False
+                self._sleep_on(claim.condition, left)
+            return True
+        finally:
+            self._end_wait(claim)
+            if claim in claims:
+                claims.remove(claim)
+
+    def _wait_for_data(self, timeout: float | None, own_rows: Callable[[], int]) -> bool:
+        """Until this reader's turn. False when `timeout` seconds passed; raises at the end.
+
+        `own_rows()`: what the caller's own transaction holds; nobody else will bring that back.
+        A call that does not wait does not queue behind those that do.
+        """
+        if self._error is not None:
+            self._raise_if_failed()
+        hurried = timeout is not None and timeout <= 0
+        if self._stock.rows and (hurried or not self._readers):
+            return True
+        self._raise_at_end(own_rows)
+        if hurried:
+            return False
+        reader = Reader(self._own_condition(), self._clock.now())
+        deadline = None if timeout is None else reader.since + timeout
+        readers = self._readers
+        readers.append(reader)
+        try:
+            while not (self._stock.rows and readers[0] is reader):
+                self._raise_at_end(own_rows)
+                left = None if deadline is None else deadline - self._clock.now()
+                if left is not None and left <= 0:
+                    return False
+                self._sleep_on(reader.condition, left)
+                self._raise_if_failed()
+            return True
+        finally:
+            readers.remove(reader)
+            self._counters.wait_reader_seconds += self._clock.now() - reader.since
+
+    def _wait_for_limit(self, payment: Payment, payer: Payer) -> None:
+        """Until it is paid; raises when the channel ends, or the limiter gives up."""
+        self._payers.add(payer)
+        try:
+            while True:
+                self._raise_if_ended()
+                wait = payment.remaining()
+                if is_paid(wait):
+                    return
+                payer.reason = wait.reason
+                payer.since = self._clock.now()
+                try:
+                    self._sleep_on(payer.condition, wait.seconds)
+                finally:
+                    self._counters.throttled(wait.reason, self._clock.now() - payer.since)
+                    payer.since = None
+        finally:
+            self._payers.discard(payer)
+
+    def _own_condition(self) -> threading.Condition:
+        """This thread's, for whatever it waits for: one thing at a time. Making one takes as long as a push.
+
+        A notice that comes late may end another wait early, so every wait checks what it waits for.
+        """
+        condition: threading.Condition | None = getattr(self._threads, "condition", None)
+        if condition is None:
+            condition = self._threads.condition = threading.Condition(self._lock)
+        return condition
+
+    def _sleep_on(self, condition: threading.Condition, seconds: float | None) -> None:
+        if seconds is not None and seconds > threading.TIMEOUT_MAX:
+            seconds = None
+        self._sleeping.add(condition)
+        try:
+            self._clock.wait(condition, seconds)
+        except BaseException as error:
+            self._threads.interrupt = error
+            raise
+        finally:
+            self._sleeping.discard(condition)
+
+    def _end_wait(self, claim: Claim) -> None:
+        """Whoever ends a wait counts it, so that the sum never goes back between two snapshots."""
+        if claim.since is not None:
+            if claim.produces:
+                self._counters.wait_writer_seconds += self._clock.now() - claim.since
+            claim.since = None
+
+    def _tell_of_block(self, claim: Claim) -> None:
+        """The claim keeps its place while the callbacks run without the lock."""
+        if claim.told or not claim.produces or not self._block_listeners:
+            return
+        claim.told = True
+        listeners = self._block_listeners
+        try:
+            self._lock.release()
+            _call(listeners)
+        finally:
+            self._lock.acquire()
+
+    # ---- the end; inside `_atomic`
+
+    def _wake_all(self) -> None:
+        """The channel ended: claims and readers are woken by `_atomic`, payers here."""
+        self._news = True
+        for payer in self._payers:
+            payer.condition.notify()
+
+    def _has_ended(self) -> bool:
+        return self._closed and not self._stock.rows and not self._room.held_rows
+
+    def _raise_if_failed(self) -> None:
+        if self._error is not None:
+            # The traceback is set anew, or it would grow with every thread that raises it.
+            raise self._error.with_traceback(self._error_traceback)
+
+    def _raise_if_ended(self) -> None:
+        self._raise_if_failed()
+        if self._closed:
+            raise ChannelClosedError("the channel is closed and takes no more batches")
+
+    def _raise_if_over(self, claim: Claim) -> None:
+        """A resize goes on in a closed channel; a push does not."""
+        if claim.produces:
+            self._raise_if_ended()
+        else:
+            self._raise_if_failed()
+
+    def _raise_at_end(self, own_rows: Callable[[], int]) -> None:
+        if self._closed and not self._stock.rows and self._room.held_rows == own_rows():
+            raise EndOfChannel("the channel is closed and all of it was taken")
+
+
+def _call(listeners: tuple[Callback, ...]) -> None:
+    """What a listener raises is logged: it is not the producer's error, nor the consumer's."""
+    for listener in listeners:
+        try:
+            listener()
+        except Exception:
+            logger.exception("a listener of a channel raised")
+
+
+def _nobody_waits() -> None:
+    """What is rejected need not be woken."""

@@ -6,12 +6,11 @@ from typing import overload
 
 import pyarrow as pa
 
-from spark_channel.channel.core import Core
+from spark_channel.channel.core import Callback, Core
 from spark_channel.channel.limiter import Limiter
 from spark_channel.channel.overflow import Overflow
 from spark_channel.channel.parcel import measure
 from spark_channel.channel.room import Room
-from spark_channel.channel.state import Callback
 from spark_channel.channel.statistics import ChannelStatistics
 from spark_channel.channel.transaction import Slot, Transaction
 from spark_channel.clock import SYSTEM_CLOCK, Clock

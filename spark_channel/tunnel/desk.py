@@ -110,7 +110,7 @@ def is_blocked(channel: Channel, channels: Mapping[str, Channel]) -> bool:
 def hand_out(state: TunnelState, client: str, channel: str, sequence: int, end: Token) -> TunnelState:
     """Fix the range that follows checkpoint `sequence`; one that is fixed already stays.
 
-    Two may be fixed at a time: the one after the checkpoint that stands, and the one after that.
+    Two may be fixed at a time: the one after the present checkpoint, and the one after that.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint has moved.
@@ -160,7 +160,7 @@ def park(state: TunnelState, client: str, channel: str, sequence: int, why: str)
 
 
 def resume(state: TunnelState, channel: str) -> TunnelState:
-    """Let clients have a parked channel again, from its checkpoint on. One that is not parked stays as it is."""
+    """Let clients have a parked channel again, from its checkpoint on. One that is not parked is left unchanged."""
     found = state.channels[channel]
     if found.state is not ChannelState.PARKED:
         return state

@@ -24,7 +24,7 @@ class Stage(IntEnum):
     """How far a range is."""
 
     READ = 1
-    """It is read, or was; nobody has seen a row of it."""
+    """It is read, or was; no processor has seen a row of it."""
     FIXED = 2
     """Its end is in the store."""
     GIVEN = 3
