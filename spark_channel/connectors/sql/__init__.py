@@ -6,8 +6,7 @@ both.
 
 from typing import TYPE_CHECKING
 
-from spark_channel import lazy
-from spark_channel.deferred import defer
+from spark_channel import deferred, lazy
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
@@ -38,4 +37,4 @@ __all__ = [
 ]
 
 # ADBC's dbapi imports it to know a dataset when it is given one, and with it comes pandas: 0.4 s of every process.
-defer("pyarrow.dataset")
+deferred.defer("pyarrow.dataset")

@@ -3,13 +3,13 @@
 from contextlib import AbstractContextManager
 from typing import ClassVar
 
-from spark_channel.connectors.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.contracts import Reader
 from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
 from spark_channel.connectors.sql.adbc.options import AdbcReadOptions
 from spark_channel.connectors.sql.adbc.session import AdbcSession
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
-from spark_channel.errors import SourceError, UnsupportedError
+from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 
 __all__ = ["AdbcReader"]
@@ -24,11 +24,7 @@ class AdbcReader(SqlReader):
     def __init__(self, options: AdbcReadOptions) -> None:
         super().__init__(options, AdbcDialect(options.sql_dialect()))
 
-    def feed(self, options: FeedOptions) -> ChangeFeed:
-        raise UnsupportedError(
-            "AdbcReader has no change feed: drivers do not say how their databases order and compare values. Use the "
-            "database's own connector"
-        )
+    feed = Reader.feed  # none: drivers do not say how their databases order and compare values
 
     def connect(self, purpose: str) -> AbstractContextManager[Session]:
         return AdbcSession(self.options, SourceError)
