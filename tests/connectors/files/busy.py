@@ -39,29 +39,28 @@ class Busy:
         with self.history.open("a") as file:
             file.write(json.dumps({"at": time.monotonic(), **event}) + "\n")
 
-    def unfinished(self) -> tuple[int, str, bool]:
-        """(the next number, the operation that the process before left, whether it overwrites)."""
+    def unfinished(self) -> dict[str, bool]:
+        """The operations that processes before this one left, and whether they overwrite."""
         begun: dict[str, bool] = {}
-        number = 0
         for line in self.history.read_text().splitlines() if self.history.exists() else ():
             event = json.loads(line)
-            if event["event"] == "begin" and event["kind"] != "read":
+            if event["event"] == "begin":
                 begun[event["op"]] = event["kind"] == "overwrite"
-                number = max(number, int(event["op"].split(".")[1]) + 1)
             elif event["event"] == "end":
                 begun.pop(event["op"], None)
-        return next(((number, op, over) for op, over in begun.items()), (number, "", False))
+        return begun
 
     def run(self) -> None:
-        number, left, overwrite = self.unfinished()
-        if left:
-            self.write(left, overwrite=overwrite)
+        for op, overwrite in self.unfinished().items():
+            self.write(op, overwrite=overwrite)
+        number = 0
         while time.monotonic() < self.until:
             choice = self.random.random()
             if choice < 0.4:
                 self.read()
             else:
-                self.write(f"{self.worker}.{number}", overwrite=choice > 0.85)
+                # A process that was stopped, and wakes up, works beside the one that took its place.
+                self.write(f"{self.worker}-{os.getpid()}.{number}", overwrite=choice > 0.85)
                 number += 1
 
     def write(self, op: str, *, overwrite: bool) -> None:
