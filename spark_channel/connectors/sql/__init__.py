@@ -6,35 +6,43 @@ both.
 
 from typing import TYPE_CHECKING
 
-from spark_channel import deferred, lazy
+from spark_channel import deferred as _deferred
+from spark_channel import lazy
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
+    from spark_channel.connectors.sql.claims import ClaimDialect, Claims
     from spark_channel.connectors.sql.dialect import Dialect
     from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
     from spark_channel.connectors.sql.reader import SqlReader
     from spark_channel.connectors.sql.session import BatchSize, Session
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
+    from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
 __all__ = [
     "BatchSize",
+    "ClaimDialect",
+    "Claims",
     "Column",
     "Credentials",
     "Dialect",
     "MisfitError",
+    "Place",
     "Quantiles",
     "ReadColumn",
     "ReadSource",
     "Session",
     "Splitter",
+    "SqlPlan",
     "SqlReadOptions",
     "SqlReader",
     "SqlWriteOptions",
+    "SqlWriter",
     "Table",
 ]
 
 # ADBC's dbapi imports it to know a dataset when it is given one, and with it comes pandas: 0.4 s of every process.
-deferred.defer("pyarrow.dataset")
+_deferred.defer("pyarrow.dataset")
