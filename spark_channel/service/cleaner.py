@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from spark_channel.service.processes import bare_environment
 from spark_channel.service.rendezvous import Advert
 
 __all__ = ["keep_clean"]
@@ -58,6 +59,7 @@ def keep_clean(directory: Path, name: str, advert: Advert) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        env=bare_environment(),
     )
     work = {
         "directory": str(directory),

@@ -31,7 +31,7 @@ from spark_channel.service.bells import LISTEN_SECONDS, Bells
 from spark_channel.service.tokens import SERVICE_SCOPE
 
 if TYPE_CHECKING:
-    from spark_channel.service.flight_server import Caller
+    from spark_channel.service.http_server import Caller
 
 __all__ = ["LimitDesk", "job_limit", "limit_scope"]
 

@@ -52,6 +52,13 @@ class PermitHolder:
             ServiceDeniedError: it refused.
             LimitError: `cancel` was called.
         """
+        try:
+            self._stand_in_line()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _stand_in_line(self) -> None:
         heard = SYSTEM_CLOCK.now()
         while not self._ended.is_set():
             try:

@@ -18,7 +18,9 @@ from spark_channel.service.limit_desk import LimitDesk
 from spark_channel.service.tokens import SERVICE_SCOPE, Tokens
 
 if TYPE_CHECKING:
-    from spark_channel.service.flight_server import Caller, Endpoint, FlightShell
+    from ssl import SSLContext
+
+    from spark_channel.service.http_server import Caller, Endpoint, HttpShell
 
 __all__ = ["PROTOCOL", "ServiceServer", "TlsFiles", "json_endpoint"]
 
@@ -30,8 +32,8 @@ PROTOCOL = 1
 _MOST_SNAPSHOTS_PER_REPORT = 10_000
 _SHUTDOWN_SECONDS = 3.0
 
-_stuck: list[object] = []
-"""Servers that could not be shut down: taking them apart would wait for ever."""
+_INLINE = frozenset({"hello", "coordinator"})
+"""What is asked most, and never waits for anything."""
 
 
 class TlsFiles(NamedTuple):
@@ -46,7 +48,7 @@ class TlsFiles(NamedTuple):
 
 
 class ServiceServer:
-    """One Flight server on one address. Starts with `start` or `with`, ends with `stop` or the process.
+    """One HTTP server on one address. Starts with `start` or `with`, ends with `stop` or the process.
 
     `host` is bound; `port` 0 takes a free one; `advertise_host` is what clients are told when it differs
     from `host` (a container's outer name). `token` None makes a random one. `jobs` is the book of jobs,
@@ -84,7 +86,7 @@ class ServiceServer:
             "listen": self.limits.listen_endpoint,
             "limits": json_endpoint(self._limits),
         }
-        self._shell: FlightShell | None = None
+        self._shell: HttpShell | None = None
         self._address: ServiceAddress | None = None
         self._lock = threading.Lock()
         self._keeper: threading.Thread | None = None
@@ -118,11 +120,11 @@ class ServiceServer:
                 return self._address
             tls, root = self._read_tls()
             wanted = ServiceAddress(self._host, self._port, self._token, root)
-            from spark_channel.service.flight_server import FlightShell
+            from spark_channel.service.http_server import HttpShell
 
             try:
-                self._shell = FlightShell(wanted.location, self._endpoints, self.tokens, tls)
-            except Exception as error:  # Arrow's own errors have no common root that says "bind"
+                self._shell = HttpShell(wanted, self._endpoints, self.tokens, tls, inline=_INLINE)
+            except (OSError, UnicodeError, OverflowError) as error:
                 raise ServiceUnavailableError(
                     f"the service cannot listen on {wanted} ({error}); "
                     "give it a host of this machine and a free port"
@@ -161,16 +163,21 @@ class ServiceServer:
     def __repr__(self) -> str:
         return f"ServiceServer({self._address or 'stopped'})"
 
-    def _read_tls(self) -> tuple[tuple[bytes, bytes] | None, str | None]:
+    def _read_tls(self) -> "tuple[SSLContext | None, str | None]":
         if self._tls is None:
             return None, None
+        import ssl
+
         try:
-            certificate = Path(self._tls.certificate).read_bytes()
-            key = Path(self._tls.key).read_bytes()
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            for path in (self._tls.certificate, self._tls.key):
+                Path(path).read_bytes()  # an error of OpenSSL does not name the file
+            context.load_cert_chain(self._tls.certificate, self._tls.key)
             root = Path(self._tls.root or self._tls.certificate).read_text(encoding="ascii")
         except (OSError, UnicodeError) as error:
             raise ServiceUnavailableError(f"the service's TLS files cannot be read: {error}") from None
-        return (certificate, key), root
+        return context, root
 
     def _keep(self) -> None:
         """Close idle jobs when they are due; sleeps while there is nothing to wait for."""
@@ -276,13 +283,8 @@ class ServiceServer:
             raise wire.RequestError(f"there is no job {job}") from None
 
 
-def _shut(shell: "FlightShell") -> None:
-    """Stop listening. gRPC itself waits without a bound for calls under way, even of lost clients."""
-    thread = threading.Thread(target=shell.shutdown, name="spark-channel-shutdown", daemon=True)
-    thread.start()
-    thread.join(_SHUTDOWN_SECONDS)
-    if thread.is_alive():
-        _stuck.append(shell)
+def _shut(shell: "HttpShell") -> None:
+    if not shell.shutdown(_SHUTDOWN_SECONDS):
         _log.warning(
             "a call did not end within %g s of the service's end; it is left behind", _SHUTDOWN_SECONDS
         )

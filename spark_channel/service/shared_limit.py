@@ -17,7 +17,7 @@ from spark_channel.service.client import SharedLimitAddress
 from spark_channel.service.limit_control import LimitControl, ask_limit
 from spark_channel.service.limit_desk import limit_scope
 from spark_channel.service.probe import Probe
-from spark_channel.service.processes import started
+from spark_channel.service.processes import pid_namespace, started
 from spark_channel.service.rendezvous import Advert, Rendezvous
 from spark_channel.service.server import ServiceServer, TlsFiles
 
@@ -67,17 +67,34 @@ class SharedLimit:
         self._per_mark = per_mark
         self._server: ServiceServer | None = None
         self._advert: Advert | None = None
+        self._held: int | None = None
 
     def start(self) -> Self:
         """Serve; see the class for what it raises."""
-        rendezvous, file = Rendezvous(), limit_advert(self.name)
+        rendezvous = Rendezvous()
+        held = rendezvous.hold(_lock_file(self.name))
+        if held is None:
+            raise self._served_already(rendezvous.read(limit_advert(self.name)))
+        try:
+            self._serve(rendezvous)
+        except BaseException:
+            rendezvous.release(_lock_file(self.name), held)
+            raise
+        self._held = held
+        return self
+
+    def _served_already(self, standing: Advert | None) -> OptionError:
+        at = "" if standing is None else f", at {standing.address}"
+        return OptionError(
+            f"a limit {self.name!r} is served on this host already{at}", option="name", got=self.name
+        )
+
+    def _serve(self, rendezvous: Rendezvous) -> None:
+        file = limit_advert(self.name)
         predecessor = rendezvous.read(file)
-        if predecessor is not None and predecessor.live:
-            raise OptionError(
-                f"a limit {self.name!r} is served on this host already, at {predecessor.address}",
-                option="name",
-                got=self.name,
-            )
+        # One of another pid namespace is gone: it would hold the lock. Its container was started again.
+        if predecessor is not None and predecessor.namespace == pid_namespace() and predecessor.live:
+            raise self._served_already(predecessor)
         port = self._port or (predecessor.address.port if predecessor else 0)
         token = predecessor.address.token if predecessor else None
         server = self._listen(port, token)
@@ -91,9 +108,7 @@ class SharedLimit:
         standing = rendezvous.publish(file, advert, replace=predecessor.nonce if predecessor else None)
         if standing.nonce != advert.nonce:
             server.stop()
-            raise OptionError(
-                f"a limit {self.name!r} is served on this host already", option="name", got=self.name
-            )
+            raise self._served_already(standing)
         self._server, self._advert = server, advert
 
         def remember(longest: float) -> None:
@@ -109,7 +124,6 @@ class SharedLimit:
         if self._probe is not None:
             desk, name = server.limits, self.name
             self._probe.start(lambda factor, text: desk.press(name, factor, text))
-        return self
 
     def stop(self) -> None:
         """Serve no more; jobs that still spend it fail within 10 s. Again: harmless."""
@@ -119,8 +133,12 @@ class SharedLimit:
             return
         if self._probe is not None:
             self._probe.stop()
-        Rendezvous().withdraw(limit_advert(self.name), advert.nonce)
+        rendezvous = Rendezvous()
+        rendezvous.withdraw(limit_advert(self.name), advert.nonce)
         server.stop()
+        held, self._held = self._held, None
+        if held is not None:
+            rendezvous.release(_lock_file(self.name), held)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -257,6 +275,11 @@ def spending_token(service_token: str, name: str) -> str:
 def limit_advert(name: str) -> str:
     """The file in which the process that serves limit `name` is found."""
     return f"limit-{name}.json"
+
+
+def _lock_file(name: str) -> str:
+    """The file that the process which serves limit `name` keeps locked."""
+    return f"limit-{name}.lock"
 
 
 def _checked(name: str) -> str:
