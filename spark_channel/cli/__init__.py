@@ -37,6 +37,10 @@ def main() -> None:
         _end(error, 3)
     except ChannelError as error:
         _end(error, 1)
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        _end(error, 1)
     except SystemExit as end:
         if end.code != INTERRUPTED:
             raise

@@ -26,7 +26,8 @@ class JobSpec:
     connection to the target at once, `max_dirty_rows` and `max_dirty_fraction` how many rows may be refused
     (None = no limit). `commit` is "job", "task" or "". `where` says where the rows are once the job is
     done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,
-    `behind` how far it is behind its source ("behind 12.4k rows, 3 s").
+    `behind` how far it is behind its source ("behind 12.4k rows, 3 s"). `static_tasks`: a Spark task that does not
+    reach the service keeps 1/static_tasks of the job's own limit; None = it fails. `at_once`: so many run at a time.
     """
 
     kind: JobKind
@@ -52,6 +53,8 @@ class JobSpec:
     rerun: str = ""
     batch: int | None = None
     behind: str = ""
+    static_tasks: int | None = None
+    at_once: bool = False
 
     @property
     def speeds(self) -> tuple[int | None, int | None]:
@@ -85,7 +88,7 @@ class JobSpec:
         kind = data.get("kind")
         if kind not in get_args(JobKind):
             raise ValueError(f"kind is one of {', '.join(get_args(JobKind))}")
-        for name in (*_SPEEDS, "channels", "max_connections"):
+        for name in (*_SPEEDS, "channels", "max_connections", "static_tasks"):
             if data.get(name) == 0:
                 raise ValueError(f"{name} is 1 or more, or absent")
         values: dict[str, Any] = {name: plain.text(data, name, default) for name, default in _TEXTS.items()}
@@ -96,6 +99,7 @@ class JobSpec:
         return cls(
             kind=kind,
             per_mark=data.get("per_mark", False) is True,
+            at_once=data.get("at_once", False) is True,
             max_dirty_fraction=fraction,
             **values,
         )

@@ -35,11 +35,13 @@ class PermitHolder:
         *,
         before: Callable[[float], None] | None = None,
         patience: float = 10.0,
+        option: str = "maxConnections",
     ) -> None:
         self._connection = Connection(address)
         self._permits = permits
         self._before = before
         self._patience = patience
+        self._option = option
         self._holder = secrets.token_hex(16)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -66,8 +68,10 @@ class PermitHolder:
             except ServiceUnavailableError as error:
                 if SYSTEM_CLOCK.now() - heard >= self._patience:
                     raise ServiceUnavailableError(
-                        f"the service that keeps maxConnections has not answered for {self._patience:g} s: "
-                        f"{error}. The work stops rather than open one connection too many"
+                        f"option {self._option!r}: the service that counts connections has not answered for "
+                        f"{self._patience:g} s: {error}. The work stops rather than open one connection too many. "
+                        f"Where Spark tasks cannot reach the driver's host, omit {self._option!r} and write "
+                        "df.coalesce(n) with that number, or let so many tasks run at once (spark.cores.max)"
                     ) from None
                 self._ended.wait(_RETRY)
                 continue

@@ -85,7 +85,10 @@ class ServiceServer:
             "coordinator": self.limits.endpoint,
             "listen": self.limits.listen_endpoint,
             "limits": json_endpoint(self._limits),
+            "slots": json_endpoint(self._slots),
         }
+        self.slots: Callable[[], int | None] = lambda: None
+        """How many Spark tasks run at a time, where the owner of this server knows."""
         self._shell: HttpShell | None = None
         self._address: ServiceAddress | None = None
         self._lock = threading.Lock()
@@ -246,14 +249,17 @@ class ServiceServer:
 
     def _enter(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=("job", "phase"), optional=("error", "where", "rows"))
+        wire.fields(body, required=("job", "phase"), optional=("error", "where", "rows", "limit"))
         error, where, rows = body.get("error", ""), body.get("where", ""), body.get("rows")
-        if not isinstance(error, str) or not isinstance(where, str):
-            raise wire.RequestError("error and where are texts")
+        limit = body.get("limit", "")
+        if not (isinstance(error, str) and isinstance(where, str) and isinstance(limit, str)):
+            raise wire.RequestError("error, where and limit are texts")
         if rows is not None and (type(rows) is not int or rows < 0):
             raise wire.RequestError("rows is a whole number, 0 or more")
         job = wire.identifier(body["job"], "job")
         try:
+            if limit:
+                self.jobs.find(job).keep_limit(limit)
             self.jobs.enter(job, Phase(body["phase"]), error=error, where=where, rows=rows)
         except KeyError:
             raise wire.RequestError(f"there is no job {job}") from None
@@ -274,6 +280,11 @@ class ServiceServer:
         _only_service_token(caller)
         wire.fields(body, required=())
         return {"limits": list(self.limits.book.names())}
+
+    def _slots(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=())
+        return {"slots": self.slots()}
 
     def _find(self, job: Any) -> JobProgress:
         job = wire.identifier(job, "job")

@@ -25,6 +25,9 @@ __all__ = ["SharedLimit", "find_shared_limit", "limit_advert", "shared_speed", "
 
 _log = logging.getLogger(__name__)
 
+MOST_JOBS = 64
+"""Jobs that share a limit at a time, unless its owner says otherwise."""
+
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _TLS_ROOT = "SPARK_CHANNEL_TLS_ROOT"
 _REMOTE = re.compile(r"(?P<tls>tls://)?(?P<host>[^/\s]+):(?P<port>\d+)/(?P<name>[^/]+)")
@@ -36,7 +39,8 @@ class SharedLimit:
     Jobs of this user on this host find it by `name`; others by `address` (`host:port/name`) and `token`,
     which can be spent and looked at, not changed. Every job that waits gets an equal part of the speed
     (max-min), and what one does not use flows to the others. `host` is what executors on other hosts must
-    reach. `probe` lowers the limit while the protected system hurts.
+    reach. `probe` lowers the limit while the protected system hurts. No more than `max_jobs` share it at a time:
+    further ones are refused, so that nobody with the token can leave the others next to nothing.
 
     One that is killed and started again under its name comes back at its port with its token, and begins
     in debt for what its predecessor may have granted: the limit holds across the gap.
@@ -57,6 +61,7 @@ class SharedLimit:
         tls: TlsFiles | None = None,
         probe: Probe | None = None,
         per_mark: bool = False,
+        max_jobs: int = MOST_JOBS,
     ) -> None:
         self.name = _checked(name)
         self._rates = _rates(rows_per_second, bytes_per_second)
@@ -65,6 +70,11 @@ class SharedLimit:
         self._tls = tls
         self._probe = probe
         self._per_mark = per_mark
+        if type(max_jobs) is not int or max_jobs < 1:
+            raise OptionError(
+                f"max_jobs is 1 or more, not {max_jobs!r}", option="max_jobs", got=repr(max_jobs)
+            )
+        self._max_jobs = max_jobs
         self._server: ServiceServer | None = None
         self._advert: Advert | None = None
         self._held: int | None = None
@@ -100,7 +110,11 @@ class SharedLimit:
         server = self._listen(port, token)
         seconds = predecessor.grant_seconds if predecessor else 0.0
         server.limits.book.add_limit(
-            self.name, *self._rates, per_mark=self._per_mark, predecessor_seconds=seconds
+            self.name,
+            *self._rates,
+            per_mark=self._per_mark,
+            predecessor_seconds=seconds,
+            max_jobs=self._max_jobs,
         )
         server.tokens.add(limit_scope(self.name), spending_token(server.address.token, self.name))
         pid = os.getpid()

@@ -15,6 +15,7 @@ from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_spark
 
 if TYPE_CHECKING:
+    from spark_channel.spark.facts import SessionFacts
     from spark_channel.spark.read import ChannelReader
     from spark_channel.spark.stream_read import ChannelStreamReader
     from spark_channel.spark.stream_write import ChannelStreamWriter
@@ -33,6 +34,12 @@ class ChannelDataSource(DataSource):
 
     parallelism: ClassVar[int | None] = None
     """The session's default parallelism, where `register` could tell it."""
+
+    driver_host: ClassVar[str | None] = None
+    """The driver's host as Spark knows it, where `register` could tell it."""
+
+    slots: ClassVar[int | None] = None
+    """How many Spark tasks ran at a time when the session was registered, where `register` could tell it."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -56,19 +63,24 @@ class ChannelDataSource(DataSource):
     def reader(self, schema: StructType) -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader
 
-        return ChannelReader(self.options, schema, self.parallelism, self._load)
+        return ChannelReader(self.options, schema, self._facts(), self._load)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
         from spark_channel.spark.write import ChannelWriter
 
-        return ChannelWriter(self.options, schema, overwrite)
+        return ChannelWriter(self.options, schema, overwrite, self._facts())
 
     def streamReader(self, schema: StructType) -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
-        return stream_reader(self.options, schema, self.parallelism)
+        return stream_reader(self.options, schema, self._facts())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
         from spark_channel.spark.stream_write import stream_writer
 
-        return stream_writer(self.options, schema, overwrite)
+        return stream_writer(self.options, schema, overwrite, self._facts())
+
+    def _facts(self) -> "SessionFacts":
+        from spark_channel.spark.facts import SessionFacts
+
+        return SessionFacts(self.parallelism, self.driver_host, self.slots)

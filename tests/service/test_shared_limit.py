@@ -27,6 +27,7 @@ from spark_channel.service import (
     find_shared_limit,
 )
 from spark_channel.service.connection import Connection
+from spark_channel.service.limit_desk import limit_scope
 from spark_channel.service.rendezvous import Advert, Rendezvous
 from spark_channel.service.shared_limit import limit_advert, spending_token
 from tests.service.helpers import ROOT, serve_limit, wait_for
@@ -424,3 +425,26 @@ def refused_by(program: list[str], environment: dict[str, str]) -> str:
     )
     assert done.returncode != 0
     return done.stdout + done.stderr
+
+
+def test_a_token_with_many_jobs_leaves_the_others_a_share(server: ServiceServer) -> None:
+    """5 000 made-up jobs left an honest one 66 of 10 000 rows/s."""
+    with SharedLimit("orders-db", rows_per_second=10_000, max_jobs=4) as limit:
+        found = find_shared_limit("orders-db")
+        with Spender(server, found, "honest") as honest:
+            assert honest.wait_for(10)
+            refused = 0
+            for number in range(5_000):
+                request = Join("orders-db", f"made up {number}")
+                try:
+                    limit._serving().limits.handle(request, limit_scope("orders-db"))
+                except ServiceDeniedError as error:
+                    refused += "max_jobs" in str(error)
+            assert refused == 5_000 - 3
+            assert limit.status().jobs == 4
+            assert honest.wait_for(len(honest.times) + 500)
+
+
+def test_jobs_of_no_number_are_refused() -> None:
+    with pytest.raises(OptionError, match="max_jobs"):
+        SharedLimit("orders-db", rows_per_second=1, max_jobs=0)

@@ -27,7 +27,7 @@ _IGNORED: Mapping[str, str] = {
 }
 
 _Seconds = Annotated[float, Field(gt=0, le=86_400)]
-SslMode = Literal["disabled", "required", "verify-ca", "verify-identity"]
+SslMode = Literal["disabled", "preferred", "required", "verify-ca", "verify-identity"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class ServerOptions(Credentials):
 
     ssl_mode: SslMode | None = Field(
         None,
-        description="`disabled`, `required`, `verify-ca` or `verify-identity`; default: `verify-identity` with "
-        "sslCa, else disabled",
+        description="`disabled`, `preferred` (TLS where the server has it), `required`, `verify-ca` or "
+        "`verify-identity`; default: `verify-identity` with sslCa, else preferred",
     )
     ssl_ca: str | None = Field(
         None, description="path of the certificates that the server's is checked against"
@@ -106,7 +106,7 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return None
     if lowered == "sslmode":
         modes = {"verify_ca": "verify-ca", "verify_identity": "verify-identity", "verify-full": "verify-identity",
-                 "trust": "required", "disable": "disabled", "preferred": "disabled"}  # fmt: skip
+                 "trust": "required", "disable": "disabled", "preferred": "preferred"}  # fmt: skip
         return "sslMode", modes.get(text, text)
     if lowered in ("usessl", "requiressl"):
         return "sslMode", "required" if text == "true" else "disabled"
