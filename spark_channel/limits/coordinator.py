@@ -60,7 +60,7 @@ class Coordinator:
     `predecessor_seconds`: a coordinator of this limit ended just now (it crashed, its process was
     started again), and its last grants may live for that long; nothing is granted until then. `new_id`
     makes the secret names of clients and the epoch. `max_jobs`: each has a share, so a caller who makes up jobs would
-    leave the others next to nothing; None = any number. `static_tasks`: a client that is cut off goes on with
+    leave the others next to nothing; None = any number. `static_tasks`: a client that is cut off continues with
     1/static_tasks of the limit, which is set aside for it; see `Absent` for that and for `at_once`.
     `on_absent` is called with what people are to know of it, empty when all are back; it must not call this again.
     """

@@ -152,7 +152,7 @@ class Connection:
 
 
 class _WireError(Exception):
-    """What came is no answer, or ended too early."""
+    """What was received is not an answer, or ended too early."""
 
 
 class _Wire:
@@ -185,7 +185,7 @@ class _Wire:
         head = self._until(b"\r\n\r\n", _LARGEST_HEAD, end).decode("latin-1").split("\r\n")
         version, _, status = head[0].partition(" ")
         if version != "HTTP/1.1" or not status[:3].isdigit():
-            raise _WireError("what came is no answer of a service")
+            raise _WireError("what was received is not an answer of a service")
         headers = {
             name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])
         }
@@ -223,7 +223,7 @@ class _Wire:
     def _until(self, mark: bytes, most: int, end: float) -> bytes:
         while (found := self._buffer.find(mark)) < 0:
             if len(self._buffer) > most:
-                raise _WireError("what came is no answer of a service")
+                raise _WireError("what was received is not an answer of a service")
             self._more(end)
         taken = bytes(self._buffer[:found])
         del self._buffer[: found + len(mark)]

@@ -71,7 +71,7 @@ def _serve(request: dict[str, Any], end: int) -> None:
 
 
 def _answer(outcome: dict[str, Any]) -> None:
-    """Tell the starter, once, and hold nothing of its own open any more by then."""
+    """Tell the starter, once, and keep none of its descriptors open by then."""
     starter = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):

@@ -10,7 +10,7 @@ __all__ = ["Hands"]
 
 _IDLE_SECONDS = 2.0
 _MOST = 2_200
-"""Those who listen (`bells.MOST_LISTENERS`), and as many again as are ever busy with something else."""
+"""Clients that listen (`bells.MOST_LISTENERS`), and as many again as are ever busy with something else."""
 
 
 class Hands:

@@ -73,7 +73,7 @@ class _Refusals:
 
 
 class HttpShell:
-    """Listens from the moment it is made, in a thread of its own; the program's signals stay its own."""
+    """Listens from the moment it is made, in a separate thread; the program's signals stay its own."""
 
     def __init__(
         self,

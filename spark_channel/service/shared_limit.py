@@ -40,7 +40,7 @@ class SharedLimit:
     which can be spent and looked at, not changed. Every job that waits gets an equal part of the speed
     (max-min), and what one does not use flows to the others. `host` is what executors on other hosts must
     reach. `probe` lowers the limit while the protected system hurts. No more than `max_jobs` share it at a time:
-    further ones are refused, so that nobody with the token can leave the others next to nothing.
+    further ones are refused, so that a caller with the token cannot leave the others next to nothing.
 
     One that is killed and started again under its name comes back at its port with its token, and begins
     in debt for what its predecessor may have granted: the limit holds across the gap.

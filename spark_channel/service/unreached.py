@@ -33,7 +33,7 @@ def note_reached(address: ServiceAddress) -> None:
 
 
 def was_unreached(address: ServiceAddress | None) -> bool:
-    """Whether nobody in this process has reached it in the last minute, though somebody tried."""
+    """Whether this process tried to reach it in the last minute, and did not."""
     if address is None or not _until:
         return False
     with _lock:

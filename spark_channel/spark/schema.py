@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 import pyspark.sql.types
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
-from pyspark.sql.types import StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_channel.errors import SchemaError
 
@@ -18,6 +18,14 @@ __all__ = ["as_arrow", "as_spark"]
 
 _TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
 _DECIMAL_DIGITS = 38
+_WITHOUT_ARROW = {
+    "VariantType": "write to_json(column), and read it back with parse_json",
+    "GeometryType": "write st_asbinary(column)",
+    "GeographyType": "write st_asbinary(column)",
+    "YearMonthIntervalType": "write it as a number of months, or cast it to string",
+    "CalendarIntervalType": "cast it to string, or use an interval day to second",
+}
+"""Types of Spark (by name, since 4.0 lacks some) -> what to do instead."""
 
 
 def as_spark(schema: pa.Schema) -> StructType:
@@ -43,12 +51,35 @@ def as_spark(schema: pa.Schema) -> StructType:
 
 
 def as_arrow(schema: StructType) -> pa.Schema:
-    """The Arrow schema in which Spark takes and gives batches of `schema`; zoned timestamps in UTC."""
+    """The Arrow schema in which Spark takes and gives batches of `schema`; zoned timestamps in UTC.
+
+    Raises:
+        SchemaError: a type whose values Arrow cannot hold as what they are; names the column.
+    """
+    for field in schema.fields:
+        _refuse_without_arrow(field.dataType, field.name)
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         made = to_arrow_schema(schema, timezone="UTC")
     else:
         made = to_arrow_schema(schema)  # before 4.2 it always used UTC
     return pa.schema([field.remove_metadata() for field in made])
+
+
+def _refuse_without_arrow(kind: DataType, path: str) -> None:
+    """Spark hands over VARIANT and GEOMETRY as structs of bytes, which a target would keep as that."""
+    name = type(kind).__name__
+    if name in _WITHOUT_ARROW:
+        raise SchemaError(
+            f"column {path!r} is of type {kind.simpleString()}, which this format cannot carry: {_WITHOUT_ARROW[name]}"
+        )
+    if isinstance(kind, StructType):
+        for field in kind.fields:
+            _refuse_without_arrow(field.dataType, f"{path}.{field.name}")
+    elif isinstance(kind, ArrayType):
+        _refuse_without_arrow(kind.elementType, f"{path}.element")
+    elif isinstance(kind, MapType):
+        _refuse_without_arrow(kind.keyType, f"{path}.key")
+        _refuse_without_arrow(kind.valueType, f"{path}.value")
 
 
 def _plain_field(field: pa.Field, path: str) -> pa.Field:

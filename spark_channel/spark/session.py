@@ -93,7 +93,9 @@ def _hide_logins(spark: SparkSession) -> None:
             "(?i)url",
         ):  # unset, or Spark's default: another is the user's
             spark.conf.set(_HIDDEN, "(?i)url|uri|driverOptions|tunnelStore")
-    except Exception as error:  # serverless compute and declarative pipelines let nobody set, or even read
+    except (
+        Exception
+    ) as error:  # serverless compute and declarative pipelines let no session set, or even read
         _log.warning(
             "the session's settings are closed (%s), so Spark shows the options 'uri', 'driverOptions' and "
             "'tunnelStore' in plans: put logins into 'user' and 'password', or set %s for the compute",

@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import load_reader
+from spark_channel.errors import UnsupportedError
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_spark
 
@@ -51,6 +52,7 @@ class ChannelDataSource(DataSource):
         return "channel"
 
     def schema(self) -> StructType:
+        self._refuse_nothing()
         from spark_channel.tunnel.options import is_stream
 
         if is_stream(self.options):
@@ -61,11 +63,13 @@ class ChannelDataSource(DataSource):
         return as_spark(reader.schema())
 
     def reader(self, schema: StructType) -> "ChannelReader":
+        self._refuse_nothing()
         from spark_channel.spark.read import ChannelReader
 
         return ChannelReader(self.options, schema, self._facts(), self._load)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
+        self._refuse_nothing()
         from spark_channel.spark.write import ChannelWriter
 
         return ChannelWriter(self.options, schema, overwrite, self._facts())
@@ -79,6 +83,15 @@ class ChannelDataSource(DataSource):
         from spark_channel.spark.stream_write import stream_writer
 
         return stream_writer(self.options, schema, overwrite, self._facts())
+
+    def _refuse_nothing(self) -> None:
+        """Of `CREATE TABLE ... USING channel` Spark keeps the options, and hands none of them on."""
+        if not self.options:
+            raise UnsupportedError(
+                "format 'channel' was given no options. If this is a table made by CREATE TABLE ... USING channel: "
+                "Spark does not pass a table's options on to a Python data source. Use CREATE TEMPORARY VIEW name "
+                "USING channel OPTIONS (...), or spark.read.format('channel').options(...)"
+            )
 
     def _facts(self) -> "SessionFacts":
         from spark_channel.spark.facts import SessionFacts

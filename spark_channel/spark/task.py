@@ -77,7 +77,7 @@ class TaskLink:
     def hear(self) -> None:
         """Ask the service now whether the job should stop: a task that begins late has heard nothing yet.
 
-        Without an answer the task goes on: too many refused rows are found when the job is to be published.
+        Without an answer the task continues: too many refused rows are found when the job is to be published.
         """
         if self._client is not None:
             try:

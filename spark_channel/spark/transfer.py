@@ -194,7 +194,7 @@ class _Transfer:
         )
 
     def _max_connections(self) -> int | None:
-        """`maxConnections`, unless so many groups never run at a time: then nobody needs to count them."""
+        """`maxConnections`, unless so many groups never run at a time: then they need no counting."""
         most, slots = self._options.max_connections, session_slots(self._spark)
         running = (
             len(self._opened.plan.groups) if slots is None else min(slots, len(self._opened.plan.groups))

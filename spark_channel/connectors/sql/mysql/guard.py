@@ -1,7 +1,7 @@
 """PyMySQL's connection, which gives a server what was agreed and nothing else.
 
 A server, or who answers in its place, may ask for any file in answer to any statement (LOAD DATA LOCAL), and for the
-password as it is in answer to the login. Neither is given: a file only while our own LOAD runs, and only the one
+password in plain text in answer to the login. Neither is given: a file only while our own LOAD runs, and only the one
 that it names; a plain password only inside TLS.
 """
 
@@ -52,8 +52,8 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: it is not the "
-                "server that it should be, or it was taken over. Nothing was sent",
+                f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: it is not "
+                "the server that it should be, or it was taken over. Nothing was sent",
             )
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:
@@ -73,8 +73,8 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                f"the server asks for the password as it is ({plugin_name.decode()}), and the connection has no TLS: set "
-                "option 'sslMode' to 'verify-identity' with 'sslCa', or to 'required'",
+                f"the server asks for the password in plain text ({plugin_name.decode()}), and the connection has no TLS: "
+                "set option 'sslMode' to 'verify-identity' with 'sslCa', or to 'required'",
             )
         return super()._process_auth(plugin_name, auth_packet, *more)
 
