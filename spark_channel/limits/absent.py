@@ -30,6 +30,8 @@ class Absent:
         self._tasks = tasks
         self._at_once = at_once
         self._silent: dict[str, tuple[str, str]] = {}
+        self._newest: dict[tuple[str, str], str] = {}
+        """Of each task the client that joined last: one before it belongs to an attempt that is over."""
         self._names: set[str] = set()
         self._first: int | None = None
         self.count = 0
@@ -43,14 +45,23 @@ class Absent:
         self._first = now if self._first is None else self._first
         if len(self._names) < self._tasks:
             self._names.add(client.name)
-        if self._silent.pop(before, None) is None:
-            task = (client.job.name, client.name)
-            earlier = next((each for each, one in self._silent.items() if one == task), None)
-            if earlier is not None:
-                del self._silent[earlier]
+        self._silent.pop(before, None)
+        self._newest[client.job.name, client.name] = client.id
+        self._forget((client.job.name, client.name))
 
     def heard(self, client: Client) -> None:
         self._silent.pop(client.id, None)
+
+    def left(self, client: Client) -> None:
+        """Its task is done, or begins again with another client."""
+        task = client.job.name, client.name
+        self._forget(task)
+        if self._newest.get(task) == client.id:
+            del self._newest[task]
+
+    def _forget(self, task: tuple[str, str]) -> None:
+        for earlier in [each for each, one in self._silent.items() if one == task]:
+            del self._silent[earlier]
 
     def look(self, clients: Iterable[Client], heartbeat: float, now: int) -> bool:
         """Look for silent ones among `clients`, the longest silent first; whether `count` has changed."""
@@ -58,8 +69,9 @@ class Absent:
         for client in clients:
             if client.seen + silence > now:
                 break
-            if len(self._silent) < self._tasks:
-                self._silent[client.id] = (client.job.name, client.name)
+            task = client.job.name, client.name
+            if self._newest.get(task) == client.id and len(self._silent) < self._tasks:
+                self._silent[client.id] = task
         count = len(self._silent)
         if self._at_once and self._first is not None and now - self._first >= nanoseconds(LAUNCH_SECONDS):
             count += self._tasks - len(self._names)

@@ -247,6 +247,8 @@ class Coordinator:
         spent = _amounts(named, request.spent_rows, request.spent_bytes)
         if named is not None:
             self._pool.ledger.report(named, spent)
+        if self._absent is not None:
+            self._absent.left(client)
         self._forget(client)
         return Done(self._heartbeat())
 

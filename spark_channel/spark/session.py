@@ -25,7 +25,7 @@ from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.slots import slots_of
 from spark_channel.spark.source import ChannelDataSource
 
-__all__ = ["context_of", "last_report", "register", "service_of", "session_slots"]
+__all__ = ["context_of", "is_local", "last_report", "register", "service_of", "session_slots"]
 
 _log = logging.getLogger(__name__)
 _HIDDEN = "spark.sql.redaction.options.regex"
@@ -111,6 +111,11 @@ def setting_of(spark: SparkSession, name: str) -> str | None:
     except Exception:  # what a closed session raises differs from platform to platform
         return None
     return None if found is None else str(found)
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether all tasks of `spark` run on the driver's host."""
+    return (setting_of(spark, "spark.master") or "").startswith("local")
 
 
 def session_slots(spark: SparkSession) -> int | None:

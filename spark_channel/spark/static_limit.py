@@ -29,12 +29,20 @@ def static_shares(
 
 
 def static_of_spec(
-    share: "StaticShare | None", tasks: int | None = None, slots: int | None = None
+    share: "StaticShare | None",
+    tasks: int | None = None,
+    slots: int | None = None,
+    *,
+    one_host: bool | None = None,
 ) -> dict[str, Any]:
-    """The fields of a `JobSpec` that tell of it; `tasks` are all that ever run, None = not known."""
-    if share is None:
+    """The fields of a `JobSpec` that tell of it; `tasks` are all that ever run, None = not known.
+
+    None on `one_host` (None: as a planner process sees it): a task that falls silent there was killed, and nothing has
+    to be set aside for it.
+    """
+    if share is None or (on_one_host() if one_host is None else one_host):
         return {}
-    at_once = tasks is not None and slots is not None and tasks <= slots and not on_one_host()
+    at_once = tasks is not None and slots is not None and tasks <= slots
     return {"static_tasks": share.tasks, "at_once": at_once}
 
 

@@ -22,7 +22,7 @@ from spark_channel.spark.dirty import standing, too_many
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.failures import own_error, reason_of
 from spark_channel.spark.job_limits import is_limited
-from spark_channel.spark.session import register, service_of, session_slots
+from spark_channel.spark.session import is_local, register, service_of, session_slots
 from spark_channel.spark.static_limit import static_of_spec, static_shares, told_static
 from spark_channel.spark.transfer_kept import job_of, plan_text, transaction_of
 from spark_channel.spark.transfer_options import job_options
@@ -260,7 +260,12 @@ class _Transfer:
             bytes_expected=made.nbytes,
             commit=self._plans[0].commit,
             **opened.limits.of_spec(per_mark=opened.per_mark),
-            **static_of_spec(next(iter(self._shares()), None), len(made.groups), session_slots(self._spark)),
+            **static_of_spec(
+                next(iter(self._shares()), None),
+                len(made.groups),
+                session_slots(self._spark),
+                one_host=is_local(self._spark),
+            ),
             max_connections=self._max_connections(),
             max_dirty_rows=options.most_dirty_rows,
             max_dirty_fraction=options.max_dirty_fraction,

@@ -57,19 +57,17 @@ class Host:
         lines = ["127.0.0.1 localhost", *(f"{address} {name}" for name, address in names.items())]
         (folder / "hosts").write_text("\n".join(lines) + "\n")
 
-    def drop_answers_from(self, port: int, drop: bool = True) -> None:
-        """What others send to this port is not answered, not even refused, as behind a firewall."""
-        _ip(
-            "-n",
-            self.namespace,
-            "rule",
-            "add" if drop else "del",
-            "ipproto",
-            "tcp",
-            "sport",
-            str(port),
-            "blackhole",
-        )
+    def drop_answers_from(self, port: int, *others: "Host", drop: bool = True) -> None:
+        """What `others` send to this port is not answered, not even refused, as behind a firewall."""
+        change = "add" if drop else "del"
+        for other in others:
+            selector = ["to", other.address, "ipproto", "tcp", "sport", str(port)]
+            subprocess.run(
+                ["ip", "-n", self.namespace, "rule", change, *selector, "blackhole"],
+                check=drop,
+                capture_output=True,
+                timeout=20,
+            )
 
     def plug(self, connected: bool) -> None:
         """Put the cable in, or pull it out."""

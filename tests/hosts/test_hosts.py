@@ -1,7 +1,6 @@
 """Driver, workers and firewalls on several hosts: network namespaces with addresses of their own."""
 
 import re
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -47,12 +46,16 @@ def driver(cluster: Cluster) -> Iterator[RemoteDriver]:
 @pytest.fixture
 def firewall(cluster: Cluster) -> Iterator[None]:
     """Executors reach Spark's ports of the driver, and not the service's: what they send there is dropped."""
-    host = cluster.network["driver"]
-    host.drop_answers_from(SERVICE_PORT)
+    drop(cluster)
     try:
         yield
     finally:
-        host.drop_answers_from(SERVICE_PORT, False)
+        drop(cluster, False)
+
+
+def drop(cluster: Cluster, cut: bool = True) -> None:
+    network = cluster.network
+    network["driver"].drop_answers_from(SERVICE_PORT, network["one"], network["two"], drop=cut)
 
 
 def warm(spark: Any) -> int:
@@ -141,32 +144,16 @@ def cut_while_it_runs(
     while not target.exists() and time.monotonic() < end:
         time.sleep(0.05)
     time.sleep(after)
-    host = cluster.network["driver"]
     cut = time.monotonic()
-    host.drop_answers_from(SERVICE_PORT)
-    back = threading.Timer(seconds, host.drop_answers_from, (SERVICE_PORT, False))
+    drop(cluster)
+    back = threading.Timer(seconds, drop, (cluster, False))
     back.start()
     try:
         assert future.result(PATIENCE) == 12_000
     finally:
         back.cancel()
         back.join()
-        subprocess.run(
-            [
-                "ip",
-                "-n",
-                host.namespace,
-                "rule",
-                "del",
-                "ipproto",
-                "tcp",
-                "sport",
-                str(SERVICE_PORT),
-                "blackhole",
-            ],
-            capture_output=True,
-            check=False,
-        )
+        drop(cluster, False)
     return cut
 
 

@@ -199,6 +199,20 @@ def test_the_next_attempt_of_a_killed_task_has_its_share_back() -> None:
     assert world.rows(since, since + 10) >= 0.97 * 10_000
 
 
+def test_nothing_is_set_aside_for_a_killed_task_that_began_again_before_it_was_missed() -> None:
+    world = Cut(2)
+    world.begin("group 0")
+    world.begin("group 1")
+    world.run(3.0)
+    del world.limiters[0], world.passed[0], world._pays[0]
+    world.run(2.0)
+    world.begin("group 0")
+    since = world.clock.now()
+    world.run(20.0)
+    assert world.said == []
+    assert world.rows(since + 1, since + 20) >= 0.97 * 19_000
+
+
 def test_a_paused_limit_is_not_spent_by_one_that_is_cut_off() -> None:
     world = Cut(2)
     world.begin()

@@ -73,8 +73,8 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                f"the server asks for the password in plain text ({plugin_name.decode()}), and the connection has no TLS: "
-                "set option 'sslMode' to 'verify-identity' with 'sslCa', or to 'required'",
+                f"the server asks for the password in plain text ({plugin_name.decode()}), and the connection has no "
+                "TLS: set option 'sslMode' to 'verify-identity' with 'sslCa', or to 'required'",
             )
         return super()._process_auth(plugin_name, auth_packet, *more)
 
