@@ -40,11 +40,20 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise
-        _end(error, 1)
+        _end(_without_pyspark(error), 1)
     except SystemExit as end:
         if end.code != INTERRUPTED:
             raise
         _end("interrupted", INTERRUPTED)
+
+
+def _without_pyspark(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The error that says what to install."""
+    try:
+        import spark_channel.spark  # noqa: F401 - for what it raises
+    except ModuleNotFoundError as clear:
+        return clear
+    return error
 
 
 def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:
