@@ -97,6 +97,7 @@ def test_the_wheel_asks_for_no_pyspark_by_itself(wheel: Path) -> None:
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize(
     "beside", ["pyspark-client", "pyspark==4.0.*", "pyspark==4.1.*", "pyspark==4.2.*", "pyspark"]
 )
