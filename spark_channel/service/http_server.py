@@ -355,8 +355,12 @@ class _Call(asyncio.Protocol):
         self._write(_head(status, f"Content-Length: {len(text)}", closes=True) + text)
         self._buffer.clear()
         self._discard = _DISCARD_BYTES
-        if self._transport is not None and self._transport.can_write_eof():
-            self._transport.write_eof()
+        try:
+            if self._transport is not None and self._transport.can_write_eof():
+                self._transport.write_eof()
+        except OSError:  # the caller has reset the connection
+            self.abort()
+            return
         self._cut_in(_DISCARD_SECONDS)
 
     def _cut_in(self, seconds: float) -> None:

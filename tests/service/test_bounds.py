@@ -1,17 +1,22 @@
 """What a stranger, and a caller who is let in, can make the service hold in memory."""
 
+import asyncio
 import json
 import os
 import socket
 import subprocess
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from spark_channel.service import ServiceAddress, ServiceControl, http_server, wire
+from spark_channel.service.tokens import Tokens
 from tests.service.helpers import ROOT, hello
 
 MIB = 1 << 20
@@ -186,3 +191,37 @@ def test_the_largest_body_passes(elsewhere: tuple[ServiceAddress, int]) -> None:
             with pytest.raises(ServiceDeniedError, match=why):
                 connection.send("report", os.urandom(size))
         assert connection.call("hello", {})["service"] == "spark-channel"
+
+
+class Gone(asyncio.Transport):
+    """The transport of a connection that its caller has reset."""
+
+    aborted = False
+
+    def write(self, data: object) -> None:
+        """Nothing takes it."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        raise OSError(107, "Transport endpoint is not connected")
+
+    def abort(self) -> None:
+        self.aborted = True
+
+
+def test_a_caller_who_resets_the_connection_before_the_refusal_is_no_fault_of_ours() -> None:
+    loop = asyncio.new_event_loop()
+    shell: Any = SimpleNamespace(
+        loop=loop, calls=set(), strangers=OrderedDict(), refusals=http_server._Refusals(), tokens=Tokens()
+    )
+    call, transport = http_server._Call(shell), Gone()
+    call.connection_made(transport)
+    call.data_received(b"no request at all\r\n\r\n")
+    assert transport.aborted
+    assert (shell.calls, dict(shell.strangers)) == (set(), {})
+    loop.close()

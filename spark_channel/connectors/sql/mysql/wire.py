@@ -39,9 +39,9 @@ def field_batches(
     # PyMySQL has no public way below its cursors.
     connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001
     first = connection._read_packet()  # noqa: SLF001
-    if first.is_load_local_packet():
-        connection.refuse_file(first)
     columns = first.read_length_encoded_integer()
+    if columns is None:  # it asks for a file, which no query names
+        connection.refuse_file(first)
     assert columns == width, f"{columns} columns instead of {width}"
     for _ in range(columns):
         connection._read_packet()  # noqa: SLF001
