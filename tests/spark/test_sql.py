@@ -23,9 +23,7 @@ def shop(spark: SparkSession, tmp_path: Path) -> Iterator[Path]:
                 f"INSERT INTO {table} VALUES (?, ?)", [(n, f"{table} {n}") for n in range(10)]
             )
     for table in ("orders", "customers"):
-        spark.sql(
-            f"CREATE TEMPORARY VIEW {table} USING channel OPTIONS (path '{path}', dbtable '{table}', channels '2')"
-        )
+        spark.sql(f"CREATE TEMPORARY VIEW {table} USING channel OPTIONS (path '{path}', dbtable '{table}')")
     yield path
     for table in ("orders", "customers"):
         spark.catalog.dropTempView(table)
