@@ -134,7 +134,7 @@ class CommitError(TargetError):
 
 
 class SupersededError(CommitError):
-    """A later run of the same write took over, or has published it. The transaction that found out wrote nothing.
+    """Another run took the write over or published it, or another job overwrote its table. This transaction wrote nothing.
 
     `owner` is the run that was overtaken, `successor` the one that took over ("" when the claim was only given back).
     """

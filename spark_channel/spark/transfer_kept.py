@@ -133,8 +133,8 @@ def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]
     if other:
         raise TargetError(
             f"{begun}, and this run has other {' and '.join(other)}: its rows would not be those that are missing. "
-            "Run it as it was; or delete the rows that it wrote, and what the target keeps of it (a database: its rows in "
-            "spark_channel_claims, spark_channel_tasks and spark_channel_transfers), and run the job again"
+            "Run it as it was; or delete the rows that it wrote, and its rows in spark_channel_claims and "
+            "spark_channel_tasks (files: overwrite the directory), and run the job again"
         )
     return tuple(
         Task(task, TransferSource.wrap(source, Split(params, rows, nbytes)), writer_part)
