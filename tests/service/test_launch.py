@@ -206,7 +206,7 @@ def test_no_secret_stays_in_the_process_that_cleans_up(
                 program, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
             except OSError:
                 continue
-            if b"def standing():" in program and mark in environment:
+            if b"def wait_until_one_is_gone(" in program and mark in environment:
                 cleaners.append(environment)
         take_back()
     assert cleaners

@@ -74,7 +74,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
                 f"the server asks for the password in plain text ({plugin_name.decode()}), and the connection has no "
-                "TLS: set option 'sslMode' to 'verify-identity' with 'sslCa', or to 'required'",
+                "TLS: set option 'sslmode' to 'verify-full' with 'sslrootcert', or to 'require'",
             )
         return super()._process_auth(plugin_name, auth_packet, *more)
 

@@ -78,7 +78,7 @@ class MysqlSession(SqlSession):
 
         def is_of_the_moment(error: Exception) -> bool:
             if isinstance(error, pymysql.err.MySQLError):
-                return code_of(error) in _AWAY and not _is_untrusted(error)
+                return _code(error) in _AWAY and not _is_untrusted(error)
             return isinstance(error, LostConnectionError)
 
         seconds = options.retry_timeout if patient else 0.0

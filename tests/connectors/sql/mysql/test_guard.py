@@ -136,7 +136,7 @@ def test_a_read_sends_no_file_either(rogue: Rogue) -> None:
 
 @pytest.mark.parametrize("rogue", [b"mysql_clear_password", b"dialog"], indirect=True)
 def test_the_password_is_not_sent_as_it_is_without_tls(rogue: Rogue) -> None:
-    with pytest.raises(TargetError, match="sslMode"):
+    with pytest.raises(TargetError, match="sslmode"):
         Session(options(rogue.port), TargetError, patient=False)
     assert PASSWORD.encode() not in rogue.heard
 
