@@ -336,8 +336,13 @@ class Claims:
         if commit.beat_is_due(found, _now()):
             self.beat(held)
 
-    def orphans(self, stages: Sequence[str], keep: Held) -> list[str]:
-        """Those of the staging tables `stages` that belong to no live run but `keep`."""
+    def orphans(
+        self, stages: Sequence[str], keep: Held, *, beat_of: Callable[[str], str] = lambda _prefix: ""
+    ) -> list[str]:
+        """Those of the staging tables `stages` that belong to no live run but `keep`.
+
+        `beat_of` is the time of the last beat that the staging itself shows, by how its names begin.
+        """
         others = [name for name in stages if not name.startswith(stage_prefix(keep))]
         if not others:
             return []
@@ -347,6 +352,7 @@ class Claims:
             prefix = stage_prefix(Held(claim.identity, claim.owner, claim.epoch), key)
             if not any(name.startswith(prefix) for name in others):
                 continue
+            claim = replace(claim, beat_at=max(claim.beat_at, beat_of(prefix)))
             verdict = commit.judge(claim, now)
             if verdict != "dead":
                 kept.append(prefix)

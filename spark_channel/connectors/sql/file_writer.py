@@ -95,7 +95,7 @@ class FileWriter(SqlWriter):
         orphans = names
         if names:
             with self.transaction(session):
-                orphans = self.claims(session, plan.place).orphans(names, plan.claim)
+                orphans = self.claims(session, plan.place).orphans(names, plan.claim, beat_of=self._beat)
         for name in orphans:
             if name.startswith(STAGE) and not name.endswith(f"_{_NOT_TAKEN}_"):
                 self._remove(name)
@@ -190,6 +190,9 @@ class FileWriter(SqlWriter):
             claims.ensure()
             wanted = plan.claim
             return claims.take(wanted.identity, wanted.owner, position=wanted.position).held
+
+    def _beat(self, name: str) -> str:
+        return Staging.beside(self.path, name).last_beat() or ""
 
     def _remove_if_dead(self, name: str) -> None:
         if Staging.beside(self.path, name).is_dead():

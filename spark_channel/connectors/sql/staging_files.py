@@ -99,9 +99,13 @@ class Staging:
         """Say that the run lives: the time of change of its token."""
         os.utime(self.directory / _TOKEN)
 
+    def last_beat(self) -> str | None:
+        """When the run last showed life; None = the directory is not there."""
+        return _changed(self.directory / _TOKEN) or _changed(self.directory)
+
     def is_dead(self) -> bool:
         """Whether the run that made the directory is known to be dead; notes a doubt for later calls."""
-        beat = _changed(self.directory / _TOKEN) or _changed(self.directory)
+        beat = self.last_beat()
         if beat is None:
             return False  # it went meanwhile
         try:
@@ -116,7 +120,7 @@ class Staging:
             beat_at=beat,
             doubted_at=doubt,
         )
-        verdict = judge(claim, utc_now().isoformat())
+        verdict = judge(claim, utc_now().isoformat(timespec="seconds").replace("+00:00", "Z"))
         if verdict == "doubtful" and not doubt > beat:
             try:
                 (self.directory / _DOUBT).touch()
@@ -190,6 +194,7 @@ def _home(database: Path) -> Path:
 
 def _changed(path: Path) -> str | None:
     try:
-        return datetime.fromtimestamp(path.stat().st_mtime, UTC).isoformat()
+        at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+        return at.isoformat(timespec="seconds").replace("+00:00", "Z")
     except OSError:
         return None
