@@ -80,7 +80,10 @@ def test_a_run_elsewhere_that_shows_life_again_is_not_doubted(target: Target) ->
     _note(target, "process", ELSEWHERE)
     _note(target, "beat_at", LONG_AGO)
     _note(target, "doubted_at", A_DAY_LATER)
-    target.writer().open(plan, 1, 2).rollback()
+    again = target.writer().open(plan, 1, 2)
+    again.write(ROWS)
+    again.flush()
+    again.rollback()
     _another_job_comes(target)
     _publish(target, plan, attempt)
 
