@@ -186,7 +186,7 @@ class FileWriter(SqlWriter):
         """Make the database with the rows in it; False = another job has made it."""
         if self.path.exists():
             return False
-        # In a directory of its own: another run of the same job must not open, or link, a file that is half made.
+        # In a separate directory: another run of the same job must not open, or link, a file that is half made.
         made = Path(plan.staging) / secrets.token_hex(4) / self.path.name
         try:
             self._make_directory(made.parent, plan)

@@ -1,4 +1,4 @@
-"""Two runs of one write that make one new database file: each stages, and makes the file, in a place of its own."""
+"""Two runs of one write that make one new database file: each stages, and makes the file, in a separate place."""
 
 import os
 from collections import Counter
