@@ -143,9 +143,10 @@ def check(found: Claim | None, held: Held) -> None:
             owner=held.owner,
         )
     if found.has_published(held.position):
+        by = f" by run {found.owner!r}" if found.owner else ""
         raise SupersededError(
-            f"{held.identity.shown} was published to {held.identity.target} at {found.published_at} by run "
-            f"{found.owner!r}, while run {held.owner!r} was still writing. {nothing}",
+            f"{held.identity.shown} was published to {held.identity.target} at {found.published_at}{by}, "
+            f"while run {held.owner!r} was still writing. {nothing}",
             owner=held.owner,
             successor=found.owner,
         )
@@ -185,7 +186,7 @@ def publish(found: Claim | None, held: Held, *, at: str, rows: int, nbytes: int)
     assert found is not None
     done = replace(found, published_at=at, rows=rows, nbytes=nbytes)
     if held.identity.kind == "stream":
-        return replace(done, position=held.position)
+        return replace(done, position=held.position, owner="")  # until the next batch no run holds the claim
     return replace(done, state="published")
 
 

@@ -150,8 +150,6 @@ def publish(
     fence(manifest, held)
     done = commit.publish(found, held, at=at, rows=rows, nbytes=nbytes)
     assert done is not None
-    if held.identity.kind == "stream":
-        done = replace(done, owner="")  # until the next batch no run holds the claim
     made = manifest
     if overwrite:
         made = _emptied(made, number, until, by=held.owner, but=held.identity)

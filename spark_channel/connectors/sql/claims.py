@@ -60,6 +60,9 @@ class ClaimDialect:
     `share` and `update` end a SELECT that locks its rows until the transaction ends. None: the database has no such
     words, so that a row is locked by an UPDATE that changes nothing. "": its transactions exclude each other anyway.
 
+    `end_when_silent` is a statement that runs before a claim is locked: the server ends a transaction whose client
+    then says nothing, so that a process that is paused, or whose host is lost, soon holds it no more. "": not needed.
+
     `distrust` says why a table must not be used, None when it may: another role owns it, or it has triggers or rules.
     """
 
@@ -71,6 +74,7 @@ class ClaimDialect:
     before: Callable[[str], Sequence[str]] = lambda _table: ()
     share: str | None = None
     update: str | None = None
+    end_when_silent: str = ""
     distrust: Callable[[str], str | None] = lambda _table: None
 
 
@@ -383,6 +387,8 @@ class Claims:
 
     def _locked(self, identity: Identity, lock: str | None) -> Claim | None:
         """The claim, locked until the transaction ends."""
+        if self._dialect.end_when_silent:
+            self._run(self._dialect.end_when_silent, ())
         if lock is None:
             self._run(
                 f"UPDATE {self._dialect.table(CLAIMS)} SET epoch = epoch WHERE claim = ?",  # noqa: S608

@@ -5,8 +5,11 @@ rows in it, under another name, and gets its own by a link, which fails when ano
 published into that file as into any other. A job that fails leaves no file, and removes none that others use.
 """
 
+import hashlib
 import logging
 import os
+import secrets
+import shutil
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,11 +21,11 @@ import pyarrow as pa
 
 from spark_channel.connectors.commit import Held, Identity
 from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext, WritePlan
-from spark_channel.connectors.sql.claims import STAGE, Claims
+from spark_channel.connectors.sql.claims import STAGE, Claims, stage_prefix
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.staging_files import Staging, stages_beside, target_errors
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
-from spark_channel.errors import CommitError, TargetError
+from spark_channel.errors import CommitError, SupersededError, TargetError
 
 __all__ = ["FilePlan", "FileWriter"]
 
@@ -38,6 +41,14 @@ class FilePlan(SqlPlan):
 
     staging: str = ""
     token: str = ""
+
+    @property
+    def stage(self) -> str:
+        """No claim tells the runs of one write apart while there is no file: their names do."""
+        beginning = stage_prefix(self.claim)
+        if self.claim.epoch != _NOT_TAKEN:
+            return beginning
+        return f"{beginning}{hashlib.sha256(self.claim.owner.encode()).hexdigest()[:16]}_"
 
 
 class FileWriter(SqlWriter):
@@ -73,8 +84,28 @@ class FileWriter(SqlWriter):
             if self._make_file(plan, receipts):
                 self._drop_quietly(plan)
                 return
-            plan = self._take_late(plan)
+            self._commit_late(plan, receipts)
+            return
         super().commit(plan, receipts)
+
+    def _commit_late(self, plan: FilePlan, receipts: Sequence[Receipt]) -> None:
+        """Publish into the file that another job has made meanwhile; the rows are staged as before there was one."""
+        late = self._take_late(plan)
+        try:
+            super().commit(late, receipts)
+        except SupersededError:
+            self._drop_quietly(plan)
+            raise
+        except TargetError:
+            self._abort_late(late)  # `abort` is given a plan that holds no claim
+            raise
+        self._drop_quietly(plan)
+
+    def _abort_late(self, late: FilePlan) -> None:
+        try:
+            super().abort(late, None)
+        except TargetError as error:  # why the commit failed is what counts
+            _log.warning("job %s keeps its claim on %s for now: %s", late.job, late.place.label, error)
 
     def unfinished(self, context: WriteContext) -> Unfinished | None:
         return super().unfinished(context) if self.path.exists() else None
@@ -97,7 +128,7 @@ class FileWriter(SqlWriter):
             with self.transaction(session):
                 orphans = self.claims(session, plan.place).orphans(names, plan.claim, beat_of=self._beat)
         for name in orphans:
-            if name.startswith(STAGE) and not name.endswith(f"_{_NOT_TAKEN}_"):
+            if name.startswith(STAGE) and f"_{_NOT_TAKEN}_" not in name.removeprefix(STAGE):
                 self._remove(name)
             else:  # claimed nowhere: the directory itself tells
                 self._remove_if_dead(name)
@@ -155,15 +186,16 @@ class FileWriter(SqlWriter):
         """Make the database with the rows in it; False = another job has made it."""
         if self.path.exists():
             return False
-        made = Path(plan.staging) / self.path.name
-        made.unlink(missing_ok=True)
+        # In a separate directory: another run of the same job must not open, or link, a file that is half made.
+        made = Path(plan.staging) / secrets.token_hex(4) / self.path.name
         try:
+            self._make_directory(made.parent, plan)
             with self.open_file(made, CommitError, new=True) as session:
                 held = self._claim_in(session, plan)
                 assert held is not None, "a new file has no claim"
                 self._publish(session, replace(plan, held=held), receipts)
         except TargetError as error:
-            made.unlink(missing_ok=True)
+            shutil.rmtree(made.parent, ignore_errors=True)
             raise CommitError(
                 f"{error}. Nothing of this job was written: no file {self.path} was made"
             ) from error
@@ -176,10 +208,19 @@ class FileWriter(SqlWriter):
             _sync(self.path.absolute().parent)
         return True
 
+    def _make_directory(self, directory: Path, plan: FilePlan) -> None:
+        with target_errors(directory):
+            try:
+                directory.mkdir(mode=0o700)
+            except FileNotFoundError:
+                raise CommitError(
+                    f"the staging {plan.staging} of job {plan.job} was removed: the job was aborted, or was taken for "
+                    "dead. Run it again"
+                ) from None
+
     def _take_late(self, plan: FilePlan) -> FilePlan:
         held = self.run(CommitError, f"publish {plan.job}", lambda session: self._claim_in(session, plan))
         if held is None:
-            self._drop_quietly(plan)
             return replace(plan, published_at="before")
         return replace(plan, held=held)
 

@@ -53,6 +53,18 @@ def test_a_stream_has_one_row_that_never_goes_back(target: Target) -> None:
     assert target.staged() == []
 
 
+def test_a_batch_takes_nothing_over_from_the_one_before_it(
+    target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in (0, 1):
+        plan, receipts = _stage(target, _batch(number), number)
+        target.writer().commit(plan, receipts)
+    assert "takes the claim" not in caplog.text
+    _stage(target, _batch(2), 2)
+    _stage(target, replace(_batch(2), job="another-run"), 2)
+    assert "another-run takes the claim" in caplog.text
+
+
 def test_an_overwrite_fences_the_tasks_of_an_append_off(target: Target) -> None:
     if target.kind == "duckdb":
         pytest.skip("DuckDB has no commit=task")

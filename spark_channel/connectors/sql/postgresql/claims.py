@@ -9,6 +9,8 @@ from spark_channel.connectors.sql.postgresql.session import literal
 
 __all__ = ["claim_dialect"]
 
+_SILENT_SECONDS = 30
+
 _OWN = """
 WITH RECURSIVE mine (oid) AS (
   SELECT oid FROM pg_catalog.pg_roles WHERE rolname = current_user
@@ -62,6 +64,7 @@ def claim_dialect(
         before=take_turns,
         share="FOR SHARE",
         update="FOR UPDATE",
+        end_when_silent=f"SET LOCAL idle_in_transaction_session_timeout = '{_SILENT_SECONDS}s'",
         distrust=lambda name: known.get(name) or None,
     )
 
