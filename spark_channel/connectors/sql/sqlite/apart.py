@@ -109,7 +109,7 @@ class _Child:
         try:
             self._pipe.send((name, arguments))
             is_answer, value = self._pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             raise OSError(
                 "the child process that has the file open has ended, which rolls its transaction back "
                 f"(exit code {self._exit_code()}); run again"
@@ -183,10 +183,9 @@ def _end_all() -> None:
 
 def _forget() -> None:
     """A fork begins without children: those in the list are its parent's."""
-    global _lock
-    _lock = threading.RLock()
     _idle.clear()
+    _lock.release()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget)
+    os.register_at_fork(before=_lock.acquire, after_in_parent=_lock.release, after_in_child=_forget)

@@ -15,7 +15,7 @@ from spark_channel.connectors.sql.sqlite.wire import batches_of, error_to, ipc
 
 __all__ = ["IDLE_SECONDS", "main"]
 
-IDLE_SECONDS = 10.0
+IDLE_SECONDS = 30.0
 """How long a child without a connection waits for the next one."""
 
 

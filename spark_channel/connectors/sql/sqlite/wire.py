@@ -1,4 +1,4 @@
-"""What goes between a process and the child that works on a SQLite file for it: batches as Arrow IPC, errors by name."""
+"""What a process and its child send each other: batches as Arrow IPC, errors by name."""
 
 import builtins
 from typing import Any, cast
@@ -35,7 +35,7 @@ def error_to(error: Exception) -> tuple[str, str, Any, Any]:
 
 
 def error_from(place: str, name: str, text: str, status: int | None) -> Exception:
-    kind = getattr(_PLACES[place], name, RuntimeError)
+    kind: Any = getattr(_PLACES[place], name, RuntimeError)
     if status is not None:
         return cast(Exception, kind(text, status_code=adbc_driver_manager.AdbcStatusCode(status)))
     return cast(Exception, kind(text))
