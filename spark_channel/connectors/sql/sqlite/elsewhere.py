@@ -15,9 +15,8 @@ _PER_CONNECTION = 2
 _LISTS = ("/proc/self/fd", "/dev/fd")
 _ours: set[int] = set()
 """Descriptors of our library's connections."""
-_lock = (
-    threading.RLock()
-)  # a connection may be closed by the garbage collector, in the middle of another one's opening
+_lock = threading.RLock()
+"""Reentrant: the garbage collector may close a connection while this thread opens another one."""
 
 
 def connect(path: Path, uri: str) -> Connection:
