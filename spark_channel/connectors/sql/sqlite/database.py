@@ -1,32 +1,29 @@
-"""One connection to a SQLite file, through ADBC.
+"""A session on a SQLite file, through ADBC.
 
-All access goes through this one SQLite library. Python's `sqlite3` would bring a second one into the process,
-and closing a file in one of them drops the locks (POSIX) that the other holds on it.
+All access goes through this one SQLite library. Python's `sqlite3` is a second one, and closing a file in one of them
+drops the locks (POSIX) that the other holds on it: see `elsewhere`. For the same reason nothing else opens the file.
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Literal, cast
 
 import adbc_driver_manager
-import adbc_driver_sqlite.dbapi
 import pyarrow as pa
 
-from spark_channel.connectors.sql.parameters import one_row
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.sqlite.apart import ChildConnection
+from spark_channel.connectors.sql.sqlite.connection import FAILURES, Connection
+from spark_channel.connectors.sql.sqlite.elsewhere import connect
 from spark_channel.errors import ChannelError, SourceError, TargetError
 
 __all__ = ["DriverError", "Session", "SqliteSession", "check_file", "refuses_data"]
 
 DriverError = adbc_driver_manager.Error
 """What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
-
-_FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
-_MAGIC = b"SQLite format 3\0"
-_BATCH_ROWS = "adbc.sqlite.query.batch_rows"
 
 
 class SqliteSession(SqlSession):
@@ -48,14 +45,14 @@ class SqliteSession(SqlSession):
         self.path, self.place = path, str(path)
         self._failure = failure
         self._lock_timeout = lock_timeout
-        self._connection: Any = None
+        self._connection: Connection | None = None
         uri = f"{path.absolute().as_uri()}?mode={mode}"
         try:
-            self._connection = adbc_driver_sqlite.dbapi.connect(uri, autocommit=True)
+            self._connection = connect(path, uri)
             self.rows(f"PRAGMA busy_timeout = {int(lock_timeout * 1000)}")
             for statement in init:
                 self.rows(statement)
-        except _FAILURES as error:
+        except FAILURES as error:
             self.close()
             raise failure(self._explain(error)) from error
         except BaseException:
@@ -70,12 +67,10 @@ class SqliteSession(SqlSession):
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """All rows of a small result; [] for a statement without one."""
-        with closing(self._connection.cursor()) as cursor:
-            try:
-                cursor.execute(sql, one_row(parameters))
-                return cast(list[tuple[Any, ...]], cursor.fetchall())
-            except _FAILURES as error:
-                raise self._failure(self._explain(error)) from error
+        try:
+            return self._open.rows(sql, parameters)
+        except FAILURES as error:
+            raise self._failure(self._explain(error)) from error
 
     def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
         """The first column of the first row; None when there is none."""
@@ -86,21 +81,22 @@ class SqliteSession(SqlSession):
         """Run `sql` once per row, its parameters taken from the columns in order."""
         if rows.num_rows == 0:
             return
-        with closing(self._connection.cursor()) as cursor:
-            try:
-                cursor.executemany(sql, rows)
-            except _FAILURES as error:
-                raise self._failure(self._explain(error)) from error
+        try:
+            self._open.insert(sql, rows)
+        except FAILURES as error:
+            raise self._failure(self._explain(error)) from error
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
-        with closing(self._connection.cursor()) as cursor:
-            try:
-                cursor.adbc_statement.set_options(**{_BATCH_ROWS: str(size.rows)})
-                cursor.execute(sql)
-                with cursor.fetch_record_batch() as batches:
-                    yield from batches
-            except _FAILURES as error:
-                raise self._failure(self._explain(error)) from error
+        try:
+            with closing(cast(Generator[pa.RecordBatch], self._open.stream(sql, size.rows))) as batches:
+                yield from batches
+        except FAILURES as error:
+            raise self._failure(self._explain(error)) from error
+
+    @property
+    def _open(self) -> Connection:
+        assert self._connection is not None, "the session is closed"
+        return self._connection
 
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(self._explain(error))
@@ -109,8 +105,11 @@ class SqliteSession(SqlSession):
         text = str(error).split("\nquery", 1)[0]
         hint = ""
         if "is locked" in text or "is busy" in text:
+            holder = "another process"
+            if isinstance(self._connection, ChildConnection):
+                holder = "another process, or another connection of this program,"
             hint = (
-                f"another process held its lock for longer than lockTimeout ({self._lock_timeout:g} s); "
+                f"{holder} held its lock for longer than lockTimeout ({self._lock_timeout:g} s); "
                 "end that transaction, or raise 'lockTimeout'"
             )
         elif "disk is full" in text or "No space left" in text:
@@ -118,7 +117,7 @@ class SqliteSession(SqlSession):
         elif "readonly" in text:
             hint = "this user may not write the file or its directory, where SQLite keeps its journal"
         elif "not a database" in text:
-            hint = "it is not a SQLite file, or it is encrypted"
+            return f"{self.path} is not a SQLite database, or it is encrypted; name another file"
         elif "malformed" in text and "JSON" not in text:
             hint = "the file is damaged: see PRAGMA integrity_check, and restore it"
         elif "failed to open" in text or "unable to open" in text:
@@ -141,22 +140,19 @@ def refuses_data(error: BaseException) -> bool:
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:
-    """Hold `path` to be a readable SQLite file; an empty file is an empty database.
+    """Hold `path` to be a readable file. Whether it is a database is told by SQLite's first look into it.
+
+    It is not opened: closing it again would drop the locks that this process holds on it.
 
     Raises:
-        failure: missing, a directory, unreadable, or something else; says what to do.
+        failure: missing, a directory or unreadable; says what to do.
     """
-    try:
-        with path.open("rb") as file:
-            start = file.read(len(_MAGIC))
-    except FileNotFoundError:
+    if path.is_dir():
+        raise failure(f"{path} is a directory; name the database file in it")
+    if not path.exists():
         hint = ""
         if path.is_absolute() and Path(str(path).lstrip("/")).exists():
             hint = f"; a relative file is written sqlite:{str(path).lstrip('/')}"
-        raise failure(f"there is no database file {path}{hint}") from None
-    except IsADirectoryError:
-        raise failure(f"{path} is a directory; name the database file in it") from None
-    except OSError as error:
-        raise failure(f"{path}: {os.strerror(error.errno or 0)}; let this user read the file") from error
-    if start not in (b"", _MAGIC):
-        raise failure(f"{path} is not a SQLite database, or it is encrypted; name another file")
+        raise failure(f"there is no database file {path}{hint}")
+    if not os.access(path, os.R_OK, effective_ids=os.access in os.supports_effective_ids):
+        raise failure(f"{path}: Permission denied; let this user read the file")
