@@ -7,7 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.sql.sqlite.target import SqlitePlan
+from spark_channel.connectors.sql.file_writer import FilePlan
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.odd_names import hold_to_names
@@ -339,7 +339,7 @@ def test_two_jobs_that_make_one_table_both_arrive(db: Db) -> None:
     writer = db.writer()
     one = writer.prepare(db.context(), ROWS.schema)
     two = writer.prepare(db.context(), ROWS.schema)
-    assert isinstance(one, SqlitePlan)
+    assert isinstance(one, FilePlan)
     receipts = [run_task(writer, plan, 0, table) for plan, table in ((one, ROWS), (two, MORE))]
     writer.commit(one, receipts[:1])
     writer.commit(two, receipts[1:])
