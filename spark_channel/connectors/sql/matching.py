@@ -95,7 +95,7 @@ def new_target(
         place,
         columns,
         tuple((column.name, column.declared) for column in made),
-        _create(dialect, place, made, key, options),
+        dialect.created(place, made, key) + dialect.after_create(options),
         key,
         _operation(options),
     )
@@ -107,16 +107,7 @@ def create_table(dialect: WriteDialect, place: str, schema: pa.Schema, options: 
     Raises:
         SchemaError, OptionError: as `new_target`.
     """
-    return _create(dialect, place, _new_columns(dialect, schema, options, ()), (), options)
-
-
-def _create(
-    dialect: WriteDialect, place: str, columns: Sequence[Column], key: Sequence[str], options: SqlWriteOptions
-) -> str:
-    lines = [dialect.definition(column) for column in columns]
-    if key:
-        lines.append(f"PRIMARY KEY ({', '.join(map(dialect.quoted, key))})")
-    return f"CREATE TABLE {place} ({', '.join(lines)}){dialect.after_create(options)}"
+    return dialect.created(place, _new_columns(dialect, schema, options, ())) + dialect.after_create(options)
 
 
 def _operation(options: SqlWriteOptions) -> str | None:

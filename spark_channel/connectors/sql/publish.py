@@ -58,7 +58,7 @@ def is_ready(
         for (name, declared), (planned, wanted) in zip(found, target.declared, strict=True)
     ):
         raise TargetError(
-            f"table {target.label!r} in {session.place} was created or altered while its rows were written: "
+            f"table {target.label!r} in {session.place} was altered or created while its rows were written: "
             f"it has {listed(found)}, and the plan has {listed(target.declared)}"
         )
     if overwrite:

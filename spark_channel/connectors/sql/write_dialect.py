@@ -46,6 +46,13 @@ class WriteDialect(Dialect):
         """A column in CREATE TABLE."""
         return f"{self.quoted(column.name)} {column.declared}{' NOT NULL' if column.not_null else ''}"
 
+    def created(self, table: str, columns: Sequence[Column], key: Sequence[str] = ()) -> str:
+        """CREATE TABLE, up to what follows the columns. `table` is SQL, `key` the primary key."""
+        lines = [self.definition(column) for column in columns]
+        if key:
+            lines.append(f"PRIMARY KEY ({', '.join(map(self.quoted, key))})")
+        return f"CREATE TABLE {table} ({', '.join(lines)})"
+
     def after_create(self, options: SqlWriteOptions) -> str:
         """What follows the columns in CREATE TABLE.
 
