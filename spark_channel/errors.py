@@ -20,6 +20,7 @@ ChannelError
 │   ├── TunnelStoreError         the tunnel's store does not answer; clients try again
 │   ├── ClientExpiredError       the tunnel has given this client up: connect anew
 │   └── ChannelLostError         the tunnel channel went to another client: stop reading it
+├── JobCancelledError        the job was cancelled in Spark: run it again if that was not wanted
 ├── MissingPackageError      a connector's libraries are not installed here; the message says how
 ├── SchemaError              a column's name or type cannot be carried; the message names the column
 └── LimitError               a limit could not be kept, so the work stops instead of running unlimited
@@ -41,6 +42,7 @@ __all__ = [
     "DirtyRowsError",
     "EndOfChannel",
     "FlowError",
+    "JobCancelledError",
     "JobFileError",
     "LimitError",
     "MissingPackageError",
@@ -91,6 +93,10 @@ class MissingPackageError(ChannelError, ImportError):
 
 class JobFileError(ChannelError):
     """A job file is broken; the message names the JSON path, what it got and what it takes."""
+
+
+class JobCancelledError(ChannelError):
+    """A user, or the program, cancelled the Spark job of a transfer; the message says what Spark was told."""
 
 
 class UnsupportedError(ChannelError):

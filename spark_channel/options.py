@@ -444,6 +444,10 @@ class CommonOptions(Options):
         None, description="a limit shared with other jobs: a name, or host:port/name"
     )
     shared_limit_token: Secret | None = Field(None, description="the token of a `host:port/name` limit")
+    limit_fallback: Literal["static", "fail"] = Field(
+        "static",
+        description="what a Spark task does that cannot reach the service: keep its share of the limit, or fail",
+    )
     capacity_rows: Amount = Field(1_048_576, description="the channel's room in rows")
     capacity_bytes: ByteAmount = Field(64 << 20, description="the channel's room in Arrow bytes")
 

@@ -36,6 +36,7 @@ _LONG_FILES = (
     "connectors/sql/mysql/test_contract.py",
     "connectors/sql/postgresql/test_conformance.py",
     "tunnel/test_kill.py",
+    "hosts/test_hosts.py",
     "spark/test_faults.py",
     "spark/test_job_limits.py",
     "spark/test_two_applications.py",

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 
 class Core:
-    """The contents of a channel and the threads that wait in it, shared by `MemoryChannel` and transactions.
+    """What is in a channel, which threads wait in it, and what is done to it; for `MemoryChannel` and transactions.
 
     Everything that changes it runs in `_atomic`. A thread that waits in there has changed nothing before, so
     an interrupt of a wait changes nothing; one of a change fails the channel.

@@ -40,12 +40,25 @@ def main() -> None:
         _end(error, 3)
     except ChannelError as error:
         _end(error, 1)
+    except ModuleNotFoundError as error:
+        if error.name != "pyspark":
+            raise
+        _end(_without_pyspark(error), 1)
     except SystemExit as end:
         if end.code == TERMINATED:
             _end("terminated", TERMINATED)
         if end.code != INTERRUPTED:
             raise
         _end("interrupted", INTERRUPTED)
+
+
+def _without_pyspark(error: ModuleNotFoundError) -> ModuleNotFoundError:
+    """The error that says what to install."""
+    try:
+        import spark_channel.spark  # noqa: F401 - for what it raises
+    except ModuleNotFoundError as clear:
+        return clear
+    return error
 
 
 def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:

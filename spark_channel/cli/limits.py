@@ -15,6 +15,7 @@ from spark_channel.limits import LimitStatus, Pressure, UnreachablePolicy
 from spark_channel.options import parse_amount
 from spark_channel.progress.render import short
 from spark_channel.service import LimitControl, Probe, SharedLimit, TlsFiles, sql_value
+from spark_channel.service.shared_limit import MOST_JOBS
 
 __all__ = ["limits"]
 
@@ -39,6 +40,9 @@ def serve(
         Path | None, typer.Option(help="A PEM certificate, with its chain: the service speaks TLS.")
     ] = None,
     tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    max_jobs: Annotated[
+        int, typer.Option(min=1, help="How many jobs may share it at a time; more are refused.")
+    ] = MOST_JOBS,
     probe_url: Annotated[
         str | None,
         typer.Option(
@@ -76,7 +80,7 @@ def serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _frame: ended.put(number))
     with SharedLimit(
-        name, rows_per_second, bytes_per_second, host=host, port=port, tls=tls, probe=probe
+        name, rows_per_second, bytes_per_second, host=host, port=port, tls=tls, probe=probe, max_jobs=max_jobs
     ) as served:
         typer.echo(
             f"limit {name} at {served.address}: on this host jobs take it as option sharedLimit={name}"

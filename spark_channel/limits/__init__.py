@@ -66,6 +66,7 @@ if TYPE_CHECKING:
     from spark_channel.limits.meter import Meter
     from spark_channel.limits.permits import Permits
     from spark_channel.limits.pressure import Pressure, PressureState, UnreachablePolicy
+    from spark_channel.limits.static import StaticShare
     from spark_channel.limits.wire import decode_reply, decode_request, encode
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
@@ -101,6 +102,7 @@ __all__ = [
     "Return",
     "ReturnPermit",
     "Set",
+    "StaticShare",
     "Status",
     "TokenBucket",
     "UnreachablePolicy",

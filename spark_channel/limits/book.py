@@ -2,6 +2,7 @@
 
 import threading
 from collections import OrderedDict
+from collections.abc import Callable
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
@@ -55,6 +56,10 @@ class LimitBook:
         *,
         per_mark: bool = False,
         predecessor_seconds: float = 0.0,
+        max_jobs: int | None = None,
+        static_tasks: int | None = None,
+        at_once: bool = False,
+        on_absent: Callable[[str], None] | None = None,
     ) -> Coordinator:
         """A new limit; `OptionError` when the name is taken or has an "@"."""
         coordinator = Coordinator(
@@ -63,6 +68,10 @@ class LimitBook:
             bytes_per_second,
             clock=self._clock,
             predecessor_seconds=predecessor_seconds,
+            max_jobs=max_jobs,
+            static_tasks=static_tasks,
+            at_once=at_once,
+            on_absent=on_absent,
         )
         with self._lock:
             _free_name(name, self._limits)

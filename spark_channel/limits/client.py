@@ -30,6 +30,7 @@ from spark_channel.limits.messages import (
     Request,
     Return,
 )
+from spark_channel.limits.static import StaticShare
 
 __all__ = ["LeaseLimiter"]
 
@@ -45,6 +46,12 @@ NEWS_FROM = 0.5
 NEWS_SPREAD = 0.4
 """Seconds over which those ask who cannot go on with a change before they did: they have no grant, or it was
 unlimited or is to be."""
+
+FIRST_PATIENCE = 4.0
+"""The same for a client that never had an answer and has a static share: it costs a job at most 5 s."""
+
+STATIC_RETRY = 5.0
+"""Seconds between two looks for the coordinator, of a client that spends its static share."""
 
 FIRST_RETRY = 0.05
 SLOWEST_RETRY = 2.0
@@ -67,11 +74,21 @@ class LeaseLimiter:
 
     After `close()`, `next_request` gives the client's `Leave`, and then None. Instead of the loop,
     `due()` may be asked without blocking. Without an answer for `patience` seconds, a grant is still
-    spent, and then every payment raises `ServiceUnavailableError`; it never runs unlimited.
+    spent, and then every payment raises `ServiceUnavailableError`; it never runs unlimited. With `static`, payments
+    go on at that share of the limit as it was last heard of, until the coordinator answers again; a limit that was
+    paused then is not spent. `begins_static`: from the first payment on, where nothing was heard a moment ago.
     """
 
     def __init__(
-        self, limit: str, job: str, name: str = "", *, clock: Clock | None = None, patience: float = PATIENCE
+        self,
+        limit: str,
+        job: str,
+        name: str = "",
+        *,
+        clock: Clock | None = None,
+        patience: float = PATIENCE,
+        static: StaticShare | None = None,
+        begins_static: bool = False,
     ) -> None:
         self._limit, self._job, self._name = limit, job, name
         self._clock: Clock = clock or SYSTEM_CLOCK
@@ -103,13 +120,20 @@ class LeaseLimiter:
         self._reason = "grant"
         self._broken: LimitError | None = None
         self._closed = False
+        self._static = static
+        self._is_static = False
+        self._held = False
+        self._joined_once = False
+        self._before = ""
+        if static is not None and begins_static:
+            self._go_static(now)
 
     # --- the channel's side
 
     def slice_size(self) -> tuple[int | None, int | None]:
         """About 20 ms of the grant's pace; a single row before the first grant."""
         with self._changed:
-            if self._grant is None:
+            if self._grant is None and not self._is_static:
                 return 1, None
             return _slice(self._paces[0]), _slice(self._paces[1])
 
@@ -176,11 +200,11 @@ class LeaseLimiter:
             self._in_flight = None
             self._failures += 1
             pause = min(SLOWEST_RETRY, FIRST_RETRY * 2 ** min(self._failures - 1, 10))
-            self._retry_at = now + nanoseconds(pause)
+            self._retry_at = now + nanoseconds(STATIC_RETRY if self._is_static else pause)
             self._reason = "service"
             self._lose_patience(now, error)
             self._changed.notify_all()
-            wakes = [payment.wake for payment in self._waiting] if self._broken else []
+            wakes = [payment.wake for payment in self._waiting] if self._broken or self._is_static else []
         for wake in wakes:
             wake()
 
@@ -216,6 +240,9 @@ class LeaseLimiter:
                 if answer.version <= self._version:
                     return
                 self._version, self._news = answer.version, answer
+                self._held = bool(answer.reason)
+                if self._static is not None and not self._held:
+                    self._static = self._static.of(answer.rows_per_second, answer.bytes_per_second)
                 if scaled := self._rescale(now):
                     within = None if answer.reason else max(answer.ask_within, NEWS_SPREAD)
             if within is not None:
@@ -235,6 +262,12 @@ class LeaseLimiter:
             for flow in self._flows:
                 flow.stop(now)
             self._changed.notify_all()
+
+    @property
+    def is_static(self) -> bool:
+        """The coordinator is out of reach, and the static share is spent."""
+        with self._changed:
+            return self._is_static
 
     @property
     def rows_per_second(self) -> float | None:
@@ -257,7 +290,7 @@ class LeaseLimiter:
             return self._last_request(now)
         wanted = self._next_ask
         if not self._client:
-            return self._or_later(Join(self._limit, self._job, self._name), wanted, now)
+            return self._or_later(Join(self._limit, self._job, self._name, self._before), wanted, now)
         if not self._waiting and now < self._ends:
             wanted = min(wanted, self._idle_since + nanoseconds(IDLE))
         if wanted <= now:
@@ -336,6 +369,7 @@ class LeaseLimiter:
                 self._client, self._epoch, self._number = reply.client, reply.epoch, 0
                 self._version, self._news = reply.version, None
                 self._heartbeat_in = nanoseconds(reply.heartbeat_in)
+                self._is_static, self._joined_once, self._before = False, True, ""
                 self._drop(now)
                 self._take_in(request, reply.answer, now)
             case Grant():
@@ -344,6 +378,7 @@ class LeaseLimiter:
                 self._reason = reply.reason
                 self._ask_in(reply.retry_in, now)
                 if reply.drop:
+                    self._held = True
                     self._stop(now)
             case Done():
                 self._heartbeat_in = nanoseconds(reply.heartbeat_in)
@@ -360,6 +395,19 @@ class LeaseLimiter:
                 self._broken = ServiceDeniedError(f"limit {self._limit!r}: an answer that makes no sense")
         self._next_heartbeat = now + self._heartbeat_in if self._client else _NEVER
 
+    def _go_static(self, now: int) -> None:
+        """Spend the static share until the coordinator is heard of; it sets aside as much by then."""
+        assert self._static is not None
+        self._before, self._client = self._client or self._before, ""
+        self._in_flight = None  # an answer that comes late is of a client that is no more
+        self._drop(now)
+        self._is_static, self._paces, self._ends = True, self._static.paces, _NEVER
+        for flow, pace in zip(self._flows, self._paces, strict=True):
+            flow.begin(pace, now, _NEVER, now)
+        self._next_ask = now
+        self._next_heartbeat = _NEVER
+        self._asks_seldom = False
+
     def _drop(self, now: int) -> None:
         """Hold no grant, and owe no report of one."""
         self._stop(now)
@@ -373,6 +421,9 @@ class LeaseLimiter:
             flow.forget(spent, missed)
         self._reported = ((0.0, 0.0), (0.0, 0.0))
         self._grant = grant
+        self._held = False
+        if self._static is not None:
+            self._static = self._static.of(grant.limit_rows_per_second, grant.limit_bytes_per_second)
         starts_in = nanoseconds(grant.starts_in)
         self._ends = self._sent + starts_in + nanoseconds(grant.lasts)
         self._paces = (grant.rows_per_second, grant.bytes_per_second)
@@ -436,7 +487,7 @@ class LeaseLimiter:
             if wait is None:
                 return Wait(self._patience / NANOS, self._reason)
             if wait > longest:
-                longest, reason = wait, name
+                longest, reason = wait, "static" if self._is_static else name
         return Wait(longest / NANOS, reason)
 
     def _remaining(self, payment: "_LeasePayment") -> Wait:
@@ -447,6 +498,8 @@ class LeaseLimiter:
             wait = self._wait(payment, now)
             if wait.seconds:
                 self._lose_patience(now, None)
+                if self._is_static and wait.reason != "static":
+                    return self._wait(payment, now)
                 if self._broken is not None and now >= self._ends:
                     raise self._broken
                 return wait
@@ -472,11 +525,19 @@ class LeaseLimiter:
     def _lose_patience(self, now: int, error: ServiceUnavailableError | None) -> None:
         since = min(self._next_ask, now) if self._silent_since is None else self._silent_since
         silent = now - since
-        if self._broken is None and silent >= self._patience:
+        patience = self._patience
+        if self._static is not None and not self._joined_once:
+            patience = min(patience, nanoseconds(FIRST_PATIENCE))
+        if self._broken is not None or self._is_static or silent < patience:
+            return
+        if self._static is not None and not self._held:
+            self._go_static(now)
+        else:
             cause = f": {error}" if error is not None else ""
             self._broken = ServiceUnavailableError(
                 f"the service that keeps limit {self._limit!r} has not answered for {silent / NANOS:.0f} s"
-                f"{cause}. The work stops rather than run unlimited. Where Spark tasks cannot reach the"
+                f"{cause}. The work stops rather than run unlimited: its limit is a shared one, limitFallback is"
+                " 'fail', or it is not known how many tasks run at once. Where Spark tasks cannot reach the"
                 " driver's host, set rowsPerSecondPerTask or bytesPerSecondPerTask instead"
             )
 

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
+from spark_channel.limits.absent import STATIC_HEARTBEAT, Absent
 from spark_channel.limits.allotment import Allotment
 from spark_channel.limits.ledger import Client, Job, Lease
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds
@@ -58,7 +59,10 @@ class Coordinator:
 
     `predecessor_seconds`: a coordinator of this limit ended just now (it crashed, its process was
     started again), and its last grants may live for that long; nothing is granted until then. `new_id`
-    makes the secret names of clients and the epoch.
+    makes the secret names of clients and the epoch. `max_jobs`: each has a share, so a caller who makes up jobs would
+    leave the others next to nothing; None = any number. `static_tasks`: a client that is cut off continues with
+    1/static_tasks of the limit, which is set aside for it; see `Absent` for that and for `at_once`.
+    `on_absent` is called with what people are to know of it, empty when all are back; it must not call this again.
     """
 
     def __init__(
@@ -70,6 +74,10 @@ class Coordinator:
         clock: Clock | None = None,
         predecessor_seconds: float = 0.0,
         max_clients: int = 100_000,
+        max_jobs: int | None = None,
+        static_tasks: int | None = None,
+        at_once: bool = False,
+        on_absent: Callable[[str], None] | None = None,
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self.limit = limit
@@ -81,6 +89,10 @@ class Coordinator:
         self._blocked_until = self._now() + nanoseconds(predecessor_seconds)
         self._paused = False
         self._pressure = ""
+        self._pressed = 1.0
+        self._on_absent = on_absent
+        self._max_jobs = max_jobs
+        self._absent = None if static_tasks is None else Absent(static_tasks, at_once)
         self._version = 0
         self._pool = Pool(max_clients)
         self._pool.set_limits(rows_per_second, bytes_per_second)
@@ -143,20 +155,18 @@ class Coordinator:
             )
         with self._lock:
             self._advance(self._now())
-            changes = factor != self._pool.factor
-            self._pool.scale(factor)
-            self._pressure = state
-            if changes:
-                self._changed()
+            self._pressed, self._pressure = factor, state
+            self._scale()
 
     def for_mark(self, limit: str) -> "Coordinator":
         """A coordinator of its own, called `limit`, as this one is set now."""
         with self._lock:
             rates = [None if each is None else each / MICROS for each in self._pool.limits]
             twin = Coordinator(
-                limit, *rates, clock=self._clock, max_clients=self._pool.max_clients, new_id=self._new_id
-            )
-            twin._paused, twin._pressure = self._paused, self._pressure
+                limit, *rates, clock=self._clock, max_clients=self._pool.max_clients, max_jobs=self._max_jobs,
+                new_id=self._new_id,
+            )  # fmt: skip
+            twin._paused, twin._pressure, twin._pressed = self._paused, self._pressure, self._pressed
             twin._pool.scale(self._pool.factor)
             twin._blocked_until = self._blocked_until
             return twin
@@ -167,6 +177,23 @@ class Coordinator:
         self._version += 1
         self._allotment.version = self._version
         self._pool.ledger.rescale(self._clients.values(), self._pool.rates)
+
+    def _scale(self) -> None:
+        """Use what pressure and absent clients leave of the limit."""
+        factor = self._pressed * (1.0 if self._absent is None else self._absent.factor)
+        if factor != self._pool.factor:
+            self._pool.scale(factor)
+            self._changed()
+
+    def _state(self) -> str:
+        """Why the limit is lowered, for people."""
+        return "; ".join(why for why in (self._pressure, self._said_of_absent()) if why)
+
+    def _said_of_absent(self) -> str:
+        if self._absent is None or not self._absent.count:
+            return ""
+        count = self._absent.count
+        return f"static limit: {count} task{'' if count == 1 else 's'} out of reach, with a fixed share each"
 
     def _news(self) -> News:
         reason = "paused" if self._paused else "pressure" if self._pool.factor == 0 else ""
@@ -181,11 +208,20 @@ class Coordinator:
                 f"limit {self.limit!r} has {self._pool.max_clients} clients and takes no more"
             )
         name, job_name = _text(request.name, "name"), _text(request.job, "job")
-        job = self._pool.jobs.setdefault(job_name, Job(job_name))
+        jobs = self._pool.jobs
+        if job_name not in jobs and self._max_jobs is not None and len(jobs) >= self._max_jobs:
+            raise ServiceDeniedError(
+                f"limit {self.limit!r} is shared by {len(jobs)} jobs, as many as may share it: run this one when "
+                "others have ended, or serve the limit with a higher max_jobs (`limits serve --max-jobs`)"
+            )
+        job = jobs.setdefault(job_name, Job(job_name))
         job.members += 1
         client = Client(self._new_id(), name, job, now)
         self._clients[client.id] = client
         self._heard(client, now)
+        if self._absent is not None:
+            self._absent.joined(client, _text(request.before, "before"), now)
+            self._look(now)
         answer = self._answer(client, now)
         return Joined(client.id, self.epoch, self._heartbeat(), answer, self._version)
 
@@ -202,6 +238,8 @@ class Coordinator:
         client.seen = now
         client.keep_until = now + nanoseconds(3 * self._heartbeat())
         self._clients.move_to_end(client.id)
+        if self._absent is not None:
+            self._absent.heard(client)
 
     def _leave(self, request: Leave, now: int) -> Done:
         client = self._known(request, now)
@@ -209,6 +247,8 @@ class Coordinator:
         spent = _amounts(named, request.spent_rows, request.spent_bytes)
         if named is not None:
             self._pool.ledger.report(named, spent)
+        if self._absent is not None:
+            self._absent.left(client)
         self._forget(client)
         return Done(self._heartbeat())
 
@@ -224,6 +264,7 @@ class Coordinator:
 
     def _advance(self, now: int) -> None:
         self._pool.ledger.advance(now)
+        self._look(now)
         while self._clients:
             oldest = next(iter(self._clients.values()))
             if oldest.keep_until > now:
@@ -233,6 +274,12 @@ class Coordinator:
                 self._clients.move_to_end(oldest.id)
             else:
                 self._forget(oldest)
+
+    def _look(self, now: int) -> None:
+        if self._absent is not None and self._absent.look(self._clients.values(), self._heartbeat(), now):
+            self._scale()
+            if self._on_absent is not None:
+                self._on_absent(self._said_of_absent())
 
     # --- asks
 
@@ -313,14 +360,15 @@ class Coordinator:
     # --- small parts
 
     def _heartbeat(self) -> float:
-        return max(10.0, 4 * self._pool.spread(len(self._clients)))
+        least = 10.0 if self._absent is None else STATIC_HEARTBEAT
+        return max(least, 4 * self._pool.spread(len(self._clients)))
 
     def _now(self) -> int:
         return nanoseconds(self._clock.now())
 
     def _status(self, now: int) -> LimitStatus:
         return status_of(
-            self.limit, self.epoch, self._pool, self._clients.values(), now, self._paused, self._pressure
+            self.limit, self.epoch, self._pool, self._clients.values(), now, self._paused, self._state()
         )
 
 

@@ -40,11 +40,15 @@ OLD_GRANT_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A new client of `limit`, working for `job`; `name` is what `show` calls it. Answer: `Joined`."""
+    """A new client of `limit`, working for `job`; `name` is what `show` calls it. Answer: `Joined`.
+
+    `before`: what it was called here before it was cut off.
+    """
 
     limit: str
     job: str
     name: str = ""
+    before: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,11 +85,15 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What one attempt of a task group brought. `stopped`: the dirty limit that ended it, or empty."""
+    """What one attempt of a task group brought. `stopped`: the dirty limit that ended it, or empty.
+
+    `static`: it kept its fixed share of the limit, since it did not reach the service.
+    """
 
     group: int
     tasks: tuple[TaskOutcome, ...]
     stopped: str = ""
+    static: bool = False
 
 
 @dataclass(slots=True)

@@ -94,6 +94,7 @@ class JobProgress:
         self._note = ""
         self._stop_reason = ""
         self._where = spec.where
+        self._scope = spec.limit_scope
         self._published_rows: int | None = None
         self._own: tuple[int | None, int | None, str] = (spec.rows_per_second, spec.bytes_per_second, "")
         self._shared = (spec.shared_rows_per_second, spec.shared_bytes_per_second, "")
@@ -215,6 +216,17 @@ class JobProgress:
             first, self._shared_heard = not self._shared_heard, True
             self._shared = (rows_per_second, bytes_per_second, note)
             self._limit_again(from_the_start=first and not self._changes)
+
+    def keep_limit(self, how: str, *, certain: bool = True) -> None:
+        """Some tasks do not reach the service, and keep their share of the limit as `how` says; empty = all do again.
+
+        The report tells of it once it was so for `certain`, and not only likely.
+        """
+        with self._lock:
+            if how and certain:
+                self.spec = replace(self.spec, limit_scope=f"{self._scope}; {how}")
+            self._own = (*self._own[:2], how)
+            self._limit_again()
 
     def _limit_again(self, *, from_the_start: bool = False) -> None:
         """Of both limits the tighter one holds, in rows and in bytes."""

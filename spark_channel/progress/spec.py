@@ -26,7 +26,8 @@ class JobSpec:
     connection to the target at once, `max_dirty_rows` and `max_dirty_fraction` how many rows may be refused
     (None = no limit). `commit` is "job", "task" or "". `where` says where the rows are once the job is
     done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,
-    `behind` how far it is behind its source ("behind 12.4k rows, 3 s").
+    `behind` how far it is behind its source ("behind 12.4k rows, 3 s"). `static_tasks`: a Spark task that does not
+    reach the service keeps 1/static_tasks of the job's own limit; None = it fails. `at_once`: so many run at a time.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -54,6 +55,8 @@ class JobSpec:
     rerun: Text = ""
     batch: Count | None = None
     behind: Text = ""
+    static_tasks: Limit | None = None
+    at_once: bool = False
 
     @property
     def speeds(self) -> tuple[int | None, int | None]:

@@ -1,4 +1,4 @@
-"""The one service on the driver's host: jobs, counters, grants. Light to import; Flight comes with its use.
+"""The one service on the driver's host: jobs, counters, grants. Light to import.
 
 The driver's side, in its own Python::
 

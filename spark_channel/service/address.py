@@ -29,9 +29,9 @@ class ServiceAddress:
 
     @property
     def location(self) -> str:
-        """As Arrow Flight spells it."""
+        """As a url."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"grpc+{'tls' if self.tls_root else 'tcp'}://{host}:{self.port}"
+        return f"http{'s' if self.tls_root else ''}://{host}:{self.port}"
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"

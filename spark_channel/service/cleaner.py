@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from spark_channel.service import advert_remover
+from spark_channel.service.processes import bare_environment
 from spark_channel.service.rendezvous import Advert
 
 __all__ = ["keep_clean"]
@@ -22,6 +23,7 @@ def keep_clean(directory: Path, name: str, advert: Advert) -> None:
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         start_new_session=True,
+        env=bare_environment(),
     )
     work = {
         "directory": str(directory),

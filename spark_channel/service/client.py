@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_channel.channel.limiter import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ServiceUnavailableError
-from spark_channel.limits import AllOf, marked
+from spark_channel.limits import AllOf, StaticShare, marked
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.limit_desk import job_limit
+from spark_channel.service.unreached import was_unreached
 
 if TYPE_CHECKING:
     from spark_channel.service.lease_messenger import LeaseMessenger
@@ -49,7 +50,8 @@ class ServiceClient:
     connections. Pickles as its arguments; in a forked child it starts anew.
 
     Counters that are lost never fail a task: a warning is logged, and the next report carries the whole
-    again. Grants that are lost do: see `limiter`. `shared_limit` holds beside the job's own limit.
+    again. Grants that are lost do: see `limiter`. `shared_limit` holds beside the job's own limit. `static` is what
+    this task keeps of the job's own limit where the service is out of reach.
     """
 
     def __init__(
@@ -60,12 +62,14 @@ class ServiceClient:
         *,
         shared_limit: SharedLimitAddress | None = None,
         patience: float = 10.0,
+        static: StaticShare | None = None,
     ) -> None:
         self.address = address
         self.job = job
         self.spec = spec
         self.shared_limit = shared_limit
         self.patience = patience
+        self.static = static
         self._begin()
 
     def _begin(self) -> None:
@@ -77,7 +81,7 @@ class ServiceClient:
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _client, (self.address, self.job, self.spec, self.shared_limit, self.patience)
+        return _client, (self.address, self.job, self.spec, self.shared_limit, self.patience, self.static)
 
     def __repr__(self) -> str:
         return f"ServiceClient({self.address}, job={self.job!r})"
@@ -123,7 +127,13 @@ class ServiceClient:
             return AllOf(found)
         return found[0] if found else None
 
-    def permit(self) -> "AbstractContextManager[PermitHolder | None]":
+    @property
+    def is_static(self) -> bool:
+        """Whether the task spends its static share of the limit."""
+        with self._lock:
+            return any(each.limiter.is_static for each in self._messengers.values())
+
+    def permit(self, option: str = "maxConnections") -> "AbstractContextManager[PermitHolder | None]":
         """One of the job's `max_connections`, held for a `with` block; nothing when there is no such limit.
 
         Entering blocks while others hold them all, and raises as `PermitHolder.acquire`.
@@ -136,7 +146,11 @@ class ServiceClient:
         with self._lock:
             reporter = self._reporting()
         return PermitHolder(
-            self.address, job_limit(self.job), before=reporter.introduce, patience=self.patience
+            self.address,
+            job_limit(self.job),
+            before=reporter.introduce,
+            patience=self.patience,
+            option=option,
         )
 
     @property
@@ -165,7 +179,8 @@ class ServiceClient:
             parts: list[LeaseMessenger | Reporter] = [*self._messengers.values()]
             if self._reporter is not None:
                 parts.append(self._reporter)
-        until = SYSTEM_CLOCK.now() + _FLUSH_SECONDS
+        # What was out of reach all the time is not waited for at the end of each task.
+        until = SYSTEM_CLOCK.now() + (0.0 if was_unreached(self.address) else _FLUSH_SECONDS)
         for part in parts:
             part.begin_close(until)
         for part in parts:
@@ -194,8 +209,10 @@ class ServiceClient:
 
             before = self._reporting().introduce if service is self.address else None
             self._messengers[key] = LeaseMessenger(
-                service, limit, self.job, name, before=before, patience=self.patience
-            )
+                service, limit, self.job, name, before=before, patience=self.patience,
+                # a shared limit is spent by jobs that know nothing of each other's tasks
+                static=self.static if service is self.address else None,
+            )  # fmt: skip
         return self._messengers[key]
 
     def _reporting(self) -> "Reporter":
@@ -217,5 +234,6 @@ def _client(
     spec: JobSpec,
     shared_limit: SharedLimitAddress | None,
     patience: float,
+    static: StaticShare | None,
 ) -> ServiceClient:
-    return ServiceClient(address, job, spec, shared_limit=shared_limit, patience=patience)
+    return ServiceClient(address, job, spec, shared_limit=shared_limit, patience=patience, static=static)

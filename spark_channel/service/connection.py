@@ -1,37 +1,39 @@
 """One connection to a service: calls with a bound on time, and errors in this project's words."""
 
+import socket
 import threading
 from collections.abc import Iterator, Mapping
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
-import pyarrow as pa
-import pyarrow.flight as fl
-
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
 from spark_channel.service import wire
 from spark_channel.service.address import ServiceAddress
 
+if TYPE_CHECKING:
+    import ssl
+
 __all__ = ["Connection"]
 
-_CHANNEL_OPTIONS = [
-    # A proxy of the environment is for the outside world, not for the driver's host.
-    ("grpc.enable_http_proxy", 0),
-    # Messages are small: what the network could carry is not worth a ping after each of them.
-    ("grpc.http2.bdp_probe", 0),
-    # Else a new connection inherits the reconnect back-off of one that was closed.
-    ("grpc.use_local_subchannel_pool", 1),
-    ("grpc.max_reconnect_backoff_ms", 1000),
-]
+_LARGEST_HEAD = 16 << 10
+_LARGEST_PART = wire.LARGEST_BODY
+_CHUNK = 64 << 10
+_OK, _OURS = 200, 500
 
 
 class Connection:
-    """Connects at the first call. Thread-safe. After a failed call the next one connects anew."""
+    """Connects at the first call. Thread-safe: calls at the same time have a socket each. No proxy is used.
+
+    After a failed call the next one connects again.
+    """
 
     def __init__(self, address: ServiceAddress) -> None:
         self.address = address
         self._lock = threading.Lock()
-        self._client: Any = None
+        self._idle: _Wire | None = None
+        self._closed = 0
+        self._tls: ssl.SSLContext | None = None
 
     def call(self, action: str, body: Mapping[str, Any], *, timeout: float = 5.0) -> dict[str, Any]:
         """Send `body` to `action` and return the answer, within `timeout` seconds.
@@ -58,35 +60,42 @@ class Connection:
             raise ServiceDeniedError(
                 f"the token for the service at {self.address} is wrong: it has characters that no token has"
             )
-        options = fl.FlightCallOptions(
-            timeout=timeout, headers=[(b"authorization", b"Bearer " + self.address.token.encode())]
-        )
-        client = self._connected()
+        end = SYSTEM_CLOCK.now() + timeout
+        open_wire: _Wire | None = None
+        closed = self._closed
         try:
-            for each in client.do_action(fl.Action(action, body), options):
-                yield each.body.to_pybytes()
-        except (fl.FlightUnauthenticatedError, fl.FlightUnauthorizedError, pa.ArrowInvalid) as error:
-            raise ServiceDeniedError(
-                f"the service at {self.address} refused {action!r}: {_first_line(error)}"
-            ) from None
-        except (pa.ArrowException, OSError) as error:
-            self._drop(client)
+            open_wire = self._taken(end)
+            status, parts = open_wire.ask(self._request(action, len(body)) + body, end)
+            if status == _OK:
+                yield from parts
+            else:
+                why = b"".join(parts)[:300].decode("utf-8", "replace")
+                if status < _OURS:
+                    raise ServiceDeniedError(f"the service at {self.address} refused {action!r}: {why}")
+                raise ServiceUnavailableError(f"the service at {self.address} failed on {action!r}: {why}")
+        except (OSError, _WireError) as error:
             raise ServiceUnavailableError(
                 f"no answer from the service at {self.address} to {action!r} in {timeout:g} s: "
-                f"{_first_line(error)}"
+                f"{_reason(error)}"
             ) from None
+        finally:
+            if open_wire is not None:
+                self._give_back(open_wire, closed)
 
     def close(self) -> None:
         """Close; a later call connects again."""
         with self._lock:
-            client, self._client = self._client, None
-        if client is not None:
-            client.close()
+            idle, self._idle = self._idle, None
+            self._closed += 1
+        if idle is not None:
+            idle.close()
 
     def abandon(self) -> None:
-        """Forget the connection without touching it: in a forked child it belongs to the parent."""
-        self._client = None
+        """Forget the connection: in a forked child it belongs to the parent, whose socket stays open."""
+        idle, self._idle = self._idle, None
         self._lock = threading.Lock()
+        if idle is not None:
+            idle.close()
 
     def __enter__(self) -> Self:
         return self
@@ -96,24 +105,151 @@ class Connection:
     ) -> None:
         self.close()
 
-    def _connected(self) -> Any:
+    def _taken(self, end: float) -> "_Wire":
         with self._lock:
-            if self._client is None:
-                root = self.address.tls_root
-                self._client = fl.FlightClient(
-                    self.address.location,
-                    tls_root_certs=root.encode() if root else None,
-                    generic_options=_CHANNEL_OPTIONS,
-                )
-            return self._client
+            idle, self._idle = self._idle, None
+        if idle is not None:
+            if idle.usable():
+                return idle
+            idle.close()
+        return self._connected(end)
 
-    def _drop(self, client: Any) -> None:
+    def _give_back(self, one: "_Wire", closed: int) -> None:
         with self._lock:
-            if self._client is client:
-                self._client = None
-        client.close()
+            keeps = one.whole and self._idle is None and self._closed == closed
+            if keeps:
+                self._idle = one
+        if not keeps:
+            one.close()
+
+    def _connected(self, end: float) -> "_Wire":
+        plain = socket.create_connection((self.address.host, self.address.port), timeout=_left(end))
+        try:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if self.address.tls_root is None:
+                return _Wire(plain)
+            plain.settimeout(_left(end))
+            return _Wire(self._context().wrap_socket(plain, server_hostname=self.address.host))
+        except BaseException:
+            plain.close()
+            raise
+
+    def _context(self) -> "ssl.SSLContext":
+        if self._tls is None:
+            import ssl
+
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            context.load_verify_locations(cadata=self.address.tls_root)
+            self._tls = context
+        return self._tls
+
+    def _request(self, action: str, length: int) -> bytes:
+        return (
+            f"POST /v1/{action} HTTP/1.1\r\nHost: {self.address}\r\n"
+            f"Authorization: Bearer {self.address.token}\r\nContent-Length: {length}\r\n\r\n"
+        ).encode()
 
 
-def _first_line(error: BaseException) -> str:
-    text = str(error)
-    return text.splitlines()[0].partition(". Detail:")[0][:300] if text else type(error).__name__
+class _WireError(Exception):
+    """What was received is not an answer, or ended too early."""
+
+
+class _Wire:
+    """A socket and what was read of it; `whole` while no answer is under way."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self._buffer = bytearray()
+        self.whole = True
+
+    def usable(self) -> bool:
+        """Nothing has come, not even the end: a server closes what is idle for long."""
+        try:
+            self._socket.setblocking(False)
+            self._socket.recv(1)
+        except (BlockingIOError, InterruptedError):
+            return True
+        except OSError as error:  # TLS has its own word for "nothing yet"
+            return type(error).__name__ == "SSLWantReadError"
+        return False
+
+    def ask(self, request: bytes, end: float) -> tuple[int, Iterator[bytes]]:
+        """Send, and return (status, the parts of the answer); they must be taken to the end."""
+        self.whole = False
+        self._socket.settimeout(_left(end))
+        try:
+            self._socket.sendall(request)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # a refusal may have come before all was sent
+        head = self._until(b"\r\n\r\n", _LARGEST_HEAD, end).decode("latin-1").split("\r\n")
+        version, _, status = head[0].partition(" ")
+        if version != "HTTP/1.1" or not status[:3].isdigit():
+            raise _WireError("what was received is not an answer of a service")
+        headers = {
+            name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])
+        }
+        closes = headers.get("connection", "").lower() == "close"
+        if headers.get("transfer-encoding") == "chunked":
+            return int(status[:3]), self._chunks(end, closes)
+        length = headers.get("content-length", "")
+        if not (length.isascii() and length.isdigit()) or int(length) > _LARGEST_PART:
+            raise _WireError("the length of the answer makes no sense")
+        return int(status[:3]), self._body(int(length), end, closes)
+
+    def close(self) -> None:
+        self.whole = False
+        self._socket.close()
+
+    def _body(self, length: int, end: float, closes: bool) -> Iterator[bytes]:
+        yield self._exactly(length, end)
+        self.whole = not closes
+
+    def _chunks(self, end: float, closes: bool) -> Iterator[bytes]:
+        while True:
+            size = self._until(b"\r\n", 32, end)
+            try:
+                length = int(size, 16)
+            except ValueError:
+                raise _WireError("a part of the answer has no length") from None
+            if not 0 <= length <= _LARGEST_PART:
+                raise _WireError("the length of the answer makes no sense")
+            part = self._exactly(length + 2, end)[:-2]
+            if not length:
+                break
+            yield part
+        self.whole = not closes
+
+    def _until(self, mark: bytes, most: int, end: float) -> bytes:
+        while (found := self._buffer.find(mark)) < 0:
+            if len(self._buffer) > most:
+                raise _WireError("what was received is not an answer of a service")
+            self._more(end)
+        taken = bytes(self._buffer[:found])
+        del self._buffer[: found + len(mark)]
+        return taken
+
+    def _exactly(self, length: int, end: float) -> bytes:
+        while len(self._buffer) < length:
+            self._more(end)
+        taken = bytes(self._buffer[:length])
+        del self._buffer[:length]
+        return taken
+
+    def _more(self, end: float) -> None:
+        self._socket.settimeout(_left(end))
+        data = self._socket.recv(_CHUNK)
+        if not data:
+            raise _WireError("the connection was closed")
+        self._buffer += data
+
+
+def _left(end: float) -> float:
+    left = end - SYSTEM_CLOCK.now()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
+
+
+def _reason(error: Exception) -> str:
+    return str(error).splitlines()[0][:300] if str(error) else type(error).__name__

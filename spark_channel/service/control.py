@@ -30,13 +30,18 @@ class ServiceControl:
         return str(self._call("open_job", {"spec": spec.to_json(), "job": job})["job"])
 
     def enter(
-        self, job: str, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None
+        self,
+        job: str,
+        phase: Phase,
+        *,
+        error: str = "",
+        where: str = "",
+        rows: int | None = None,
+        limit: str = "",
     ) -> None:
-        """See `progress.JobProgress.enter`."""
-        self._call(
-            "enter",
-            {"job": job, "phase": str(phase), "error": error[:4096], "where": where[:4096], "rows": rows},
-        )
+        """See `progress.JobProgress.enter`; `limit`: how it was kept, where not by the service."""
+        body = {"job": job, "phase": str(phase), "error": error[:4096], "where": where[:4096], "rows": rows}
+        self._call("enter", {**body, "limit": limit[:4096]} if limit else body)
 
     def status(self, job: str | None = None) -> list[dict[str, Any]]:
         """One job, or all that run: `job`, `phase`, `line` (the progress line) and its figures."""

@@ -71,15 +71,17 @@ def _serve(request: dict[str, Any], end: int) -> None:
 
 
 def _answer(outcome: dict[str, Any]) -> None:
-    """Tell the starter, once; from here on nobody reads stdout."""
-    try:
-        os.write(1, json.dumps(outcome).encode() + b"\n")
-    except OSError:
-        pass
+    """Tell the starter, once, and keep none of its descriptors open by then."""
+    starter = os.dup(1)
     nothing = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
         os.dup2(nothing, descriptor)
     os.close(nothing)
+    try:
+        os.write(starter, json.dumps(outcome).encode() + b"\n")
+    except OSError:
+        pass  # it is gone
+    os.close(starter)
 
 
 def _end_of_process() -> int:

@@ -22,6 +22,7 @@ _SILENT_SECONDS = 10.0
 _OWNED_IDLE_SECONDS = 3600.0
 _ENDED_IDLE_SECONDS = 1.0
 """A LIMIT looks at further tasks right after those that ended, or never."""
+_UNHEARD_SECONDS = 5.0
 _MOST_JOBS = 10_000
 _MOST_ATTEMPTS = 250_000
 
@@ -57,6 +58,7 @@ class _Job:
     owned: bool
     clients: dict[str, float] = field(default_factory=dict)
     idle_since: float = 0.0
+    told: bool = False
 
     def outcome(self) -> Phase:
         """How it ended when nobody says: its driver would have said that it is done."""
@@ -135,6 +137,9 @@ class JobBook:
                 known = self._reopen(job)
             if known.progress.attempts + len(snapshots) > _MOST_ATTEMPTS:
                 raise ValueError(f"job {job} has {_MOST_ATTEMPTS} attempts already")
+            if known.told:
+                known.told = False
+                known.progress.keep_limit("")
             for snapshot in snapshots:
                 known.progress.update(snapshot)
             if leaving:
@@ -209,6 +214,8 @@ class JobBook:
                     if not known.owned and known.progress.ended_early():
                         patience = min(patience, _ENDED_IDLE_SECONDS)
                     wait = known.idle_since + patience - now
+                    unheard = _tell_of_silence(known, now)
+                    wait = wait if unheard is None or wait <= 0 else min(wait, unheard)
                     if wait <= 0:
                         self._close(job, known.outcome())
                         continue
@@ -262,3 +269,18 @@ class JobBook:
                 getattr(listener, event)(progress)
             except Exception:
                 _log.exception("a listener failed on %s of job %s", event, progress.job)
+
+
+def _tell_of_silence(known: _Job, now: float) -> float | None:
+    """Say of a job whose tasks never report how its limit is kept; returns seconds until that is due."""
+    tasks = known.progress.spec.static_tasks
+    if not known.owned or tasks is None or known.progress.attempts or known.told or known.clients:
+        return None
+    wait = known.idle_since + _UNHEARD_SECONDS - now
+    if wait > 0:
+        return wait
+    known.told = True
+    known.progress.keep_limit(
+        f"no task has reported: out of reach, each keeps 1/{tasks} of the limit", certain=False
+    )
+    return None

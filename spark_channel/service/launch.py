@@ -15,7 +15,7 @@ from spark_channel.errors import ChannelError, ServiceUnavailableError
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.cleaner import keep_clean
 from spark_channel.service.control import ServiceControl
-from spark_channel.service.processes import driver_pid, started
+from spark_channel.service.processes import bare_environment, driver_pid, started
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
 from spark_channel.service.server import TlsFiles
 
@@ -121,13 +121,11 @@ def _start(request: dict[str, Any], timeout: float) -> None:
         if request[field] is not None:
             request[field] = str(Path(request[field]).absolute())
     path = os.pathsep.join(str(Path(each).absolute()) for each in sys.path)
-    # Spark hands its own secrets to its workers so; a process that outlives them has no use for any.
-    environment = {name: value for name, value in os.environ.items() if "SECRET" not in name}
     process = subprocess.Popen(  # noqa: S603 - our own module, by the interpreter that runs this
         [sys.executable, "-c", _PROGRAM],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env={**environment, "PYTHONPATH": path},
+        env={**bare_environment(), "PYTHONPATH": path},
         start_new_session=True,
     )
     assert process.stdin is not None
@@ -150,7 +148,7 @@ def _start(request: dict[str, Any], timeout: float) -> None:
     except ValueError:
         raise ServiceUnavailableError(
             f"the service did not start within {timeout:g} s; see the driver's log, and try "
-            f"`{sys.executable} -c 'import spark_channel.service, pyarrow.flight'` on its host"
+            f"`{sys.executable} -c 'import spark_channel.service.server'` on its host"
         ) from None
     if "error" in outcome:
         raise ServiceUnavailableError(str(outcome["error"]))

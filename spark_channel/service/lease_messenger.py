@@ -14,12 +14,14 @@ from spark_channel.limits import (
     News,
     Reply,
     Request,
+    StaticShare,
     decode_reply,
     encode,
 )
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.bells import LISTEN_SECONDS
 from spark_channel.service.connection import Connection
+from spark_channel.service.unreached import note_reached, note_unreached, was_unreached
 
 __all__ = ["LeaseMessenger"]
 
@@ -47,10 +49,15 @@ class LeaseMessenger:
         *,
         before: Callable[[float], None] | None,
         patience: float,
+        static: StaticShare | None = None,
     ) -> None:
         self.connection = Connection(address)
-        self.limiter = LeaseLimiter(limit, job, name, patience=patience)
-        self._before = before
+        self.limiter = LeaseLimiter(
+            limit, job, name, patience=patience, static=static, begins_static=was_unreached(address)
+        )
+        self._static = static
+        self._told = False
+        self._before = self._introduce = before
         self._timeout = min(_TIMEOUT, patience / 2)
         self._ended = threading.Event()
         self._listener: threading.Thread | None = None
@@ -85,14 +92,33 @@ class LeaseMessenger:
         try:
             reply = self._ask(request)
         except ServiceUnavailableError as error:
+            self._before = self._introduce  # the service may have forgotten the job meanwhile
             self.limiter.failed(request, error)
+            self._tell(error)
         except ServiceDeniedError as error:
             self.limiter.fail(error)
             return False
         else:
             self.limiter.receive(request, reply)
+            note_reached(self.connection.address)
             self._listen_if_seldom()
         return True
+
+    def _tell(self, error: ServiceUnavailableError) -> None:
+        if self._static is None or not self.limiter.is_static:
+            return
+        note_unreached(self.connection.address)
+        if not self._told:
+            self._told = True
+            rows, nbytes = self._static.paces
+            speeds = [f"{rows:,.1f} rows/s"] if rows is not None else []
+            speeds += [f"{nbytes:,.0f} bytes/s"] if nbytes is not None else []
+            _log.warning(
+                "static limit: this task keeps %s, 1/%d of the job's limit, since the service is out of reach: %s",
+                " and ".join(speeds),
+                self._static.tasks,
+                error,
+            )
 
     def _listen_if_seldom(self) -> None:
         listens = self._listener is not None and self._listener.is_alive()

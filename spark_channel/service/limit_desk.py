@@ -31,7 +31,7 @@ from spark_channel.service.bells import LISTEN_SECONDS, Bells
 from spark_channel.service.tokens import SERVICE_SCOPE
 
 if TYPE_CHECKING:
-    from spark_channel.service.flight_server import Caller
+    from spark_channel.service.http_server import Caller
 
 __all__ = ["LimitDesk", "job_limit", "limit_scope"]
 
@@ -76,7 +76,15 @@ class LimitDesk:
         """Its limit is there before its first client is answered."""
         spec, name = progress.spec, job_limit(progress.job)
         if spec.limited:
-            self.book.add_limit(name, spec.rows_per_second, spec.bytes_per_second, per_mark=spec.per_mark)
+            self.book.add_limit(
+                name,
+                spec.rows_per_second,
+                spec.bytes_per_second,
+                per_mark=spec.per_mark,
+                static_tasks=None if spec.per_mark else spec.static_tasks,
+                at_once=spec.at_once,
+                on_absent=progress.keep_limit,
+            )
         if spec.max_connections is not None:
             self.book.add_permits(name, spec.max_connections)
         with self._lock:

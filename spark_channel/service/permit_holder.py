@@ -35,11 +35,13 @@ class PermitHolder:
         *,
         before: Callable[[float], None] | None = None,
         patience: float = 10.0,
+        option: str = "maxConnections",
     ) -> None:
         self._connection = Connection(address)
         self._permits = permits
         self._before = before
         self._patience = patience
+        self._option = option
         self._holder = secrets.token_hex(16)
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -52,6 +54,13 @@ class PermitHolder:
             ServiceDeniedError: it refused.
             LimitError: `cancel` was called.
         """
+        try:
+            self._stand_in_line()
+        except BaseException:
+            self._connection.close()
+            raise
+
+    def _stand_in_line(self) -> None:
         heard = SYSTEM_CLOCK.now()
         while not self._ended.is_set():
             try:
@@ -59,8 +68,10 @@ class PermitHolder:
             except ServiceUnavailableError as error:
                 if SYSTEM_CLOCK.now() - heard >= self._patience:
                     raise ServiceUnavailableError(
-                        f"the service that keeps maxConnections has not answered for {self._patience:g} s: "
-                        f"{error}. The work stops rather than open one connection too many"
+                        f"option {self._option!r}: the service that counts connections has not answered for "
+                        f"{self._patience:g} s: {error}. The work stops rather than open one connection too many. "
+                        f"Where Spark tasks cannot reach the driver's host, omit {self._option!r} and write "
+                        "df.coalesce(n) with that number, or let so many tasks run at once (spark.cores.max)"
                     ) from None
                 self._ended.wait(_RETRY)
                 continue

@@ -4,7 +4,12 @@ import os
 import select
 from pathlib import Path
 
-__all__ = ["alive", "driver_pid", "pid_namespace", "started", "wait_until_gone"]
+__all__ = ["alive", "bare_environment", "driver_pid", "pid_namespace", "started", "wait_until_gone"]
+
+_NEEDED = frozenset({
+    "HOME", "LANG", "LANGUAGE", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "PATH", "PYTHONHOME", "PYTHONUTF8",
+    "TMPDIR", "TZ", "TZDIR", "VIRTUAL_ENV", "XDG_RUNTIME_DIR",
+})  # fmt: skip
 
 _PROC = Path("/proc")
 _CHECK_MILLISECONDS = 1000
@@ -26,6 +31,15 @@ def started(pid: int) -> str | None:
     except PermissionError:
         pass
     return ""
+
+
+def bare_environment() -> dict[str, str]:
+    """What a process of ours needs to start, and nothing else.
+
+    A job's environment holds logins (`PG*`, `AWS_*`, what Spark hands to its workers), which a process that
+    outlives the call has no use for, and `/proc` shows for as long as it runs.
+    """
+    return {name: value for name, value in os.environ.items() if name in _NEEDED or name.startswith("LC_")}
 
 
 def alive(pid: int, since: str) -> bool:

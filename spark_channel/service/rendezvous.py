@@ -30,6 +30,7 @@ __all__ = ["Advert", "Rendezvous", "advert_name", "private_directory"]
 _LARGEST_FILE = 64 << 10
 _LOCK_SECONDS = 5.0
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
+_LOCK_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -159,6 +160,38 @@ class Rendezvous:
             if standing is not None and standing.nonce == nonce:
                 _remove(directory, name)
 
+    def hold(self, name: str) -> int | None:
+        """Lock file `name` for as long as this process lives; None while another process holds it.
+
+        Pids say nothing across containers that share the directory; the kernel's lock ends with its process
+        wherever that ran. Give the descriptor back with `release`.
+        """
+        with self._opened() as directory:
+            while True:
+                descriptor = os.open(name, _LOCK_FILE, 0o600, dir_fd=directory)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    if _is_file(directory, name, descriptor):
+                        return descriptor
+                except BlockingIOError:
+                    os.close(descriptor)
+                    return None
+                except BaseException:
+                    os.close(descriptor)
+                    raise
+                os.close(descriptor)  # its last holder removed it just now
+
+    def release(self, name: str, descriptor: int) -> None:
+        """End `hold`, and remove the file."""
+        try:
+            with self._opened() as directory:
+                if _is_file(directory, name, descriptor):
+                    _remove(directory, name)
+        except OSError:
+            pass  # the directory is gone
+        finally:
+            os.close(descriptor)
+
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
         descriptor = os.open(self.directory, _READ | os.O_DIRECTORY)
@@ -234,6 +267,15 @@ def _sweep(directory: int) -> None:
             dead = name.startswith(".driver-")
         if dead:
             _remove(directory, name)
+
+
+def _is_file(directory: int, name: str, descriptor: int) -> bool:
+    """Whether the open file is still the one of that name."""
+    try:
+        there = os.stat(name, dir_fd=directory, follow_symlinks=False)
+    except OSError:
+        return False
+    return os.path.samestat(there, os.fstat(descriptor))
 
 
 def _files(directory: int) -> list[str]:

@@ -103,6 +103,7 @@ class Reporter:
             except ChannelError as error:
                 for each, _ in changed:
                     each.unsent()
+                self._introduced = False  # a service that heard nothing for long has closed the job
                 self._warn(error)
                 pause, retry = retry, min(2 * retry, _SLOWEST_RETRY)
             if until is not None:

@@ -18,7 +18,9 @@ from spark_channel.service.limit_desk import LimitDesk
 from spark_channel.service.tokens import SERVICE_SCOPE, Tokens
 
 if TYPE_CHECKING:
-    from spark_channel.service.flight_server import Caller, Endpoint, FlightShell
+    from ssl import SSLContext
+
+    from spark_channel.service.http_server import Caller, Endpoint, HttpShell
 
 __all__ = ["PROTOCOL", "ServiceServer", "TlsFiles", "json_endpoint"]
 
@@ -30,8 +32,8 @@ PROTOCOL = 1
 _MOST_SNAPSHOTS_PER_REPORT = 10_000
 _SHUTDOWN_SECONDS = 3.0
 
-_stuck: list[object] = []
-"""Servers that could not be shut down: taking them apart would wait for ever."""
+_INLINE = frozenset({"hello", "coordinator"})
+"""What is asked most, and never waits for anything."""
 
 
 class TlsFiles(NamedTuple):
@@ -46,7 +48,7 @@ class TlsFiles(NamedTuple):
 
 
 class ServiceServer:
-    """One Flight server on one address. Starts with `start` or `with`, ends with `stop` or the process.
+    """One HTTP server on one address. Starts with `start` or `with`, ends with `stop` or the process.
 
     `host` is bound; `port` 0 takes a free one; `advertise_host` is what clients are told when it differs
     from `host` (a container's outer name). `token` None makes a random one. `jobs` is the book of jobs,
@@ -83,12 +85,14 @@ class ServiceServer:
             "coordinator": self.limits.endpoint,
             "listen": self.limits.listen_endpoint,
             "limits": json_endpoint(self._limits),
+            "slots": json_endpoint(self._slots),
         }
-        self._shell: FlightShell | None = None
+        self.slots: Callable[[], int | None] = lambda: None
+        """How many Spark tasks run at a time, where the owner of this server knows."""
+        self._shell: HttpShell | None = None
         self._address: ServiceAddress | None = None
         self._lock = threading.Lock()
         self._keeper: threading.Thread | None = None
-        self._closer: _Closer | None = None
         self._wake = threading.Condition()
         self._due = False
         self._stopping = False
@@ -119,11 +123,11 @@ class ServiceServer:
                 return self._address
             tls, root = self._read_tls()
             wanted = ServiceAddress(self._host, self._port, self._token, root)
-            from spark_channel.service.flight_server import FlightShell
+            from spark_channel.service.http_server import HttpShell
 
             try:
-                self._shell = FlightShell(wanted.location, self._endpoints, self.tokens, tls)
-            except Exception as error:  # Arrow's own errors have no common root that says "bind"
+                self._shell = HttpShell(wanted, self._endpoints, self.tokens, tls, inline=_INLINE)
+            except (OSError, UnicodeError, OverflowError) as error:
                 raise ServiceUnavailableError(
                     f"the service cannot listen on {wanted} ({error}); "
                     "give it a host of this machine and a free port"
@@ -132,7 +136,6 @@ class ServiceServer:
             self._stopping = False
             self._keeper = threading.Thread(target=self._keep, name="spark-channel-service", daemon=True)
             self._keeper.start()
-            self._closer = _Closer(self._shell)
             atexit.register(self.stop)
             _log.debug("service listens on %s", self._address)
             return self._address
@@ -140,9 +143,9 @@ class ServiceServer:
     def stop(self) -> None:
         """Close all jobs with their summary and stop listening. Again: harmless."""
         with self._lock:
-            closer, keeper = self._closer, self._keeper
-            self._shell = self._keeper = self._closer = self._address = None
-        if closer is None or keeper is None:
+            shell, keeper = self._shell, self._keeper
+            self._shell = self._keeper = self._address = None
+        if shell is None or keeper is None:
             return
         atexit.unregister(self.stop)
         with self._wake:
@@ -150,7 +153,7 @@ class ServiceServer:
             self._wake.notify_all()
         keeper.join()
         self.limits.end()
-        closer.close()
+        _shut(shell)
         self.jobs.close_all()
 
     def __enter__(self) -> Self:
@@ -163,16 +166,21 @@ class ServiceServer:
     def __repr__(self) -> str:
         return f"ServiceServer({self._address or 'stopped'})"
 
-    def _read_tls(self) -> tuple[tuple[bytes, bytes] | None, str | None]:
+    def _read_tls(self) -> "tuple[SSLContext | None, str | None]":
         if self._tls is None:
             return None, None
+        import ssl
+
         try:
-            certificate = Path(self._tls.certificate).read_bytes()
-            key = Path(self._tls.key).read_bytes()
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.minimum_version = ssl.TLSVersion.TLSv1_2
+            for path in (self._tls.certificate, self._tls.key):
+                Path(path).read_bytes()  # an error of OpenSSL does not name the file
+            context.load_cert_chain(self._tls.certificate, self._tls.key)
             root = Path(self._tls.root or self._tls.certificate).read_text(encoding="ascii")
         except (OSError, UnicodeError) as error:
             raise ServiceUnavailableError(f"the service's TLS files cannot be read: {error}") from None
-        return (certificate, key), root
+        return context, root
 
     def _keep(self) -> None:
         """Close idle jobs when they are due; sleeps while there is nothing to wait for."""
@@ -241,14 +249,17 @@ class ServiceServer:
 
     def _enter(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)
-        wire.fields(body, required=("job", "phase"), optional=("error", "where", "rows"))
+        wire.fields(body, required=("job", "phase"), optional=("error", "where", "rows", "limit"))
         error, where, rows = body.get("error", ""), body.get("where", ""), body.get("rows")
-        if not isinstance(error, str) or not isinstance(where, str):
-            raise wire.RequestError("error and where are texts")
+        limit = body.get("limit", "")
+        if not (isinstance(error, str) and isinstance(where, str) and isinstance(limit, str)):
+            raise wire.RequestError("error, where and limit are texts")
         if rows is not None and (type(rows) is not int or rows < 0):
             raise wire.RequestError("rows is a whole number, 0 or more")
         job = wire.identifier(body["job"], "job")
         try:
+            if limit:
+                self.jobs.find(job).keep_limit(limit)
             self.jobs.enter(job, Phase(body["phase"]), error=error, where=where, rows=rows)
         except KeyError:
             raise wire.RequestError(f"there is no job {job}") from None
@@ -270,6 +281,11 @@ class ServiceServer:
         wire.fields(body, required=())
         return {"limits": list(self.limits.book.names())}
 
+    def _slots(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=())
+        return {"slots": self.slots()}
+
     def _find(self, job: Any) -> JobProgress:
         job = wire.identifier(job, "job")
         try:
@@ -278,31 +294,11 @@ class ServiceServer:
             raise wire.RequestError(f"there is no job {job}") from None
 
 
-class _Closer:
-    """A thread that stops a shell listening when it is told to.
-
-    gRPC itself waits without a bound for calls under way, even of lost clients. The thread runs from the start,
-    since Python 3.12 starts none while the interpreter ends, which is when most services are stopped.
-    """
-
-    def __init__(self, shell: "FlightShell") -> None:
-        self._shell = shell
-        self._told = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="spark-channel-shutdown", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self._told.set()
-        self._thread.join(_SHUTDOWN_SECONDS)
-        if self._thread.is_alive():
-            _stuck.append(self._shell)
-            _log.warning(
-                "a call did not end within %g s of the service's end; it is left behind", _SHUTDOWN_SECONDS
-            )
-
-    def _run(self) -> None:
-        self._told.wait()
-        self._shell.shutdown()
+def _shut(shell: "HttpShell") -> None:
+    if not shell.shutdown(_SHUTDOWN_SECONDS):
+        _log.warning(
+            "a call did not end within %g s of the service's end; it is left behind", _SHUTDOWN_SECONDS
+        )
 
 
 def json_endpoint(answer: "Callable[[dict[str, Any], Caller], Mapping[str, Any]]") -> "Endpoint":

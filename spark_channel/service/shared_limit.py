@@ -17,13 +17,16 @@ from spark_channel.service.client import SharedLimitAddress
 from spark_channel.service.limit_control import LimitControl, ask_limit
 from spark_channel.service.limit_desk import limit_scope
 from spark_channel.service.probe import Probe
-from spark_channel.service.processes import started
+from spark_channel.service.processes import pid_namespace, started
 from spark_channel.service.rendezvous import Advert, Rendezvous
 from spark_channel.service.server import ServiceServer, TlsFiles
 
 __all__ = ["SharedLimit", "find_shared_limit", "limit_advert", "shared_speed", "spending_token"]
 
 _log = logging.getLogger(__name__)
+
+MOST_JOBS = 64
+"""Jobs that share a limit at a time, unless its owner says otherwise."""
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _TLS_ROOT = "SPARK_CHANNEL_TLS_ROOT"
@@ -36,7 +39,8 @@ class SharedLimit:
     Jobs of this user on this host find it by `name`; others by `address` (`host:port/name`) and `token`,
     which can be spent and looked at, not changed. Every job that waits gets an equal part of the speed
     (max-min), and what one does not use flows to the others. `host` is what executors on other hosts must
-    reach. `probe` lowers the limit while the protected system hurts.
+    reach. `probe` lowers the limit while the protected system hurts. No more than `max_jobs` share it at a time:
+    further ones are refused, so that a caller with the token cannot leave the others next to nothing.
 
     One that is killed and started again under its name comes back at its port with its token, and begins
     in debt for what its predecessor may have granted: the limit holds across the gap.
@@ -57,6 +61,7 @@ class SharedLimit:
         tls: TlsFiles | None = None,
         probe: Probe | None = None,
         per_mark: bool = False,
+        max_jobs: int = MOST_JOBS,
     ) -> None:
         self.name = _checked(name)
         self._rates = _rates(rows_per_second, bytes_per_second)
@@ -65,25 +70,51 @@ class SharedLimit:
         self._tls = tls
         self._probe = probe
         self._per_mark = per_mark
+        if type(max_jobs) is not int or max_jobs < 1:
+            raise OptionError(
+                f"max_jobs is 1 or more, not {max_jobs!r}", option="max_jobs", got=repr(max_jobs)
+            )
+        self._max_jobs = max_jobs
         self._server: ServiceServer | None = None
         self._advert: Advert | None = None
+        self._held: int | None = None
 
     def start(self) -> Self:
         """Serve; see the class for what it raises."""
-        rendezvous, file = Rendezvous(), limit_advert(self.name)
+        rendezvous = Rendezvous()
+        held = rendezvous.hold(_lock_file(self.name))
+        if held is None:
+            raise self._served_already(rendezvous.read(limit_advert(self.name)))
+        try:
+            self._serve(rendezvous)
+        except BaseException:
+            rendezvous.release(_lock_file(self.name), held)
+            raise
+        self._held = held
+        return self
+
+    def _served_already(self, standing: Advert | None) -> OptionError:
+        at = "" if standing is None else f", at {standing.address}"
+        return OptionError(
+            f"a limit {self.name!r} is served on this host already{at}", option="name", got=self.name
+        )
+
+    def _serve(self, rendezvous: Rendezvous) -> None:
+        file = limit_advert(self.name)
         predecessor = rendezvous.read(file)
-        if predecessor is not None and predecessor.live:
-            raise OptionError(
-                f"a limit {self.name!r} is served on this host already, at {predecessor.address}",
-                option="name",
-                got=self.name,
-            )
+        # One of another pid namespace is gone: it would hold the lock. Its container was started again.
+        if predecessor is not None and predecessor.namespace == pid_namespace() and predecessor.live:
+            raise self._served_already(predecessor)
         port = self._port or (predecessor.address.port if predecessor else 0)
         token = predecessor.address.token if predecessor else None
         server = self._listen(port, token)
         seconds = predecessor.grant_seconds if predecessor else 0.0
         server.limits.book.add_limit(
-            self.name, *self._rates, per_mark=self._per_mark, predecessor_seconds=seconds
+            self.name,
+            *self._rates,
+            per_mark=self._per_mark,
+            predecessor_seconds=seconds,
+            max_jobs=self._max_jobs,
         )
         server.tokens.add(limit_scope(self.name), spending_token(server.address.token, self.name))
         pid = os.getpid()
@@ -91,9 +122,7 @@ class SharedLimit:
         standing = rendezvous.publish(file, advert, replace=predecessor.nonce if predecessor else None)
         if standing.nonce != advert.nonce:
             server.stop()
-            raise OptionError(
-                f"a limit {self.name!r} is served on this host already", option="name", got=self.name
-            )
+            raise self._served_already(standing)
         self._server, self._advert = server, advert
 
         def remember(longest: float) -> None:
@@ -109,7 +138,6 @@ class SharedLimit:
         if self._probe is not None:
             desk, name = server.limits, self.name
             self._probe.start(lambda factor, text: desk.press(name, factor, text))
-        return self
 
     def stop(self) -> None:
         """Serve no more; jobs that still spend it fail within 10 s. Again: harmless."""
@@ -119,8 +147,12 @@ class SharedLimit:
             return
         if self._probe is not None:
             self._probe.stop()
-        Rendezvous().withdraw(limit_advert(self.name), advert.nonce)
+        rendezvous = Rendezvous()
+        rendezvous.withdraw(limit_advert(self.name), advert.nonce)
         server.stop()
+        held, self._held = self._held, None
+        if held is not None:
+            rendezvous.release(_lock_file(self.name), held)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -257,6 +289,11 @@ def spending_token(service_token: str, name: str) -> str:
 def limit_advert(name: str) -> str:
     """The file in which the process that serves limit `name` is found."""
     return f"limit-{name}.json"
+
+
+def _lock_file(name: str) -> str:
+    """The file that the process which serves limit `name` keeps locked."""
+    return f"limit-{name}.lock"
 
 
 def _checked(name: str) -> str:

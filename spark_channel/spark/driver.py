@@ -4,7 +4,6 @@ import contextlib
 import logging
 import os
 import re
-import socket
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -21,6 +20,7 @@ from spark_channel.service import (
     ensure_service,
     find_service,
 )
+from spark_channel.spark.driver_host import bind_to, driver_host
 from spark_channel.spark.job_limits import is_limited
 from spark_channel.working_directory import WorkingDirectory
 
@@ -28,8 +28,11 @@ __all__ = [
     "JobReporter",
     "command_of",
     "default_parallelism",
+    "found_service",
+    "on_one_host",
     "reach_service",
     "service_settings",
+    "slots_now",
     "takes_times",
     "working_directory",
 ]
@@ -38,7 +41,6 @@ _log = logging.getLogger(__name__)
 
 _LOCAL_MASTER = re.compile(r"(?:spark\.master=|--master[= ])local(?:\[(\d+|\*)|-cluster|\b)")
 _DEFAULT_FS = re.compile(r"spark\.hadoop\.fs\.(?:defaultFS|default\.name)=(\S+)")
-_DRIVER_HOST = re.compile(r"spark\.driver\.host=(\S+)")
 
 
 def command_of(jvm: int | None = None) -> str:
@@ -97,18 +99,19 @@ def takes_times(command: str) -> bool:
     return re.search(r"spark\.sql\.timeType\.enabled=true\b", command, re.IGNORECASE) is not None
 
 
-def service_settings(command: str) -> ServiceSettings:
-    """Where a service that executors must reach binds: the loopback for a local master.
+def service_settings(command: str, host: str | None = None, jvm: int | None = None) -> ServiceSettings:
+    """Where a service that executors must reach binds: the loopback for a local master, else the host that Spark
+    knows: `host`, or what can be seen of the driver with this `command` line and pid.
 
     `SPARK_CHANNEL_HOST` and `SPARK_CHANNEL_PORT` in the driver's environment win. It speaks TLS where
     `SPARK_CHANNEL_TLS_CERTIFICATE` and `SPARK_CHANNEL_TLS_KEY` name PEM files there; tasks trust the
     certificate, or `SPARK_CHANNEL_TLS_ROOT`.
 
     Raises:
-        OptionError: a certificate without its key, or a key without its certificate.
+        OptionError: a certificate without its key, a key without its certificate, or a port that is none.
     """
     settings = ServiceSettings(
-        port=int(os.environ.get("SPARK_CHANNEL_PORT", "0")),
+        port=_port(os.environ.get("SPARK_CHANNEL_PORT", "")),
         tls_certificate=os.environ.get("SPARK_CHANNEL_TLS_CERTIFICATE") or None,
         tls_key=os.environ.get("SPARK_CHANNEL_TLS_KEY") or None,
         tls_root=os.environ.get("SPARK_CHANNEL_TLS_ROOT") or None,
@@ -118,28 +121,89 @@ def service_settings(command: str) -> ServiceSettings:
             "SPARK_CHANNEL_TLS_CERTIFICATE and SPARK_CHANNEL_TLS_KEY go together",
             option="SPARK_CHANNEL_TLS_KEY",
         )
-    if host := os.environ.get("SPARK_CHANNEL_HOST"):
-        return replace(settings, host=host)
-    if _LOCAL_MASTER.search(command):
+    if own := os.environ.get("SPARK_CHANNEL_HOST"):
+        name = own
+    elif _LOCAL_MASTER.search(command):
         return settings
-    match = _DRIVER_HOST.search(command)
-    name = match.group(1) if match else os.environ.get("SPARK_LOCAL_IP") or socket.gethostname()
-    return replace(settings, host=socket.gethostbyname(name))
+    else:
+        name = host or driver_host(command, driver_pid() if jvm is None else jvm)
+    return replace(settings, host=bind_to(name), advertise_host=name.strip("[]"))
 
 
-def reach_service(options: CommonOptions) -> ServiceAddress | None:
+def _port(text: str) -> int:
+    if text.strip() in ("", "0"):
+        return 0
+    if text.strip().isdigit() and 0 < int(text) < 65536:
+        return int(text)
+    raise OptionError(
+        f"SPARK_CHANNEL_PORT is {text!r} in the driver's environment; it takes a port from 1 to 65535, or 0 for a "
+        "free one",
+        option="SPARK_CHANNEL_PORT",
+        got=text,
+        takes="0 to 65535",
+    )
+
+
+def reach_service(
+    options: CommonOptions,
+    *,
+    host: str | None = None,
+    can_do_without: bool = False,
+    counts: bool | None = None,
+) -> ServiceAddress | None:
     """The driver's service: started if the job needs one, else only found; None when there is none.
+
+    `can_do_without`: each task has a static share of the limit, so that a service that cannot be started is told of,
+    and not the end of the job. `counts`: connections have to be counted. `host` is what Spark calls the driver's, where
+    a session could tell.
 
     Raises:
         ServiceUnavailableError: a limit asks for it and it cannot be started.
     """
-    if is_limited(options) or getattr(options, "max_connections", None) or _counts_dirty_rows(options):
-        return ensure_service(service_settings(command_of()))
+    if counts is None:
+        counts = getattr(options, "max_connections", None) is not None
+    needed = bool(options.shared_limit) or counts or (is_limited(options) and not can_do_without)
+    if needed:
+        return ensure_service(service_settings(command_of(), host))
+    try:
+        if is_limited(options) or _counts_dirty_rows(options):
+            return ensure_service(service_settings(command_of(), host))
+        return find_service()
+    except (LimitError, OSError) as error:
+        how = ", and each task keeps its fixed share of the limit" if is_limited(options) else ""
+        _log.warning("progress is not shown%s: %s", how, error)
+        return None
+
+
+def found_service() -> ServiceAddress | None:
+    """The driver's service, if one runs."""
     try:
         return find_service()
-    except LimitError as error:
-        _log.warning("progress is not shown: %s", error)
+    except (LimitError, OSError):
         return None
+
+
+def slots_now(service: ServiceAddress | None, registered: int | None) -> int | None:
+    """How many Spark tasks run at a time; None when it is not known.
+
+    A service in the driver's own Python knows what executors there are now, `registered` is what there was then.
+    """
+    local = _LOCAL_MASTER.search(command_of())
+    if local:
+        return default_parallelism(command_of())
+    if service is not None:
+        try:
+            with ServiceControl(service) as control:
+                slots = control.call("slots", {}).get("slots")
+                return slots if isinstance(slots, int) and slots > 0 else registered
+        except LimitError:
+            pass  # one that was started by a planner knows nothing of the session
+    return registered
+
+
+def on_one_host() -> bool:
+    """Whether the master is local: its tasks reach whatever the driver reaches."""
+    return _LOCAL_MASTER.search(command_of()) is not None
 
 
 def _counts_dirty_rows(options: CommonOptions) -> bool:
@@ -161,10 +225,12 @@ class JobReporter:
             if control is not None:
                 control.open_job(spec, self._job)
 
-    def enter(self, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None) -> None:
+    def enter(
+        self, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None, limit: str = ""
+    ) -> None:
         with self._control() as control:
             if control is not None:
-                control.enter(self._job, phase, error=error, where=where, rows=rows)
+                control.enter(self._job, phase, error=error, where=where, rows=rows, limit=limit)
 
     @contextlib.contextmanager
     def _control(self) -> Iterator[ServiceControl | None]:

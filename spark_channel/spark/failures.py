@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_channel import errors
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, JobCancelledError
 
 __all__ = ["own_error", "reason_of", "without_traceback"]
 
@@ -16,6 +16,7 @@ _log = logging.getLogger(__name__)
 _OURS = re.compile(
     r"(?:^(?:E\s+)?|: )spark_channel\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.DOTALL | re.MULTILINE
 )
+_CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
 
 
 @contextmanager
@@ -45,7 +46,13 @@ def own_error(error: BaseException) -> ChannelError | None:
         return error
     found = _OURS.findall(str(error))
     if not found:
-        return None
+        cancelled = _CANCELLED.search(str(error))
+        if cancelled is None:
+            return None
+        return JobCancelledError(
+            f"the job was cancelled in Spark ({cancelled[0].strip()}). What it had staged is removed; with commit=task "
+            "the rows of finished tasks stay in the target. Run it again to copy the rest"
+        )
     name, message = found[-1]
     kind = getattr(errors, name, ChannelError)
     made: ChannelError = kind(message.strip())

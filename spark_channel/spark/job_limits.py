@@ -8,6 +8,7 @@ from spark_channel.options import CommonOptions
 from spark_channel.progress import tighter
 
 if TYPE_CHECKING:
+    from spark_channel.limits import StaticShare
     from spark_channel.service import SharedLimitAddress
 
 __all__ = ["JobLimits", "is_limited", "limit_scope_of"]
@@ -24,6 +25,8 @@ class JobLimits:
     scope: str
     address: "SharedLimitAddress | None"
     """Where the shared one is kept; None without it."""
+    falls_back: bool = True
+    """Option `limitFallback` is `static`."""
 
     @classmethod
     def of(cls, options: CommonOptions) -> Self:
@@ -34,12 +37,23 @@ class JobLimits:
         """
         own, scope = (options.rows_per_second, options.bytes_per_second), limit_scope_of(options)
         if options.shared_limit is None:
-            return cls(own, (None, None), scope, None)
+            return cls(own, (None, None), scope, None, options.limit_fallback == "static")
         from spark_channel.service import find_shared_limit, shared_speed
 
         token = options.shared_limit_token
         address = find_shared_limit(options.shared_limit, None if token is None else token.get_secret_value())
-        return cls(own, shared_speed(address), scope, address)
+        return cls(own, shared_speed(address), scope, address, options.limit_fallback == "static")
+
+    def static(self, tasks: int | None) -> "StaticShare | None":
+        """What one of at most `tasks` Spark tasks at a time keeps of the job's own limit without the service.
+
+        None: it has no such limit, their number is not known, or option `limitFallback` is `fail`.
+        """
+        if not self.falls_back or tasks is None or self.own == (None, None):
+            return None
+        from spark_channel.limits import StaticShare
+
+        return StaticShare(*self.own, max(1, tasks))
 
     def of_spec(self, *, per_mark: bool = False) -> dict[str, Any]:
         """The fields of a `JobSpec` that tell of it."""

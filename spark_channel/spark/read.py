@@ -17,15 +17,18 @@ from spark_channel.options import ReadOptions
 from spark_channel.planning import Task, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
 from spark_channel.service import run_id
-from spark_channel.spark.driver import command_of, default_parallelism, reach_service
+from spark_channel.spark.driver import command_of, default_parallelism, reach_service, slots_now
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.static_limit import static_of_spec, static_shares
 from spark_channel.spark.worker import keep_loaded
 
 if TYPE_CHECKING:
+    from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 
 __all__ = ["ChannelPartition", "ChannelReader"]
@@ -44,8 +47,10 @@ class ChannelPartition(InputPartition):
         service: "ServiceAddress | None",
         shared_limit: "SharedLimitAddress | None",
         fetch: FetchSize,
+        static: "StaticShare | None" = None,
     ) -> None:
         super().__init__(group.id)
+        self.static = static
         self.fetch = fetch
         self.shared_limit = shared_limit
         self.group = group
@@ -66,7 +71,7 @@ class ChannelReader(DataSourceReader):
         self,
         options: Mapping[str, str],
         schema: StructType,
-        parallelism: int | None,
+        facts: SessionFacts,
         load: str,
         *,
         own_schema: bool = False,
@@ -80,12 +85,12 @@ class ChannelReader(DataSourceReader):
         self._reader = reader.with_schema(self._schema)
         self._options: ReadOptions = reader.options
         self._source = f"{connector.name} {describe(reader.options)}"
-        self._parallelism = parallelism
+        self._facts = facts
         self._load = load
 
     @without_traceback()
     def partitions(self) -> list[InputPartition]:
-        parallelism = self._parallelism or default_parallelism(command_of())
+        parallelism = self._facts.parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
         limits = JobLimits.of(self._options)
         splits = self._reader.split(split_advice(channels))
@@ -95,6 +100,10 @@ class ChannelReader(DataSourceReader):
             groups = assign_by_mark(tasks, channels, self._options.channels_per_task)
         else:
             groups = assign_fairly(tasks, channels, self._options.channels_per_task)
+        falls_back = limits.static(1) is not None
+        service = reach_service(self._options, host=self._facts.driver_host, can_do_without=falls_back)
+        slots = slots_now(service, self._facts.slots) if falls_back else None
+        shares = static_shares(limits, groups, slots, per_mark=per_mark)
         spec = JobSpec(
             "read",
             name=self._options.job_id or "",
@@ -105,11 +114,14 @@ class ChannelReader(DataSourceReader):
             rows_expected=_total([split.rows for split in splits]),
             bytes_expected=_total([split.nbytes for split in splits]),
             **limits.of_spec(per_mark=per_mark),
+            **static_of_spec(shares[0] if shares else None, len(groups), slots),
         )
-        service = reach_service(self._options)
         fetch = limits.fetch_size(channels)
         keep_loaded()  # plans are made in such workers too
-        return [ChannelPartition(group, self._load, spec, service, limits.address, fetch) for group in groups]
+        return [
+            ChannelPartition(group, self._load, spec, service, limits.address, fetch, share)
+            for group, share in zip(groups, shares, strict=True)
+        ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, ChannelPartition):
@@ -133,6 +145,7 @@ class ChannelReader(DataSourceReader):
                     f"group {partition.group.id}",
                     partition.shared_limit,
                     mark=partition.group.tasks[0].reader_mark if partition.spec.per_mark else None,
+                    static=partition.static,
                 )
             )
             group = GroupRead(

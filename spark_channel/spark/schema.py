@@ -18,11 +18,14 @@ __all__ = ["as_arrow", "as_spark", "has_times"]
 
 _TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
 _DECIMAL_DIGITS = 38
-_OPAQUE = {
-    "variant": "write to_json({0}), which parse_json reads back",
-    "geometry": "write st_asbinary({0})",
-    "geography": "write st_asbinary({0})",
+_WITHOUT_ARROW = {
+    "VariantType": "write to_json({0}), which parse_json reads back",
+    "GeometryType": "write st_asbinary({0})",
+    "GeographyType": "write st_asbinary({0})",
+    "YearMonthIntervalType": "write it as a number of months, or cast it to string",
+    "CalendarIntervalType": "cast it to string, or use an interval day to second",
 }
+"""Types of Spark (by name, since 4.0 lacks some) -> what to do instead."""
 
 
 def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
@@ -54,10 +57,10 @@ def as_arrow(schema: StructType) -> pa.Schema:
     """The Arrow schema in which Spark takes and gives batches of `schema`; zoned timestamps in UTC.
 
     Raises:
-        SchemaError: a type that Arrow batches only carry as Spark's internal bytes, such as VARIANT.
+        SchemaError: a type that Arrow batches only carry as Spark's internal bytes, such as VARIANT; names the column.
     """
-    for field in schema:
-        _refuse_opaque(field.name, field.dataType)
+    for field in schema.fields:
+        _refuse_without_arrow(field.dataType, field.name)
     if "timezone" in inspect.signature(to_arrow_schema).parameters:
         made = to_arrow_schema(schema, timezone="UTC")
     else:
@@ -86,21 +89,22 @@ def _times_as_text(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _refuse_opaque(path: str, kind: DataType) -> None:
-    """Hold no type to be inside that would arrive as a struct of Spark's own bytes."""
-    if kind.typeName() in _OPAQUE:
+def _refuse_without_arrow(kind: DataType, path: str) -> None:
+    """Spark hands over VARIANT and GEOMETRY as structs of bytes, which a target would keep as that."""
+    name = type(kind).__name__
+    if name in _WITHOUT_ARROW:
         raise SchemaError(
-            f"column {path!r} is of type {kind.simpleString().upper()}, which would arrive as Spark's internal bytes: "
-            f"{_OPAQUE[kind.typeName()].format(path)}"
+            f"column {path!r} is of type {kind.simpleString().upper()}, which would arrive as Spark's internal bytes, "
+            f"and which this format cannot carry: {_WITHOUT_ARROW[name].format(path)}"
         )
     if isinstance(kind, StructType):
-        for field in kind:
-            _refuse_opaque(f"{path}.{field.name}", field.dataType)
+        for field in kind.fields:
+            _refuse_without_arrow(field.dataType, f"{path}.{field.name}")
     elif isinstance(kind, ArrayType):
-        _refuse_opaque(f"{path}.element", kind.elementType)
+        _refuse_without_arrow(kind.elementType, f"{path}.element")
     elif isinstance(kind, MapType):
-        _refuse_opaque(f"{path}.key", kind.keyType)
-        _refuse_opaque(f"{path}.value", kind.valueType)
+        _refuse_without_arrow(kind.keyType, f"{path}.key")
+        _refuse_without_arrow(kind.valueType, f"{path}.value")
 
 
 def _plain_field(field: pa.Field, path: str) -> pa.Field:

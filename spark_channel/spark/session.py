@@ -16,14 +16,22 @@ from spark_channel.connectors.registry import hidden_options
 from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.progress.shown import begin_cell
-from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, advertise, ensure_service
+from spark_channel.service import (
+    ProgressDisplay,
+    ServiceAddress,
+    ServiceServer,
+    ServiceSettings,
+    advertise,
+    ensure_service,
+)
 from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.planner_call import ask_planner
 from spark_channel.spark.ship import ship_wheel
+from spark_channel.spark.slots import slots_of
 from spark_channel.spark.source import ChannelDataSource
 from spark_channel.working_directory import WorkingDirectory
 
-__all__ = ["context_of", "last_report", "register", "service_of", "takes_times"]
+__all__ = ["context_of", "is_local", "last_report", "register", "service_of", "session_slots", "takes_times"]
 
 _log = logging.getLogger(__name__)
 _HIDDEN = "spark.sql.redaction.options.regex"
@@ -65,8 +73,8 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
         _remote.add(id(spark))
     elif progress:
         try:
-            _serve(_jvm_of(context))
-        except ChannelError as error:
+            _serve(context)
+        except (ChannelError, OSError) as error:
             _log.warning("progress is not shown: %s", error)
 
 
@@ -78,6 +86,8 @@ def _register_format(spark: SparkSession, context: Any) -> None:
             "parallelism": int(context.defaultParallelism),
             "directory": _directory_of(context),
             "times": takes_times(spark),
+            "driver_host": setting_of(spark, "spark.driver.host"),
+            "slots": session_slots(spark),
             "__module__": "__main__",
         }
         source = type("ChannelDataSource", (ChannelDataSource,), facts)
@@ -91,9 +101,46 @@ def _register_format(spark: SparkSession, context: Any) -> None:
 
 def _hide_logins(spark: SparkSession) -> None:
     """Plans and event logs show a source's options, but for those whose names or values match this."""
-    if spark.conf.get(_HIDDEN, None) in (None, "(?i)url"):  # unset, or Spark's default: another is the user's
-        names = "|".join(re.escape(name) for name in sorted({*hidden_options(), *_OF_EVERY_CONNECTOR}))
-        spark.conf.set(_HIDDEN, f"(?i){names}|{_LOGIN_IN_A_PATH}")
+    try:
+        if spark.conf.get(_HIDDEN, None) in (
+            None,
+            "(?i)url",
+        ):  # unset, or Spark's default: another is the user's
+            names = "|".join(re.escape(name) for name in sorted({*hidden_options(), *_OF_EVERY_CONNECTOR}))
+            spark.conf.set(_HIDDEN, f"(?i){names}|{_LOGIN_IN_A_PATH}")
+    except (
+        Exception
+    ) as error:  # serverless compute and declarative pipelines let no session set, or even read
+        _log.warning(
+            "the session's settings are closed (%s), so Spark shows options such as 'uri', 'driverOptions' and "
+            "'tunnelStore' in plans: put logins into 'user' and 'password', or set %s for the compute",
+            type(error).__name__,
+            _HIDDEN,
+        )
+
+
+def setting_of(spark: SparkSession, name: str) -> str | None:
+    """A setting of the session; None when it is unset, or may not be read."""
+    try:
+        found = spark.conf.get(name, None)
+    except Exception:  # what a closed session raises differs from platform to platform
+        return None
+    return None if found is None else str(found)
+
+
+def is_local(spark: SparkSession) -> bool:
+    """Whether all tasks of `spark` run on the driver's host."""
+    return (setting_of(spark, "spark.master") or "").startswith("local")
+
+
+def session_slots(spark: SparkSession) -> int | None:
+    """How many Spark tasks of `spark` run at a time; None when it is not known."""
+    context = context_of(spark)
+    if context is None:
+        cores = setting_of(spark, "spark.default.parallelism")
+        known = setting_of(spark, "spark.master") is not None
+        return slots_of(lambda name: setting_of(spark, name), int(cores)) if known and cores else None
+    return slots_of(context.getConf().get, int(context.defaultParallelism))
 
 
 def service_of(spark: SparkSession) -> ServiceAddress:
@@ -108,7 +155,7 @@ def service_of(spark: SparkSession) -> ServiceAddress:
     jvm = _jvm_of(context)
     if jvm in _services:
         return _services[jvm].address
-    return ensure_service(service_settings(command_of(jvm)), watch_pid=jvm)
+    return ensure_service(_settings(context, jvm), watch_pid=jvm)
 
 
 def last_report() -> TransferReport | None:
@@ -163,7 +210,7 @@ def _jvm_of(context: Any) -> int:
 
 def takes_times(spark: SparkSession) -> bool:
     """Whether a column may be a time of day: Spark 4.1 and later ask for a setting, which is off by default."""
-    return str(spark.conf.get("spark.sql.timeType.enabled", "false")).lower() == "true"
+    return (setting_of(spark, "spark.sql.timeType.enabled") or "false").lower() == "true"
 
 
 def _directory_of(context: Any) -> WorkingDirectory:
@@ -173,11 +220,20 @@ def _directory_of(context: Any) -> WorkingDirectory:
     return WorkingDirectory(str(jvm.java.lang.System.getProperty("user.dir")), str(default_fs or ""))
 
 
-def _serve(jvm: int) -> None:
+def _settings(context: Any, jvm: int) -> ServiceSettings:
+    return service_settings(command_of(jvm), context.getConf().get("spark.driver.host"), jvm)
+
+
+def _serve(context: Any) -> None:
+    jvm = _jvm_of(context)
     if jvm in _services:
         return
-    settings = service_settings(command_of(jvm))
-    server, display = ServiceServer(settings.host, settings.port, tls=settings.tls), ProgressDisplay()
+    settings = _settings(context, jvm)
+    server, display = (
+        ServiceServer(settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls),
+        ProgressDisplay(),
+    )
+    server.slots = lambda: slots_of(context.getConf().get, int(context.defaultParallelism))
     server.jobs.subscribe(_Keeper())
     server.jobs.subscribe(display)
     address = server.start()

@@ -23,6 +23,7 @@ from spark_channel.spark.schema import as_spark, has_times
 from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
+    from spark_channel.spark.facts import SessionFacts
     from spark_channel.spark.read import ChannelReader
     from spark_channel.spark.stream_read import ChannelStreamReader
     from spark_channel.spark.stream_write import ChannelStreamWriter
@@ -47,6 +48,12 @@ class ChannelDataSource(DataSource):
     """`spark.sql.timeType.enabled`, where `register` could tell it."""
     directory: ClassVar[WorkingDirectory | None] = None
     """Where the driver runs, where `register` could tell it."""
+
+    driver_host: ClassVar[str | None] = None
+    """The driver's host as Spark knows it, where `register` could tell it."""
+
+    slots: ClassVar[int | None] = None
+    """How many Spark tasks ran at a time when the session was registered, where `register` could tell it."""
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
@@ -92,25 +99,31 @@ class ChannelDataSource(DataSource):
         with self._on_the_driver():
             _refuse_catalog(self.options)
             own = schema == self._own_schema
-            return ChannelReader(self.options, schema, self.parallelism, self._load, own_schema=own)
+            return ChannelReader(self.options, schema, self._facts(), self._load, own_schema=own)
 
     def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
         from spark_channel.spark.write import ChannelWriter
 
         with self._on_the_driver():
-            return ChannelWriter(self.options, schema, overwrite)
+            _refuse_catalog(self.options)
+            return ChannelWriter(self.options, schema, overwrite, self._facts())
 
     def streamReader(self, schema: StructType) -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
         with self._on_the_driver():
-            return stream_reader(self.options, schema, self.parallelism)
+            return stream_reader(self.options, schema, self._facts())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
         from spark_channel.spark.stream_write import stream_writer
 
         with self._on_the_driver():
-            return stream_writer(self.options, schema, overwrite)
+            return stream_writer(self.options, schema, overwrite, self._facts())
+
+    def _facts(self) -> "SessionFacts":
+        from spark_channel.spark.facts import SessionFacts
+
+        return SessionFacts(self.parallelism, self.driver_host, self.slots)
 
 
 def _refuse_catalog(options: Mapping[str, str]) -> None:
@@ -124,7 +137,8 @@ def _refuse_catalog(options: Mapping[str, str]) -> None:
     if options and "location" not in {key.lower() for key in options}:
         return
     raise UnsupportedError(
-        "a table of Spark's catalog cannot be read through format channel, also one that saveAsTable or writeTo made: "
-        "Spark forgets its options, such as where the rows are. Make a view: CREATE TEMPORARY VIEW name USING channel "
-        "OPTIONS (path '...', dbtable '...'), or df.createOrReplaceTempView('name'). INSERT INTO such a view writes"
+        "format 'channel' was given no options, or those of a table of Spark's catalog, such as CREATE TABLE ... USING "
+        "channel, saveAsTable or writeTo make one: Spark does not pass a table's options on to a Python data source. "
+        "Make a view: CREATE TEMPORARY VIEW name USING channel OPTIONS (path '...', dbtable '...'), or "
+        "df.createOrReplaceTempView('name'). INSERT INTO such a view writes"
     )

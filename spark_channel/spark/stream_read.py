@@ -19,17 +19,20 @@ from spark_channel.options import ReadOptions
 from spark_channel.planning import TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
 from spark_channel.service import new_job_id
-from spark_channel.spark.driver import command_of, default_parallelism, reach_service
+from spark_channel.spark.driver import command_of, default_parallelism, reach_service, slots_now
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.origins import note_origin
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.static_limit import static_of_spec, static_shares
 from spark_channel.spark.stream_lag import LagWatch
 from spark_channel.tunnel.positions import Offset, OwnPositions, Positions
 from spark_channel.tunnel.source import StreamSource
 
 if TYPE_CHECKING:
+    from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 
 __all__ = ["ChannelStreamReader", "StreamPartition", "batch_limit", "batch_number", "stream_reader"]
@@ -45,9 +48,10 @@ class StreamPartition(InputPartition):
 
     def __init__(
         self, group: TaskGroup, job: str, spec: JobSpec, origin: str, service: "ServiceAddress | None",
-        shared_limit: "SharedLimitAddress | None", fetch: FetchSize,
+        shared_limit: "SharedLimitAddress | None", fetch: FetchSize, static: "StaticShare | None" = None,
     ) -> None:  # fmt: skip
         super().__init__(group.id)
+        self.static = static
         self.group = group
         self.job = job
         self.spec = spec
@@ -65,11 +69,11 @@ class ChannelStreamReader(DataSourceStreamReader):
     makes up for it, since it knows where its channels stand.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, parallelism: int | None) -> None:
+    def __init__(self, options: Mapping[str, str], schema: StructType, facts: SessionFacts) -> None:
         self._schema = as_arrow(schema)
         self._source = StreamSource(options, self._schema)
         self._options: ReadOptions = self._source.reader.options
-        self._parallelism = parallelism
+        self._facts = facts
         self._positions: Positions | None = None
         self._lag = LagWatch()
 
@@ -89,13 +93,16 @@ class ChannelStreamReader(DataSourceStreamReader):
         ranges = self._standing().ranges(start, end)
         channels = self._channels()
         limits = JobLimits.of(self._options)
-        service = reach_service(self._options)
+        falls_back = limits.static(1) is not None
+        service = reach_service(self._options, host=self._facts.driver_host, can_do_without=falls_back)
+        slots = slots_now(service, self._facts.slots) if falls_back else None
         planned: list[tuple[TaskGroup, str]] = []
         for each in ranges:
             share = max(1, channels // len(ranges))
             tasks = merge_tasks(each.splits)
             for group in assign_fairly(tasks, share, self._options.channels_per_task):
                 planned.append((TaskGroup(len(planned), group.tasks, group.channels), each.origin))
+        shares = static_shares(limits, [group for group, _ in planned], slots)
         spec = JobSpec(
             "read",
             name=self._options.job_id or self._source.options.tunnel or "",
@@ -103,12 +110,13 @@ class ChannelStreamReader(DataSourceStreamReader):
             channels=channels,
             tasks=len(planned),
             **limits.of_spec(),
+            **static_of_spec(shares[0] if shares else None, len(planned), slots),
             behind="" if service is None else self._lag.text(lambda: self._standing().behind(end)),
         )
         job, fetch = new_job_id(), limits.fetch_size(channels)
         return [
-            StreamPartition(group, job, spec, origin, service, limits.address, fetch)
-            for group, origin in planned
+            StreamPartition(group, job, spec, origin, service, limits.address, fetch, share)
+            for (group, origin), share in zip(planned, shares, strict=True)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -128,6 +136,7 @@ class ChannelStreamReader(DataSourceStreamReader):
                 TaskLink(
                     partition.service, partition.job, replace(partition.spec, batch=batch_number(task)),
                     self._options, f"group {partition.group.id}", partition.shared_limit,
+                    static=partition.static,
                 )
             )  # fmt: skip
             group = GroupRead(
@@ -154,7 +163,9 @@ class ChannelStreamReader(DataSourceStreamReader):
         return {**self.__dict__, "_positions": None, "_lag": None}
 
     def _channels(self) -> int:
-        return plan_channels(self._options.channels, self._parallelism or default_parallelism(command_of()))
+        return plan_channels(
+            self._options.channels, self._facts.parallelism or default_parallelism(command_of())
+        )
 
     def _standing(self) -> Positions:
         if self._positions is None:
@@ -169,16 +180,14 @@ class ChannelStreamReader(DataSourceStreamReader):
         return self._positions
 
 
-def stream_reader(
-    options: Mapping[str, str], schema: StructType, parallelism: int | None
-) -> ChannelStreamReader:
+def stream_reader(options: Mapping[str, str], schema: StructType, facts: SessionFacts) -> ChannelStreamReader:
     """The reader for this Spark: with admission control and AvailableNow where it has them (4.2)."""
     # A module that 4.0 and 4.1 do not have: to import it there is an error.
     if importlib.util.find_spec("pyspark.sql.streaming.datasource") is None:
-        return ChannelStreamReader(options, schema, parallelism)
+        return ChannelStreamReader(options, schema, facts)
     from spark_channel.spark.stream_admission import AdmittingStreamReader
 
-    return AdmittingStreamReader(options, schema, parallelism)
+    return AdmittingStreamReader(options, schema, facts)
 
 
 def batch_number(task: TaskContext) -> int:

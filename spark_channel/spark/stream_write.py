@@ -25,11 +25,13 @@ from spark_channel.connectors.describe import describe
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.spark.driver import JobReporter, reach_service
+from spark_channel.spark.driver import JobReporter, found_service, reach_service, slots_now
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.job_limits import JobLimits
-from spark_channel.spark.origins import origins_of_task
+from spark_channel.spark.origins import forget_origins, origins_of_task
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.static_limit import permit_option, static_of_spec
 from spark_channel.spark.stream_read import batch_number
 
 __all__ = ["ChannelStreamWriter", "StreamMessage", "stream_writer"]
@@ -53,7 +55,9 @@ class StreamMessage(WriterCommitMessage):
 class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
     """Made anew for every call on the driver's host; what must last is in the messages."""
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
+    ) -> None:
         given = {key: value for key, value in options.items() if key.lower() not in _SPARKS}
         connector = find_connector(given, "writer")
         self._writer, warnings = connector.writer_with(given)
@@ -65,7 +69,19 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         self._overwrite = overwrite
         limits = JobLimits.of(self._options)
         self._shared_limit = limits.address
-        self._service = reach_service(self._options)
+        most = self._options.max_connections
+        needs_slots = limits.static(1) is not None or most is not None
+        slots = slots_now(found_service(), facts.slots) if needs_slots else None
+        if most is not None and slots is not None and slots <= most:
+            most = None
+        self._static = limits.static(slots)
+        self._permit_option = permit_option(options)
+        self._service = reach_service(
+            self._options,
+            host=facts.driver_host,
+            can_do_without=self._static is not None,
+            counts=most is not None,
+        )
         where = describe(self._options)
         self._spec = JobSpec(
             "write",
@@ -73,7 +89,8 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             target=f"{connector.name} {where}",
             commit="job",
             **limits.of_spec(),
-            max_connections=self._options.max_connections,
+            max_connections=most,
+            **static_of_spec(self._static),
             where=where,
         )
 
@@ -99,7 +116,9 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         receipt = self._staged(
             task, plan, batch, batches if first is None else itertools.chain([first], batches)
         )
-        if origins and origins_of_task(task) != origins:
+        noted = origins_of_task(task)
+        forget_origins(task)
+        if origins and noted != origins:
             raise UnsupportedError(
                 "rows of several tunnel ranges meet in one task (coalesce), so that they could not be told "
                 "apart when another query takes a channel over: use repartition instead, or write them as they come"
@@ -116,7 +135,14 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         spec = replace(self._spec, batch=batch)
         with (
             TaskLink(
-                self._service, plan.job, spec, self._options, f"task {partition}", self._shared_limit
+                self._service,
+                plan.job,
+                spec,
+                self._options,
+                f"task {partition}",
+                self._shared_limit,
+                static=self._static,
+                permit_option=self._permit_option,
             ) as link,
             link.permit(),
         ):
@@ -150,9 +176,11 @@ _SPARKS = {"checkpointlocation", "queryname", "outputmode"}
 """Options of the query itself, which Spark hands on."""
 
 
-def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: bool) -> ChannelStreamWriter:
+def stream_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
+) -> ChannelStreamWriter:
     """The writer of one query; `overwrite`: output mode complete."""
-    return ChannelStreamWriter(options, schema, overwrite)
+    return ChannelStreamWriter(options, schema, overwrite, facts)
 
 
 def _refuse(options: WriteOptions) -> None:

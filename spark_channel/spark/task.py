@@ -1,26 +1,31 @@
 """What a Spark task holds of its job: counters that are reported, and the limit that it pays."""
 
+import logging
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Self
 
 from spark_channel.channel import Limiter
+from spark_channel.errors import ServiceUnavailableError
 from spark_channel.options import CommonOptions
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.spark.job_limits import is_limited
 from spark_channel.spark.worker import keep_loaded
 
 if TYPE_CHECKING:
+    from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, ServiceClient, SharedLimitAddress
 
 __all__ = ["TaskLink"]
+
+_log = logging.getLogger(__name__)
 
 
 class TaskLink:
     """The link of one Spark task to the service; without a service, it counts for itself alone.
 
     `limiter` is None for an unlimited job, a `Meter` of this process for a limit per task, and what the
-    job's coordinator leases otherwise. Ends with its `with` block: the last counters are sent and what
-    was not spent goes back.
+    job's coordinator leases otherwise, or `static` where that cannot be asked. Ends with its `with` block: the
+    last counters are sent and what was not spent goes back.
     """
 
     def __init__(
@@ -32,8 +37,12 @@ class TaskLink:
         task_name: str,
         shared_limit: "SharedLimitAddress | None" = None,
         mark: str | None = None,
+        static: "StaticShare | None" = None,
+        permit_option: str = "maxConnections",
     ) -> None:
-        self._client = None if address is None else _client(address, job, spec, shared_limit)
+        self._client = None if address is None else _client(address, job, spec, shared_limit, static)
+        self._permit_option = permit_option
+        self._static_alone = False
         self.limiter: Limiter | None = None
         if self._client is not None and is_limited(options):
             self.limiter = self._client.limiter(task_name, mark=mark)
@@ -41,6 +50,11 @@ class TaskLink:
             from spark_channel.limits import Meter
 
             self.limiter = Meter(options.rows_per_second_per_task, options.bytes_per_second_per_task)
+        elif static is not None:
+            from spark_channel.limits import Meter
+
+            self.limiter = Meter(*static.paces)
+            self._static_alone = True
 
     def counters(
         self,
@@ -55,10 +69,21 @@ class TaskLink:
         make = Counters if self._client is None else self._client.counters
         return make(task, attempt, scan=scan, rows_expected=rows_expected, bytes_expected=bytes_expected)
 
+    @property
+    def is_static(self) -> bool:
+        """Whether this task keeps its static share of the limit, since the service is out of reach."""
+        return self._static_alone or (self._client is not None and self._client.is_static)
+
     def hear(self) -> None:
-        """Ask the service now whether the job should stop: a task that begins late has heard nothing yet."""
+        """Ask the service now whether the job should stop: a task that begins late has heard nothing yet.
+
+        Without an answer the task continues: too many refused rows are found when the job is to be published.
+        """
         if self._client is not None:
-            self._client.introduce()
+            try:
+                self._client.introduce()
+            except ServiceUnavailableError as error:
+                _log.warning("refused rows are counted at the end of the job only: %s", error)
 
     def stop_reason(self) -> str:
         """Why the whole job should stop, as last heard; empty while it should not."""
@@ -66,7 +91,7 @@ class TaskLink:
 
     def permit(self) -> AbstractContextManager[object]:
         """One of the job's `maxConnections`, for a `with` block; waits while others hold them all."""
-        return nullcontext() if self._client is None else self._client.permit()
+        return nullcontext() if self._client is None else self._client.permit(self._permit_option)
 
     def __enter__(self) -> Self:
         return self
@@ -78,8 +103,12 @@ class TaskLink:
 
 
 def _client(
-    address: "ServiceAddress", job: str, spec: JobSpec, shared_limit: "SharedLimitAddress | None"
+    address: "ServiceAddress",
+    job: str,
+    spec: JobSpec,
+    shared_limit: "SharedLimitAddress | None",
+    static: "StaticShare | None",
 ) -> "ServiceClient":
     from spark_channel.service import ServiceClient
 
-    return ServiceClient(address, job, spec, shared_limit=shared_limit)
+    return ServiceClient(address, job, spec, shared_limit=shared_limit, static=static)

@@ -10,14 +10,16 @@ import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import DataFrame
 
-from spark_channel.errors import OptionError
+from spark_channel.errors import LimitError, OptionError
+from spark_channel.limits import StaticShare
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline.pace import Pacer
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits, is_limited
-from spark_channel.spark.session import service_of
+from spark_channel.spark.session import is_local, service_of, session_slots
+from spark_channel.spark.static_limit import static_of_spec
 from spark_channel.spark.task import TaskLink
 
 __all__ = ["throttle"]
@@ -36,6 +38,7 @@ def throttle(
     bytes_per_second: int | str | None = None,
     shared_limit: str | None = None,
     shared_limit_token: str | None = None,
+    limit_fallback: str | None = None,
 ) -> DataFrame:
     """`df`, whose rows pass no faster than the limit over all its tasks: `df.transform(throttle, "50k")`.
 
@@ -55,6 +58,7 @@ def throttle(
         "bytesPerSecond": bytes_per_second,
         "sharedLimit": shared_limit,
         "sharedLimitToken": shared_limit_token,
+        "limitFallback": limit_fallback,
     }
     options, _ = CommonOptions.parse({name: value for name, value in given.items() if value is not None})
     if not is_limited(options):
@@ -63,13 +67,20 @@ def throttle(
         )
     _warn_of_barriers(df)
     limits = JobLimits.of(options)
+    share = limits.static(session_slots(df.sparkSession))
+    try:
+        service = service_of(df.sparkSession)
+    except LimitError as error:
+        if share is None or options.shared_limit is not None:
+            raise
+        _log.warning("each task keeps its fixed share of the limit: %s", error)
+        service = None
     spec = JobSpec(
         "throttle",
         **limits.of_spec(),
+        **static_of_spec(share, one_host=is_local(df.sparkSession)),
     )
-    return df.mapInArrow(
-        _Throttle(service_of(df.sparkSession), new_job_id(), spec, options, limits.address), df.schema
-    )
+    return df.mapInArrow(_Throttle(service, new_job_id(), spec, options, limits.address, share), df.schema)
 
 
 class _Throttle:
@@ -77,12 +88,14 @@ class _Throttle:
 
     def __init__(
         self,
-        service: ServiceAddress,
+        service: ServiceAddress | None,
         plan: str,
         spec: JobSpec,
         options: CommonOptions,
         shared_limit: SharedLimitAddress | None,
+        static: StaticShare | None,
     ) -> None:
+        self._static = static
         self._shared_limit = shared_limit
         self._service = service
         self._plan = plan
@@ -104,6 +117,7 @@ class _Throttle:
                     self._options,
                     f"partition {partition}",
                     self._shared_limit,
+                    static=self._static,
                 )
             )
             assert link.limiter is not None

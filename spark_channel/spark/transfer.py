@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError, OptionError
+from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
 from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.spec import SaveMode
@@ -22,7 +23,8 @@ from spark_channel.spark.dirty import standing, too_many
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.failures import own_error, reason_of
 from spark_channel.spark.job_limits import is_limited
-from spark_channel.spark.session import register, service_of
+from spark_channel.spark.session import is_local, register, service_of, session_slots
+from spark_channel.spark.static_limit import static_of_spec, static_shares, told_static
 from spark_channel.spark.transfer_kept import job_of, plan_text, transaction_of
 from spark_channel.spark.transfer_options import job_options
 from spark_channel.spark.transfer_plan import OpenedTransfer, open_transfer, parallelism_of, refuse_existing
@@ -143,7 +145,8 @@ class _Transfer:
             options.transaction_rows,
             self._store,
         )
-        runner = GroupRunner(work, spec, self._service, opened.limits.address)
+        shares = self._shares()
+        runner = GroupRunner(work, spec, self._service, opened.limits.address, shares)
         reporter = JobReporter(self._service, self._job)
         receipts: list[Receipt] = []
         try:
@@ -156,7 +159,12 @@ class _Transfer:
                 *(task.receipt for task in tasks if task.receipt is not None),
             ]
             dirty = self._judge(outcomes, tasks, receipts)
-            reporter.enter(Phase.PUBLISHING)
+            static = told_static(
+                sum(each.static for each in outcomes), len(outcomes), shares[0] if shares else None
+            )
+            if static:
+                _log.warning("job %s: %s", self._job, static)
+            reporter.enter(Phase.PUBLISHING, limit=static)
             self._commit(receipts)
         except BaseException as error:
             own = own_error(error)
@@ -174,10 +182,26 @@ class _Transfer:
         try:
             return service_of(self._spark)
         except LimitError:
-            if is_limited(self._options) or self._options.max_connections:
+            shared, counted = self._options.shared_limit is not None, self._max_connections() is not None
+            if shared or counted or (is_limited(self._options) and not any(self._shares())):
                 raise
             _log.warning("progress is not shown", exc_info=True)
             return None
+
+    def _shares(self) -> list[StaticShare | None]:
+        """What each group keeps of the limit where its task does not reach the service."""
+        opened = self._opened
+        return static_shares(
+            opened.limits, opened.plan.groups, session_slots(self._spark), per_mark=opened.per_mark
+        )
+
+    def _max_connections(self) -> int | None:
+        """`maxConnections`, unless so many groups never run at a time: then they need no counting."""
+        most, slots = self._options.max_connections, session_slots(self._spark)
+        running = (
+            len(self._opened.plan.groups) if slots is None else min(slots, len(self._opened.plan.groups))
+        )
+        return None if most is not None and running <= most else most
 
     def _prepare(self) -> None:
         opened, options = self._opened, self._options
@@ -239,7 +263,13 @@ class _Transfer:
             bytes_expected=made.nbytes,
             commit=self._plans[0].commit,
             **opened.limits.of_spec(per_mark=opened.per_mark),
-            max_connections=options.max_connections,
+            **static_of_spec(
+                next(iter(self._shares()), None),
+                len(made.groups),
+                session_slots(self._spark),
+                one_host=is_local(self._spark),
+            ),
+            max_connections=self._max_connections(),
             max_dirty_rows=options.most_dirty_rows,
             max_dirty_fraction=options.max_dirty_fraction,
             where=opened.target,

@@ -3,12 +3,14 @@
 import contextlib
 import pickle
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql import SparkSession
 
+from spark_channel.limits import StaticShare
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import GroupOutcome, GroupTransfer, TransferWork
 from spark_channel.planning import Task, TaskGroup
@@ -31,7 +33,11 @@ class GroupRunner:
         spec: JobSpec,
         service: ServiceAddress | None,
         shared_limit: SharedLimitAddress | None,
+        shares: Sequence[StaticShare | None] = (),
+        permit_option: str = "maxConnections",
     ) -> None:
+        self._shares = shares
+        self._permit_option = permit_option
         self._work = work
         self._spec = spec
         self._service = service
@@ -57,6 +63,8 @@ class GroupRunner:
                     f"group {group.id}",
                     self._shared_limit,
                     mark=group.tasks[0].reader_mark if self._spec.per_mark else None,
+                    static=self._shares[group.id] if self._shares else None,
+                    permit_option=self._permit_option,
                 )
             )
 
@@ -75,7 +83,7 @@ class GroupRunner:
                 again=task.attemptNumber() > 0,
             )
             stack.enter_context(watch.calling(running.cancel))
-            return running.run()
+            return replace(running.run(), static=link.is_static)
 
 
 class _ByNumber:

@@ -18,11 +18,13 @@ from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyPart
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.spark.dirty import dirty_budget, prepare_write, standing, too_many
-from spark_channel.spark.driver import JobReporter, reach_service
+from spark_channel.spark.driver import JobReporter, found_service, reach_service, slots_now
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.static_limit import permit_option, static_of_spec, told_static
 
 __all__ = ["ChannelWriter", "ReceiptMessage"]
 
@@ -40,6 +42,8 @@ class ReceiptMessage(WriterCommitMessage):
     receipt: Receipt | None
     dirty: DirtyPart = field(default_factory=DirtyPart)
     stopped: str = ""
+    static: bool = False
+    """The task kept its fixed share of the limit, since it did not reach the service."""
 
     @property
     def dirty_rows(self) -> int:
@@ -52,7 +56,9 @@ class ChannelWriter(DataSourceArrowWriter):
     `commit` and `abort` run in planner processes, with this object or a copy of it.
     """
 
-    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+    def __init__(
+        self, options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
+    ) -> None:
         connector = find_connector(options, "writer")
         self._writer, warnings = connector.writer_with(options)
         for warning in warnings:
@@ -71,14 +77,27 @@ class ChannelWriter(DataSourceArrowWriter):
         where = describe(self._options)
         target = f"{connector.name} {where}"
         self._plan, self._dirty_store = prepare_write(self._writer, context, as_arrow(schema), target)
-        self._service = reach_service(self._options)
+        falls_back = limits.static(1) is not None
+        self._permit_option = permit_option(options)
+        most = self._options.max_connections
+        slots = slots_now(found_service(), facts.slots) if falls_back or most is not None else None
+        if most is not None and slots is not None and slots <= most:
+            most = None  # so many never run at a time: they need no counting
+        self._static = limits.static(slots)
+        self._service = reach_service(
+            self._options,
+            host=facts.driver_host,
+            can_do_without=self._static is not None,
+            counts=most is not None,
+        )
         self._spec = JobSpec(
             "write",
             name=self._options.job_id or "",
             target=target,
             commit=self._plan.commit,
             **limits.of_spec(),
-            max_connections=self._options.max_connections,
+            max_connections=most,
+            **static_of_spec(self._static),
             max_dirty_rows=self._options.most_dirty_rows,
             max_dirty_fraction=self._options.max_dirty_fraction,
             where=where,
@@ -102,7 +121,14 @@ class ChannelWriter(DataSourceArrowWriter):
         name = f"task {partition}"
         with (
             TaskLink(
-                self._service, self._plan.job, self._spec, self._options, name, self._shared_limit
+                self._service,
+                self._plan.job,
+                self._spec,
+                self._options,
+                name,
+                self._shared_limit,
+                static=self._static,
+                permit_option=self._permit_option,
             ) as link,
             link.permit(),
         ):
@@ -124,7 +150,8 @@ class ChannelWriter(DataSourceArrowWriter):
             )
             try:
                 budget.check()
-                return ReceiptMessage(write.run(iterator), write.dirty_part)
+                receipt = write.run(iterator)
+                return ReceiptMessage(receipt, write.dirty_part, static=link.is_static)
             except DirtyRowsError as error:
                 return ReceiptMessage(None, write.dirty_part, str(error))
 
@@ -152,7 +179,10 @@ class ChannelWriter(DataSourceArrowWriter):
             rows = sum(receipt.rows for receipt in receipts) if self._plan.commit == "task" else 0
             self._reporter.enter(Phase.FAILED, error=why, rows=rows)
             raise DirtyRowsError(why)
-        self._reporter.enter(Phase.PUBLISHING)
+        static = sum(message.static for message in own)
+        if static:
+            _log.warning("%s", told_static(static, len(own), self._static))
+        self._reporter.enter(Phase.PUBLISHING, limit=told_static(static, len(own), self._static))
         self._writer.commit(self._plan, receipts)
         rows, nbytes = sum(r.rows for r in receipts), sum(r.nbytes for r in receipts)
         self._reporter.enter(Phase.DONE, rows=rows)

@@ -1,6 +1,6 @@
 """The limit against DataX's rule, on the same virtual load, and what a coordinator costs.
 
-Everything but the figures of CPU and of Flight runs on virtual time, so it says the same on every machine.
+Everything but the figures of CPU and of the network runs on virtual time, so it says the same on every machine.
 """
 
 import bisect
@@ -24,8 +24,8 @@ from spark_channel.limits import (
     encode,
 )
 from tests.benchmarks.datax import DataxChannel
-from tests.benchmarks.flight_load import measure
 from tests.benchmarks.harness import Row, print_table
+from tests.benchmarks.service_load import measure
 from tests.benchmarks.simulate import run_grants
 from tests.limits.conftest import HandClock
 from tests.limits.world import LIMIT, World
@@ -194,7 +194,7 @@ class Asker:
 
 
 def coordinator_cpu() -> list[Row]:
-    """1 000 clients for 60 virtual seconds: CPU of the coordinator, codec included, Flight not."""
+    """1 000 clients for 60 virtual seconds: CPU of the coordinator, codec included, the network not."""
     clock = HandClock()
     coordinator = Coordinator(LIMIT, 1_000_000, clock=clock)
     turns = itertools.count()
@@ -215,17 +215,17 @@ def coordinator_cpu() -> list[Row]:
         cpu += time.process_time() - begin
         requests += 1
         heapq.heappush(due, (clock.at + asker.take(decode_reply(answer), clock.at), next(turns), asker))
-    note = f"{requests / 60:.0f} requests/s of {1e6 * cpu / requests:.0f} us; Flight not included"
+    note = f"{requests / 60:.0f} requests/s of {1e6 * cpu / requests:.0f} us; network not included"
     return [Row("coordinator at 1 000 clients: CPU", 100 * cpu / 60, "< 25", "% of a core", note)]
 
 
-def over_flight() -> list[Row]:
-    """The same 1 000 clients over the network, see `tests.benchmarks.flight_load`: real time, a real process."""
+def over_network() -> list[Row]:
+    """The same 1 000 clients over the network, see `tests.benchmarks.service_load`: real time, a real process."""
     load = measure()
     note = f"{load.requests:.0f} requests/s; on a busy machine each costs up to twice as much"
     return [
         Row(
-            "service process at 1 000 clients, Flight included: CPU",
+            "service process at 1 000 clients, network included: CPU",
             100 * load.cpu,
             "< 25",
             "% of a core",
@@ -244,7 +244,7 @@ def main() -> list[Row]:
         *skewed_tasks(),
         *changes(),
         *coordinator_cpu(),
-        *over_flight(),
+        *over_network(),
         *many_tasks(),
     ]
 

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors.generator import GeneratorReader
 from spark_channel.planning import Split
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.read import ChannelPartition, ChannelReader
 from spark_channel.spark.source import ChannelDataSource
 from tests.benchmarks.harness import Row, alternate
@@ -54,7 +55,7 @@ class BareDataSource(ChannelDataSource):
         return "bare"
 
     def reader(self, schema: StructType) -> BareReader:
-        return BareReader(self.options, schema, 2, self._load)
+        return BareReader(self.options, schema, SessionFacts(2), self._load)
 
 
 class SlowGenerator(GeneratorReader):
@@ -87,7 +88,7 @@ class TimedDataSource(ChannelDataSource):
         return "timed"
 
     def reader(self, schema: StructType) -> TimedReader:
-        return TimedReader(self.options, schema, 1, self._load)
+        return TimedReader(self.options, schema, SessionFacts(1), self._load)
 
 
 class SlowDataSource(TimedDataSource):

@@ -25,7 +25,7 @@ from spark_channel.progress import JobSpec
 from spark_channel.service import ServiceAddress, ServiceClient, ServiceServer, limit_desk
 from spark_channel.service.bells import Bells
 from spark_channel.service.connection import Connection
-from spark_channel.service.flight_server import Caller
+from spark_channel.service.http_server import Caller
 from spark_channel.service.limit_desk import job_limit
 from tests.service.helpers import wait_for
 from tests.service.test_limits import ask, copy_rows

@@ -10,8 +10,16 @@ from pathlib import Path
 import pytest
 
 from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
+from spark_channel.limits import StaticShare
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.service import ServiceAddress, ServiceClient, ServiceControl, ServiceServer
+from spark_channel.service import (
+    ServiceAddress,
+    ServiceClient,
+    ServiceControl,
+    ServiceServer,
+    SharedLimitAddress,
+)
+from spark_channel.service.unreached import note_reached
 from tests.service.helpers import Listener, own_threads, wait_for
 
 SPEC = JobSpec("read", source="csv x", tasks=1)
@@ -182,3 +190,47 @@ def test_a_silent_service_is_given_up_in_time(silent_port: int) -> None:
     ):
         control.hello()
     assert time.monotonic() - start < 2.0
+
+
+def test_a_task_that_reaches_no_service_keeps_its_share_and_the_next_one_begins_with_it(
+    silent_port: int,
+) -> None:
+    silent = ServiceAddress("127.0.0.1", silent_port, "token")
+    spec = JobSpec("read", rows_per_second=1_000, static_tasks=4)
+    took = []
+    for _ in range(2):
+        start = time.monotonic()
+        with ServiceClient(silent, "j", spec, static=StaticShare(1_000, None, 4)) as client:
+            limiter = client.limiter("group 0")
+            assert limiter is not None
+            first = limiter.pay(1, 0, lambda: None)
+            wait_for(lambda first=first: first.remaining().seconds == 0.0, "the first row")  # type: ignore[misc]
+            took.append(time.monotonic() - start)
+            begun = time.monotonic()
+            rest = limiter.pay(100, 0, lambda: None)
+            wait_for(lambda rest=rest: rest.remaining().seconds == 0.0, "a hundred rows")  # type: ignore[misc]
+            assert 0.35 <= time.monotonic() - begun <= 0.6, "250 rows/s, a quarter of the limit"
+            assert client.is_static
+    note_reached(silent)
+    assert 3.5 <= took[0] <= 5.0
+    assert took[1] <= 0.5
+
+
+def test_a_shared_limit_has_no_share(silent_port: int, server: ServiceServer) -> None:
+    """Jobs that know nothing of each other cannot split it."""
+    silent = SharedLimitAddress(ServiceAddress("127.0.0.1", silent_port, "token"), "orders-db")
+    client = ServiceClient(
+        server.address,
+        "j",
+        JobSpec("read"),
+        shared_limit=silent,
+        patience=0.5,
+        static=StaticShare(10, None, 1),
+    )
+    with client:
+        limiter = client.limiter("group 0")
+        assert limiter is not None
+        payment = limiter.pay(1, 0, lambda: None)
+        with pytest.raises(ServiceUnavailableError, match="shared one"):
+            wait_for(lambda: payment.remaining().seconds == 0.0, "an error", 5.0)
+        payment.cancel()

@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 import time
-import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -31,7 +30,6 @@ from spark_channel.service.processes import alive, started, wait_until_gone
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
 from tests.service.helpers import hello, wait_for, wait_gone
 
-_MARK = uuid.uuid4().hex
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="looks at processes in /proc")
 
 Driver = subprocess.Popen[bytes]
@@ -43,21 +41,16 @@ def standing(driver: Driver) -> Advert:
     return found
 
 
-@pytest.fixture(autouse=True)
-def marked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What these tests start can be told from what others do on this machine."""
-    monkeypatch.setenv("SPARK_CHANNEL_STARTED_BY", _MARK)
-
-
 def services() -> set[int]:
-    """Pids of all processes that run a service which these tests started."""
+    """Pids of all processes that run a service which this test started: its directory tells them from others."""
+    mark = os.environ["XDG_RUNTIME_DIR"].encode()
     found = set()
     for entry in Path("/proc").iterdir():
         try:
             if (
                 entry.name.isdigit()
                 and b"spark_channel.service" in (entry / "cmdline").read_bytes()
-                and _MARK.encode() in (entry / "environ").read_bytes()
+                and mark in (entry / "environ").read_bytes()
             ):
                 found.add(int(entry.name))
         except OSError:
@@ -160,6 +153,7 @@ def test_a_service_that_hangs_is_replaced(driver: Driver) -> None:
     ensure_service(watch_pid=driver.pid)
     old = standing(driver).service_pid
     os.kill(old, signal.SIGSTOP)
+    wait_for(lambda: ") T" in Path(f"/proc/{old}/stat").read_text(), "the service to hang")
     try:
         second = ensure_service(watch_pid=driver.pid)
         assert standing(driver).service_pid != old
@@ -182,6 +176,41 @@ def test_it_outlives_its_starter_and_is_nobodys_zombie(driver: Driver) -> None:
     os.kill(pid, signal.SIGTERM)
     wait_gone(pid)
     assert Rendezvous().names() == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["PGPASSWORD", "PGPASSFILE", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "MYSQL_PWD", "ORDERS_LOGIN"],
+)
+def test_no_secret_of_the_jobs_environment_stays_in_the_service(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setenv(name, "geheim-und-lang")
+    ensure_service(watch_pid=driver.pid)
+    environment = Path(f"/proc/{standing(driver).service_pid}/environ").read_bytes()
+    assert b"geheim" not in environment
+    assert name.encode() not in environment
+    assert b"PATH=" in environment
+
+
+def test_no_secret_stays_in_the_process_that_cleans_up(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, runtime_directory: Path
+) -> None:
+    monkeypatch.setenv("PGPASSWORD", "geheim-und-lang")
+    with ServiceServer() as server:
+        take_back = advertise(server.address, driver.pid)
+        mark = str(runtime_directory).encode()
+        cleaners = []
+        for entry in Path("/proc").iterdir():
+            try:
+                program, environment = (entry / "cmdline").read_bytes(), (entry / "environ").read_bytes()
+            except OSError:
+                continue
+            if b"def wait_until_one_is_gone(" in program and mark in environment:
+                cleaners.append(environment)
+        take_back()
+    assert cleaners
+    assert not any(b"geheim" in environment for environment in cleaners)
 
 
 def test_the_token_is_in_no_command_line_or_environment(driver: Driver) -> None:

@@ -1,7 +1,10 @@
 """A limit that several jobs share: found, spent, changed, killed and served again."""
 
+import os
+import shutil
 import signal
 import subprocess
+import sys
 import threading
 import time
 from contextlib import ExitStack
@@ -24,9 +27,10 @@ from spark_channel.service import (
     find_shared_limit,
 )
 from spark_channel.service.connection import Connection
-from spark_channel.service.rendezvous import Rendezvous
-from spark_channel.service.shared_limit import limit_advert
-from tests.service.helpers import serve_limit, wait_for
+from spark_channel.service.limit_desk import limit_scope
+from spark_channel.service.rendezvous import Advert, Rendezvous
+from spark_channel.service.shared_limit import limit_advert, spending_token
+from tests.service.helpers import ROOT, serve_limit, wait_for
 
 
 class Spender:
@@ -352,6 +356,9 @@ def test_a_successor_waits_for_as_long_as_the_longest_grant_of_its_predecessor()
         assert after.grant_seconds >= longest
         dead = replace(after, service_started="another boot")
         Rendezvous().publish(file, dead, replace=after.nonce)
+        assert limit._held is not None
+        os.close(limit._held)  # as the system does with the lock of a process that is gone
+        limit._held = None
         with SharedLimit("slow", rows_per_second=1_000_000) as successor:
             answer = successor._serving().limits.handle(Join("slow", "job"))
             assert isinstance(answer, Joined)
@@ -361,3 +368,83 @@ def test_a_successor_waits_for_as_long_as_the_longest_grant_of_its_predecessor()
             heir = Rendezvous().read(file)
             assert heir is not None
             assert heir.grant_seconds == after.grant_seconds
+
+
+def test_an_advert_of_a_container_that_is_gone_does_not_hold_the_name() -> None:
+    """A restarted container has the files of the one before, another pid namespace, and pids that mean nothing."""
+    with SharedLimit("orders-db", rows_per_second=7) as limit:
+        place, file = Rendezvous(), limit_advert("orders-db")
+        advert = place.read(file)
+        assert advert is not None
+        port = int(limit.address.partition(":")[2].partition("/")[0])
+        gone = replace(advert, namespace="1")
+        place.publish(file, gone, replace=advert.nonce)
+        with pytest.raises(
+            OptionError, match="served on this host already"
+        ):  # its process lives, and has the lock
+            SharedLimit("orders-db", rows_per_second=7).start()
+    place.publish(file, gone)
+    with SharedLimit("orders-db", rows_per_second=7) as again:
+        assert again.address.endswith(f":{port}/orders-db"), "jobs find it where it was"
+        assert again.token == limit_token(gone)
+    assert not list(place.directory.iterdir())
+
+
+def limit_token(advert: Advert) -> str:
+    return spending_token(advert.address.token, "orders-db")
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="root makes pid namespaces")
+def test_a_container_that_is_started_again_with_its_tmp_serves_again() -> None:
+    program = [
+        "unshare", "--pid", "--fork", "--kill-child", "--mount-proc",
+        sys.executable, "-m", "spark_channel.cli", "limits", "serve", "orders-db", "--rows-per-second", "5",
+    ]  # fmt: skip
+    said = []
+    for _ in range(2):
+        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment)
+        assert process.stdout is not None
+        try:
+            said.append(process.stdout.readline())
+            if len(said) == 1:
+                assert "already" in refused_by(program, environment), (
+                    "while it is served, another container is refused"
+                )
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+    assert all("orders-db" in line for line in said), said
+    assert said[0] == said[1], "the same port: jobs that spend it go on"
+
+
+def refused_by(program: list[str], environment: dict[str, str]) -> str:
+    done = subprocess.run(
+        program, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=60, check=False
+    )
+    assert done.returncode != 0
+    return done.stdout + done.stderr
+
+
+def test_a_token_with_many_jobs_leaves_the_others_a_share(server: ServiceServer) -> None:
+    """5 000 made-up jobs left an honest one 66 of 10 000 rows/s."""
+    with SharedLimit("orders-db", rows_per_second=10_000, max_jobs=4) as limit:
+        found = find_shared_limit("orders-db")
+        with Spender(server, found, "honest") as honest:
+            assert honest.wait_for(10)
+            refused = 0
+            for number in range(5_000):
+                request = Join("orders-db", f"made up {number}")
+                try:
+                    limit._serving().limits.handle(request, limit_scope("orders-db"))
+                except ServiceDeniedError as error:
+                    refused += "max_jobs" in str(error)
+            assert refused == 5_000 - 3
+            assert limit.status().jobs == 4
+            assert honest.wait_for(len(honest.times) + 500)
+
+
+def test_jobs_of_no_number_are_refused() -> None:
+    with pytest.raises(OptionError, match="max_jobs"):
+        SharedLimit("orders-db", rows_per_second=1, max_jobs=0)

@@ -55,8 +55,8 @@ def test_what_is_no_identifier(value: Any) -> None:
 def test_an_address_travels_and_hides_its_token() -> None:
     address = ServiceAddress("::1", 5, "geheim", "PEM")
     assert ServiceAddress.from_json(json.loads(json.dumps(address.to_json()))) == address
-    assert address.location == "grpc+tls://[::1]:5"
-    assert ServiceAddress("h", 5, "t").location == "grpc+tcp://h:5"
+    assert address.location == "https://[::1]:5"
+    assert ServiceAddress("h", 5, "t").location == "http://h:5"
     for text in (repr(address), str(address), f"{address}", f"{address!r}"):
         assert "geheim" not in text
         assert "PEM" not in text

@@ -1,5 +1,6 @@
 """A Spark driver in a process of its own, whose session, service and environment a test may break."""
 
+import ctypes
 import multiprocessing
 import os
 import sys
@@ -101,8 +102,17 @@ class RemoteDriver:
                     future.set_exception(DriverError("the driver ended"))
 
 
+def _enter(namespace: str) -> None:
+    """Be on another host, see `tests.hosts`; before this process has threads."""
+    with open(namespace) as file:  # noqa: PTH123 - a handle of the kernel's
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0) != 0:
+            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+
+
 def _main(pipe: Connection, master: str, conf: Mapping[str, str], environment: Mapping[str, str]) -> None:
     os.environ.update(environment)
+    if namespace := os.environ.get("SPARK_CHANNEL_TEST_NETNS"):
+        _enter(namespace)
     path = [str(ROOT), str(RECORDER), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(path)
     sys.path.append(str(RECORDER))  # a transfer is planned in this process

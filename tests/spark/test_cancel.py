@@ -16,6 +16,9 @@ from pyspark import InheritableThread
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+import spark_channel
+from spark_channel.errors import JobCancelledError
+
 pytestmark = [
     pytest.mark.real_time,
     pytest.mark.spark,
@@ -145,3 +148,28 @@ def test_a_satisfied_limit_is_no_failure_and_prints_no_traceback(database: Path,
     assert "wanted no more, as with a LIMIT" in done.stderr
     for word in ("Traceback", "BrokenPipeError", "failed"):
         assert word not in done.stderr, done.stderr
+
+
+def test_a_cancelled_transfer_says_so(spark: SparkSession, database: Path, tmp_path: Path) -> None:
+    target = tmp_path / "target.db"
+
+    def cancel() -> None:
+        within(60, lambda: any(tmp_path.rglob("*.arrow")))
+        spark.sparkContext.cancelJobGroup("cancel-me")
+
+    spark.sparkContext.setJobGroup("cancel-me", "a transfer that is cancelled", interruptOnCancel=True)
+    canceller = InheritableThread(target=cancel)
+    canceller.start()
+    try:
+        with pytest.raises(JobCancelledError, match=r"was cancelled in Spark \(.*cancel-me.*Run it again"):
+            spark_channel.transfer(
+                spark,
+                {"name": "sqlite", "path": str(database), "dbtable": "t"},
+                {"name": "sqlite", "path": str(target), "dbtable": "t", "commit": "job"},
+                rows_per_second=1000,
+            )
+    finally:
+        canceller.join(90)
+        for name in ("spark.jobGroup.id", "spark.job.description", "spark.job.interruptOnCancel"):
+            spark.sparkContext.setLocalProperty(name, None)  # type: ignore[arg-type]
+    assert not target.exists()

@@ -134,3 +134,31 @@ def test_conform_returns_a_fitting_batch_itself() -> None:
 
 def test_an_empty_schema_is_carried() -> None:
     assert as_spark(pa.schema([])) == StructType([])
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "hint"),
+    [
+        ("VariantType", (), "to_json"),
+        ("GeometryType", (0,), "st_asbinary"),
+        ("GeographyType", (4326,), "st_asbinary"),
+        ("YearMonthIntervalType", (), "months"),
+        ("CalendarIntervalType", (), "string"),
+    ],
+)
+@pytest.mark.parametrize("place", ["c", "c.inner", "c.element", "c.value"])
+def test_a_type_without_an_exact_form_is_refused_by_column(
+    name: str, arguments: tuple[int, ...], hint: str, place: str
+) -> None:
+    if not hasattr(pyspark.sql.types, name):
+        pytest.skip(f"this Spark has no {name}")
+    kind = getattr(pyspark.sql.types, name)(*arguments)
+    outer = {
+        "c": kind,
+        "c.inner": StructType().add("inner", kind),
+        "c.element": ArrayType(kind),
+        "c.value": MapType(StringType(), kind),
+    }[place]
+    with pytest.raises(SchemaError, match=hint) as refused:
+        as_arrow(StructType().add("id", "long").add("c", outer))
+    assert f"column '{place}'" in str(refused.value)

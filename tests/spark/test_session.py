@@ -14,6 +14,8 @@ import spark_channel.spark.session as session_module
 from spark_channel.connectors import Connector, registry
 from spark_channel.progress import Counters, JobSpec, Phase
 from spark_channel.service import ServiceServer
+from spark_channel.spark.session import session_slots
+from spark_channel.spark.slots import slots_of
 
 HIDDEN = (
     "(?i)driverOptions|password|sharedLimitToken|sslpassword|tunnelStore|uri|url"
@@ -115,3 +117,58 @@ def test_a_notebook_is_told_of_a_read_under_its_own_cell() -> None:
         assert shown == ["flushed"]
         take_off()
         assert events == {}
+
+
+class ClosedError(Exception):
+    """What a platform raises: each has its own class."""
+
+
+class ClosedSettings:
+    """Serverless compute and pipelines: nothing can be set, or even read."""
+
+    def __init__(self, *, readable: bool) -> None:
+        self._readable = readable
+
+    def get(self, name: str, default: str | None = None) -> str | None:
+        if not self._readable:
+            raise ClosedError(f"CONFIG_NOT_AVAILABLE: {name}")
+        return default
+
+    def set(self, name: str, value: str) -> None:
+        raise ClosedError(f"CANNOT_MODIFY_CONFIG: {name}={value}")
+
+
+@pytest.mark.parametrize("readable", [True, False])
+def test_a_session_whose_settings_are_closed_is_registered(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, readable: bool
+) -> None:
+    monkeypatch.setattr("spark_channel.spark.session._remote", set())
+    session = Session()
+    session.conf = ClosedSettings(readable=readable)  # type: ignore[assignment]
+    with caplog.at_level("WARNING"):
+        spark_channel.register(cast(SparkSession, session))
+    assert session.dataSource.taken == ["channel"]
+    assert "driverOptions" in caplog.text
+    assert session_slots(cast(SparkSession, session)) is None
+
+
+@pytest.mark.parametrize(
+    ("settings", "cores", "slots"),
+    [
+        ({"spark.master": "local[4]"}, 4, 4),
+        ({"spark.master": "local[4]", "spark.task.cpus": "2"}, 4, 2),
+        ({"spark.master": "spark://m:7077"}, 6, 6),
+        ({"spark.master": "spark://m:7077", "spark.cores.max": "3"}, 6, 3),
+        ({"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "3"}, 2, 15),
+        ({"spark.master": "yarn", "spark.executor.instances": "5", "spark.executor.cores": "3",
+          "spark.task.cpus": "2"}, 2, 5),
+        ({"spark.master": "k8s://m", "spark.dynamicAllocation.enabled": "true"}, 8, None),
+        ({"spark.master": "k8s://m", "spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4",
+          "spark.dynamicAllocation.maxExecutors": "10"}, 8, 40),
+        ({"spark.master": "k8s://m", "spark.dynamicAllocation.enabled": "true", "spark.executor.cores": "4",
+          "spark.executor.instances": "2"}, 8, None),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_how_many_tasks_run_at_once(settings: dict[str, str], cores: int, slots: int | None) -> None:
+    assert slots_of(settings.get, cores) == slots

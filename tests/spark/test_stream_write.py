@@ -17,6 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from spark_channel.errors import OptionError
+from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.stream_write import stream_writer
 from spark_channel.tunnel import ChannelState, Tunnel
 from tests.servers.mariadb import MariadbServer
@@ -178,7 +179,7 @@ def test_options_that_a_stream_does_not_take(tmp_path: Path, options: dict[str, 
     """As Spark makes the writer of every query, before a row is read."""
     given = {"path": str(tmp_path / "copy.db"), "dbtable": "copy", "checkpointLocation": "/c", **options}
     with pytest.raises(OptionError, match=message):
-        stream_writer(given, StructType().add("id", "long"), overwrite=False)
+        stream_writer(given, StructType().add("id", "long"), overwrite=False, facts=SessionFacts())
 
 
 class Feeder(threading.Thread):

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Connector, registry
-from spark_channel.errors import CommitError, OptionError, SourceError, TargetError
+from spark_channel.errors import CommitError, JobCancelledError, OptionError, SourceError, TargetError
 from spark_channel.planning import Endpoint, EndpointPart, TransferSpec
 from spark_channel.spark.failures import own_error
 from spark_channel.spark.reachable import first_reachable, server_of
@@ -98,6 +98,11 @@ def test_our_error_is_found_in_sparks() -> None:
     assert isinstance(found, CommitError)
     assert str(found) == "disk full\nof everything"
     assert own_error(ValueError("nothing of ours")) is None
+    cancelled = own_error(
+        RuntimeError("[SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group g\n\tat x")
+    )
+    assert isinstance(cancelled, JobCancelledError)
+    assert "([SPARK_JOB_CANCELLED] Job 7 cancelled part of cancelled job group g)" in str(cancelled)
 
 
 def outline(options: dict[str, str], name: str, *parts: EndpointPart) -> str:

@@ -50,12 +50,17 @@ def entry_path(directory: str, number: int) -> str:
 
 
 def read_file(place: Location, path: str) -> bytes | None:
-    """The whole of a small file; None when there is none."""
-    try:
-        with place.fs.open_input_file(path) as file:
-            return bytes(file.read())
-    except FileNotFoundError:
-        return None
+    """The whole of a small file; None when there is none. One that is replaced meanwhile is read again."""
+    for left in reversed(range(_READS)):
+        try:
+            with place.fs.open_input_file(path) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+        except OSError:  # Azure ends the read of a blob that is replaced while it is read
+            if place.local or not left:
+                raise
+    return None
 
 
 def newest_entry(place: Location, directory: str) -> Entry | None:

@@ -509,3 +509,18 @@ def test_the_log_is_asked_again_by_the_one_that_lost(target: Path) -> None:
     assert entry is not None
     assert asked == [1, 3]
     assert visible("csv", target) == [1]
+
+
+def test_an_object_that_is_replaced_while_it_is_read_is_read_again(target: Path) -> None:
+    target.write_bytes(b"new")
+    here = locate(str(target))
+    errors = [OSError("the condition was not met")]
+
+    class Store:
+        def open_input_file(self, path: str) -> Any:
+            if errors:
+                raise errors.pop()
+            return here.fs.open_input_file(path)
+
+    place = paths.Location(Store(), str(target), "abfs://box@account.dfs.core.windows.net")
+    assert log.read_file(place, str(target)) == b"new"

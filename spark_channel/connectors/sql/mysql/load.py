@@ -54,7 +54,7 @@ class Loader:
 
     def _load(self, lines: bytes, rows: int) -> None:
         names, sets = assignments(self._columns, quoted)
-        with _as_file(lines) as path:
+        with _as_file(lines) as path, self._session.may_send(path):
             self._run(
                 f"LOAD DATA LOCAL INFILE {self._session.literal(path)} INTO TABLE {self._table} "
                 "CHARACTER SET utf8mb4 FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '\"' ESCAPED BY '' "

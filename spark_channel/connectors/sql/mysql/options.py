@@ -28,10 +28,10 @@ _IGNORED: Mapping[str, str] = {
     "cascadeTruncate": "MySQL cascades only where its foreign keys say so",
 }
 
-SslMode = Literal["disable", "require", "verify-ca", "verify-full"]
+SslMode = Literal["disable", "prefer", "require", "verify-ca", "verify-full"]
 _SSL_MODES: Mapping[str, str] = {
-    "disabled": "disable", "required": "require", "verify-identity": "verify-full", "verify_ca": "verify-ca",
-    "verify_identity": "verify-full",
+    "disabled": "disable", "preferred": "prefer", "required": "require", "verify-identity": "verify-full",
+    "verify_ca": "verify-ca", "verify_identity": "verify-full",
 }  # fmt: skip
 """MySQL's own words for libpq's."""
 
@@ -57,14 +57,19 @@ class ServerOptions(AnyServerOptions):
 
     sslmode: Annotated[SslMode | None, BeforeValidator(_ssl_mode), Trait.SAME_ROWS] = Field(
         None,
-        description="`disable`, `require` (encrypted, unchecked), `verify-ca` or `verify-full`; default: `verify-full` "
-        "with sslrootcert, else disable. MySQL's own words for them are taken, too",
+        description="`disable`, `prefer` (TLS where the server has it), `require` (encrypted, unchecked), `verify-ca` "
+        "or `verify-full`; default: `verify-full` with sslrootcert, else prefer. MySQL's own words are taken, too",
     )
 
     @property
     def ssl_mode(self) -> str | None:
         """`sslmode` in MySQL's own words."""
-        words = {"disable": "disabled", "require": "required", "verify-full": "verify-identity"}
+        words = {
+            "disable": "disabled",
+            "prefer": "preferred",
+            "require": "required",
+            "verify-full": "verify-identity",
+        }
         return None if self.sslmode is None else words.get(self.sslmode, self.sslmode)
 
     @property
@@ -127,7 +132,7 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
     if lowered in _HARMLESS:
         return None
     if lowered == "sslmode":
-        modes = {"trust": "require", "preferred": "disable"}
+        modes = {"trust": "require"}
         return "sslmode", modes.get(text, text)
     if lowered in ("usessl", "requiressl"):
         return "sslmode", "require" if text == "true" else "disable"

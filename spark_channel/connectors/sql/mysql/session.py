@@ -2,6 +2,7 @@
 
 import ssl
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
@@ -77,7 +78,7 @@ class MysqlSession(SqlSession):
 
         def is_of_the_moment(error: Exception) -> bool:
             if isinstance(error, pymysql.err.MySQLError):
-                return code_of(error) in _AWAY and not _is_untrusted(error)
+                return _code(error) in _AWAY and not _is_untrusted(error)
             return isinstance(error, LostConnectionError)
 
         seconds = options.retry_timeout if patient else 0.0
@@ -108,10 +109,12 @@ class MysqlSession(SqlSession):
             self._limit_statements(seconds)
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
-        import pymysql
+        from spark_channel.connectors.sql.mysql.guard import GuardedConnection
 
         try:
-            return pymysql.connect(
+            return GuardedConnection(
+                tls=_tls(options, self._failure),
+                tls_required=_mode(options) != "preferred",
                 host=self._address.host,
                 port=self._address.port,
                 user=options.user,
@@ -122,11 +125,14 @@ class MysqlSession(SqlSession):
                 connect_timeout=int(max(1, options.connect_timeout)),
                 local_infile=local_infile,
                 program_name="spark-channel",
-                ssl=_tls(options, self._failure),
-                ssl_disabled=True if _mode(options) == "disabled" else None,
             )
         except (OSError, ssl.SSLError) as error:
             raise self.explain(error) from None
+        except RuntimeError as error:  # PyMySQL's word for a library that is not installed
+            raise self._failure(
+                f"{self.place}: the login needs the library 'cryptography' ({error}), since the server has no TLS: "
+                "install `PyMySQL[rsa]`, or switch TLS on in the server"
+            ) from None
 
     def _limit_statements(self, seconds: int) -> None:
         """MariaDB's and MySQL's name for it differ, and so do their units."""
@@ -215,6 +221,10 @@ class MysqlSession(SqlSession):
             (str(level), int(code), str(text)) for level, code, text in self.rows("SHOW WARNINGS LIMIT 5")
         ]
 
+    def may_send(self, path: str) -> AbstractContextManager[None]:
+        """While this is open the server may ask for file `path` (LOAD DATA LOCAL), and for no other; else for none."""
+        return cast(AbstractContextManager[None], self._connection.may_send(path))
+
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(self._text(error))
 
@@ -272,7 +282,7 @@ def _code(error: BaseException) -> int:
 
 
 def _mode(options: ServerOptions) -> str:
-    return options.ssl_mode or ("verify-identity" if options.ssl_ca else "disabled")
+    return options.ssl_mode or ("verify-identity" if options.ssl_ca else "preferred")
 
 
 def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext | None:
@@ -282,7 +292,7 @@ def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext 
     try:
         context = ssl.create_default_context(cafile=options.ssl_ca)
         context.check_hostname = mode == "verify-identity"
-        if mode == "required":
+        if mode in ("required", "preferred"):
             context.verify_mode = ssl.CERT_NONE
         if options.ssl_cert is not None:
             context.load_cert_chain(options.ssl_cert, options.ssl_key)

@@ -37,6 +37,8 @@ def field_batches(connection: Any, sql: str, batch_rows: int, batch_bytes: int) 
     # PyMySQL has no public way below its cursors.
     connection._execute_command(_COM_QUERY, sql)  # noqa: SLF001
     first = connection._read_packet()  # noqa: SLF001
+    if first.is_load_local_packet():
+        connection.refuse_file(first)
     width = int(first.read_length_encoded_integer())
     for _ in range(width):
         connection._read_packet()  # noqa: SLF001

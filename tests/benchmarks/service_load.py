@@ -1,6 +1,6 @@
 """What a coordinator costs over the network: a service process, and clients that keep their grants fresh.
 
-    python -m tests.benchmarks.flight_load [--clients 1000] [--seconds 15]
+    python -m tests.benchmarks.service_load [--clients 1000] [--seconds 15]
 
 The service is `SharedLimit` in a process of its own, whose CPU is read from the system. The clients are the
 real `LeaseLimiter` and the real connection, one of each per client, driven by a few threads of one process.
@@ -23,9 +23,9 @@ from spark_channel.limits import LeaseLimiter, Leave, News, Request, decode_repl
 from spark_channel.service import ServiceAddress, SharedLimit, find_shared_limit
 from spark_channel.service.connection import Connection
 
-__all__ = ["FlightLoad", "measure"]
+__all__ = ["ServiceLoad", "measure"]
 
-LIMIT = "flight-load"
+LIMIT = "service-load"
 ROWS_PER_SECOND = 1_000_000
 THREADS = 8
 SLICE = 0.05
@@ -36,7 +36,7 @@ LOOK = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class FlightLoad:
+class ServiceLoad:
     """CPU of the service process (a share of one core), requests per second, and seconds of a live change.
 
     From `set` until every client spends its part of the new limit: `lowered` to the half, `raised` to the whole.
@@ -158,7 +158,7 @@ class Drivers:
             heapq.heapreplace(due, (min(soon, again) if again is not None else soon, next(turns), client))
 
 
-def measure(clients: int = 1_000, seconds: float = 15.0) -> FlightLoad:
+def measure(clients: int = 1_000, seconds: float = 15.0) -> ServiceLoad:
     """Run the load, then halve the limit, and double it."""
     context = multiprocessing.get_context("spawn")
     pipe, other = context.Pipe()
@@ -187,7 +187,7 @@ def measure(clients: int = 1_000, seconds: float = 15.0) -> FlightLoad:
             each.join()
         pipe.send(None)
         service.join()
-    return FlightLoad(cpu / took, requests / took, lowered, raised)
+    return ServiceLoad(cpu / took, requests / took, lowered, raised)
 
 
 def _change(pipe: Pipe, fleet: list[Client], rate: int, good: Callable[[float], bool]) -> float:

@@ -1,0 +1,416 @@
+"""The HTTP shell of the service: authentication, bounds, errors. On the standard library alone.
+
+A request is judged by its head: without a token that opens something, not one byte of its body is kept. What a
+stranger can make the service hold is a head of 16 KiB for each of at most 512 connections, for 10 s.
+"""
+
+import asyncio
+import logging
+import socket
+import ssl
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.service import wire
+from spark_channel.service.address import ServiceAddress
+from spark_channel.service.hands import Hands
+from spark_channel.service.tokens import Tokens
+
+__all__ = ["Caller", "Endpoint", "HttpShell"]
+
+_log = logging.getLogger(__name__)
+
+_LARGEST_HEAD = 16 << 10
+_MOST_STRANGERS = 512
+_MOST_CONNECTIONS = 20_000
+_HEAD_SECONDS = 10.0
+_BODY_SECONDS = 30.0
+_IDLE_SECONDS = 300.0
+_DISCARD_BYTES = wire.LARGEST_BODY + (64 << 10)
+_DISCARD_SECONDS = 2.0
+_BACKLOG = 1024
+_REASONS = {
+    200: "OK", 400: "Bad Request", 401: "Unauthorized", 403: "Forbidden", 413: "Content Too Large",
+    431: "Request Header Fields Too Large", 500: "Internal Server Error",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who calls: the scope of the token, and the address as the transport tells it."""
+
+    scope: str
+    peer: str
+
+
+Endpoint = Callable[[bytes, Caller], bytes | Iterator[bytes]]
+"""Answers one action, at once or bit by bit; what is iterated raises nothing. `ValueError` = a request that
+makes no sense; `PermissionError` = not with this token; the texts travel to the caller. Bodies are at most
+`wire.LARGEST_BODY`."""
+
+
+class _Refusals:
+    """Logs refused calls at most once in ten seconds, with their number."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._count = 0
+        self._next = 0.0
+
+    def note(self, why: str) -> None:
+        with self._lock:
+            self._count += 1
+            now = SYSTEM_CLOCK.now()
+            if now < self._next:
+                return
+            self._next = now + 10.0
+            count, self._count = self._count, 0
+        _log.warning("refused %d call%s, last: %s", count, "" if count == 1 else "s", why)
+
+
+class HttpShell:
+    """Listens from the moment it is made, in a separate thread; the program's signals stay its own."""
+
+    def __init__(
+        self,
+        wanted: ServiceAddress,
+        endpoints: Mapping[str, Endpoint],
+        tokens: Tokens,
+        tls: ssl.SSLContext | None = None,
+        *,
+        inline: frozenset[str] = frozenset(),
+    ) -> None:
+        self.endpoints = endpoints
+        self.inline = inline
+        """Actions that never wait: they are answered by the thread that reads, which costs half."""
+        self.tokens = tokens
+        self.refusals = _Refusals()
+        self.hands = Hands("spark-channel-call")
+        self._tls = tls
+        self._socket = _listening(wanted)
+        self.port = int(self._socket.getsockname()[1])
+        self.strangers: OrderedDict[_Call, None] = OrderedDict()
+        self.calls: set[_Call] = set()
+        self.loop = asyncio.new_event_loop()
+        self._server: asyncio.Server | None = None
+        self._ready = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="spark-channel-http", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+
+    def shutdown(self, seconds: float) -> bool:
+        """Stop listening and end the connections; False when a call was still under way after `seconds`."""
+        end = SYSTEM_CLOCK.now() + seconds
+        self._soon(self._stop_listening)
+        ended = self.hands.end(seconds)  # their answers still leave
+        self._soon(self.loop.stop)
+        self._thread.join(max(0.1, end - SYSTEM_CLOCK.now()))
+        return ended and not self._thread.is_alive()
+
+    def _soon(self, what: Callable[[], None]) -> None:
+        try:
+            self.loop.call_soon_threadsafe(what)
+        except RuntimeError:
+            pass  # it has ended
+
+    def _stop_listening(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self._server = self.loop.run_until_complete(
+                self.loop.create_server(
+                    lambda: _Call(self),
+                    sock=self._socket,
+                    ssl=self._tls,
+                    ssl_handshake_timeout=_HEAD_SECONDS if self._tls else None,
+                    backlog=_BACKLOG,
+                )
+            )
+            self._ready.set()
+            self.loop.run_forever()
+        finally:
+            self._ready.set()
+            self._stop_listening()
+            for call in list(self.calls):
+                call.abort()
+            self.loop.run_until_complete(asyncio.sleep(0))
+            self.loop.close()
+
+
+class _Call(asyncio.Protocol):
+    """One connection: one request after the other, each judged by its head before its body is read."""
+
+    def __init__(self, shell: HttpShell) -> None:
+        self._shell = shell
+        self._transport: asyncio.Transport | None = None
+        self._buffer = bytearray()
+        self._peer = ""
+        self._action = ""
+        self._caller: Caller | None = None
+        self._missing = 0
+        """Bytes of the body that have not come; meaningful while `_caller` is set."""
+        self._discard = -1
+        """Bytes that may still be thrown away before the connection is cut; -1 = it is not about to be."""
+        self._busy = False
+        self._closes = False
+        self._timer: asyncio.TimerHandle | None = None
+
+    # --- what asyncio calls
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        name = transport.get_extra_info("peername") or ("", 0)
+        self._peer = f"{name[0]}:{name[1]}"
+        shell = self._shell
+        if len(shell.calls) >= _MOST_CONNECTIONS:
+            self.abort()
+            return
+        shell.calls.add(self)
+        shell.strangers[self] = None
+        if len(shell.strangers) > _MOST_STRANGERS:
+            oldest, _ = shell.strangers.popitem(last=False)
+            shell.refusals.note(f"{_MOST_STRANGERS} connections without a token; the oldest was cut")
+            oldest.abort()
+        self._cut_in(_HEAD_SECONDS)
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._stop_timer()
+        self._shell.calls.discard(self)
+        self._shell.strangers.pop(self, None)
+        self._transport = None
+        self._buffer.clear()
+
+    def data_received(self, data: bytes) -> None:
+        if self._discard >= 0:
+            self._discard -= len(data)
+            if self._discard < 0:
+                self.abort()
+            return
+        self._buffer += data
+        self._go_on()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def abort(self) -> None:
+        self._stop_timer()
+        self._shell.calls.discard(self)
+        self._shell.strangers.pop(self, None)
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            transport.abort()
+
+    # --- one request
+
+    def _go_on(self) -> None:
+        """Take what has come as far as it reaches."""
+        if self._transport is None or self._busy:
+            return
+        if self._caller is None and not self._read_head():
+            return
+        if self._caller is None or len(self._buffer) < self._missing:
+            return
+        body, self._buffer = bytes(self._buffer[: self._missing]), self._buffer[self._missing :]
+        self._busy = True
+        self._stop_timer()
+        # Nothing more is read while the request is carried out: a caller asks one thing at a time.
+        self._transport.pause_reading()
+        self._carry_out(self._action, body, self._caller)
+
+    def _read_head(self) -> bool:
+        """Judge the head in the buffer; False while it is not whole, or after it was refused."""
+        end = self._buffer.find(b"\r\n\r\n", 0, _LARGEST_HEAD)
+        if end < 0:
+            if len(self._buffer) >= _LARGEST_HEAD:
+                self._refuse(431, f"the head of a request has at most {_LARGEST_HEAD} bytes")
+            return False
+        head = bytes(self._buffer[:end])
+        del self._buffer[: end + 4]
+        try:
+            action, headers = _parsed(head)
+        except ValueError as error:
+            self._refuse(400, str(error))
+            return False
+        given = headers.get("authorization")
+        scope = None if given is None else self._shell.tokens.scope_of(given)
+        if scope is None:
+            self._refuse(401, "there is no token" if given is None else "the token is wrong")
+            return False
+        self._shell.strangers.pop(self, None)
+        length = headers.get("content-length", "")
+        if "transfer-encoding" in headers or not (length.isascii() and length.isdigit() and len(length) < 19):
+            self._refuse(400, "a request has a Content-Length")
+            return False
+        if int(length) > wire.LARGEST_BODY:
+            self._refuse(413, f"a body has at most {wire.LARGEST_BODY} bytes")
+            return False
+        self._closes = headers.get("connection", "").lower() == "close"
+        self._action, self._caller, self._missing = action, Caller(scope, self._peer), int(length)
+        self._cut_in(_BODY_SECONDS)
+        return True
+
+    def _carry_out(self, action: str, body: bytes, caller: Caller) -> None:
+        endpoint = self._shell.endpoints.get(action)
+        if endpoint is None:
+            self._answered(*self._refused(wire.RequestError("there is no such action"), action))
+        elif action in self._shell.inline:
+            self._answered(*self._called(endpoint, body, caller))
+        elif not self._shell.hands.take(lambda: self._called_by_hand(endpoint, body, caller)):
+            self._answered(500, b"the service is busy: too many calls wait")
+
+    def _called(self, endpoint: Endpoint, body: bytes, caller: Caller) -> tuple[int, bytes | Iterator[bytes]]:
+        try:
+            return 200, endpoint(body, caller)
+        except Exception as error:
+            return self._refused(error, self._action)
+
+    def _refused(self, error: Exception, action: str) -> tuple[int, bytes]:
+        match error:
+            case PermissionError():
+                self._shell.refusals.note(f"{error} ({self._peer})")
+                return 403, str(error).encode()
+            case ValueError():
+                why = str(error.args[0]) if error.args else "the request makes no sense"
+                self._shell.refusals.note(f"{why} ({self._peer})")
+                return 400, why.encode("utf-8", "replace")
+        _log.error("action %r failed", action, exc_info=error)
+        return 500, b"the service failed on this action; see its log"
+
+    def _called_by_hand(self, endpoint: Endpoint, body: bytes, caller: Caller) -> None:
+        """In another thread: what the loop must not wait for."""
+        status, answer = self._called(endpoint, body, caller)
+        if isinstance(answer, bytes):
+            self._soon(self._answered, status, answer)
+            return
+        self._soon(self._begin_parts)
+        try:
+            for part in answer:
+                if self._transport is None:
+                    break
+                self._soon(self._part, part)
+        finally:
+            close = getattr(answer, "close", None)
+            if close is not None:
+                close()
+            self._soon(self._end_parts)
+
+    def _soon(self, what: Callable[..., None], *arguments: object) -> None:
+        try:
+            self._shell.loop.call_soon_threadsafe(what, *arguments)
+        except RuntimeError:
+            pass  # the service has ended
+
+    # --- answers
+
+    def _answered(self, status: int, answer: bytes | Iterator[bytes]) -> None:
+        if isinstance(answer, bytes):
+            self._write(_head(status, f"Content-Length: {len(answer)}", self._closes) + answer)
+            self._finish()
+        else:  # an endpoint that may not be waited for gave bits: they are here already
+            self._answered(status, b"".join(answer))
+
+    def _begin_parts(self) -> None:
+        self._write(_head(200, "Transfer-Encoding: chunked", self._closes))
+
+    def _part(self, part: bytes) -> None:
+        if part:
+            self._write(b"%x\r\n%s\r\n" % (len(part), part))
+
+    def _end_parts(self) -> None:
+        self._write(b"0\r\n\r\n")
+        self._finish()
+
+    def _write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _finish(self) -> None:
+        """The request is answered; the next one may come."""
+        self._busy, self._caller, self._missing = False, None, 0
+        if self._transport is None:
+            return
+        if self._closes:
+            self._transport.close()
+            return
+        self._cut_in(_IDLE_SECONDS)
+        self._transport.resume_reading()
+        if self._buffer:
+            self._shell.loop.call_soon(self._go_on)
+
+    def _refuse(self, status: int, why: str) -> None:
+        """Say why, keep nothing of what else comes, and cut the connection.
+
+        A connection that is closed with bytes unread is reset, and the caller would not see the answer: so a
+        bounded number of them is thrown away first.
+        """
+        self._shell.refusals.note(f"{why} ({self._peer})")
+        text = why.encode()
+        self._write(_head(status, f"Content-Length: {len(text)}", closes=True) + text)
+        self._buffer.clear()
+        self._discard = _DISCARD_BYTES
+        try:
+            if self._transport is not None and self._transport.can_write_eof():
+                self._transport.write_eof()
+        except OSError:  # the caller has reset the connection
+            self.abort()
+            return
+        self._cut_in(_DISCARD_SECONDS)
+
+    def _cut_in(self, seconds: float) -> None:
+        self._stop_timer()
+        self._timer = self._shell.loop.call_later(seconds, self.abort)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+
+def _listening(wanted: ServiceAddress) -> socket.socket:
+    family, kind, protocol, _, place = socket.getaddrinfo(
+        wanted.host, wanted.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+    )[0]
+    listening = socket.socket(family, kind, protocol)
+    try:
+        # A port that was served a moment ago may be bound again; one that is served now may not.
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listening.bind(place)
+        listening.listen(_BACKLOG)
+        listening.setblocking(False)
+    except BaseException:
+        listening.close()
+        raise
+    return listening
+
+
+def _parsed(head: bytes) -> tuple[str, dict[str, str]]:
+    """(action, headers) of `POST /v1/ACTION HTTP/1.1` and its lines.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    lines = head.decode("latin-1").split("\r\n")
+    method, _, rest = lines[0].partition(" ")
+    path, _, version = rest.partition(" ")
+    if method != "POST" or not path.startswith("/v1/") or version != "HTTP/1.1":
+        raise ValueError("this is not a request to the service")
+    headers: dict[str, str] = {}
+    for line in lines[1:]:
+        name, colon, value = line.partition(":")
+        name = name.lower()
+        if not colon or not name or name in headers or not name.isprintable() or " " in name:
+            raise ValueError("this is not a request to the service")
+        headers[name] = value.strip()
+    return path.removeprefix("/v1/"), headers
+
+
+def _head(status: int, length: str, closes: bool) -> bytes:
+    close = "Connection: close\r\n" if closes else ""
+    return f"HTTP/1.1 {status} {_REASONS[status]}\r\n{length}\r\n{close}\r\n".encode()

@@ -1,0 +1,183 @@
+"""Driver, workers and firewalls on several hosts: network namespaces with addresses of their own."""
+
+import re
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import spark_channel
+from tests.hosts.cluster import SERVICE_PORT, Cluster
+from tests.hosts.network import Network, why_not
+from tests.spark import recorded
+from tests.spark.recorded import PATIENCE, RATE, ROWS, worst_second
+from tests.spark.remote_driver import DriverError, RemoteDriver
+from tests.spark.timeline import Timeline
+
+_WHY_NOT = why_not()
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.newest,
+    pytest.mark.real_time,
+    pytest.mark.skipif(bool(_WHY_NOT), reason=_WHY_NOT or "there are hosts"),
+]
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("hosts")
+    with (
+        Network("driver", "one", "two", "limits") as network,
+        Cluster(network, folder, "one", "two") as running,
+    ):
+        yield running
+
+
+@pytest.fixture(scope="module")
+def driver(cluster: Cluster) -> Iterator[RemoteDriver]:
+    with cluster.driver() as running:
+        running.run(warm, timeout=PATIENCE)
+        yield running
+
+
+@pytest.fixture
+def firewall(cluster: Cluster) -> Iterator[None]:
+    """Executors reach Spark's ports of the driver, and not the service's: what they send there is dropped."""
+    drop(cluster)
+    try:
+        yield
+    finally:
+        drop(cluster, False)
+
+
+def drop(cluster: Cluster, cut: bool = True) -> None:
+    network = cluster.network
+    network["driver"].drop_answers_from(SERVICE_PORT, network["one"], network["two"], drop=cut)
+
+
+def warm(spark: Any) -> int:
+    """Registers, and has a Python worker started on every core."""
+    spark_channel.register(spark)
+    return int(spark.sparkContext.parallelize(range(8), 8).map(lambda n: n).sum())
+
+
+def where(spark: Any) -> tuple[str, list[str]]:
+    """The address that tasks are told, and the hosts that run them."""
+    from spark_channel.spark.session import service_of
+
+    def host(_: int) -> str:
+        import socket
+
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as trial:
+            trial.connect(("10.77.0.250", 9))
+            return str(trial.getsockname()[0])
+
+    return str(service_of(spark)), spark.sparkContext.parallelize(range(16), 16).map(
+        host
+    ).distinct().collect()
+
+
+def scope(spark: Any) -> str:
+    report = spark_channel.last_report()
+    return "" if report is None else report.limit_scope
+
+
+def test_the_service_is_told_under_the_address_that_spark_knows(driver: RemoteDriver) -> None:
+    address, hosts = driver.run(where)
+    assert address == f"10.77.0.1:{SERVICE_PORT}"
+    assert sorted(hosts) == ["10.77.0.2", "10.77.0.3"]
+
+
+@pytest.mark.parametrize("path", [recorded.read, recorded.transfer])
+def test_executors_on_two_hosts_obey_the_limit(driver: RemoteDriver, tmp_path: Path, path: Any) -> None:
+    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    assert worst_second(tmp_path) <= 1.15 * RATE
+
+
+@pytest.mark.parametrize("path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer])
+def test_executors_that_do_not_reach_the_service_obey_the_limit(
+    driver: RemoteDriver, tmp_path: Path, path: Any, firewall: None
+) -> None:
+    start = time.monotonic()
+    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    took = time.monotonic() - start
+    assert worst_second(tmp_path) <= 1.15 * RATE
+    # 3 s of rows, 5 s until it is found out, and what Spark needs for a job
+    assert took <= ROWS / RATE + 5.0 + 5.0
+    if path in (recorded.write, recorded.transfer):
+        assert re.search(r"static limit: (\d) of \1 tasks", driver.run(scope))
+
+
+def test_the_firewall_without_a_fallback_is_an_error_that_names_the_way_out(
+    driver: RemoteDriver, tmp_path: Path, firewall: None
+) -> None:
+    options = {"rowsPerSecond": str(RATE), "limitFallback": "fail"}
+    with pytest.raises(DriverError, match="rowsPerSecondPerTask"):
+        driver.run(recorded.transfer, str(tmp_path), options, timeout=PATIENCE)
+
+
+def test_connections_are_counted_where_they_are_and_need_no_service_where_few_tasks_run(
+    driver: RemoteDriver, tmp_path: Path, firewall: None
+) -> None:
+    driver.run(recorded.write, str(tmp_path), {"maxConnections": "4"}, timeout=PATIENCE)
+    with pytest.raises(DriverError, match=r"'maxConnections'.*coalesce"):
+        driver.run(recorded.write, str(tmp_path / "more"), {"maxConnections": "1"}, timeout=PATIENCE)
+
+
+def longer(spark: Any, folder: str) -> int:
+    """A transfer of 24 s, four groups on two hosts."""
+    reader = {"name": "recorder", "log": f"{folder}/source", "rows": 12_000}
+    writer = {"name": "recorder", "log": f"{folder}/target", "rowsPerSecond": "500"}
+    return spark_channel.transfer(spark, reader, writer, channels=4).rows
+
+
+def cut_while_it_runs(
+    cluster: Cluster, driver: RemoteDriver, folder: Path, seconds: float, *, after: float = 4.0
+) -> float:
+    """Run `longer` with the service cut off for `seconds`; returns when it was, as the records count time."""
+    future = driver.submit(longer, str(folder))
+    target = folder / "target"
+    end = time.monotonic() + PATIENCE
+    while not target.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    time.sleep(after)
+    cut = time.monotonic()
+    drop(cluster)
+    back = threading.Timer(seconds, drop, (cluster, False))
+    back.start()
+    try:
+        assert future.result(PATIENCE) == 12_000
+    finally:
+        back.cancel()
+        back.join()
+        drop(cluster, False)
+    return cut
+
+
+@pytest.mark.parametrize("seconds", [5.0, pytest.param(60.0, marks=pytest.mark.soak)])
+def test_a_link_that_is_cut_while_a_job_runs_costs_time_and_not_the_limit(
+    cluster: Cluster, driver: RemoteDriver, tmp_path: Path, seconds: float
+) -> None:
+    cut_while_it_runs(cluster, driver, tmp_path, seconds)
+    record = Timeline(tmp_path / "target")
+    assert record.sums[-1] == 12_000
+    assert record.worst(1.0) <= 1.15 * 500
+    assert record.worst(5.0) <= 1.05 * 500 * 5
+
+
+def test_a_driver_behind_a_name_that_only_executors_know(cluster: Cluster, tmp_path: Path) -> None:
+    """As a headless service of Kubernetes: the driver binds its address, and is told under another name."""
+    network = cluster.network
+    for worker in ("one", "two"):
+        network[worker].know({"outer-name.example": network["driver"].address})
+    conf = {"spark.driver.host": network["driver"].address}
+    environment = {"SPARK_CHANNEL_HOST": "outer-name.example", "SPARK_CHANNEL_PORT": "38101"}
+    with cluster.driver(conf, **environment) as named:
+        named.run(warm, timeout=PATIENCE)
+        address, _ = named.run(where)
+        assert address == "outer-name.example:38101"
+        named.run(recorded.transfer, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    assert worst_second(tmp_path) <= 1.15 * RATE

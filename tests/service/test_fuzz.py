@@ -1,0 +1,135 @@
+"""Requests that are broken in every way: refused, with no fault of ours, no wait and no memory."""
+
+import json
+import logging
+import os
+import random
+import socket
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from spark_channel.limits import Ask, Heartbeat, Join, Leave, Listen, Request, Return, Set, Status, encode
+from spark_channel.progress import JobSpec
+from spark_channel.service import ServiceServer
+from tests.service.fuzz import mutated, odd
+from tests.service.helpers import hello
+
+SPEC = JobSpec(
+    "write", target="sqlite x.db#t", rows_per_second=100, max_connections=2, static_tasks=4
+).to_json()
+SNAPSHOT = {
+    "task": 1,
+    "attempt": 2,
+    "phase": "running",
+    "rows_read": 3,
+    "waits": {"limit:rows": 0.5},
+    "seconds": 1.5,
+}
+SEEDS: list[tuple[str, bytes]] = [
+    (action, json.dumps(body).encode())
+    for action, body in [
+        ("hello", {}),
+        ("open_job", {"spec": SPEC, "job": "j"}),
+        ("report", {"job": "k", "client": "c", "snapshots": [SNAPSHOT], "spec": SPEC, "leaving": False}),
+        ("enter", {"job": "j", "phase": "done", "rows": 5, "limit": "static"}),
+        ("status", {"job": "j"}),
+        ("job_report", {"job": "j"}),
+        ("limits", {}),
+        ("slots", {}),
+    ]
+] + [
+    ("coordinator", encode(request))
+    for request in cast(list[Request], [
+        Join("job:j", "j", "task 1", "before"),
+        Ask("job:j", "c", "e", 1, 0, 0.0, 0.0, 0.0, 0.0, ""),
+        Return("job:j", "c", "e", 1, 0, 0.0, 0.0, 0.0, 0.0),
+        Heartbeat("job:j", "c", "e", "rows"),
+        Leave("job:j", "c", "e", 0, 0.0, 0.0),
+        Listen("job:j", "c", "e", 1),
+        Set("job:j", 10, None),
+        Status("job:j"),
+    ])
+]  # fmt: skip
+
+
+class Caller:
+    """Sends whole requests over one connection, made again when the service ended it."""
+
+    def __init__(self, server: ServiceServer) -> None:
+        self._address = server.address
+        self._socket: socket.socket | None = None
+
+    def head(self, action: str, length: int) -> bytes:
+        token = self._address.token
+        return (
+            f"POST /v1/{action} HTTP/1.1\r\nAuthorization: Bearer {token}\r\nContent-Length: {length}\r\n\r\n"
+        ).encode()
+
+    def ask(self, request: bytes, *, once: bool = False) -> int:
+        """The status of the answer; 0 where the connection was ended without one."""
+        if self._socket is None or once:
+            self.close()
+            self._socket = socket.create_connection((self._address.host, self._address.port), timeout=20)
+        try:
+            self._socket.sendall(request)
+            if once:
+                self._socket.shutdown(socket.SHUT_WR)
+            answer = b""
+            while b"\r\n\r\n" not in answer:
+                part = self._socket.recv(65_536)
+                if not part:
+                    self.close()
+                    return int(answer[9:12]) if answer else 0
+                answer += part
+            head, _, rest = answer.partition(b"\r\n\r\n")
+            if b"Transfer-Encoding: chunked" in head or once or b"Connection: close" in head:
+                self.close()
+            else:
+                length = int(head.split(b"Content-Length: ")[1].split(b"\r\n")[0])
+                while len(rest) < length:
+                    rest += self._socket.recv(65_536)
+            return int(head[9:12])
+        except ConnectionError:
+            self.close()
+            return 0
+
+    def close(self) -> None:
+        if self._socket is not None:
+            self._socket.close()
+            self._socket = None
+
+
+def resident_mib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
+
+
+@pytest.mark.parametrize("requests", [4_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+def test_broken_requests_are_refused(
+    server: ServiceServer, caplog: pytest.LogCaptureFixture, requests: int
+) -> None:
+    random_ = random.Random(20_261_122)
+    caller, statuses, before = Caller(server), dict[int, int](), 0
+    with caplog.at_level(logging.ERROR):
+        for number in range(requests):
+            action, body = random_.choice(SEEDS)
+            body = (mutated if random_.random() < 0.5 else odd)(random_, body)
+            kind = random_.randrange(20)
+            if kind == 0:
+                status = caller.ask(mutated(random_, caller.head(action, len(body))) + body, once=True)
+            elif kind == 1:
+                status = caller.ask(caller.head(action, len(body) + 5) + body, once=True)
+            else:
+                status = caller.ask(caller.head(action, len(body)) + body)
+            statuses[status] = statuses.get(status, 0) + 1
+            if number == 1_000:
+                before = resident_mib()
+            if number % 5_000 == 0:
+                server.jobs.settle()
+    caller.close()
+    assert set(statuses) <= {0, 200, 400, 401, 403, 413, 431}, statuses
+    assert statuses[400] > requests // 10
+    assert [each.getMessage() for each in caplog.records if each.exc_info] == []
+    assert resident_mib() - before < 200
+    assert hello(server.address)
