@@ -1,7 +1,7 @@
 """Databases: one reader, feed and splitter for all of them, and a package for what is each one's own.
 
 A connector to another database subclasses `Dialect` (its SQL), `Session` (a connection) and `SqlReader`, which names
-both.
+both. One that writes subclasses `WriteDialect` and `SqlWriter` too.
 """
 
 from typing import TYPE_CHECKING
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.session import BatchSize, Session
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
+    from spark_channel.connectors.sql.target import Target, WriteColumn
+    from spark_channel.connectors.sql.write_dialect import WriteDialect
     from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
@@ -42,6 +44,9 @@ __all__ = [
     "SqlWriteOptions",
     "SqlWriter",
     "Table",
+    "Target",
+    "WriteColumn",
+    "WriteDialect",
 ]
 
 # ADBC's dbapi imports it to know a dataset when it is given one, and with it comes pandas: 0.4 s of every process.

@@ -42,6 +42,11 @@ class Table:
         """The table, for people."""
         return f"{self.schema}.{self.name}" if self.schema else self.name
 
+    @property
+    def held(self) -> tuple[tuple[str, ...], ...]:
+        """The column sets by which a write can tell rows apart."""
+        return self.unique
+
 
 @dataclass(frozen=True, slots=True)
 class ReadColumn:

@@ -22,6 +22,7 @@ import pyarrow as pa
 from spark_channel.connectors.commit import Held, Identity
 from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext, WritePlan
 from spark_channel.connectors.sql.claims import STAGE, Claims, stage_prefix
+from spark_channel.connectors.sql.publish import make_ready
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.staging_files import Staging, stages_beside, target_errors
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
@@ -133,6 +134,9 @@ class FileWriter(SqlWriter):
             else:  # claimed nowhere: the directory itself tells
                 self._remove_if_dead(name)
 
+    def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+        return FilePlan(**{**vars(plan), "target": self.target(plan, place)})
+
     def make_staging(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
         return self._staged(plan)
 
@@ -159,6 +163,15 @@ class FileWriter(SqlWriter):
             self.drop_staging(None, plan)
             return
         super().abort(plan, receipts)
+
+    def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
+        files = self.staged_files(plan, receipts)
+        self.script(session, self.options.pre_sql, "preSql")
+        make_ready(session, self.dialect, plan.target, self.options, overwrite=plan.overwrite)
+        inserted = self.insert_files(session, plan, files)
+        promised = sum(receipt.rows for receipt in receipts)
+        if inserted != promised:
+            raise CommitError(f"{inserted} rows are staged, and the receipts say {promised}")
 
     def staged_files(self, plan: FilePlan, receipts: Sequence[Receipt]) -> list[Path]:
         """The files that `receipts` name, in the order of their tasks.
@@ -251,6 +264,14 @@ class FileWriter(SqlWriter):
     @contextmanager
     def open_file(self, path: Path, failure: type[TargetError], *, new: bool = False) -> Iterator[Any]:
         """A session on `path`, which is made when it is not there."""
+
+    @abstractmethod
+    def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
+        """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
+
+        Raises:
+            TargetError: the database refused a row, or two rows have one key.
+        """
 
     @abstractmethod
     def new_place(self) -> Place:

@@ -138,43 +138,6 @@ def bind_columns(tree: Node, replace: Callable[[exp.Column], Node]) -> Node:
     return holder
 
 
-def on_table(template: str, dialect: str, table: Source) -> str:
-    """A statement of this project with its table `t` replaced: `DELETE FROM t`, `DROP TABLE t`."""
-    tree = sqlglot.parse_one(template, read=dialect)
-    for place in list(tree.find_all(exp.Table)):
-        if place.name == "t":
-            place.replace(table.expression.copy())
-    return tree.sql(dialect)
-
-
-def insert(table: Source, columns: Sequence[str], dialect: str) -> str:
-    """INSERT INTO `table` of one row of parameters, in the order of `columns`."""
-    row = exp.Tuple(expressions=[exp.Placeholder() for _ in columns])
-    return exp.Insert(this=_target(table, columns), expression=exp.Values(expressions=[row])).sql(dialect)
-
-
-def create_table(
-    table: Source, columns: Sequence[tuple[str, str, bool]], key: Sequence[str], dialect: str
-) -> str:
-    """CREATE TABLE with columns of (name, declared type, not null) and a primary key, which may be ()."""
-    parts: list[Node] = [
-        exp.ColumnDef(
-            this=identifier(name),
-            kind=exp.DataType(this=exp.DataType.Type.USERDEFINED, kind=declared),
-            constraints=[exp.ColumnConstraint(kind=exp.NotNullColumnConstraint())] if not_null else None,
-        )
-        for name, declared, not_null in columns
-    ]
-    if key:
-        parts.append(exp.PrimaryKey(expressions=[identifier(name) for name in key]))
-    schema = exp.Schema(this=table.expression.copy(), expressions=parts)
-    return exp.Create(this=schema, kind="TABLE").sql(dialect)
-
-
-def _target(table: Source, columns: Sequence[str]) -> exp.Schema:
-    return exp.Schema(this=table.expression.copy(), expressions=[identifier(name) for name in columns])
-
-
 def _check(tree: Node, option: str, text: str, takes: str) -> None:
     for node in tree.walk():
         if isinstance(node, _FORBIDDEN):

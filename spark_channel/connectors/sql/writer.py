@@ -23,9 +23,13 @@ from spark_channel.connectors.contracts import (
     Writer,
 )
 from spark_channel.connectors.sql.claims import STAGE, TASKS, ClaimDialect, Claims, is_own_table, stage_prefix
+from spark_channel.connectors.sql.matching import new_target, old_target
 from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
+from spark_channel.connectors.sql.target import NOWHERE, Target
+from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 
@@ -51,9 +55,10 @@ class Place:
 
 @dataclass(frozen=True)
 class SqlPlan(WritePlan):
-    """Databases subclass it with their own fields."""
+    """Databases subclass it with their own fields. `target` is the table as the plan expects it."""
 
     place: Place = Place("", "", "")
+    target: Target = NOWHERE
 
     @property
     def stage(self) -> str:
@@ -71,6 +76,8 @@ class SqlWriter(Writer):
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
     options: SqlWriteOptions
+    dialect: WriteDialect
+    """What the methods with a default below are written with; a database that overrides them all needs none."""
 
     def exists(self) -> bool | None:
         return self.run(TargetError, "look", lambda session: self.look(session).table is not None)
@@ -330,9 +337,10 @@ class SqlWriter(Writer):
         """
 
     @contextmanager
-    @abstractmethod
     def transaction(self, session: Any) -> Iterator[None]:
         """Commits in the end; any exception rolls back."""
+        with transaction(session, self.dialect.begin):
+            yield
 
     @abstractmethod
     def is_conflict(self, error: TargetError) -> bool:
@@ -386,9 +394,21 @@ class SqlWriter(Writer):
         `receipts` brought in.
         """
 
-    @abstractmethod
     def script(self, session: Any, texts: Sequence[str], option: str) -> None:
         """Run what the user gave as `preSql` or `postSql`, inside the transaction."""
+        for statement in self.dialect.script(texts, option):
+            session.rows(statement)
+
+    def check_scripts(self) -> None:
+        """Hold `preSql` and `postSql` to be statements that stay in the transaction."""
+        self.dialect.script(self.options.pre_sql, "preSql")
+        self.dialect.script(self.options.post_sql, "postSql")
+
+    def target(self, plan: SqlPlan, place: Place) -> Target:
+        """How the rows' columns meet the table's, or become a new table."""
+        if place.table is not None and not (plan.overwrite and not self.options.truncate):
+            return old_target(self.dialect, place.table, plan.schema, self.options)
+        return new_target(self.dialect, place.schema, place.name, place.label, plan.schema, self.options)
 
     @abstractmethod
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:

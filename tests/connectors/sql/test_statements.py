@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
+from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.sqlite.dialect import SqliteDialect
+from spark_channel.connectors.sql.sqlite.publish import insert_one
 from spark_channel.connectors.sql.sqlite.script import statements_of
+from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.errors import OptionError
 
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
@@ -24,24 +28,19 @@ def test_any_name_is_only_a_name(table: str, column: str) -> None:
     """Whatever the name holds, SQLite makes that table and that column, and nothing else."""
     if table.lower().startswith("sqlite_"):
         table = "x" + table
-    source = statements.named_table(("main", table))
+    dialect = SqliteWriteDialect()
+    place = dialect.place("main", table)
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.execute("CREATE TABLE witness (w)")
-        connection.execute(statements.create_table(source, [(column, "TEXT", True)], (), "sqlite"))
-        connection.execute(statements.insert(source, [column], "sqlite"), ("value",))
-        quoted = SqliteDialect().quoted
-        read = ReadSource(SqliteDialect(), f'"main".{quoted(table)}', table, None, ())
+        connection.execute(dialect.created(place, [Column(column, "TEXT", not_null=True)], [column]))
+        connection.execute(insert_one(place, [column]), ("value",))
+        read = ReadSource(dialect, place, table, None, ())
         chosen = read.sql([read.column(column)])
         assert connection.execute(chosen).fetchall() == [("value",)]
-        connection.execute(statements.on_table("DELETE FROM t", "sqlite", source))
+        connection.execute(dialect.emptied(place, SqlWriteOptions(dbtable="t")))
         assert connection.execute(chosen).fetchall() == []
-        connection.execute(statements.on_table("DROP TABLE t", "sqlite", source))
+        connection.execute(f"DROP TABLE {place}")
         assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("witness",)]
-
-
-def test_a_table_named_t_is_replaced_too() -> None:
-    source = statements.named_table(("main", "t"))
-    assert statements.on_table("DELETE FROM t", "sqlite", source) == 'DELETE FROM "main"."t"'
 
 
 def test_conditions_are_joined_without_being_merged() -> None:

@@ -47,15 +47,15 @@ class AdbcWriter(SqlWriter):
 
     def __init__(self, options: AdbcWriteOptions) -> None:
         super().__init__(options)
-        self.dialect = options.sql_dialect()
+        self.sql_name = options.sql_dialect()
 
     @property
     def shown(self) -> str:
         return f"the database of ADBC driver {self.options.driver}"
 
     def check(self, context: WriteContext) -> None:
-        split_script(self.options.pre_sql, "preSql", self.dialect)
-        split_script(self.options.post_sql, "postSql", self.dialect)
+        split_script(self.options.pre_sql, "preSql", self.sql_name)
+        split_script(self.options.post_sql, "postSql", self.sql_name)
 
     def run(self, failure: type[TargetError], purpose: str, work: Callable[[Session], _T]) -> _T:
         reached = False  # a wrong address is reported immediately
@@ -91,14 +91,14 @@ class AdbcWriter(SqlWriter):
         return is_conflict(error)
 
     def claim_dialect(self, session: Session, place: Place) -> ClaimDialect:
-        return claim_dialect(session, place.schema, self.dialect)
+        return claim_dialect(session, place.schema, self.sql_name)
 
     def look(self, session: Session) -> Place:
-        schema, name = named(self.options.dbtable, self.dialect)
-        if self.dialect != "postgres":
+        schema, name = named(self.options.dbtable, self.sql_name)
+        if self.sql_name != "postgres":
             label = name if schema is None else f"{schema}.{name}"
             return Place(schema or "", name, label, session.table_schema(schema, name))
-        text = source_of(schema, name).expression.sql(self.dialect)
+        text = source_of(schema, name).expression.sql(self.sql_name)
         found = session.rows(_FIND, (text,))
         if found:
             schema, name = (str(each) for each in found[0])
@@ -121,7 +121,7 @@ class AdbcWriter(SqlWriter):
         names = self._names(there, plan.schema)
         own = AdbcPlan(**vars(plan), names=names, key=self._key(there is not None, names))
         if own.key and there is not None:
-            hold_unique(session, own, self.dialect)
+            hold_unique(session, own, self.sql_name)
         return own
 
     def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
@@ -174,7 +174,7 @@ class AdbcWriter(SqlWriter):
                     raise BusyError(str(error)) from error
                 raise
             if plan.key:
-                make_unique(session, plan, self.dialect)
+                make_unique(session, plan, self.sql_name)
         elif plan.overwrite:
             session.rows(f"DELETE FROM {self.sql(plan)}")  # noqa: S608 - a quoted name
 
@@ -183,7 +183,7 @@ class AdbcWriter(SqlWriter):
 
     def publish_staged(self, session: Session, plan: AdbcPlan, receipts: Sequence[Receipt]) -> None:
         self._make_ready(session, plan)
-        listed = ", ".join(quoted(name, self.dialect) for name in plan.names)
+        listed = ", ".join(quoted(name, self.sql_name) for name in plan.names)
         merged = self.merged(session, plan) if plan.key else None
         before = 0
         for receipt in sorted(receipts, key=lambda each: each.task):
@@ -211,24 +211,24 @@ class AdbcWriter(SqlWriter):
             fields = [f.with_name(n) for f, n in zip(plan.schema, plan.names, strict=True)]
             rows = pa.schema(fields).empty_table()
         session.ingest(plan.table_schema, name, placed(rows, 0), "create")
-        return Merged(session, plan, self.options, name, self.dialect)
+        return Merged(session, plan, self.options, name, self.sql_name)
 
     def script(self, session: Session, texts: Sequence[str], option: str) -> None:
-        for statement in split_script(texts, option, self.dialect):
+        for statement in split_script(texts, option, self.sql_name):
             session.rows(statement)
 
     def sql(self, plan: AdbcPlan, name: str | None = None) -> str:
         """The name of the table, or of a staging table, in a statement."""
-        return source_of(plan.table_schema, name or plan.table).expression.sql(self.dialect or None)
+        return source_of(plan.table_schema, name or plan.table).expression.sql(self.sql_name or None)
 
     def stages(self, session: Session, place: Place, beginning: str) -> list[str]:
         return [name for name in session.tables(place.schema or None, beginning) if _STAGE.match(name)]
 
     def drop_stage(self, session: Session, place: Place, name: str) -> None:
-        table = source_of(place.schema or None, name).expression.sql(self.dialect or None)
+        table = source_of(place.schema or None, name).expression.sql(self.sql_name or None)
         try:
             with self.transaction(session):
-                if self.dialect == "postgres":
+                if self.sql_name == "postgres":
                     session.rows("SET LOCAL lock_timeout = '2s'")
                 session.rows(f"DROP TABLE IF EXISTS {table}")
         except TargetError as error:

@@ -17,7 +17,6 @@ __all__ = [
     "DuckdbSession",
     "Session",
     "check_file",
-    "is_conflict",
     "is_locked",
     "literal_cast",
     "text_literal",
@@ -153,12 +152,6 @@ def _in_the_way(text: str) -> bool:
 def is_locked(error: BaseException) -> bool:
     """Whether `error`, of a session, is of a file that another process holds."""
     return _in_the_way(str(error.__cause__ or error.__context__ or error))
-
-
-def is_conflict(error: BaseException) -> bool:
-    """Whether `error`, of a session, is of a transaction of this process that another one was ahead of."""
-    text = str(error)
-    return ("ransaction" in text and "onflict" in text) or "write-write conflict" in text
 
 
 def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> None:

@@ -6,8 +6,10 @@ import pyarrow.compute as pc
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.duckdb.column_types import OutOfRangeError, check_range, first_rounded
-from spark_channel.connectors.sql.duckdb.target import DuckdbPlan, WriteColumn
+from spark_channel.connectors.sql.duckdb.target import staged_schema
+from spark_channel.connectors.sql.file_writer import FilePlan
 from spark_channel.connectors.sql.staged_file import StagedFile
+from spark_channel.connectors.sql.target import WriteColumn
 from spark_channel.errors import TargetError
 
 __all__ = ["DuckdbTaskWriter"]
@@ -16,9 +18,9 @@ __all__ = ["DuckdbTaskWriter"]
 class DuckdbTaskWriter(TaskWriter):
     """Stages under a name of its own; an attempt without rows stages nothing."""
 
-    def __init__(self, plan: DuckdbPlan, task: int, attempt: int) -> None:
+    def __init__(self, plan: FilePlan, task: int, attempt: int) -> None:
         self._plan = plan
-        self._schema = plan.target.staged
+        self._schema = staged_schema(plan.target)
         self._file = StagedFile(plan.staging, plan.token, task, attempt)
         self._tally = Tally(task, attempt)
 

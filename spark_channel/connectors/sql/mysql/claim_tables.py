@@ -4,7 +4,7 @@ from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDiale
 from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.write_session import WriteSession
 
-__all__ = ["claim_dialect", "claims_in"]
+__all__ = ["claims_in", "claims_of"]
 
 _TABLES = (CLAIMS, TASKS, PLANS)
 # By equality: MariaDB opens only the tables that are named so.
@@ -52,7 +52,7 @@ class _Known:
         self._found = found
 
 
-def claim_dialect(session: WriteSession, database: str) -> ClaimDialect:
+def claims_of(session: WriteSession, database: str) -> ClaimDialect:
     known = _Known(session, database)
     return ClaimDialect(
         table=lambda name: f"{quoted(database)}.{name}",
@@ -66,4 +66,4 @@ def claim_dialect(session: WriteSession, database: str) -> ClaimDialect:
 
 
 def claims_in(session: WriteSession, database: str) -> Claims:
-    return Claims(session, session.kept(("claims", database), lambda: claim_dialect(session, database)))
+    return Claims(session, session.kept(("claims", database), lambda: claims_of(session, database)))

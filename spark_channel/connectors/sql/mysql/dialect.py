@@ -46,8 +46,8 @@ class MysqlTable(Table):
     engine: str | None = None
 
     @property
-    def database(self) -> str:
-        return self.schema
+    def held(self) -> Keys:
+        return (*self.unique, *self.loose)
 
 
 class MysqlDialect(Dialect):

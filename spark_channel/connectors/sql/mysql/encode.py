@@ -4,29 +4,27 @@ All of it works on whole columns: the bytes of a batch are those of one Arrow ar
 """
 
 from collections.abc import Sequence
-from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.connectors.sql.encode import (
+    convert,
+    dates,
+    decimal_text,
+    is_text,
+    local_timestamps,
+    refuse_where,
+    storage,
+)
 from spark_channel.connectors.sql.mysql.column_types import members, parts
-from spark_channel.connectors.sql.mysql.target import WriteColumn
-from spark_channel.connectors.sql.search import first_failure
+from spark_channel.connectors.sql.target import WriteColumn
 
-__all__ = ["BadValueError", "assignments", "insert_values", "load_lines"]
+__all__ = ["assignments", "insert_values", "load_lines"]
 
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-_FIRST_MICROSECOND, _LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_999_999
-_FIRST_INSTANT, _LAST_INSTANT = 1_000_000, 2_147_483_647_999_999
-
-
-class BadValueError(Exception):
-    """Row `index` of a batch holds `value` in `column`, which the table would not give back as it is."""
-
-    def __init__(self, column: WriteColumn, index: int, value: Any, why: str) -> None:
-        super().__init__(column.name)
-        self.column, self.index, self.value, self.why = column, index, value, why
+_INSTANTS = (1_000_000, 2_147_483_647_999_999)
+"""Microseconds that a TIMESTAMP holds."""
 
 
 def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
@@ -53,7 +51,7 @@ def load_lines(batch: pa.RecordBatch, columns: Sequence[WriteColumn]) -> bytes:
     """
     fields = []
     for column in columns:
-        text, quotes = _text(_storage(batch.column(column.name)), column)
+        text, quotes = _text(storage(batch.column(column.name)), column)
         if quotes:
             text = pc.replace_substring(text, '"', '""')
             text = pc.binary_join_element_wise('"', text, '"', "")
@@ -68,7 +66,7 @@ def insert_values(
     """The rows after INSERT ... VALUES, in pieces of at most `most_bytes` where a row is no longer: (text, rows)."""
     fields = []
     for column in columns:
-        text, quotes = _text(_storage(batch.column(column.name)), column)
+        text, quotes = _text(storage(batch.column(column.name)), column)
         if _is_binary(column):
             text = pc.binary_join_element_wise("x'", text, "'", "")
         elif quotes:
@@ -102,12 +100,6 @@ def _is_number(column: WriteColumn) -> bool:
     )  # fmt: skip
 
 
-def _storage(array: pa.Array) -> pa.Array:
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    return pc.cast(array, array.type.value_type) if pa.types.is_dictionary(array.type) else array
-
-
 def _bytes_of(lines: pa.Array) -> bytes:
     """The bytes of all values of a text array, one after the other."""
     if len(lines) == 0:
@@ -129,7 +121,7 @@ def _text(array: pa.Array, column: WriteColumn) -> tuple[pa.Array, bool]:
             inside = pc.or_(
                 pc.equal(array, 0), pc.and_(pc.greater_equal(array, 1901), pc.less_equal(array, 2155))
             )
-            _refuse_where(pc.invert(inside), array, column, "a year is 0, or from 1901 to 2155")
+            refuse_where(pc.invert(inside), array, column, "a year is 0, or from 1901 to 2155")
             return pc.utf8_lpad(pc.cast(array, pa.string()), 4, "0"), False  # the text 0 is the year 2000
         return pc.cast(array, pa.string()), False
     if pa.types.is_floating(kind):
@@ -137,33 +129,30 @@ def _text(array: pa.Array, column: WriteColumn) -> tuple[pa.Array, bool]:
             array, pa.float64()
         )  # a float's own digits are another double, and may be none of a FLOAT
         odd = pc.invert(pc.is_finite(array))
-        _refuse_where(odd, array, column, "MySQL has no NaN and no infinity; replace it or leave the row out")
+        refuse_where(odd, array, column, "MySQL has no NaN and no infinity; replace it or leave the row out")
         return pc.cast(array, pa.string()), False
     if pa.types.is_decimal(kind):
-        return _decimal(array), False
+        return decimal_text(array), False
     if pa.types.is_date(kind):
-        days = pc.cast(_convert(array, pa.date32(), column, "a date has no time of day"), pa.int32())
-        outside = pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))
-        _refuse_where(outside, array, column, "dates go from year 1 to 9999")
-        return pc.cast(pc.cast(days, pa.date32()), pa.string()), False
+        return pc.cast(dates(array, column), pa.string()), False
     if pa.types.is_time(kind):
-        micro = _convert(array, pa.time64("us"), column, "times end at microseconds")
+        micro = convert(array, pa.time64("us"), column, "times end at microseconds")
         _refuse_finer(pc.cast(micro, pa.int64()), array, column, sizes)
         return pc.cast(micro, pa.string()), False
     if pa.types.is_timestamp(kind):
-        return _timestamp(array, column, sizes), False
-    if pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view():
+        return _moment(array, column, sizes), False
+    if is_text(kind):
         array = pc.cast(array, pa.string())
         if name == "char":
             why = "a CHAR column drops the spaces at the end; declare it VARCHAR"
-            _refuse_where(pc.ends_with(array, " "), array, column, why)
+            refuse_where(pc.ends_with(array, " "), array, column, why)
         elif name in ("enum", "set"):
             _refuse_strangers(array, column, one=name == "enum")
         return array, True
     array = pc.cast(array, pa.binary())
     if name == "binary":
         short = pc.not_equal(pc.binary_length(array), int(sizes[0]) if sizes else 1)
-        _refuse_where(
+        refuse_where(
             short, array, column, f"column {column.target!r} is {column.declared}, which pads with zeros"
         )
     return _hexadecimal(array), False
@@ -186,23 +175,16 @@ def _refuse_strangers(array: pa.Array, column: WriteColumn, *, one: bool) -> Non
         if one
         else f"column {column.target!r} is {column.declared}: members of it, in this order, each once"
     )
-    _refuse_where(pc.is_in(array, value_set=strange), array, column, why)
+    refuse_where(pc.is_in(array, value_set=strange), array, column, why)
 
 
-def _timestamp(array: pa.Array, column: WriteColumn, sizes: list[str]) -> pa.Array:
-    zoned = array.type.tz is not None
-    exact = pa.timestamp("us", "UTC") if zoned else pa.timestamp("us")
-    micro = pc.cast(_convert(array, exact, column, "timestamps end at microseconds"), pa.int64())
-    first, last = (_FIRST_INSTANT, _LAST_INSTANT) if zoned else (_FIRST_MICROSECOND, _LAST_MICROSECOND)
-    outside = pc.or_(pc.less(micro, first), pc.greater(micro, last))
-    local = pc.cast(micro, pa.timestamp("us"))
-    why = (
-        "a TIMESTAMP goes from 1970 to 2038; cast it to a timestamp without zone, which is a DATETIME"
-        if zoned
-        else ("timestamps go from year 1 to 9999")
-    )
-    _refuse_where(outside, local, column, why)
-    _refuse_finer(micro, local, column, sizes)
+def _moment(array: pa.Array, column: WriteColumn, sizes: list[str]) -> pa.Array:
+    if array.type.tz is None:
+        local = local_timestamps(array, column)
+    else:
+        why = "a TIMESTAMP goes from 1970 to 2038; cast it to a timestamp without zone, which is a DATETIME"
+        local = local_timestamps(array, column, _INSTANTS, why)
+    _refuse_finer(pc.cast(local, pa.int64()), local, column, sizes)
     return pc.cast(local, pa.string())
 
 
@@ -213,15 +195,7 @@ def _refuse_finer(micro: pa.Array, array: pa.Array, column: WriteColumn, sizes: 
         unit = 10 ** (6 - digits)
         whole = pc.multiply(pc.divide(micro, unit), unit)
         why = f"column {column.target!r} is {column.declared}, which rounds it to {digits} digits of a second"
-        _refuse_where(pc.not_equal(whole, micro), array, column, why)
-
-
-def _decimal(array: pa.Array) -> pa.Array:
-    text = pc.cast(array, pa.string())
-    if pc.any(pc.match_substring(text, "E")).as_py():
-        plain = [None if value is None else format(Decimal(value), "f") for value in text.to_pylist()]
-        text = pa.array(plain, pa.string())
-    return text
+        refuse_where(pc.not_equal(whole, micro), array, column, why)
 
 
 def _hexadecimal(array: pa.Array) -> pa.Array:
@@ -240,27 +214,3 @@ def _hexadecimal(array: pa.Array) -> pa.Array:
     if array.offset and validity is not None:
         return pa.array([None if each is None else each.hex() for each in array.to_pylist()], pa.string())
     return pa.Array.from_buffers(pa.string(), len(array), [validity, doubled.buffers()[1], digits])
-
-
-def _convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str) -> pa.Array:
-    def convert(part: pa.Array) -> pa.Array:
-        return pc.cast(part, kind)
-
-    try:
-        return convert(array)
-    except pa.ArrowInvalid:
-        index = first_failure(array, convert)
-        raise BadValueError(column, index, _shown(array, index), why) from None
-
-
-def _refuse_where(mask: pa.Array, array: pa.Array, column: WriteColumn, why: str) -> None:
-    index = pc.index(mask, True).as_py()
-    if index >= 0:
-        raise BadValueError(column, index, _shown(array, index), why)
-
-
-def _shown(array: pa.Array, index: int) -> str:
-    try:
-        return str(array[index].as_py())
-    except (ValueError, OverflowError):  # Python's dates and times hold less than Arrow's
-        return str(pc.cast(array.slice(index, 1), pa.string())[0].as_py())

@@ -9,8 +9,8 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.mysql.encode import assignments, insert_values, load_lines
 from spark_channel.connectors.sql.mysql.session import quoted
-from spark_channel.connectors.sql.mysql.target import WriteColumn
 from spark_channel.connectors.sql.mysql.write_session import WriteSession
+from spark_channel.connectors.sql.target import WriteColumn
 
 __all__ = ["Loader", "RefusedRowsError"]
 

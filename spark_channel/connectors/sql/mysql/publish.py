@@ -2,17 +2,17 @@
 
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 
 from spark_channel.connectors.sql.merge import PLACE, Merge
+from spark_channel.connectors.sql.mysql.dialect import table_named
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of, quoted
+from spark_channel.connectors.sql.mysql.session import code_of, quoted
 from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables
-from spark_channel.connectors.sql.mysql.tables import table_named
-from spark_channel.connectors.sql.mysql.target import Target, declared_columns
+from spark_channel.connectors.sql.mysql.target import staged_columns
 from spark_channel.connectors.sql.mysql.write_session import TABLE_EXISTS, WriteSession
-from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
+from spark_channel.connectors.sql.script import TRANSACTION_WORDS
+from spark_channel.connectors.sql.target import Target, declared_columns, listed
 from spark_channel.errors import ChannelError, TargetError
 
 __all__ = [
@@ -23,9 +23,7 @@ __all__ = [
     "end_sessions",
     "hold",
     "insert_staged",
-    "run_script",
     "take_over",
-    "transaction",
 ]
 
 COMMITTING_WORDS = TRANSACTION_WORDS | {
@@ -40,21 +38,6 @@ _LOCK_SECONDS = 600
 _EMPTY_SECONDS = 2
 _OLDER_SECONDS = 60
 """How long an older attempt of a task may hold its lock once a newer one wants it."""
-
-
-@contextmanager
-def transaction(session: WriteSession) -> Iterator[None]:
-    session.rows("START TRANSACTION")
-    try:
-        yield
-        session.rows("COMMIT")
-    except BaseException as error:
-        if not isinstance(error, LostConnectionError):
-            try:
-                session.rows("ROLLBACK")
-            except (ChannelError, LostConnectionError):
-                pass  # the connection's end rolls back too
-        raise
 
 
 def hold(session: WriteSession, name: str) -> None:
@@ -93,7 +76,7 @@ def end_sessions(session: WriteSession, names: Sequence[str]) -> None:
 
 def create_table(session: WriteSession, target: Target) -> bool:
     """Make the table when it is not there; whether this session made it. Commits."""
-    if table_named(session, target.database, target.name) is not None:
+    if table_named(session, target.schema, target.name) is not None:
         return False
     if target.create is None:
         raise _dropped(target)
@@ -125,27 +108,22 @@ def drop_if_empty(session: WriteSession, target: Target) -> None:
         )
 
 
-def run_script(session: WriteSession, texts: Iterable[str], option: str) -> None:
-    for statement in split_script(texts, option, "mysql"):
-        session.rows(statement)
-
-
 def check_table(session: WriteSession, target: Target) -> None:
     """Hold the table to be as the plan found it, or would have made it.
 
     Raises:
         TargetError: another job has dropped, altered or made it since the plan was made.
     """
-    table = table_named(session, target.database, target.name)
+    table = table_named(session, target.schema, target.name)
     if table is None:
         raise _dropped(target)
     found = {name: declared.lower() for name, declared in declared_columns(table)}
     changed = [name for name, declared in target.declared if not _same(found.get(name), declared)]
-    has = _listed(declared_columns(table))
+    has = listed(declared_columns(table))
     if target.create is None:
         if changed or len(found) != len(target.declared):
             raise TargetError(
-                f"table {target.label!r} was altered while its rows were written: it had {_listed(target.declared)} "
+                f"table {target.label!r} was altered while its rows were written: it had {listed(target.declared)} "
                 f"when the job began, and has {has} now. Nothing was written to it; run the job again"
             )
         return
@@ -153,10 +131,10 @@ def check_table(session: WriteSession, target: Target) -> None:
     if changed:
         raise TargetError(
             f"another job created table {target.label!r} while this one wrote its rows, with other columns: it has "
-            f"{has}, and this job would have created {_listed(target.declared)}. {again}"
+            f"{has}, and this job would have created {listed(target.declared)}. {again}"
         )
     key = {name.lower() for name in target.key}
-    if key and not any({name.lower() for name in each} == key for each in (*table.unique, *table.loose)):
+    if key and not any({name.lower() for name in each} == key for each in table.held):
         raise TargetError(
             f"another job created table {target.label!r} while this one wrote its rows, and it does not hold "
             f"({', '.join(target.key)}) unique, as this job needs. {again}"
@@ -191,7 +169,7 @@ def insert_staged(
     Raises:
         TargetError: the server refused a row, or two rows have one key.
     """
-    names = ", ".join(quoted(column.target) for column in target.columns)
+    names = ", ".join(map(quoted, target.names))
     if options.write_mode == "insert":
         for stage in stages:
             session.rows(f"INSERT INTO {target.sql} ({names}) SELECT {names} FROM {stage} ORDER BY {PLACE}")  # noqa: S608
@@ -200,13 +178,14 @@ def insert_staged(
         merged = stages[0]
     else:
         merged = quoted(_MERGED)
-        staged = ", ".join(quoted(column.target) for column in target.staged)
+        staged = ", ".join(map(quoted, target.staged_names))
         session.rows(f"DROP TEMPORARY TABLE IF EXISTS {merged}")
-        create_stage(session, merged, target.staged, temporary=True, key=target.key)
+        create_stage(session, merged, staged_columns(target), temporary=True, key=target.key)
         for stage in stages:
             session.rows(f"INSERT INTO {merged} ({staged}) SELECT {staged} FROM {stage} ORDER BY {PLACE}")  # noqa: S608
-    columns = [column.target for column in target.columns]
-    _MysqlMerge(session.rows, target.sql, merged, columns, target.key, options.write_mode, "mysql").bring()
+    _MysqlMerge(
+        session.rows, target.sql, merged, target.names, target.key, options.write_mode, "mysql"
+    ).bring()
 
 
 class _MysqlMerge(Merge):
@@ -240,7 +219,3 @@ class _MysqlMerge(Merge):
     @property
     def _same(self) -> str:
         return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)
-
-
-def _listed(columns: tuple[tuple[str, str], ...]) -> str:
-    return ", ".join(f"{name} {declared}".strip() for name, declared in columns)

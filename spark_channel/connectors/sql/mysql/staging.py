@@ -2,12 +2,15 @@
 
 import secrets
 from collections.abc import Sequence
+from dataclasses import replace
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.sql.merge import PLACE
 from spark_channel.connectors.sql.mysql.session import code_of, quoted
-from spark_channel.connectors.sql.mysql.target import MysqlPlan, WriteColumn
+from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect
 from spark_channel.connectors.sql.mysql.write_session import WriteSession
+from spark_channel.connectors.sql.target import WriteColumn
+from spark_channel.connectors.sql.writer import SqlPlan
 from spark_channel.errors import TargetError
 
 __all__ = ["create_stage", "drop_tables", "new_stage", "stage_names", "table_in"]
@@ -26,9 +29,10 @@ def create_stage(
     key: tuple[str, ...] = (),
 ) -> None:
     """A table of `columns`, each of which may be NULL, and `PLACE`; indexed by `key`. `name` is SQL."""
+    define = MysqlWriteDialect().definition
     lines = [
         f"{PLACE} BIGINT NOT NULL AUTO_INCREMENT PRIMARY KEY",
-        *(column.definition for column in columns),
+        *(define(replace(column.column, not_null=False)) for column in columns),
     ]
     if key:
         lines.append(f"KEY ({', '.join(map(quoted, key))})")
@@ -37,7 +41,7 @@ def create_stage(
     session.rows(f"CREATE {word}TABLE {name} ({', '.join(lines)}) ENGINE=InnoDB{comment}")
 
 
-def new_stage(plan: MysqlPlan, task: int, attempt: int) -> str:
+def new_stage(plan: SqlPlan, task: int, attempt: int) -> str:
     return f"{plan.stage}{task}_{attempt}_{secrets.token_hex(2)}"
 
 

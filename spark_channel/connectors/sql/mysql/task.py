@@ -9,10 +9,10 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.claims import STAGE, Claims
+from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.gather import Gathered
 from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.mysql.claim_tables import claims_in
-from spark_channel.connectors.sql.mysql.encode import BadValueError
 from spark_channel.connectors.sql.mysql.load import Loader, RefusedRowsError
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.mysql.publish import (
@@ -20,11 +20,10 @@ from spark_channel.connectors.sql.mysql.publish import (
     hold,
     insert_staged,
     take_over,
-    transaction,
 )
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of, quoted
 from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables, new_stage, table_in
-from spark_channel.connectors.sql.mysql.target import MysqlPlan
+from spark_channel.connectors.sql.mysql.target import staged_columns
 from spark_channel.connectors.sql.mysql.write_session import (
     DUPLICATE,
     NO_TABLE,
@@ -32,7 +31,7 @@ from spark_channel.connectors.sql.mysql.write_session import (
     WriteSession,
     was_rolled_back,
 )
-from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
@@ -56,7 +55,7 @@ class _Attempt(TaskWriter):
     """What both commit modes share: counts, the buffer, and how a refusal is told."""
 
     def __init__(
-        self, writer: SqlWriter, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int
+        self, writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
     ) -> None:
         self._writer = writer
         self._options = options
@@ -147,7 +146,7 @@ class StagedWriter(_Attempt):
     """
 
     def __init__(
-        self, writer: SqlWriter, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int
+        self, writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
     ) -> None:
         super().__init__(writer, options, plan, task, attempt)
         self._table: str | None = None
@@ -215,7 +214,10 @@ class StagedWriter(_Attempt):
         assert self._session is not None
         assert self._table is not None
         return Loader(
-            self._session, self._sql(self._table), self._plan.target.staged, self._options.local_infile
+            self._session,
+            self._sql(self._table),
+            staged_columns(self._plan.target),
+            self._options.local_infile,
         )
 
     def _sql(self, table: str) -> str:
@@ -228,7 +230,7 @@ class StagedWriter(_Attempt):
                     self._create()
                 assert self._loader is not None
                 assert self._session is not None
-                with transaction(self._session):
+                with self._writer.transaction(self._session):
                     self._loader.load(batch)
                 return
             except LostConnectionError as error:
@@ -247,7 +249,9 @@ class StagedWriter(_Attempt):
         if self._table is None:
             self._table = new_stage(self._plan, self._task, self._attempt)
         try:
-            create_stage(self._session, self._sql(self._table), self._plan.target.staged, temporary=False)
+            create_stage(
+                self._session, self._sql(self._table), staged_columns(self._plan.target), temporary=False
+            )
         except TargetError as error:
             if code_of(error) != TABLE_EXISTS:  # there already: its CREATE was not answered
                 raise
@@ -282,7 +286,7 @@ class DirectWriter(_Attempt):
     """
 
     def __init__(
-        self, writer: SqlWriter, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int
+        self, writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
     ) -> None:
         super().__init__(writer, options, plan, task, attempt)
         self._straight = options.write_mode == "insert"
@@ -327,8 +331,8 @@ class DirectWriter(_Attempt):
         target, table = self._plan.target, self._plan.target.sql
         if not self._straight:
             table = quoted(_TEMPORARY)
-            create_stage(session, table, target.staged, temporary=True, key=target.key)
-        return Loader(session, table, target.staged, self._options.local_infile)
+            create_stage(session, table, staged_columns(target), temporary=True, key=target.key)
+        return Loader(session, table, staged_columns(target), self._options.local_infile)
 
     def _begin(self, session: WriteSession) -> None:
         """Begin the transaction in which the table is written, unless the task has committed. Safe twice.
@@ -364,7 +368,7 @@ class DirectWriter(_Attempt):
                     self._through_deadlocks(session, lambda: self._loader.load(batch))
                     self._keep(batch)
             else:
-                with transaction(session):
+                with self._writer.transaction(session):
                     self._loader.load(batch)
         except LostConnectionError as error:
             raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
@@ -472,7 +476,7 @@ def _is_of_rows(error: TargetError) -> bool:
 
 
 def open_task(
-    writer: SqlWriter, options: MysqlWriteOptions, plan: MysqlPlan, task: int, attempt: int
+    writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
 ) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode asks."""
     try:

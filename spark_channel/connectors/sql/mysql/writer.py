@@ -4,11 +4,13 @@ import hashlib
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.sql.claims import ClaimDialect, Claims
-from spark_channel.connectors.sql.mysql.claim_tables import claim_dialect, claims_in
+from spark_channel.connectors.sql.mysql.claim_tables import claims_in, claims_of
+from spark_channel.connectors.sql.mysql.dialect import MysqlTable, name_places
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.sql.mysql.publish import (
     COMMITTING_WORDS,
@@ -17,16 +19,15 @@ from spark_channel.connectors.sql.mysql.publish import (
     drop_if_empty,
     hold,
     insert_staged,
-    run_script,
-    transaction,
 )
 from spark_channel.connectors.sql.mysql.session import LostConnectionError
 from spark_channel.connectors.sql.mysql.staging import drop_tables, stage_names, table_in
-from spark_channel.connectors.sql.mysql.tables import Table, find_table, readings
-from spark_channel.connectors.sql.mysql.target import MysqlPlan, Target, new_target, old_target
+from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, hold_transactional
 from spark_channel.connectors.sql.mysql.task import open_task
 from spark_channel.connectors.sql.mysql.write_session import WriteSession, is_conflict, passes
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
+from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import CommitError, OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
@@ -49,6 +50,7 @@ class MysqlWriter(SqlWriter):
 
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
+    dialect: WriteDialect = MysqlWriteDialect()
     _streams = False
 
     def __init__(self, options: MysqlWriteOptions) -> None:
@@ -83,25 +85,20 @@ class MysqlWriter(SqlWriter):
         except LostConnectionError as error:
             raise failure(error.text) from error
 
-    @contextmanager
-    def transaction(self, session: Any) -> Iterator[None]:
-        with transaction(session):
-            yield
-
     def is_conflict(self, error: TargetError) -> bool:
         return is_conflict(error)
 
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
-        return claim_dialect(session, place.schema)
+        return claims_of(session, place.schema)
 
     def claims(self, session: Any, place: Place) -> Claims:
         return claims_in(session, place.schema)
 
     def look(self, session: Any) -> Place:
-        table = find_table(session, self.options.dbtable)
+        table = self.dialect.find_table(session, self.options.dbtable)
         if table is not None:
-            return Place(table.database, table.name, table.label, table)
-        names = readings(session, self.options.dbtable)
+            return Place(table.schema, table.name, table.label, table)
+        names = name_places(session, self.options.dbtable)
         if not names:
             raise OptionError(
                 f"option 'url' names no database, and 'dbtable' got {self.options.dbtable!r}: in which one?",
@@ -115,7 +112,13 @@ class MysqlWriter(SqlWriter):
     def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
         if plan.commit == "job":
             self._check_scripts(COMMITTING_WORDS)
-        return MysqlPlan(**vars(plan), target=self._target(session, plan, place))
+        if isinstance(place.table, MysqlTable) and not place.table.is_view:
+            hold_transactional(session, place.table)
+        return replace(plan, target=self.target(plan, place))
+
+    def target(self, plan: SqlPlan, place: Place) -> Target:
+        """A table that is there stays also with `overwrite`: to drop it would commit."""
+        return super().target(replace(plan, overwrite=False), place)
 
     def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
         """Keys are told apart only within one transaction; refused rows only where the target judges them."""
@@ -134,7 +137,7 @@ class MysqlWriter(SqlWriter):
     def make_ready(
         self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
     ) -> SqlPlan:
-        target = _target_of(plan)
+        target = plan.target
         if first and not self._pre_sql_commits:
             self.script(session, self.options.pre_sql, "preSql")
         check_table(session, target)
@@ -169,9 +172,6 @@ class MysqlWriter(SqlWriter):
                 )
         insert_staged(session, target, self.options, stages)
 
-    def script(self, session: Any, texts: Sequence[str], option: str) -> None:
-        run_script(session, texts, option)
-
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
         return stage_names(session, place.schema, beginning)
 
@@ -192,7 +192,7 @@ class MysqlWriter(SqlWriter):
 
         The lock is the session's: DDL does not end it, and neither does what ends a transaction.
         """
-        target = _target_of(plan)
+        target = plan.target
         hold(session, _table_lock(target))
         session.end_when_silent()
         made = create and create_table(session, target)
@@ -216,14 +216,6 @@ class MysqlWriter(SqlWriter):
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
 
-    def _target(self, session: WriteSession, plan: SqlPlan, place: Place) -> Target:
-        table = place.table
-        if isinstance(table, Table):
-            engines = session.rows("SELECT engine FROM information_schema.engines WHERE transactions = 'YES'")
-            return old_target(table, plan.schema, self.options, {str(name).lower() for (name,) in engines})
-        comment = session.literal(self.options.table_comment or "")
-        return new_target(place.schema, place.name, plan.schema, self.options, comment)
-
 
 def _may_pass(error: Exception) -> bool:
     return isinstance(error, LostConnectionError) or (isinstance(error, TargetError) and passes(error))
@@ -232,8 +224,3 @@ def _may_pass(error: Exception) -> bool:
 def _table_lock(target: Target) -> str:
     """Publishes to one table take turns; the server's names of locks have at most 64 letters."""
     return "spark_channel:" + hashlib.sha256(target.label.encode()).hexdigest()[:32]
-
-
-def _target_of(plan: SqlPlan) -> Target:
-    assert isinstance(plan, MysqlPlan)
-    return plan.target

@@ -10,7 +10,7 @@ from spark_channel.connectors.sql import catalog
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.session import Session
 
-__all__ = ["Column", "PgColumn", "PgTable", "Table", "find_table", "name_parts", "same_name", "table_names"]
+__all__ = ["PgColumn", "PgTable", "find_table", "name_parts", "same_name", "table_names"]
 
 _FIND = """
 SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text
@@ -86,11 +86,6 @@ class PgTable(catalog.Table):
     key: tuple[str, ...] = ()
     nullable_key: str | None = None
     pages: int = 0
-
-
-Column = PgColumn
-Table = PgTable
-"""The names that writers use."""
 
 
 def name_parts(text: str) -> tuple[str | None, str] | None:

@@ -4,7 +4,7 @@ A quoted literal takes the type of the column that it is compared with.
 """
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
@@ -20,8 +20,10 @@ from spark_channel.connectors.sql.postgresql.catalog import (
 from spark_channel.connectors.sql.postgresql.column_types import ReadType, read_type
 from spark_channel.connectors.sql.postgresql.decode import decode, selected
 from spark_channel.connectors.sql.postgresql.failures import is_gone
-from spark_channel.connectors.sql.postgresql.read_session import ReadSession
 from spark_channel.connectors.sql.session import Session
+
+if TYPE_CHECKING:  # its driver is loaded only to read
+    from spark_channel.connectors.sql.postgresql.read_session import ReadSession
 
 __all__ = ["PostgresDialect"]
 
@@ -46,7 +48,7 @@ class PostgresDialect(Dialect):
 
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """The driver knows most types of a query's columns, and a numeric's size."""
-        schema = cast(ReadSession, session).schema_of(f"SELECT * FROM ({query}) AS source LIMIT 0")  # noqa: S608
+        schema = cast("ReadSession", session).schema_of(f"SELECT * FROM ({query}) AS source LIMIT 0")  # noqa: S608
         found = []
         for field in schema:
             notes = field.metadata or {}

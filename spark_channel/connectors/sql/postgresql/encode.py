@@ -8,7 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.connectors.sql.postgresql.catalog import Column
+from spark_channel.connectors.sql.catalog import Column
+from spark_channel.connectors.sql.encode import BadValueError, convert, is_text, refuse_where, storage
+from spark_channel.connectors.sql.postgresql.catalog import PgColumn
 from spark_channel.connectors.sql.postgresql.column_types import (
     ELEMENTS,
     INSTANT,
@@ -19,10 +21,10 @@ from spark_channel.connectors.sql.postgresql.column_types import (
     numeric_size,
 )
 from spark_channel.connectors.sql.postgresql.copy_rows import ELEMENT
-from spark_channel.connectors.sql.search import first_failure
-from spark_channel.errors import SchemaError
+from spark_channel.connectors.sql.target import WriteColumn
+from spark_channel.connectors.sql.write_dialect import misfit
 
-__all__ = ["BadValueError", "WriteColumn", "encode", "native_column", "write_column"]
+__all__ = ["PgWriteColumn", "encode", "native_column", "write_column"]
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _WHOLE = {"int2": (16, 4), "int4": (32, 9), "int8": (64, 18)}
@@ -40,76 +42,51 @@ _FINER: dict[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
-class WriteColumn:
-    """One column that is written.
+class PgWriteColumn(WriteColumn):
+    """`wire` is the Arrow type that COPY's bytes are made of.
 
-    `name` is its name in the batch, `column` the table's. `wire` is the Arrow type that COPY's bytes are made of.
     `cast`: what is sent is text, in a column of the type `staged`, and PostgreSQL makes the column's own type of it.
     """
 
-    name: str
-    column: Column
-    kind: pa.DataType
+    column: PgColumn
     wire: pa.DataType
     staged: str
     cast: bool = False
 
-    @property
-    def target(self) -> str:
-        return self.column.name
 
-
-class BadValueError(Exception):
-    """Row `index` of a batch holds `value` in `column`, which PostgreSQL would not give back as it is."""
-
-    def __init__(self, column: WriteColumn, index: int, value: Any, why: str) -> None:
-        super().__init__(column.name)
-        self.column, self.index, self.value, self.why = column, index, value, why
-
-
-def write_column(name: str, kind: pa.DataType, column: Column) -> WriteColumn:
-    """How values of `kind` get into the table's `column`.
+def write_column(field: pa.Field, column: PgColumn) -> PgWriteColumn:
+    """How values of `field` get into the table's `column`.
 
     Raises:
         SchemaError: it cannot hold them exactly; names the column and both types.
     """
+    name, kind = field.name, field.type
     plain = kind.value_type if pa.types.is_dictionary(kind) else kind
     if isinstance(plain, pa.BaseExtensionType):
         plain = plain.storage_type
     wire = _wire(plain, column)
     if wire is not None:
-        return WriteColumn(name, column, kind, wire, _staged(column))
+        return PgWriteColumn(name, column, kind, wire, column.declared)
     text = pa.list_(pa.string()) if column.category == "A" else pa.string()
     if _reads_text(column) and (pa.types.is_null(plain) or _same_shape(plain, text)):
-        return WriteColumn(
-            name, column, kind, text, "text[]" if column.category == "A" else "text", cast=True
-        )
-    hint = "cast it"
-    if pa.types.is_timestamp(plain) and column.base in ("timestamp", "timestamptz"):
-        hint = "one has a time zone and the other has none; cast it, or change the table's column"
-    raise SchemaError(
-        f"column {name!r} is {kind}, and the table's column {column.name!r} is {column.declared}, which "
-        f"cannot hold it exactly: {hint}"
-    )
+        staged = "text[]" if column.category == "A" else "text"
+        return PgWriteColumn(name, column, kind, text, staged, cast=True)
+    raise misfit(field, column, LOCAL if column.base in ("timestamp", "timestamptz") else None)
 
 
-def native_column(name: str, kind: pa.DataType, column: Column) -> WriteColumn:
+def native_column(field: pa.Field, column: Column) -> PgWriteColumn:
     """The same of rows that come as COPY writes them: nothing is made of their values."""
-    return WriteColumn(name, column, kind, pa.null(), _staged(column))
-
-
-def _staged(column: Column) -> str:
-    """The type of the column in staging: as the table's, without a domain's or a serial's rules."""
-    return column.declared
+    assert isinstance(column, PgColumn)
+    return PgWriteColumn(field.name, column, field.type, pa.null(), column.declared)
 
 
 def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_list(wanted):
         return _is_list(given) and _same_shape(given.value_type, pa.string())
-    return _is_text(given)
+    return is_text(given)
 
 
-def _reads_text(column: Column) -> bool:
+def _reads_text(column: PgColumn) -> bool:
     """Whether the column is one that is read as text, and so is written as text."""
     base = column.element if column.category == "A" else column.base
     if base in ("interval", "timetz") and column.typmod != -1:
@@ -117,10 +94,6 @@ def _reads_text(column: Column) -> bool:
     if column.category == "A":
         return True
     return column.base not in NATURAL and not (column.base == "numeric" and numeric_size(column.typmod))
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
 
 
 def _is_list(kind: pa.DataType) -> bool:
@@ -136,12 +109,12 @@ def _is_bytes(kind: pa.DataType) -> bool:
     )
 
 
-def _wire(given: pa.DataType, column: Column) -> pa.DataType | None:
+def _wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
     """The Arrow type that COPY takes for the column, when `given` fits it without loss; else None."""
     if column.category == "A":
         if not _is_list(given) or column.element not in ELEMENTS:
             return None
-        inner = Column(column.name, column.declared, base=column.element, typmod=column.typmod)
+        inner = PgColumn(column.name, column.declared, base=column.element, typmod=column.typmod)
         element = _wire(given.value_type, inner)
         return None if element is None else pa.list_(element)
     base = column.base
@@ -158,11 +131,11 @@ def _wire(given: pa.DataType, column: Column) -> pa.DataType | None:
         )
         return NATURAL[base] if fits else None
     if base in _TEXTS or column.category == "E":
-        return pa.string() if _is_text(given) else None
+        return pa.string() if is_text(given) else None
     if base == "jsonb":
-        return pa.binary() if _is_text(given) else None
+        return pa.binary() if is_text(given) else None
     if base == "uuid":
-        return pa.binary(16) if _is_text(given) or given == pa.binary(16) else None
+        return pa.binary(16) if is_text(given) or given == pa.binary(16) else None
     if base == "bytea":
         return pa.binary() if _is_bytes(given) else None
     if (
@@ -191,7 +164,7 @@ def _whole_wire(given: pa.DataType, base: str) -> pa.DataType | None:
     return None
 
 
-def _numeric_wire(given: pa.DataType, column: Column) -> pa.DataType | None:
+def _numeric_wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
     if column.typmod >= 4:
         precision, scale = numeric_digits(column.typmod)
     else:
@@ -207,7 +180,7 @@ def _numeric_wire(given: pa.DataType, column: Column) -> pa.DataType | None:
     return None
 
 
-def encode(batch: pa.RecordBatch | pa.Table, columns: Sequence[WriteColumn]) -> pa.RecordBatch:
+def encode(batch: pa.RecordBatch | pa.Table, columns: Sequence[PgWriteColumn]) -> pa.RecordBatch:
     """A batch as COPY sends it, its columns named as the table's.
 
     Raises:
@@ -217,29 +190,26 @@ def encode(batch: pa.RecordBatch | pa.Table, columns: Sequence[WriteColumn]) -> 
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([_sent(column) for column in columns]))
 
 
-def _sent(column: WriteColumn) -> pa.Field:
+def _sent(column: PgWriteColumn) -> pa.Field:
     if not pa.types.is_list(column.wire):
         return pa.field(column.target, column.wire)
     element = ELEMENTS["text" if column.cast else str(column.column.element)]
     return pa.field(column.target, column.wire, metadata={ELEMENT: str(element).encode()})
 
 
-def _encode(array: Any, column: WriteColumn) -> pa.Array:
+def _encode(array: Any, column: PgWriteColumn) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # pyarrow before 26 may keep chunks that overflow one array
         array = pa.concat_arrays(array.chunks)
-    if isinstance(array, pa.ExtensionArray):
-        array = array.storage
-    if pa.types.is_dictionary(array.type):
-        array = pc.cast(array, array.type.value_type)
+    array = storage(array)
     base = column.column.base
     if base == "uuid" and not column.cast and not array.type.equals(pa.binary(16)):
         return _uuids(array, column)
     if base == "jsonb" and not column.cast:
-        texts = _convert(array, pa.string(), column, "")
+        texts = convert(array, pa.string(), column, "")
         return pc.cast(pc.binary_join_element_wise("\x01", texts, ""), pa.binary())
-    array = _convert(array, column.wire, column, _why(column.wire))
+    array = convert(array, column.wire, column, _why(column.wire))
     _refuse_what_would_change(array, column)
     return array
 
@@ -250,21 +220,7 @@ def _why(kind: pa.DataType) -> str:
     return "a date has no time of day" if pa.types.is_date(kind) else ""
 
 
-def _convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str) -> pa.Array:
-    if array.type.equals(kind):
-        return array
-
-    def convert(part: pa.Array) -> pa.Array:
-        return pc.cast(part, kind)
-
-    try:
-        return convert(array)
-    except pa.ArrowInvalid as error:
-        index = first_failure(array, convert)
-        raise BadValueError(column, index, _shown(array, index), why or str(error)) from None
-
-
-def _uuids(array: pa.Array, column: WriteColumn) -> pa.Array:
+def _uuids(array: pa.Array, column: PgWriteColumn) -> pa.Array:
     """Texts as the 16 bytes of a uuid."""
     found: list[bytes | None] = []
     for index, text in enumerate(array.to_pylist()):
@@ -275,7 +231,7 @@ def _uuids(array: pa.Array, column: WriteColumn) -> pa.Array:
     return pa.array(found, pa.binary(16))
 
 
-def _refuse_what_would_change(array: pa.Array, column: WriteColumn) -> None:
+def _refuse_what_would_change(array: pa.Array, column: PgWriteColumn) -> None:
     """What PostgreSQL would cut or round without a word, in a value or in the elements of an array."""
     about = column.column
     base, typmod = about.base, about.typmod
@@ -283,42 +239,27 @@ def _refuse_what_would_change(array: pa.Array, column: WriteColumn) -> None:
         array, base = array.flatten(), about.element or ""
     if base in ("varchar", "bpchar") and typmod >= 4:
         long = pc.greater(pc.utf8_length(array), typmod - 4)
-        _refuse_where(long, array, column, f"it is longer than {about.declared}")
+        refuse_where(long, array, column, f"it is longer than {about.declared}")
     elif base == "name":
         long = pc.greater(pc.binary_length(array), _NAME_BYTES)
-        _refuse_where(long, array, column, "a name has 63 bytes at most")
+        refuse_where(long, array, column, "a name has 63 bytes at most")
     elif base in ("bit", "varbit") and typmod >= 0:
         wrong = pc.not_equal if base == "bit" else pc.greater
-        _refuse_where(
+        refuse_where(
             wrong(pc.binary_length(array), typmod), array, column, f"it does not fit {about.declared}"
         )
     elif base == "numeric" and typmod >= 4 and pa.types.is_string(array.type):
         scale = max(0, numeric_digits(typmod)[1])
         long = pc.match_substring_regex(array, rf"\.[0-9]{{{scale}}}[0-9]*[1-9]|[eE]")
-        _refuse_where(long, array, column, f"{about.declared} would round it")
+        refuse_where(long, array, column, f"{about.declared} would round it")
     elif base in ("time", "timestamp", "timestamptz") and 0 <= typmod < 6:
         unit = 10 ** (6 - typmod)
         plain = pc.cast(array, pa.int64())
         rest = pc.not_equal(pc.multiply(pc.divide(plain, unit), unit), plain)
-        _refuse_where(rest, array, column, f"{about.declared} would round it")
+        refuse_where(rest, array, column, f"{about.declared} would round it")
     elif pa.types.is_interval(array.type):
         finer = [value is not None and value.nanoseconds % 1000 != 0 for value in array.to_pylist()]
-        _refuse_where(
-            pa.array(finer, pa.bool_()), array, column, "PostgreSQL's intervals end at microseconds"
-        )
+        refuse_where(pa.array(finer, pa.bool_()), array, column, "PostgreSQL's intervals end at microseconds")
     elif base in _FINER and pa.types.is_string(array.type):
         other = pc.match_substring_regex(array, _FINER[base])
-        _refuse_where(other, array, column, f"{about.declared} would hold another value")
-
-
-def _refuse_where(mask: pa.Array, array: pa.Array, column: WriteColumn, why: str) -> None:
-    index = pc.index(mask, True).as_py()
-    if index >= 0:
-        raise BadValueError(column, index, _shown(array, index), why)
-
-
-def _shown(array: pa.Array, index: int) -> str:
-    try:
-        return str(array[index].as_py())
-    except (ValueError, OverflowError):  # Python's dates and times hold less than Arrow's
-        return str(pc.cast(array.slice(index, 1), pa.string())[0].as_py())
+        refuse_where(other, array, column, f"{about.declared} would hold another value")

@@ -2,8 +2,9 @@
 
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.staging import DELETES, ORDER
-from spark_channel.connectors.sql.postgresql.target import Target
+from spark_channel.connectors.sql.postgresql.target import written_columns
 from spark_channel.connectors.sql.statements import identifier
+from spark_channel.connectors.sql.target import Target
 
 __all__ = ["keys_sql", "merge_statements", "null_key_query", "twice_query"]
 
@@ -33,20 +34,20 @@ def merge_statements(target: Target, rows: str, options: PostgresWriteOptions) -
 
 
 def _insert(target: Target) -> str:
-    names = [column.target for column in target.columns]
-    override = " OVERRIDING SYSTEM VALUE" if target.identity else ""
-    return f"INSERT INTO {target.sql} ({_list(names)}){override}"
+    numbered = any(column.column.identity == "a" for column in written_columns(target))
+    override = " OVERRIDING SYSTEM VALUE" if numbered else ""
+    return f"INSERT INTO {target.sql} ({_list(target.names)}){override}"
 
 
 def _values(target: Target) -> str:
     return ", ".join(
         f"CAST({_name(column.target)} AS {column.column.declared})" if column.cast else _name(column.target)
-        for column in target.columns
+        for column in written_columns(target)
     )
 
 
 def _update(target: Target) -> str:
-    others = [column.target for column in target.columns if column.target not in target.key]
+    others = [name for name in target.names if name not in target.key]
     if not others:
         return f" ON CONFLICT ({keys_sql(target)}) DO NOTHING"
     changes = ", ".join(f"{_name(name)} = EXCLUDED.{_name(name)}" for name in others)
@@ -57,7 +58,7 @@ def _apply(target: Target, rows: str) -> list[str]:
     """The last change of each key counts: its delete, or its row."""
     key = keys_sql(target)
     last = f"SELECT DISTINCT ON ({key}) * FROM {rows} ORDER BY {key}, {ORDER} DESC"  # noqa: S608 - quoted names
-    casts = {column.target: column for column in target.columns}
+    casts = {column.target: column for column in written_columns(target)}
     same = " AND ".join(
         f"t.{_name(name)} = "
         + (

@@ -1,6 +1,6 @@
 """Puts what tasks have staged into the table, inside a transaction that the caller has begun."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from spark_channel.connectors.contracts import Receipt
@@ -15,12 +15,13 @@ from spark_channel.connectors.sql.postgresql.merge import (
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.staging import drop_stage, table_sql
-from spark_channel.connectors.sql.postgresql.target import PostgresPlan, Target, declared_columns
-from spark_channel.connectors.sql.script import split_script
+from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan
+from spark_channel.connectors.sql.publish import is_ready
 from spark_channel.connectors.sql.statements import identifier
+from spark_channel.connectors.sql.target import Target
 from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["CHUNKS", "make_ready", "new_table", "publish_stage", "refuse_bad_keys", "run_script"]
+__all__ = ["CHUNKS", "is_there", "new_table", "publish_stage", "refuse_bad_keys"]
 
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
@@ -38,35 +39,16 @@ _XID = 1 << 32
 """`xmin` holds the last 32 bits of a transaction's number."""
 
 
-def run_script(session: Session, texts: Iterable[str], option: str) -> None:
-    for statement in split_script(texts, option, "postgres"):
-        session.rows(statement)
-
-
-def make_ready(session: Session, target: Target, options: PostgresWriteOptions, *, overwrite: bool) -> bool:
+def is_there(session: Session, target: Target, options: PostgresWriteOptions, *, overwrite: bool) -> bool:
     """Empty the table, or hold it to be as the plan found it. False: it is not there, and is to be made.
 
     Raises:
         TargetError: the table came, went or changed since the plan was made.
     """
-    table = find_table(session, target.sql)
-    if table is not None and overwrite and not options.truncate:
-        session.rows(f"DROP TABLE {target.sql}")
-        table = None
-    if table is None:
-        if not target.create:
-            raise TargetError(f"table {target.label} was dropped while its rows were written")
-        return False
-    if target.create:
+    drops = overwrite and not options.truncate
+    if target.create is not None and not drops and find_table(session, target.sql) is not None:
         raise _made_meanwhile(target)
-    if declared_columns(table) != target.declared:
-        raise TargetError(
-            f"table {target.label} was altered while its rows were written: "
-            f"it has {_listed(declared_columns(table))}, and the plan has {_listed(target.declared)}"
-        )
-    if overwrite:
-        session.rows(f"TRUNCATE {target.sql}{' CASCADE' if options.cascade_truncate else ''}")
-    return True
+    return is_ready(session, DIALECT, target, options, overwrite=overwrite)
 
 
 def publish_stage(
@@ -82,8 +64,9 @@ def publish_stage(
         raise CommitError(f"the staging table {stage} is gone")
     session.rows(_LOCK.format(stage=stage, name=literal(stage).sql("postgres")))
     _keep_only(session, stage, receipts)
-    run_script(session, options.pre_sql, "preSql")
-    there = make_ready(session, target, options, overwrite=plan.overwrite)
+    for statement in DIALECT.script(options.pre_sql, "preSql"):
+        session.rows(statement)
+    there = is_there(session, target, options, overwrite=plan.overwrite)
     if options.write_mode != "insert":
         refuse_bad_keys(session, target, stage, options)
     if there:
@@ -153,7 +136,3 @@ def _keep_only(session: Session, stage: str, receipts: Sequence[Receipt]) -> Non
     if strange := found.keys() - wanted.keys():
         listed = ", ".join(f"'{number}'" for number in sorted(strange))
         session.rows(f"DELETE FROM {stage} WHERE xmin::text IN ({listed})")  # noqa: S608
-
-
-def _listed(columns: tuple[tuple[str, str], ...]) -> str:
-    return ", ".join(f"{name} {declared}".strip() for name, declared in columns)

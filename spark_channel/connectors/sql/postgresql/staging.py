@@ -10,8 +10,9 @@ import re
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.postgresql.session import Session, literal
-from spark_channel.connectors.sql.postgresql.target import Target
+from spark_channel.connectors.sql.postgresql.target import written_columns
 from spark_channel.connectors.sql.statements import identifier
+from spark_channel.connectors.sql.target import Target
 
 __all__ = ["DELETES", "ORDER", "create_stage", "drop_stage", "stage_columns", "stages", "table_sql"]
 
@@ -36,7 +37,7 @@ def table_sql(schema: str, name: str) -> str:
 
 def stage_columns(target: Target, *, apply: bool) -> list[str]:
     """The columns of a staging or temporary table for rows of `target`, as CREATE TABLE has them."""
-    columns = [f"{identifier(c.target).sql('postgres')} {c.staged}" for c in target.columns]
+    columns = [f"{identifier(c.target).sql('postgres')} {c.staged}" for c in written_columns(target)]
     if apply:
         columns += [f"{DELETES} boolean", f"{ORDER} bigint GENERATED ALWAYS AS IDENTITY"]
     return columns

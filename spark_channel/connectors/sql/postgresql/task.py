@@ -11,10 +11,11 @@ from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.native import native_data
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.gather import Gathered
 from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
-from spark_channel.connectors.sql.postgresql.encode import BadValueError, encode
+from spark_channel.connectors.sql.postgresql.encode import encode
 from spark_channel.connectors.sql.postgresql.failures import is_gone, is_refused_data, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import keys_sql, merge_statements
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
@@ -22,7 +23,7 @@ from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_
 from spark_channel.connectors.sql.postgresql.publish import CHUNKS, refuse_bad_keys
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.staging import DELETES, stage_columns, table_sql
-from spark_channel.connectors.sql.postgresql.target import PostgresPlan
+from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.sql.postgresql.write_session import WriteSession, reach
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, SupersededError, TargetError
@@ -91,12 +92,13 @@ class _PostgresTaskWriter(TaskWriter):
     def _rows_of(self, rows: pa.RecordBatch | pa.Table) -> CopyRows:
         if not self._plan.native:
             return copy_rows(self._encode(rows))
-        names = [column.target for column in self._plan.target.columns]
-        return CopyRows(names, rows.num_rows, [native_data(each) for each in rows.to_batches()])
+        return CopyRows(
+            self._plan.target.names, rows.num_rows, [native_data(each) for each in rows.to_batches()]
+        )
 
     def _encode(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         try:
-            encoded = encode(rows, self._plan.target.columns)
+            encoded = encode(rows, written_columns(self._plan.target))
             if self._options.write_mode == "apply":
                 encoded = encoded.append_column(DELETES, self._deletes(rows))
         except BadValueError as error:
@@ -182,7 +184,7 @@ class StagedTaskWriter(_PostgresTaskWriter):
     def _stage_chunk(self, rows: CopyRows) -> None:
         session = self._session
         assert session is not None
-        session.begin()
+        session.rows(DIALECT.begin)
         try:
             session.copy(self._plan.target.schema, self._plan.staging, rows)
             number = transaction_number(session)
@@ -238,7 +240,8 @@ class DirectTaskWriter(_PostgresTaskWriter):
     ) -> None:
         super().__init__(writer, options, plan, task, attempt)
         self._done: Receipt | None = None
-        self._through_rows = options.write_mode != "insert" or not plan.target.direct
+        cast = any(column.cast for column in written_columns(plan.target))
+        self._through_rows = options.write_mode != "insert" or cast
         self._session = self._reach()
         try:
             self._begin()
@@ -270,7 +273,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
         if self._done is not None:
             return
         claims.peek(self._plan.claim)
-        session.begin()
+        session.rows(DIALECT.begin)
         if self._through_rows:
             apply = self._options.write_mode == "apply"
             columns = ", ".join(stage_columns(self._plan.target, apply=apply))

@@ -50,10 +50,6 @@ class WriteSession(Session):
             sql = marked(sql, lambda number: literal(parameters[number - 1]).sql("postgres"))
         return super().rows(sql)
 
-    def begin(self) -> None:
-        """Whatever the role's default is: a row that another transaction held is read as that one left it."""
-        self.rows("BEGIN ISOLATION LEVEL READ COMMITTED")
-
     def copy(self, schema: str, table: str, rows: CopyRows) -> None:
         """Send `rows` into the columns of the same names."""
         if rows.count == 0:

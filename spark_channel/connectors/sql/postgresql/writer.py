@@ -1,32 +1,30 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
-from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.claims import ClaimDialect
-from spark_channel.connectors.sql.postgresql.catalog import Table, find_table
+from spark_channel.connectors.sql.postgresql.catalog import PgTable, find_table
 from spark_channel.connectors.sql.postgresql.claims import claim_dialect
 from spark_channel.connectors.sql.postgresql.failures import is_gone, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
-from spark_channel.connectors.sql.postgresql.publish import make_ready, new_table, publish_stage, run_script
+from spark_channel.connectors.sql.postgresql.publish import is_there, new_table, publish_stage
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stages, table_sql
 from spark_channel.connectors.sql.postgresql.target import (
+    DIALECT,
     PostgresPlan,
-    Target,
     create_statement,
     match_target,
     new_name,
 )
 from spark_channel.connectors.sql.postgresql.task import DirectTaskWriter, StagedTaskWriter
 from spark_channel.connectors.sql.postgresql.write_session import WriteSession
-from spark_channel.connectors.sql.script import split_script
+from spark_channel.connectors.sql.target import Target
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
@@ -49,6 +47,7 @@ class PostgresWriter(SqlWriter):
 
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
+    dialect = DIALECT
 
     @property
     def shown(self) -> str:
@@ -58,8 +57,7 @@ class PostgresWriter(SqlWriter):
         return self.options.address.parameters.get("host")
 
     def check(self, context: WriteContext) -> None:
-        split_script(self.options.pre_sql, "preSql", "postgres")
-        split_script(self.options.post_sql, "postSql", "postgres")
+        self.check_scripts()
 
     def run(self, failure: type[TargetError], purpose: str, work: Callable[[WriteSession], _T]) -> _T:
         reached = not purpose.startswith(("look", "prepare"))  # a wrong address is reported immediately
@@ -74,11 +72,6 @@ class PostgresWriter(SqlWriter):
                 return work(session)
 
         return Retry(self.options.retry_timeout, what=purpose).call(attempt, lost)
-
-    @contextmanager
-    def transaction(self, session: WriteSession) -> Iterator[None]:
-        with session.transaction():
-            yield
 
     def is_conflict(self, error: TargetError) -> bool:
         return sqlstate_of(error) in _CONFLICTS
@@ -106,20 +99,30 @@ class PostgresWriter(SqlWriter):
         return str(known), name
 
     def plan(self, session: WriteSession, plan: SqlPlan, place: Place, context: WriteContext) -> PostgresPlan:
-        target = Target(place.schema, place.name, (), ())
+        sql = DIALECT.place(place.schema, place.name)
+        target = Target(place.schema, place.name, place.label, sql)
+        own = PostgresPlan(**{**vars(plan), "native": False, "target": target})
         if (table := self._kept(place, plan)) is not None:
-            target = match_target(table, plan.schema, self.options, native=context.native)
-        elif self.options.write_mode == "apply" and plan.commit == "job":
+            return self._matched(own, table, context)
+        if self.options.write_mode == "apply" and plan.commit == "job":
             raise TargetError(
                 f"writeMode apply changes an existing table; create {place.label} first, with a primary key"
             )
-        else:
-            create_statement(target.source, plan.schema, self.options)
-        return PostgresPlan(**{**vars(plan), "native": target.native}, target=target)
+        create_statement(sql, plan.schema, self.options)
+        return own
 
-    def _kept(self, place: Place, plan: SqlPlan) -> Table | None:
+    def _matched(
+        self, plan: PostgresPlan, table: PgTable, context: WriteContext, made_as: str | None = None
+    ) -> PostgresPlan:
+        """How the rows get into a table that is there; `made_as`: it was made for them, and gets this name."""
+        target, native = match_target(
+            table, plan.schema, self.options, made_as=made_as, native=context.native
+        )
+        return replace(plan, target=target, native=native)
+
+    def _kept(self, place: Place, plan: SqlPlan) -> PgTable | None:
         """The table, unless the write creates one."""
-        table: Table | None = place.table
+        table: PgTable | None = place.table
         return None if plan.overwrite and not self.options.truncate else table
 
     def make_staging(
@@ -136,45 +139,42 @@ class PostgresWriter(SqlWriter):
             sql = table_sql(place.schema, own.staging)
             staged = find_table(session, sql)
             if staged is None:
-                source = statements.named_table((place.schema, own.staging))
-                session.rows(create_statement(source, plan.schema, self.options))
+                session.rows(create_statement(sql, plan.schema, self.options))
                 staged = find_table(session, sql)
             assert staged is not None
-            target = match_target(staged, plan.schema, self.options, name=place.name, native=context.native)
-        return replace(own, target=target, native=target.native)
+            return self._matched(own, staged, context, place.name)
 
     def make_ready(
         self, session: WriteSession, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
     ) -> PostgresPlan:
         own = _own(plan)
         if first:
-            run_script(session, self.options.pre_sql, "preSql")
+            self.script(session, self.options.pre_sql, "preSql")
         if first and self._kept(place, plan) is None:
-            target = self._create(session, own, context)
-        else:
-            there = find_table(session, own.target.sql)
-            if there is None:
-                raise TargetError(f"table {place.label} was dropped while its rows were written")
-            target = match_target(there, plan.schema, self.options, native=context.native)
-            if first:
-                make_ready(session, target, self.options, overwrite=plan.overwrite)
-        return replace(own, target=target, native=target.native)
+            return self._create(session, own, context)
+        there = find_table(session, own.target.sql)
+        if there is None:
+            raise TargetError(f"table {place.label} was dropped while its rows were written")
+        own = self._matched(own, there, context)
+        if first:
+            is_there(session, own.target, self.options, overwrite=plan.overwrite)
+        return own
 
-    def _create(self, session: WriteSession, plan: PostgresPlan, context: WriteContext) -> Target:
+    def _create(self, session: WriteSession, plan: PostgresPlan, context: WriteContext) -> PostgresPlan:
         table = plan.target
         if plan.overwrite:
             session.rows(f"DROP TABLE IF EXISTS {table.sql}")
         with new_table(table):
-            session.rows(create_statement(table.source, plan.schema, self.options))
+            session.rows(create_statement(table.sql, plan.schema, self.options))
         if self.options.table_comment is not None:
             comment = literal(self.options.table_comment).sql("postgres")
             session.rows(f"COMMENT ON TABLE {table.sql} IS {comment}")
         made = find_table(session, table.sql)
         assert made is not None
-        target = match_target(made, plan.schema, self.options, name=table.name, native=context.native)
-        if target.key:
-            session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
-        return replace(target, create=False)
+        own = self._matched(plan, made, context, table.name)
+        if own.target.key:
+            session.rows(f"ALTER TABLE {own.target.sql} ADD PRIMARY KEY ({keys_sql(own.target)})")
+        return replace(own, target=replace(own.target, create=None))
 
     def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
         kind = StagedTaskWriter if plan.commit == "job" else DirectTaskWriter
@@ -191,15 +191,12 @@ class PostgresWriter(SqlWriter):
     def publish_staged(self, session: WriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]) -> None:
         publish_stage(session, plan, self.options, receipts)
 
-    def script(self, session: WriteSession, texts: Sequence[str], option: str) -> None:
-        run_script(session, texts, option)
-
     def stages(self, session: WriteSession, place: Place, beginning: str) -> list[str]:
         return stages(session, place.schema, beginning)
 
     def drop_stage(self, session: WriteSession, place: Place, name: str) -> None:
         try:
-            with session.transaction():
+            with self.transaction(session):
                 session.rows("SET LOCAL lock_timeout = '2s'")
                 drop_stage(session, place.schema, name)
         except TargetError as error:

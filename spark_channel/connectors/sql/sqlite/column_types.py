@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.new_types import declared_as
 
-__all__ = ["Affinity", "affinity", "arrow_type", "declared_type", "is_text_decimal", "sqlite_type"]
+__all__ = ["Affinity", "affinity", "declared_type", "is_text_decimal", "sqlite_type"]
 
 Affinity = Literal["INTEGER", "TEXT", "BLOB", "REAL", "NUMERIC"]
 
@@ -91,10 +91,6 @@ def declared_type(declared: str) -> pa.DataType | None:
     if kind == "BLOB" and name:
         return pa.binary()
     return None
-
-
-arrow_type = declared_type
-"""The name that writers use."""
 
 
 def is_text_decimal(declared: str) -> bool:

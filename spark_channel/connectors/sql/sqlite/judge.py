@@ -3,19 +3,21 @@
 from collections.abc import Callable
 
 import pyarrow as pa
-from sqlglot import exp
 
-from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.sqlite.database import Session, refuses_data
 from spark_channel.connectors.sql.sqlite.merge import make_stage, merge
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
-from spark_channel.connectors.sql.sqlite.target import Target
+from spark_channel.connectors.sql.sqlite.publish import insert_one
+from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
+from spark_channel.connectors.sql.statements import identifier
+from spark_channel.connectors.sql.target import Target
 from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = ["Judge"]
 
 _SAVEPOINT = "spark_channel_batch"
-_KEYS = "spark_channel_keys"
+_KEYS = "temp.spark_channel_keys"
 
 
 class Judge:
@@ -36,17 +38,15 @@ class Judge:
         self._target = target
         self._encode = encode
         self._options = options
-        self._stage: statements.Source | None = None
-        self._keys = statements.named_table(("temp", _KEYS))
+        self._stage: str | None = None
         self._notes = options.write_mode in ("upsert", "skipExisting")
         if options.write_mode != "insert":
             self._stage = make_stage(session, target)
         if self._notes:
             declared = {column.target: column.declared for column in target.columns}
-            columns = [(name, declared[name], True) for name in target.key]
-            session.rows(statements.create_table(self._keys, columns, target.key, "sqlite"))
-        into = self._stage or target.source
-        self._insert = statements.insert(into, target.staged, "sqlite")
+            columns = [Column(name, declared[name], not_null=True) for name in target.key]
+            session.rows(SqliteWriteDialect().created(_KEYS, columns, target.key))
+        self._insert = insert_one(self._stage or target.sql, target.staged_names)
 
     def insert(self, batch: pa.RecordBatch) -> None:
         """Insert all rows of `batch`, which is in the plan's schema.
@@ -70,8 +70,8 @@ class Judge:
     def close(self) -> None:
         """Drop the temporary tables."""
         if self._stage is not None:
-            for table in (self._stage, self._keys) if self._notes else (self._stage,):
-                self._session.rows(statements.on_table("DROP TABLE t", "sqlite", table))
+            for table in (self._stage, _KEYS) if self._notes else (self._stage,):
+                self._session.rows(f"DROP TABLE {table}")
 
     def _put(self, encoded: pa.RecordBatch) -> None:
         self._session.insert(self._insert, encoded)
@@ -85,18 +85,13 @@ class Judge:
             raise BatchRefusedError(str(error)) from None
         if self._notes:
             self._note_keys(self._stage)
-        self._session.rows(statements.on_table("DELETE FROM t", "sqlite", self._stage))
+        self._session.rows(f"DELETE FROM {self._stage}")  # noqa: S608 - a quoted name
 
-    def _note_keys(self, stage: statements.Source) -> None:
+    def _note_keys(self, stage: str) -> None:
         """Refuse a key that an earlier batch brought."""
-        rows = exp.select(*(stage.column(name) for name in self._target.key))
-        into = exp.Schema(
-            this=self._keys.expression.copy(),
-            expressions=[statements.identifier(name) for name in self._target.key],
-        )
-        insert = exp.Insert(this=into, expression=rows.from_(stage.expression.copy()))
+        names = ", ".join(identifier(name).sql("sqlite") for name in self._target.key)
         try:
-            self._session.rows(insert.sql("sqlite"))
+            self._session.rows(f"INSERT INTO {_KEYS} ({names}) SELECT {names} FROM {stage}")  # noqa: S608
         except TargetError as error:
             if not refuses_data(error):
                 raise

@@ -1,35 +1,33 @@
 """From rows in a temporary table into the target, as `writeMode` says."""
 
-from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.sqlite.database import Session
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
-from spark_channel.connectors.sql.sqlite.target import Target
-from spark_channel.connectors.sql.statements import Source
+from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
+from spark_channel.connectors.sql.target import Target
 
 __all__ = ["make_stage", "merge"]
 
-_STAGE = "spark_channel_stage"
+_STAGE = "temp.spark_channel_stage"
 
 
-def make_stage(session: Session, target: Target) -> Source:
-    """A temporary table with the same columns: keys are compared in it before the table sees them."""
-    stage = statements.named_table(("temp", _STAGE))
-    columns = [(column.target, column.declared, False) for column in target.columns]
-    if target.feed:
-        columns += [(OPERATION, "TEXT", False), (PLACE, "INTEGER", False)]
-    key = (PLACE,) if target.feed else ()
-    session.rows(statements.create_table(stage, columns, key, "sqlite"))
-    return stage
+def make_stage(session: Session, target: Target) -> str:
+    """A temporary table with the same columns, as SQL: keys are compared in it before the table sees them."""
+    columns = [Column(column.target, column.declared) for column in target.columns]
+    key: tuple[str, ...] = ()
+    if target.operation is not None:
+        columns += [Column(OPERATION, "TEXT"), Column(PLACE, "INTEGER")]
+        key = (PLACE,)
+    session.rows(SqliteWriteDialect().created(_STAGE, columns, key))
+    return _STAGE
 
 
-def merge(session: Session, target: Target, options: SqliteWriteOptions, stage: Source) -> None:
-    """Bring the rows of `stage` into the table.
+def merge(session: Session, target: Target, options: SqliteWriteOptions, stage: str) -> None:
+    """Bring the rows of `stage` (SQL) into the table.
 
     Raises:
         TargetError: SQLite refused a row, a key holds NULL, two rows have one key, or `_op` says nothing known.
     """
-    table, rows = (each.expression.sql("sqlite") for each in (target.source, stage))
-    names = [column.target for column in target.columns]
-    Merge(session.rows, table, rows, names, target.key, options.write_mode, "sqlite").bring()
+    Merge(session.rows, target.sql, stage, target.names, target.key, options.write_mode, "sqlite").bring()

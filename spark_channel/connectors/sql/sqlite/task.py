@@ -10,13 +10,13 @@ import pyarrow.compute as pc
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sieve import sift
 from spark_channel.connectors.sql.change_feed import OPERATION
-from spark_channel.connectors.sql.file_writer import FileWriter
+from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.file_writer import FilePlan, FileWriter
 from spark_channel.connectors.sql.sqlite.database import Session
-from spark_channel.connectors.sql.sqlite.encode import BadValueError, encode
+from spark_channel.connectors.sql.sqlite.encode import encode
 from spark_channel.connectors.sql.sqlite.judge import Judge
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
-from spark_channel.connectors.sql.sqlite.publish import insert_files, transaction
-from spark_channel.connectors.sql.sqlite.target import SqlitePlan
+from spark_channel.connectors.sql.sqlite.publish import insert_files
 from spark_channel.connectors.sql.staged_file import StagedFile
 from spark_channel.errors import BatchRefusedError, TargetError
 
@@ -31,7 +31,7 @@ class SqliteTaskWriter(TaskWriter):
     """
 
     def __init__(
-        self, writer: FileWriter, options: SqliteWriteOptions, plan: SqlitePlan, task: int, attempt: int
+        self, writer: FileWriter, options: SqliteWriteOptions, plan: FilePlan, task: int, attempt: int
     ) -> None:
         self._writer = writer
         self._options = options
@@ -71,7 +71,7 @@ class SqliteTaskWriter(TaskWriter):
         plan, writer = self._plan, self._writer
         with writer.open_file(writer.path, TargetError) as session:
             claims = writer.claims(session, plan.place)
-            with transaction(session):
+            with writer.transaction(session):
                 claims.fence(plan.claim)
                 done = claims.task(plan.claim, self._task)
                 if done is None:
@@ -93,7 +93,7 @@ class SqliteTaskWriter(TaskWriter):
         target = self._plan.target
         try:
             encoded = encode(batch, target.columns)
-            if target.feed:
+            if target.operation is not None:
                 encoded = encoded.append_column(OPERATION, pc.cast(batch.column(OPERATION), pa.string()))
             return encoded
         except BadValueError as error:

@@ -5,19 +5,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.contracts import TaskWriter, WriteContext
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.database_file import hold_writable
 from spark_channel.connectors.sql.file_writer import FileWriter
+from spark_channel.connectors.sql.publish import make_ready
 from spark_channel.connectors.sql.sqlite.database import Session, check_file
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions, database_path
-from spark_channel.connectors.sql.sqlite.publish import insert_files, make_ready, run_script, transaction
-from spark_channel.connectors.sql.sqlite.script import session_statements, statements_of
-from spark_channel.connectors.sql.sqlite.tables import find_table
-from spark_channel.connectors.sql.sqlite.target import SqlitePlan, new_target, old_target
+from spark_channel.connectors.sql.sqlite.publish import insert_files
+from spark_channel.connectors.sql.sqlite.script import session_statements
+from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.sqlite.task import SqliteTaskWriter
+from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.writer import Place, SqlPlan
-from spark_channel.errors import CommitError, OptionError, TargetError
+from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 
 __all__ = ["SqliteWriter"]
@@ -31,28 +32,20 @@ class SqliteWriter(FileWriter):
 
     Options: ClassVar[type[WriteOptions]] = SqliteWriteOptions
     options: SqliteWriteOptions
+    dialect: WriteDialect = SqliteWriteDialect()
 
     def __init__(self, options: SqliteWriteOptions) -> None:
         super().__init__(options)
         self.path = database_path(options.url, options.path)
 
     def check(self, context: WriteContext) -> None:
-        statements_of(self.options.pre_sql, "preSql")
-        statements_of(self.options.post_sql, "postSql")
+        self.check_scripts()
         if self.path.exists():
             check_file(self.path, TargetError)
         hold_writable(self.path, "SQLite", "journal")
 
-    def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
-        table = place.table
-        if table is not None and not (plan.overwrite and not self.options.truncate):
-            target = old_target(table, plan.schema, self.options)
-        else:
-            target = new_target(place.name, plan.schema, self.options)
-        return SqlitePlan(**vars(plan), target=target)
-
     def look(self, session: Session) -> Place:
-        table = find_table(session, self.options.dbtable)
+        table = self.dialect.find_table(session, self.options.dbtable)
         return self.new_place() if table is None else Place("main", table.name, table.name, table)
 
     def new_place(self) -> Place:
@@ -62,26 +55,16 @@ class SqliteWriter(FileWriter):
     def make_ready(
         self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
     ) -> SqlPlan:
-        assert isinstance(plan, SqlitePlan)
         if first:
-            run_script(session, self.options.pre_sql, "preSql")
-        make_ready(session, plan.target, self.options, overwrite=plan.overwrite and first)
+            self.script(session, self.options.pre_sql, "preSql")
+        make_ready(session, self.dialect, plan.target, self.options, overwrite=plan.overwrite and first)
         return self._staged(plan)
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
         return SqliteTaskWriter(self, self.options, plan, task, attempt)
 
-    def publish_staged(self, session: Any, plan: Any, receipts: Sequence[Receipt]) -> None:
-        files = self.staged_files(plan, receipts)
-        run_script(session, self.options.pre_sql, "preSql")
-        make_ready(session, plan.target, self.options, overwrite=plan.overwrite)
-        inserted = insert_files(session, plan.target, self.options, files)
-        promised = sum(receipt.rows for receipt in receipts)
-        if inserted != promised:
-            raise CommitError(f"{inserted} rows are staged, and the receipts say {promised}")
-
-    def script(self, session: Any, texts: Sequence[str], option: str) -> None:
-        run_script(session, texts, option)
+    def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
+        return insert_files(session, plan.target, self.options, files)
 
     @contextmanager
     def open_file(self, path: Path, failure: type[TargetError], *, new: bool = False) -> Iterator[Session]:
@@ -90,11 +73,6 @@ class SqliteWriter(FileWriter):
         mode: Literal["rw", "rwc"] = "rwc" if new or not path.exists() else "rw"
         with Session(path, mode, lock_timeout=timeout, failure=failure, init=init) as session:
             yield session
-
-    @contextmanager
-    def transaction(self, session: Any) -> Iterator[None]:
-        with transaction(session):
-            yield
 
     def is_conflict(self, error: TargetError) -> bool:
         return False  # a transaction begins with the file's one write lock

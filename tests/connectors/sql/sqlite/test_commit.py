@@ -9,8 +9,8 @@ import pytest
 
 from spark_channel.connectors import Receipt, load_writer
 from spark_channel.connectors.sql.claims import CLAIMS, TASKS
+from spark_channel.connectors.sql.file_writer import FilePlan
 from spark_channel.connectors.sql.sqlite.database import Session
-from spark_channel.connectors.sql.sqlite.target import SqlitePlan
 from spark_channel.errors import CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance
@@ -203,7 +203,7 @@ def test_an_abort_after_the_publish_keeps_the_rows(db: Db) -> None:
 def test_a_task_that_does_not_see_the_drivers_disk_is_told(db: Db, tmp_path: Path) -> None:
     writer = db.writer()
     plan = writer.prepare(db.context(), ROWS.schema)
-    assert isinstance(plan, SqlitePlan)
+    assert isinstance(plan, FilePlan)
     (Path(plan.staging) / "token").write_text("f" * 32)
     with pytest.raises(TargetError, match=r"does not see .*use one machine"):
         writer.open(plan, 0, 0)

@@ -11,8 +11,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.sqlite.column_types import affinity, declared_type, sqlite_type
-from spark_channel.connectors.sql.sqlite.encode import WriteColumn, check_fit, encode
+from spark_channel.connectors.sql.sqlite.encode import encode
+from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from tests.connectors.sql.documented import PLANES, table_rows
 from tests.connectors.sql.sqlite.conftest import Db
@@ -138,8 +140,7 @@ def test_views_are_stored_as_their_values(kind: pa.DataType, declared: str) -> N
     batch = pa.record_batch(
         {"v": pa.array([b"a", None]).cast(pa.binary() if declared == "BLOB" else pa.string()).cast(kind)}
     )
-    column = WriteColumn("v", "V", declared, kind)
-    check_fit(column)
+    column = SqliteWriteDialect().write_column(pa.field("v", kind), Column("V", declared))
     encoded = encode(batch, [column])
     assert encoded.column("V").cast(pa.binary()).to_pylist() == [b"a", None]
 

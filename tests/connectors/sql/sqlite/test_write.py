@@ -7,7 +7,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.sql.sqlite.target import SqlitePlan
+from spark_channel.connectors.sql.file_writer import FilePlan
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.odd_names import hold_to_names
@@ -321,7 +321,7 @@ def test_statements_of_a_session_run_where_rows_are_written(db: Db, commit: Comm
 
 def test_a_table_that_changes_under_a_job_is_not_written(db: Db) -> None:
     for change, message in (
-        ("ALTER TABLE t ADD COLUMN extra TEXT NOT NULL DEFAULT 'x'", "was created or altered"),
+        ("ALTER TABLE t ADD COLUMN extra TEXT NOT NULL DEFAULT 'x'", "was altered or created"),
         ("DROP TABLE t", "was dropped"),
     ):
         db.sql("CREATE TABLE IF NOT EXISTS t (id BIGINT, name TEXT)")
@@ -339,7 +339,7 @@ def test_two_jobs_that_make_one_table_both_arrive(db: Db) -> None:
     writer = db.writer()
     one = writer.prepare(db.context(), ROWS.schema)
     two = writer.prepare(db.context(), ROWS.schema)
-    assert isinstance(one, SqlitePlan)
+    assert isinstance(one, FilePlan)
     receipts = [run_task(writer, plan, 0, table) for plan, table in ((one, ROWS), (two, MORE))]
     writer.commit(one, receipts[:1])
     writer.commit(two, receipts[1:])

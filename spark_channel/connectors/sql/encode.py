@@ -1,0 +1,113 @@
+"""What encoders share: how a row is refused, and the checks of dates, timestamps and decimals. Pure."""
+
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.connectors.sql.search import first_failure
+from spark_channel.connectors.sql.target import WriteColumn
+
+__all__ = [
+    "BadValueError",
+    "convert",
+    "dates",
+    "decimal_text",
+    "is_text",
+    "local_timestamps",
+    "refuse_where",
+    "storage",
+]
+
+_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
+_YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
+"""Microseconds of the years 1 to 9999."""
+
+
+class BadValueError(Exception):
+    """Row `index` of a batch holds `value` in `column`, which the table would not give back as it is."""
+
+    def __init__(self, column: WriteColumn, index: int, value: Any, why: str) -> None:
+        super().__init__(column.name)
+        self.column, self.index, self.value, self.why = column, index, value, why
+
+
+def storage(array: pa.Array) -> pa.Array:
+    """The values themselves, of an extension type or a dictionary."""
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    return pc.cast(array, array.type.value_type) if pa.types.is_dictionary(array.type) else array
+
+
+def is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or kind == pa.string_view())
+
+
+def convert(array: pa.Array, kind: pa.DataType, column: WriteColumn, why: str = "") -> pa.Array:
+    """`array` as `kind`, exactly; without `why`, Arrow says why not.
+
+    Raises:
+        BadValueError: the first value that is none of `kind`.
+    """
+    if array.type.equals(kind):
+        return array
+
+    def cast(part: pa.Array) -> pa.Array:
+        return pc.cast(part, kind)
+
+    try:
+        return cast(array)
+    except pa.ArrowInvalid as error:
+        index = first_failure(array, cast)
+        raise BadValueError(column, index, _shown(array, index), why or str(error)) from None
+
+
+def refuse_where(mask: pa.Array, array: pa.Array, column: WriteColumn, why: str) -> None:
+    """Refuse the first value of `array` where `mask` is true."""
+    index = pc.index(mask, True).as_py()
+    if index >= 0:
+        raise BadValueError(column, index, _shown(array, index), why)
+
+
+def dates(array: pa.Array, column: WriteColumn) -> pa.Array:
+    """Dates as days, of the years 1 to 9999."""
+    array = convert(array, pa.date32(), column, "a date has no time of day")
+    days = pc.cast(array, pa.int32())
+    outside = pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))
+    refuse_where(outside, array, column, "dates go from year 1 to 9999")
+    return array
+
+
+def local_timestamps(
+    array: pa.Array,
+    column: WriteColumn,
+    span: tuple[int, int] = _YEARS,
+    why: str = "timestamps go from year 1 to 9999",
+) -> pa.Array:
+    """Timestamps in microseconds, those with a zone in UTC; without a zone, as Arrow would look for a time zone
+    database only to write UTC. `span` is what the column holds, and `why` says so.
+    """
+    exact = pa.timestamp("us", None if array.type.tz is None else "UTC")
+    array = convert(array, exact, column, f"timestamps end at microseconds; {why}")
+    microseconds = pc.cast(array, pa.int64())
+    local = pc.cast(microseconds, pa.timestamp("us"))
+    outside = pc.or_(pc.less(microseconds, span[0]), pc.greater(microseconds, span[1]))
+    refuse_where(outside, local, column, why)
+    return local
+
+
+def decimal_text(array: pa.Array) -> pa.Array:
+    """Decimals as text without an exponent."""
+    text = pc.cast(array, pa.string())
+    if pc.any(pc.match_substring(text, "E")).as_py():
+        plain = [None if value is None else format(Decimal(value), "f") for value in text.to_pylist()]
+        text = pa.array(plain, pa.string())
+    return text
+
+
+def _shown(array: pa.Array, index: int) -> str:
+    try:
+        return str(array[index].as_py())
+    except (ValueError, OverflowError):  # Python's dates and times hold less than Arrow's
+        return str(pc.cast(array.slice(index, 1), pa.string())[0].as_py())

@@ -1,0 +1,184 @@
+"""How a DataFrame's columns meet a table's: matched by name, or made into a new table. Pure."""
+
+from collections.abc import Callable, Sequence
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.catalog import Column, Table
+from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
+from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
+from spark_channel.connectors.sql.keys import merge_key
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.target import Target, WriteColumn, declared_columns
+from spark_channel.connectors.sql.write_dialect import WriteDialect
+from spark_channel.errors import OptionError, SchemaError, TargetError
+
+__all__ = ["create_table", "new_target", "old_target"]
+
+
+def old_target(
+    dialect: WriteDialect,
+    table: Table,
+    schema: pa.Schema,
+    options: SqlWriteOptions,
+    *,
+    made_as: str | None = None,
+    column: Callable[[pa.Field, Column], WriteColumn] | None = None,
+) -> Target:
+    """The columns of `schema` in a table that is there, by name. `column`: instead of the dialect's `write_column`.
+
+    `made_as`: the table was made for this write, and will be called so; its key follows when the rows are in.
+
+    Raises:
+        SchemaError: a column that the table has not, one that it needs, or one that does not fit.
+        TargetError: a view, or keys that the table does not hold unique.
+    """
+    dialect.check_table(table)
+    make = column or dialect.write_column
+    fields = _row_fields(dialect, schema, options)
+    by_name = {each.name: each for each in table.columns}
+    columns: list[WriteColumn] = []
+    for field in fields:
+        name = dialect.same_name(field.name, list(by_name))
+        if name is None:
+            raise SchemaError(
+                f"column {field.name!r} is not in table {table.label!r}, which has {', '.join(by_name)}; "
+                "rename or drop it, or add it to the table"
+            )
+        if by_name[name].generated:
+            raise SchemaError(
+                f"column {field.name!r} is computed by {dialect.product} (generated) in table {table.label!r}; "
+                "leave it out"
+            )
+        if name in (each.target for each in columns):
+            raise SchemaError(
+                f"two columns of the rows are column {name!r} of table {table.label!r}; rename one"
+            )
+        columns.append(make(field, by_name[name]))
+    given = {each.target for each in columns}
+    for needed in table.columns:
+        if needed.not_null and needed.name not in given and not dialect.is_filled(table, needed):
+            raise SchemaError(
+                f"table {table.label!r} needs column {needed.name!r} (NOT NULL without a default), which the rows "
+                f"do not have; they have {', '.join(schema.names)}"
+            )
+    return Target(
+        table.schema,
+        table.name,
+        table.label,
+        dialect.place(table.schema, table.name),
+        tuple(columns),
+        declared_columns(table),
+        key=_old_key(dialect, table, columns, options, made_as),
+        operation=_operation(options),
+    )
+
+
+def new_target(
+    dialect: WriteDialect, schema: str, name: str, label: str, rows: pa.Schema, options: SqlWriteOptions
+) -> Target:
+    """A table to be created for `rows`; with `keyColumns` as its primary key.
+
+    Raises:
+        SchemaError: a type that the database cannot hold, or names that it takes for the same.
+        OptionError: createTableColumnTypes or createTableOptions that do not fit.
+    """
+    fields = _row_fields(dialect, rows, options)
+    key = merge_key(options, [field.name for field in fields], dialect.same_name, label)
+    made = _new_columns(dialect, rows, options, key)
+    columns = tuple(dialect.write_column(field, column) for field, column in zip(fields, made, strict=True))
+    place = dialect.place(schema, name)
+    return Target(
+        schema,
+        name,
+        label,
+        place,
+        columns,
+        tuple((column.name, column.declared) for column in made),
+        dialect.created(place, made, key) + dialect.after_create(options),
+        key,
+        _operation(options),
+    )
+
+
+def create_table(dialect: WriteDialect, place: str, schema: pa.Schema, options: SqlWriteOptions) -> str:
+    """CREATE TABLE for the rows, without its key, which is made when the rows are in. `place` is SQL.
+
+    Raises:
+        SchemaError, OptionError: as `new_target`.
+    """
+    return dialect.created(place, _new_columns(dialect, schema, options, ())) + dialect.after_create(options)
+
+
+def _operation(options: SqlWriteOptions) -> str | None:
+    return OPERATION if options.write_mode == "apply" else None
+
+
+def _row_fields(dialect: WriteDialect, schema: pa.Schema, options: SqlWriteOptions) -> list[pa.Field]:
+    """The columns that are the table's: all but the operation of a change feed."""
+    seen: dict[str, str] = {}
+    for name in schema.names:
+        folded = name.lower() if dialect.folds_names else name
+        if folded in seen:
+            raise SchemaError(
+                f"columns {seen[folded]!r} and {name!r} are one name to {dialect.product}; rename one of them"
+            )
+        seen[folded] = name
+    return list(schema) if _operation(options) is None else row_fields(schema)
+
+
+def _new_columns(
+    dialect: WriteDialect, schema: pa.Schema, options: SqlWriteOptions, key: Sequence[str]
+) -> list[Column]:
+    fields = _row_fields(dialect, schema, options)
+    if not fields:
+        raise SchemaError(f"the rows have no columns, so table {options.dbtable!r} cannot be created")
+    chosen = _chosen(dialect, schema.names, options)
+    made = []
+    for field in fields:
+        in_key = field.name in key
+        declared = chosen.get(field.name) or dialect.created_type(field.name, field.type, key=in_key)
+        made.append(dialect.new_column(field.name, declared, not_null=in_key or not field.nullable))
+    return made
+
+
+def _chosen(dialect: WriteDialect, names: Sequence[str], options: SqlWriteOptions) -> dict[str, str]:
+    """The types that option `createTableColumnTypes` chooses, by column."""
+    text, option = options.create_table_column_types, "createTableColumnTypes"
+    if text is None:
+        return {}
+    chosen = {}
+    for name, words in sql_columns(text, option).items():
+        actual = dialect.same_name(name, names)
+        if actual is None:
+            raise OptionError(
+                f"option {option!r} names column {name!r}, which the rows do not have; they have {', '.join(names)}",
+                option=option,
+                got=text,
+            )
+        declared = dialect.spark_type(words)
+        chosen[actual] = declared or dialect.created_type(
+            actual, arrow_columns(text, option)[name], key=False
+        )
+    return chosen
+
+
+def _old_key(
+    dialect: WriteDialect,
+    table: Table,
+    columns: Sequence[WriteColumn],
+    options: SqlWriteOptions,
+    made_as: str | None,
+) -> tuple[str, ...]:
+    targets = {column.name: column.target for column in columns}
+    primary = table.primary if made_as is None else None
+    found = merge_key(options, list(targets), dialect.same_name, made_as or table.label, primary)
+    key = tuple(targets[name] for name in found)
+    names = [column.name for column in table.columns]
+    held = [{dialect.same_name(part, names) or part for part in unique} for unique in table.held]
+    if key and made_as is None and set(key) not in held:
+        raise TargetError(
+            f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
+            "cannot tell which rows are the same: create a unique index on these columns"
+        )
+    return key

@@ -1,0 +1,121 @@
+"""What one database's SQL is like where rows are written: types, the text of CREATE TABLE, and what a column holds."""
+
+from abc import abstractmethod
+from collections.abc import Iterable, Sequence
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.catalog import Column, Table
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.fits import fits
+from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.script import split_script
+from spark_channel.connectors.sql.target import WriteColumn
+from spark_channel.errors import SchemaError, TargetError
+
+__all__ = ["WriteDialect", "misfit"]
+
+
+class WriteDialect(Dialect):
+    """A database that is written through `matching` and `publish` says how its new columns are declared; what else it
+    says in another way than standard SQL, it overrides.
+    """
+
+    folds_names = True
+    """Whether names of columns that differ in case only are one name."""
+    begin = "BEGIN"
+    """The statement that begins a transaction that writes."""
+
+    @abstractmethod
+    def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
+        """The type of a new column that gives values of `kind` back exactly; `key`: it is in the primary key.
+
+        Raises:
+            SchemaError: there is none; names the column.
+        """
+
+    def spark_type(self, text: str) -> str | None:
+        """What a type of `createTableColumnTypes` is here, where its words say more than its Arrow type."""
+        return None
+
+    def new_column(self, name: str, declared: str, *, not_null: bool) -> Column:
+        """A column that is to be made."""
+        return Column(name, declared, not_null)
+
+    def definition(self, column: Column) -> str:
+        """A column in CREATE TABLE."""
+        return f"{self.quoted(column.name)} {column.declared}{' NOT NULL' if column.not_null else ''}"
+
+    def created(self, table: str, columns: Sequence[Column], key: Sequence[str] = ()) -> str:
+        """CREATE TABLE, up to what follows the columns. `table` is SQL, `key` the primary key."""
+        lines = [self.definition(column) for column in columns]
+        if key:
+            lines.append(f"PRIMARY KEY ({', '.join(map(self.quoted, key))})")
+        return f"CREATE TABLE {table} ({', '.join(lines)})"
+
+    def after_create(self, options: SqlWriteOptions) -> str:
+        """What follows the columns in CREATE TABLE.
+
+        Raises:
+            OptionError: `createTableOptions` that the database does not take.
+        """
+        return "" if options.create_table_options is None else f" {options.create_table_options.strip()}"
+
+    def place(self, schema: str, name: str) -> str:
+        """A table in a statement."""
+        return ".".join(self.quoted(part) for part in (schema, name) if part)
+
+    def check_table(self, table: Table) -> None:
+        """Hold the table to be one that takes rows.
+
+        Raises:
+            TargetError: it is not.
+        """
+        if table.is_view:
+            raise TargetError(f"{table.label!r} is a view; name the table behind it")
+
+    def is_filled(self, table: Table, column: Column) -> bool:
+        """Whether the database itself fills a column that the rows do not have."""
+        return column.has_default or column.generated
+
+    def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        """How the values of `field` get into `column`.
+
+        Raises:
+            SchemaError: it cannot hold them exactly; names the column and both types.
+        """
+        wanted = self.arrow_type(column)
+        if wanted is not None and not fits(field.type, wanted):
+            raise misfit(field, column)
+        return WriteColumn(field.name, column, field.type)
+
+    def is_same_type(self, found: str, planned: str) -> bool:
+        """Whether two declared types are one, as the catalog shows them and as they were written."""
+        return found == planned
+
+    def emptied(self, table: str, options: SqlWriteOptions) -> str:
+        """The statement that empties a table inside a transaction."""
+        return f"DELETE FROM {table}"  # noqa: S608 - a quoted name
+
+    def script(self, texts: Iterable[str], option: str) -> Sequence[str]:
+        """The single statements of `preSql` or `postSql`.
+
+        Raises:
+            OptionError: one that would leave the transaction in which they run.
+        """
+        return split_script(texts, option, self.sql)
+
+
+def misfit(
+    field: pa.Field, column: Column, wanted: pa.DataType | None = None, *, natural: str = "", shown: str = ""
+) -> SchemaError:
+    """That `column`, read as `wanted`, cannot hold `field`, whose own column would be declared `natural`."""
+    hint = "cast it"
+    if wanted is not None and pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted):
+        hint = "one has a time zone and the other has none; cast it, or " + (
+            f"declare the column {natural}" if natural else "change the table's column"
+        )
+    return SchemaError(
+        f"column {field.name!r} is {field.type}, and the table's column {column.name!r} is {column.declared}{shown}, "
+        f"which cannot hold it exactly: {hint}"
+    )
