@@ -48,5 +48,5 @@ SYSTEM_CLOCK = SystemClock()
 
 
 def utc_now() -> datetime:
-    """The wall clock, for what people and ledgers read; never for measuring."""
+    """The wall clock, for what people and targets read; never for measuring."""
     return datetime.now(UTC)

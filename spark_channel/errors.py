@@ -140,9 +140,10 @@ class CommitError(TargetError):
 
 
 class SupersededError(CommitError):
-    """A later run of the same write took over, or has published it. The transaction that found out wrote nothing.
+    """Another run took the write over or published it, or another job overwrote the table.
 
-    `owner` is the run that was overtaken, `successor` the one that took over ("" when the claim was only given back).
+    The transaction that found out wrote nothing. `owner` is the run that was overtaken, `successor` the one that took
+    over ("" when the claim was only given back, or the table was overwritten).
     """
 
     def __init__(self, message: str, *, owner: str = "", successor: str = ""):

@@ -36,16 +36,17 @@ def environment(tmp_path: Path) -> dict[str, str]:
         str(ROOT),
     ]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
-    (wheel,) = tmp_path.glob("*.whl")
-    constraint = tmp_path / "constraint.txt"
-    constraint.write_text(f"spark-channel @ {wheel.as_uri()}\n")
     kept = {
         key: value
         for key, value in os.environ.items()
         if not key.startswith(("PYTHON", "PYSPARK", "VIRTUAL"))
     }
     python = Path(sys.executable).resolve()
-    return {**kept, "PATH": f"{python.parent}:{kept['PATH']}", "PIP_CONSTRAINT": str(constraint)}
+    return {
+        **kept,
+        "PATH": f"{python.parent}:{kept['PATH']}",
+        "PIP_FIND_LINKS": f"{tmp_path} {kept.get('PIP_FIND_LINKS', '')}".strip(),
+    }
 
 
 def test_the_quickstart_typed_line_by_line(environment: dict[str, str], tmp_path: Path) -> None:

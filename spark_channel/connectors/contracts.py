@@ -227,7 +227,7 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What a ledger knows of a `commit=task` run that did not end: its name, its tasks that committed.
+    """What a target knows of a `commit=task` run that did not end: its name, its tasks that committed.
 
     `plan` is the text that `Writer.keep` was given; None = none was kept. `epoch` is what `WriteContext.resume` takes.
     """
@@ -265,7 +265,7 @@ class TaskWriter(ABC):
 
     @abstractmethod
     def close(self) -> Receipt:
-        """Finish the attempt: staged and durable (`job`), or committed with its ledger row (`task`)."""
+        """Finish the attempt: staged and durable (`job`), or committed with a record of the task (`task`)."""
 
     @abstractmethod
     def rollback(self) -> None:
@@ -322,14 +322,14 @@ class Writer(ABC):
         return None
 
     def keep(self, plan: WritePlan, text: str) -> None:  # noqa: B027 - optional, as `unfinished` is
-        """Driver, a transfer's, after `prepare`, with `commit=task` and a `txn`: keep `text` with the ledger.
+        """Driver, a transfer's, after `prepare`, with `commit=task` and a `txn`: keep `text` in the target.
 
         Until the job is published, `unfinished` gives it back.
         """
 
     @abstractmethod
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
-        """Driver. Publish exactly `receipts`, one per task, with the ledger row; again: a no-op.
+        """Driver. Publish exactly `receipts`, one per task, and record that it was published; again: a no-op.
 
         Raises:
             CommitError: says what stands in the target.
@@ -337,7 +337,7 @@ class Writer(ABC):
 
     @abstractmethod
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
-        """Driver. Remove what the job staged, unless the ledger says that it was published.
+        """Driver. Remove what the job staged, unless it was published.
 
         `receipts` may be None, or hold None for tasks that did not finish; tasks may still be
         running. Called any number of times.

@@ -23,7 +23,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One split with its writer part: the unit that staging and ledger know by its `id`.
+    """One split with its writer part: the unit that staging and committed tasks are known by, by its `id`.
 
     `reader_mark` and `writer_mark` name the resource (a database host) that each side loads.
     """

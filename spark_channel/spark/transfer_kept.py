@@ -1,6 +1,6 @@
-"""A transfer's plan as text, kept with its target's ledger: one that failed goes on later by the same plan.
+"""A transfer's plan as text, kept in its target: a transfer that failed continues by the same plan.
 
-Another cut of the source would give other rows to the tasks that the ledger has.
+Another cut of the source would give other rows to the tasks that have committed.
 """
 
 import hashlib
@@ -35,7 +35,7 @@ compared with, and never shown.
 
 
 class _Kept(BaseModel):
-    """The text beside the ledger. A task: its number, its source's, the writer's part, and its split."""
+    """The text that the target keeps. A task: its number, its source's, the writer's part, and its split."""
 
     version: Literal[2]
     outline: dict[str, str]
@@ -133,7 +133,8 @@ def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]
     if other:
         raise TargetError(
             f"{begun}, and this run has other {' and '.join(other)}: its rows would not be those that are missing. "
-            "Run it as it was, or delete what it wrote and its rows in spark_channel_ledger"
+            "Run it as it was; or delete the rows that it wrote, and its rows in spark_channel_claims and "
+            "spark_channel_tasks (files: overwrite the directory), and run the job again"
         )
     return tuple(
         Task(task, TransferSource.wrap(source, Split(params, rows, nbytes)), writer_part)
@@ -142,7 +143,7 @@ def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]
 
 
 def _outline(spec: TransferSpec, schema: pa.Schema) -> dict[str, str]:
-    """What must be the same for the same rows, each as a digest: no text of a user stands in the ledger."""
+    """What must be the same for the same rows, each as a digest: the target keeps no text of a user."""
     return {
         "options of the reader": _digest(_end(spec.reader)),
         "transformers": _digest([_named(step) for step in spec.transformers]),

@@ -1,7 +1,7 @@
 """Transfers on PostgreSQL while all that takes part is killed, ended, restarted or fails, at random.
 
 A transfer that fails is run again with its pair, as a scheduler does. When it has ended, each row of the source is in
-the target once, whatever happened how often; what killed drivers left in staging goes when it is a day old.
+the target once, whatever happened how often; the run that takes over removes what a killed driver staged.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""How a job that runs for days is told from one whose driver was killed: its open attempts say that it lives.
+"""How a job that runs for days on another machine is told from one whose driver was killed: its open attempts beat.
 
-Staging whose job has shown no life for `ORPHAN_SECONDS` is removed by the next job. An attempt shows life when it
+`connectors.commit.liveness` says what follows when the beats end. An attempt shows life when it
 begins, when it ends, and every `BEAT_SECONDS` between, also while a paused limit or a stalled source brings it no rows.
 """
 

@@ -58,7 +58,7 @@ def test_a_writer_that_slept_while_its_number_was_written_and_removed_publishes_
             slept.append(path)
             others = threading.Thread(target=meanwhile)
             others.start()
-            others.join(60)
+            others.join(240)
             assert not Path(path).exists(), "its number was removed"
         return original(this, path, data)
 

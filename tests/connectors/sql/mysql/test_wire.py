@@ -49,6 +49,9 @@ class Server:
     def _read_packet(self) -> Any:
         return self
 
+    def is_load_local_packet(self) -> bool:
+        return False
+
     def read_length_encoded_integer(self) -> int:
         return self._width
 
