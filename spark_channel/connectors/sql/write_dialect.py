@@ -17,8 +17,8 @@ __all__ = ["WriteDialect", "misfit"]
 
 
 class WriteDialect(Dialect):
-    """A database that is written through `matching` and `publish` says how its new columns are declared; what else it
-    says in another way than standard SQL, it overrides.
+    """For databases written through `target_columns` and `publish`: how new columns are declared, and whatever is said
+    in another way than standard SQL.
     """
 
     folds_names = True

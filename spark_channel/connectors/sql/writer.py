@@ -23,13 +23,12 @@ from spark_channel.connectors.contracts import (
     Writer,
 )
 from spark_channel.connectors.sql.claims import STAGE, TASKS, ClaimDialect, Claims, is_own_table, stage_prefix
-from spark_channel.connectors.sql.matching import new_target, old_target
 from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.target import NOWHERE, Target
-from spark_channel.connectors.sql.write_dialect import WriteDialect
+from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 
@@ -76,8 +75,8 @@ class SqlWriter(Writer):
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
     options: SqlWriteOptions
-    dialect: WriteDialect
-    """What the methods with a default below are written with; a database that overrides them all needs none."""
+    dialect: ClassVar[Any]
+    """A `WriteDialect`, where `transaction`, `script` and `target` are not overridden."""
 
     def exists(self) -> bool | None:
         return self.run(TargetError, "look", lambda session: self.look(session).table is not None)

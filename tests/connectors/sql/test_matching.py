@@ -10,7 +10,6 @@ import pytest
 from spark_channel.connectors.sql.catalog import Column, Table
 from spark_channel.connectors.sql.duckdb.dialect import DuckdbTable
 from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect
-from spark_channel.connectors.sql.matching import new_target, old_target
 from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlTable
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect
@@ -22,6 +21,7 @@ from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.sqlite.dialect import SqliteColumn, SqliteTable
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
 

@@ -35,7 +35,7 @@ class DuckdbWriter(FileWriter):
 
     Options: ClassVar[type[WriteOptions]] = DuckdbWriteOptions
     options: DuckdbWriteOptions
-    dialect: WriteDialect = DuckdbWriteDialect()
+    dialect: ClassVar[WriteDialect] = DuckdbWriteDialect()
 
     def __init__(self, options: DuckdbWriteOptions) -> None:
         super().__init__(options)

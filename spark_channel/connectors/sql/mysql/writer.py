@@ -50,7 +50,7 @@ class MysqlWriter(SqlWriter):
 
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
-    dialect: WriteDialect = MysqlWriteDialect()
+    dialect: ClassVar[WriteDialect] = MysqlWriteDialect()
     _streams = False
 
     def __init__(self, options: MysqlWriteOptions) -> None:

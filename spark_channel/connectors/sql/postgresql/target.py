@@ -10,7 +10,6 @@ from sqlglot import exp
 
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql.catalog import Column, Table
-from spark_channel.connectors.sql.matching import create_table, old_target
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, name_parts
 from spark_channel.connectors.sql.postgresql.column_types import created_type
@@ -19,6 +18,7 @@ from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn, native
 from spark_channel.connectors.sql.postgresql.native import are_native
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.target import Target, WriteColumn
+from spark_channel.connectors.sql.target_columns import create_table, old_target
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.writer import SqlPlan
 from spark_channel.errors import OptionError, TargetError

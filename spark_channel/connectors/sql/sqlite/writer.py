@@ -32,7 +32,7 @@ class SqliteWriter(FileWriter):
 
     Options: ClassVar[type[WriteOptions]] = SqliteWriteOptions
     options: SqliteWriteOptions
-    dialect: WriteDialect = SqliteWriteDialect()
+    dialect: ClassVar[WriteDialect] = SqliteWriteDialect()
 
     def __init__(self, options: SqliteWriteOptions) -> None:
         super().__init__(options)
