@@ -13,8 +13,12 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
     from spark_channel.connectors.sql.claims import ClaimDialect, Claims
     from spark_channel.connectors.sql.dialect import Dialect
+    from spark_channel.connectors.sql.keys import merge_key
+    from spark_channel.connectors.sql.merge import Merge
+    from spark_channel.connectors.sql.new_types import declared_as, plain_kind
     from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
     from spark_channel.connectors.sql.reader import SqlReader
+    from spark_channel.connectors.sql.script import session_script, split_script
     from spark_channel.connectors.sql.session import BatchSize, Session
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
@@ -29,6 +33,7 @@ __all__ = [
     "Column",
     "Credentials",
     "Dialect",
+    "Merge",
     "MisfitError",
     "Place",
     "Quantiles",
@@ -42,6 +47,11 @@ __all__ = [
     "SqlWriteOptions",
     "SqlWriter",
     "Table",
+    "declared_as",
+    "merge_key",
+    "plain_kind",
+    "session_script",
+    "split_script",
 ]
 
 # ADBC's dbapi imports it to know a dataset when it is given one, and with it comes pandas: 0.4 s of every process.

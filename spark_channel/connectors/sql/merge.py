@@ -57,6 +57,10 @@ class Merge:
     def listed(self, names: Sequence[str], prefix: str = "") -> str:
         return ", ".join(prefix + self.quoted(name) for name in names)
 
+    def limited(self, query: str) -> str:
+        """`query` for its first row."""
+        return f"{query} LIMIT 1"
+
     @property
     def others(self) -> list[str]:
         """The columns that are not of the key."""
@@ -92,26 +96,26 @@ class Merge:
 
     def _refuse_unknown_operations(self) -> None:
         known = (*WRITES, *DELETES)
-        unknown = self._run(
+        unknown = self.limited(
             f"SELECT {self._operation} FROM {self._rows} WHERE {self._operation} IS NULL "  # noqa: S608
-            f"OR LOWER({self._operation}) NOT IN ({_texts(known)}) LIMIT 1"
+            f"OR LOWER({self._operation}) NOT IN ({_texts(known)})"
         )
-        for (found,) in unknown:
+        for (found,) in self._run(unknown):
             raise TargetError(f"a row has {found!r} in {OPERATION}; it takes one of {', '.join(known)}")
 
     def _refuse_null_keys(self) -> None:
         empty = " OR ".join(f"{self.quoted(name)} IS NULL" for name in self._key)
-        if self._run(f"SELECT 1 FROM {self._rows} WHERE {empty} LIMIT 1"):  # noqa: S608
+        if self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {empty}")):  # noqa: S608
             raise TargetError(
                 f"a row has NULL in its key ({', '.join(self._key)}), which is equal to no other"
             )
 
     def _refuse_twins(self) -> None:
         keys = self.listed(self._key)
-        twice = self._run(
-            f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1 LIMIT 1"  # noqa: S608
+        twice = self.limited(
+            f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1"  # noqa: S608
         )
-        for *key, count in twice:
+        for *key, count in self._run(twice):
             shown = ", ".join(repr(part) if isinstance(part, str) else str(part) for part in key)
             raise TargetError(
                 f"{count} rows have the key ({', '.join(self._key)}) = ({shown}): which of them is meant? "

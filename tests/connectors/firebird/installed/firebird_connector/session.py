@@ -1,0 +1,146 @@
+"""One connection. Outside `transaction` each statement is committed by itself."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from firebird.driver import DatabaseError, Isolation, TraAccessMode, connect, tpb
+
+from firebird_connector.options import Address
+from spark_channel.connectors.sql import BatchSize, Session
+from spark_channel.errors import ChannelError
+
+__all__ = ["CONFLICT", "DATA", "LOST", "FirebirdSession", "has_code"]
+
+_T = TypeVar("_T")
+LOST = frozenset({335544721, 335544722, 335544726, 335544727, 335544741, 335544856})
+"""The server is away, or the connection was shut down."""
+CONFLICT = frozenset({335544336, 335544345, 335544349, 335544351, 335544451, 335544453, 335544510, 335544665})
+"""A deadlock, a lock, a duplicate key or table, a table in use."""
+DATA = frozenset({335544321, 335544334, 335544347, 335544349, 335544466, 335544558, 335544665, 335544916})
+"""What is said of rows: too long, no number, NULL, duplicate, foreign key, check."""
+
+
+def has_code(error: BaseException | None, codes: frozenset[int]) -> bool:
+    """Whether the driver's error, or the one behind `error`, has one of `codes`."""
+    found = error if isinstance(error, DatabaseError) else getattr(error, "__cause__", None)
+    return bool(codes.intersection(getattr(found, "gds_codes", None) or ()))
+
+
+class FirebirdSession(Session):
+    """`failure` is the class of its errors. A session that reads sees one state in each transaction."""
+
+    def __init__(self, options: Address, failure: type[ChannelError], *, reads: bool = False) -> None:
+        self.place, self._failure, self._inside = options.place, failure, False
+        self._connection: Any = None
+        password = None if options.password is None else options.password.get_secret_value()
+        self._connection = self._asked(
+            lambda: connect(options.place, user=options.user, password=password, charset="UTF8")
+        )
+        isolation = Isolation.SNAPSHOT if reads else Isolation.READ_COMMITTED_RECORD_VERSION
+        access = TraAccessMode.READ if reads else TraAccessMode.WRITE
+        wait = max(1, round(options.lock_timeout))
+        self._transaction = self._connection.transaction_manager(
+            tpb(isolation=isolation, lock_timeout=wait, access_mode=access)
+        )
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            try:
+                connection.close()
+            except DatabaseError:
+                pass  # it is lost, and the server rolls back what was open
+
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        def ask() -> list[tuple[Any, ...]]:
+            with self._implied(), closing(self._transaction.cursor()) as cursor:
+                cursor.execute(sql, list(parameters) or None)
+                return cursor.fetchall() if cursor.description else []
+
+        return self._asked(ask)
+
+    def load(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
+        """`sql`, prepared once, for each of `rows`."""
+
+        def run() -> None:
+            with closing(self._transaction.cursor()) as cursor, closing(_Prepared(cursor, sql)) as prepared:
+                cursor.executemany(prepared.statement, rows)
+
+        self._asked(run)
+
+    def described(self, query: str) -> Sequence[Any]:
+        """What the driver says of the columns of `query`, of which nothing is fetched."""
+
+        def ask() -> Sequence[Any]:
+            with self._implied(), closing(self._transaction.cursor()) as cursor:
+                cursor.execute(query)
+                return tuple(cursor.description)
+
+        return self._asked(ask)
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        with self.transaction(), closing(self._transaction.cursor()) as cursor:
+            self._asked(lambda: cursor.execute(sql))
+            names = [str(number) for number in range(len(cursor.description))]
+            while rows := self._asked(lambda: cursor.fetchmany(size.rows)):
+                yield pa.RecordBatch.from_arrays([pa.array(each) for each in zip(*rows, strict=True)], names)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits in the end; any exception rolls back."""
+        self._asked(self._transaction.begin)
+        self._inside = True
+        try:
+            yield
+            self._asked(self._transaction.commit)
+        except BaseException:
+            self._undo(self._transaction.rollback)
+            raise
+        finally:
+            self._inside = False
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Inside a transaction: any exception takes back what was done since."""
+        self._asked(lambda: self._transaction.savepoint("SPARK_CHANNEL_BATCH"))
+        try:
+            yield
+        except BaseException:
+            self._undo(lambda: self._transaction.rollback(savepoint="SPARK_CHANNEL_BATCH"))
+            raise
+
+    def explain(self, error: BaseException) -> ChannelError:
+        return self._failure(f"{self.place}: {'; '.join(str(error).splitlines())}")
+
+    @contextmanager
+    def _implied(self) -> Iterator[None]:
+        if self._inside:
+            yield
+            return
+        with self.transaction():
+            yield
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        try:
+            return ask()
+        except DatabaseError as error:
+            raise self.explain(error) from error
+
+    @staticmethod
+    def _undo(undo: Callable[[], object]) -> None:
+        try:
+            undo()
+        except DatabaseError:
+            pass  # the connection is lost, and its end rolls back too
+
+
+class _Prepared:
+    """A statement that is freed before its transaction ends: a table in use cannot be dropped."""
+
+    def __init__(self, cursor: Any, sql: str) -> None:
+        self.statement = cursor.prepare(sql)
+
+    def close(self) -> None:
+        self.statement.free()
