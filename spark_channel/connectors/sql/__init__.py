@@ -13,9 +13,11 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
     from spark_channel.connectors.sql.claims import ClaimDialect, Claims
     from spark_channel.connectors.sql.dialect import Dialect
-    from spark_channel.connectors.sql.keys import merge_key
+    from spark_channel.connectors.sql.gather import Gathered
+    from spark_channel.connectors.sql.life import SignOfLife
+    from spark_channel.connectors.sql.matching import match_columns
     from spark_channel.connectors.sql.merge import Merge
-    from spark_channel.connectors.sql.new_types import declared_as, plain_kind
+    from spark_channel.connectors.sql.new_types import plain_kind
     from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
     from spark_channel.connectors.sql.reader import SqlReader
     from spark_channel.connectors.sql.script import session_script, split_script
@@ -33,6 +35,7 @@ __all__ = [
     "Column",
     "Credentials",
     "Dialect",
+    "Gathered",
     "Merge",
     "MisfitError",
     "Place",
@@ -40,6 +43,7 @@ __all__ = [
     "ReadColumn",
     "ReadSource",
     "Session",
+    "SignOfLife",
     "Splitter",
     "SqlPlan",
     "SqlReadOptions",
@@ -47,8 +51,7 @@ __all__ = [
     "SqlWriteOptions",
     "SqlWriter",
     "Table",
-    "declared_as",
-    "merge_key",
+    "match_columns",
     "plain_kind",
     "session_script",
     "split_script",

@@ -13,9 +13,9 @@ from sqlglot import exp
 
 from spark_channel.connectors.sql import Column, Dialect, Session, Table
 
-__all__ = ["ARROW", "FirebirdDialect"]
+__all__ = ["LONGEST", "FirebirdDialect"]
 
-ARROW = {
+_ARROW = {
     "BOOLEAN": pa.bool_(), "SMALLINT": pa.int16(), "INTEGER": pa.int32(), "BIGINT": pa.int64(),
     "FLOAT": pa.float32(), "DOUBLE PRECISION": pa.float64(), "DATE": pa.date32(), "TIME": pa.time64("us"),
     "TIMESTAMP": pa.timestamp("us"), "VARCHAR": pa.string(), "CHAR": pa.string(),
@@ -28,6 +28,8 @@ _CODES = {
 _WIDEST = {2: 4, 4: 9, 8: 18}
 _DESCRIBED = {"date": "DATE", "time": "TIME", "datetime": "TIMESTAMP", "bool": "BOOLEAN", "bytes": "BLOB"}
 _OCTETS = 1
+LONGEST = 31
+"""Bytes that a name can have."""
 _COLUMNS = """
     SELECT TRIM(r.RDB$FIELD_NAME), f.RDB$FIELD_TYPE, f.RDB$FIELD_SUB_TYPE, f.RDB$FIELD_SCALE,
         f.RDB$FIELD_PRECISION, f.RDB$CHARACTER_LENGTH, f.RDB$CHARACTER_SET_ID, f.RDB$FIELD_LENGTH,
@@ -71,8 +73,10 @@ class FirebirdDialect(Dialect):
         except Exception:  # sqlglot raises several kinds; a text that it cannot read is a name as it stands
             pass
         for name in names:
+            if len(name.encode()) > LONGEST:
+                continue
             found = session.rows(
-                "SELECT RDB$VIEW_BLR IS NOT NULL FROM RDB$RELATIONS WHERE RDB$RELATION_NAME = ?", (name[:255],)
+                "SELECT RDB$VIEW_BLR IS NOT NULL FROM RDB$RELATIONS WHERE RDB$RELATION_NAME = ?", (name,)
             )
             if found:
                 return self._described(session, name, is_view=found[0][0])
@@ -99,7 +103,12 @@ class FirebirdDialect(Dialect):
         if column.declared.startswith("DECIMAL"):
             digits, scale = map(int, re.findall(r"\d+", column.declared))
             return pa.decimal128(digits, scale)
-        return pa.binary() if column.declared.endswith("OCTETS") else ARROW[column.declared.partition("(")[0]]
+        return pa.binary() if column.declared.endswith("OCTETS") else _ARROW[column.declared.partition("(")[0]]
+
+    @staticmethod
+    def width(column: Column) -> int:
+        """About how many bytes a value takes at most in a statement's parameters."""
+        return 16 + sum(4 * int(letters) for letters in re.findall(r"CHAR\((\d+)\)", column.declared))
 
     def is_passing(self, error: BaseException) -> bool:
         return has_code(error, LOST)

@@ -11,13 +11,15 @@ from firebird_connector.options import Address
 from spark_channel.connectors.sql import BatchSize, Session
 from spark_channel.errors import ChannelError
 
-__all__ = ["CONFLICT", "DATA", "LOST", "FirebirdSession", "has_code"]
+__all__ = ["BUSY", "DATA", "LOST", "TAKEN", "FirebirdSession", "has_code"]
 
 _T = TypeVar("_T")
 LOST = frozenset({335544721, 335544722, 335544726, 335544727, 335544741, 335544856})
 """The server is away, or the connection was shut down."""
-CONFLICT = frozenset({335544336, 335544345, 335544349, 335544351, 335544451, 335544453, 335544510, 335544665})
-"""A deadlock, a lock, a duplicate key or table, a table in use."""
+BUSY = frozenset({335544336, 335544345, 335544451, 335544453, 335544510})
+"""A deadlock, a lock, a table in use."""
+TAKEN = frozenset({335544349, 335544351, 335544665})
+"""A key or a table is there already."""
 DATA = frozenset({335544321, 335544334, 335544347, 335544349, 335544466, 335544558, 335544665, 335544916})
 """What is said of rows: too long, no number, NULL, duplicate, foreign key, check."""
 

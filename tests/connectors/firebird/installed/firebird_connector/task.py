@@ -1,0 +1,139 @@
+"""One attempt of one task: into the run's staging table, or in one transaction into the table itself."""
+
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from firebird_connector.load import bring, load
+from firebird_connector.session import DATA, LOST, FirebirdSession, has_code
+from firebird_connector.target import ATTEMPT, DIALECT, FirebirdPlan, values
+
+from spark_channel.connectors import Receipt, Tally, TaskWriter
+from spark_channel.connectors.sql import Gathered, SignOfLife
+from spark_channel.connectors.sql.merge import PLACE
+from spark_channel.errors import BatchRefusedError, TargetError
+
+if TYPE_CHECKING:
+    from firebird_connector.writer import FirebirdWriter
+
+__all__ = ["FirebirdTask"]
+
+_SECONDS = 0.5
+_ROWS_OF_A_TASK = 1 << 40
+
+
+class FirebirdTask(TaskWriter):
+    """`commit=job`: each batch is staged in a session of its own, so that nothing stays locked between two."""
+
+    def __init__(self, writer: "FirebirdWriter", plan: FirebirdPlan, task: int, attempt: int) -> None:
+        self._writer, self._plan, self._tally = writer, plan, Tally(task, attempt)
+        self._buffer = Gathered(writer.options.batch_size, _SECONDS)
+        self._stored, self._done = 0, None
+        self._direct: FirebirdSession | None = None
+        self._held = ExitStack()
+        self._sign = SignOfLife(partial(writer.beat, plan))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.hold_open()
+        if self.tolerant:
+            self._store(batch)
+            self._tally.add(batch)
+            return
+        self._tally.add(batch)
+        if self._buffer.add(batch):
+            self.flush()
+
+    def flush(self) -> None:
+        self._tally.hold_open()
+        if batches := self._buffer.take():
+            for batch in pa.Table.from_batches(batches).combine_chunks().to_batches():
+                self._store(batch)
+
+    def close(self) -> Receipt:
+        self.flush()
+        if self._plan.commit == "task":
+            self._commit()
+        self._sign.end()
+        receipt = self._tally.receipt()
+        if self._done is None or self._done.attempt == receipt.attempt:
+            return receipt
+        dirty = max(0, receipt.rows - self._done.rows) if self.tolerant else 0
+        return Receipt(receipt.task, self._done.attempt, self._done.rows, self._done.nbytes, {}, dirty)
+
+    def rollback(self) -> None:
+        ended, self._tally.ended = self._tally.ended, True
+        self._sign.end()
+        direct, self._direct = self._direct, None
+        if direct is not None:
+            direct.close()  # the server rolls back
+        elif self._plan.commit == "job" and self._stored and not ended:
+            self._writer.forget(self._plan, self._tally.attempt)
+
+    def _store(self, batch: pa.RecordBatch) -> None:
+        """Rows of one batch: all of them, or none."""
+        plan, held = self._plan, self._plan.claim
+        columns = values(plan, batch)
+        if plan.commit == "job":
+            with self._writer.session(TargetError) as session, session.transaction():
+                claims = self._writer.claims(session, plan.place)
+                claims.show_life(held, claims.peek(held))
+                self._load(session, columns, staged=True)
+            return
+        session = self._begun()
+        if self._done is not None:
+            return
+        try:
+            with session.savepoint():
+                self._load(session, columns, staged=bool(plan.key))
+                if plan.key and self.tolerant:
+                    self._bring(session)
+        except TargetError as error:
+            if self.tolerant and has_code(error, DATA):
+                raise BatchRefusedError(str(error)) from error
+            raise
+
+    def _load(self, session: FirebirdSession, columns: list[list[object]], *, staged: bool) -> None:
+        plan, count = self._plan, len(columns[0])
+        names = [*plan.operation, *plan.names]
+        table = plan.table
+        if staged:
+            first = self._tally.task * _ROWS_OF_A_TASK + self._stored
+            columns = [[self._tally.attempt] * count, list(range(first, first + count)), *columns]
+            names, table = [ATTEMPT, PLACE.upper(), *names], DIALECT.quoted(plan.stage)
+        width = sum(DIALECT.width(column) for _, column in plan.columns) + 100
+        load(session, table, names, list(zip(*columns, strict=True)), width)
+        self._stored += count
+
+    def _begun(self) -> FirebirdSession:
+        """The session with the transaction of `commit=task`; `_done` when another attempt has committed."""
+        if self._direct is None:
+            session = self._direct = self._writer.session(TargetError)
+            claims = self._writer.claims(session, self._plan.place)
+            claims.peek(self._plan.claim)
+            self._done = claims.task(self._plan.claim, self._tally.task)
+            self._held.enter_context(session.transaction())
+        return self._direct
+
+    def _bring(self, session: FirebirdSession) -> None:
+        bring(session, self._plan)
+        session.rows(f"DELETE FROM {DIALECT.quoted(self._plan.stage)}")  # noqa: S608 - a quoted name
+
+    def _commit(self) -> None:
+        session, plan, tally = self._begun(), self._plan, self._tally
+        try:
+            if self._done is None:
+                if plan.key and not self.tolerant:
+                    self._bring(session)
+                claims = self._writer.claims(session, plan.place)
+                claims.fence(plan.claim)
+                claims.add_task(plan.claim, Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes))
+            self._held.close()
+        except TargetError as error:
+            session.close()
+            if not has_code(error, LOST):
+                raise
+            self._done = self._writer.settle(plan, tally.task)
+            if self._done is None:
+                raise
+        session.close()
