@@ -76,7 +76,9 @@ class FirebirdServer:
             f"RemoteServicePort = {self.port}\nRemoteBindAddress = 127.0.0.1\nSecurityDatabase = {security}\n"
             "AuthServer = Srp\nUserManager = Srp\nWireCrypt = Enabled\nServerMode = Super\nDeadlockTimeout = 1\n"
         )
-        (self.directory / "databases.conf").write_text(f"security.db = {security}\n{{\n RemoteAccess = false\n}}\n")
+        (self.directory / "databases.conf").write_text(
+            f"security.db = {security}\n{{\n RemoteAccess = false\n}}\n"
+        )
         for name in ("lock", "tmp", "data"):
             (self.directory / name).mkdir()
         if os.geteuid() == 0:

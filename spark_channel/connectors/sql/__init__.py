@@ -13,17 +13,15 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
     from spark_channel.connectors.sql.claims import ClaimDialect, Claims
     from spark_channel.connectors.sql.dialect import Dialect
-    from spark_channel.connectors.sql.gather import Gathered
-    from spark_channel.connectors.sql.life import SignOfLife
-    from spark_channel.connectors.sql.matching import match_columns
-    from spark_channel.connectors.sql.merge import Merge
-    from spark_channel.connectors.sql.new_types import plain_kind
+    from spark_channel.connectors.sql.merge import Merge, StandardMerge
     from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
     from spark_channel.connectors.sql.reader import SqlReader
     from spark_channel.connectors.sql.script import session_script, split_script
     from spark_channel.connectors.sql.session import BatchSize, Session
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
+    from spark_channel.connectors.sql.table_writer import TableWriter
+    from spark_channel.connectors.sql.write_session import WriteSession
     from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
@@ -35,7 +33,6 @@ __all__ = [
     "Column",
     "Credentials",
     "Dialect",
-    "Gathered",
     "Merge",
     "MisfitError",
     "Place",
@@ -43,7 +40,7 @@ __all__ = [
     "ReadColumn",
     "ReadSource",
     "Session",
-    "SignOfLife",
+    "StandardMerge",
     "Splitter",
     "SqlPlan",
     "SqlReadOptions",
@@ -51,8 +48,8 @@ __all__ = [
     "SqlWriteOptions",
     "SqlWriter",
     "Table",
-    "match_columns",
-    "plain_kind",
+    "TableWriter",
+    "WriteSession",
     "session_script",
     "split_script",
 ]

@@ -7,7 +7,7 @@ from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import TargetError
 
-__all__ = ["PLACE", "Merge"]
+__all__ = ["PLACE", "Merge", "StandardMerge"]
 
 PLACE = "spark_channel_place"
 """The column that numbers staged rows in the order in which they came."""
@@ -121,6 +121,26 @@ class Merge:
                 f"{count} rows have the key ({', '.join(self._key)}) = ({shown}): which of them is meant? "
                 "Keep one row per key"
             )
+
+
+class StandardMerge(Merge):
+    """For databases with standard SQL's MERGE, also those that compare no rows of several values."""
+
+    def _delete(self) -> None:
+        gone = f"SELECT 1 FROM {self._rows} s WHERE {self._same} AND {self.gone('s.')}"  # noqa: S608
+        self._run(f"DELETE FROM {self._target} t WHERE EXISTS ({gone})")  # noqa: S608
+
+    def _write(self, *, update: bool) -> None:
+        sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
+        self._run(
+            f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "
+            f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"
+            f"WHEN NOT MATCHED THEN INSERT ({self.listed(self._names)}) VALUES ({self.listed(self._names, 's.')})"
+        )
+
+    @property
+    def _same(self) -> str:
+        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)
 
 
 def _texts(words: Sequence[str]) -> str:

@@ -83,19 +83,24 @@ class FirebirdDialect(Dialect):
         return None
 
     def table_names(self, session: Session) -> list[str]:
-        names = session.rows("SELECT TRIM(RDB$RELATION_NAME) FROM RDB$RELATIONS WHERE RDB$SYSTEM_FLAG = 0 ORDER BY 1")
+        names = session.rows(
+            "SELECT TRIM(RDB$RELATION_NAME) FROM RDB$RELATIONS WHERE RDB$SYSTEM_FLAG = 0 ORDER BY 1"
+        )
         return [self.spelled(name) for (name,) in names]
 
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         assert isinstance(session, FirebirdSession)
         found = []
         for name, kind, shown, width, digits, scale, null in session.described(query):
-            declared = _DESCRIBED.get(kind.__name__) or {
-                "str": "VARCHAR" if shown else "BLOB SUB_TYPE TEXT",
-                "int": {2: "SMALLINT", 4: "INTEGER"}.get(width, "BIGINT"),
-                "float": "FLOAT" if width == 4 else "DOUBLE PRECISION",
-                "Decimal": f"DECIMAL({digits or _WIDEST.get(width)}, {-scale})",
-            }[kind.__name__]
+            declared = (
+                _DESCRIBED.get(kind.__name__)
+                or {
+                    "str": "VARCHAR" if shown else "BLOB SUB_TYPE TEXT",
+                    "int": {2: "SMALLINT", 4: "INTEGER"}.get(width, "BIGINT"),
+                    "float": "FLOAT" if width == 4 else "DOUBLE PRECISION",
+                    "Decimal": f"DECIMAL({digits or _WIDEST.get(width)}, {-scale})",
+                }[kind.__name__]
+            )
             found.append(Column(self.spelled(name), declared, not null))
         return tuple(found)
 
@@ -103,12 +108,9 @@ class FirebirdDialect(Dialect):
         if column.declared.startswith("DECIMAL"):
             digits, scale = map(int, re.findall(r"\d+", column.declared))
             return pa.decimal128(digits, scale)
-        return pa.binary() if column.declared.endswith("OCTETS") else _ARROW[column.declared.partition("(")[0]]
-
-    @staticmethod
-    def width(column: Column) -> int:
-        """About how many bytes a value takes at most in a statement's parameters."""
-        return 16 + sum(4 * int(letters) for letters in re.findall(r"CHAR\((\d+)\)", column.declared))
+        return (
+            pa.binary() if column.declared.endswith("OCTETS") else _ARROW[column.declared.partition("(")[0]]
+        )
 
     def is_passing(self, error: BaseException) -> bool:
         return has_code(error, LOST)
@@ -130,7 +132,13 @@ class FirebirdDialect(Dialect):
 
 
 def _declared(
-    code: int, sub_type: int | None, scale: int, digits: int | None, letters: int | None, charset: int, width: int
+    code: int,
+    sub_type: int | None,
+    scale: int,
+    digits: int | None,
+    letters: int | None,
+    charset: int,
+    width: int,
 ) -> str:
     """As CREATE TABLE takes it."""
     kind = _CODES.get(code, f"type {code}")

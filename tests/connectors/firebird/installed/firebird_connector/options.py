@@ -18,14 +18,18 @@ class Address(Credentials):
     """`firebird://host:port/path/of/file.fdb` or `firebird://host:port/alias`, and how long to wait."""
 
     lock_timeout: _Seconds = Field(30.0, description="seconds to wait for a lock of another transaction")
-    retry_timeout: _Seconds = Field(60.0, description="seconds for which a server that went away is tried again")
+    retry_timeout: _Seconds = Field(
+        60.0, description="seconds for which a server that went away is tried again"
+    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         url = urlsplit((getattr(self, "url", None) or "").removeprefix("jdbc:"))
         if not url.hostname or not url.path.strip("/"):
             takes = "firebird://host:port/database"
-            raise OptionError(f"option 'url' names no host and database; it takes {takes}", option="url", takes=takes)
+            raise OptionError(
+                f"option 'url' names no host and database; it takes {takes}", option="url", takes=takes
+            )
 
     @property
     def place(self) -> str:

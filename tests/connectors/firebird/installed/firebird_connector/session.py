@@ -8,7 +8,7 @@ import pyarrow as pa
 from firebird.driver import DatabaseError, Isolation, TraAccessMode, connect, tpb
 
 from firebird_connector.options import Address
-from spark_channel.connectors.sql import BatchSize, Session
+from spark_channel.connectors.sql import BatchSize, WriteSession
 from spark_channel.errors import ChannelError
 
 __all__ = ["BUSY", "DATA", "LOST", "TAKEN", "FirebirdSession", "has_code"]
@@ -23,6 +23,9 @@ TAKEN = frozenset({335544349, 335544351, 335544665})
 DATA = frozenset({335544321, 335544334, 335544347, 335544349, 335544466, 335544558, 335544665, 335544916})
 """What is said of rows: too long, no number, NULL, duplicate, foreign key, check."""
 
+_MOST_ROWS = 50
+_WHOLE_BLOB = 1 << 31
+
 
 def has_code(error: BaseException | None, codes: frozenset[int]) -> bool:
     """Whether the driver's error, or the one behind `error`, has one of `codes`."""
@@ -30,11 +33,11 @@ def has_code(error: BaseException | None, codes: frozenset[int]) -> bool:
     return bool(codes.intersection(getattr(found, "gds_codes", None) or ()))
 
 
-class FirebirdSession(Session):
+class FirebirdSession(WriteSession):
     """`failure` is the class of its errors. A session that reads sees one state in each transaction."""
 
     def __init__(self, options: Address, failure: type[ChannelError], *, reads: bool = False) -> None:
-        self.place, self._failure, self._inside = options.place, failure, False
+        self.place, self._failure = options.place, failure
         self._connection: Any = None
         password = None if options.password is None else options.password.get_secret_value()
         self._connection = self._asked(
@@ -63,14 +66,32 @@ class FirebirdSession(Session):
 
         return self._asked(ask)
 
-    def load(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        """`sql`, prepared once, for each of `rows`."""
+    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Many rows in one statement: each costs a round trip."""
+        into = f"INSERT INTO {table} ({', '.join(names)}) VALUES"  # noqa: S608 - quoted names
+        each = range(_MOST_ROWS)
+        declared = [
+            f"P{n}_{i} TYPE OF COLUMN {table}.{name} = ?" for n in each for i, name in enumerate(names)
+        ]
+        body = [f"{into} ({', '.join(f':P{n}_{i}' for i in range(len(names)))});" for n in each]
+        whole = len(rows) // _MOST_ROWS * _MOST_ROWS
+        blocks = [
+            [v for row in rows[at : at + _MOST_ROWS] for v in row] for at in range(0, whole, _MOST_ROWS)
+        ]
+        self._execute_many(f"EXECUTE BLOCK ({', '.join(declared)}) AS BEGIN {' '.join(body)} END", blocks)
+        self._execute_many(f"{into} ({', '.join('?' * len(names))})", rows[whole:])
 
+    def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
         def run() -> None:
-            with closing(self._transaction.cursor()) as cursor, closing(_Prepared(cursor, sql)) as prepared:
-                cursor.executemany(prepared.statement, rows)
+            with closing(self._transaction.cursor()) as cursor:
+                statement = cursor.prepare(sql)
+                try:
+                    cursor.executemany(statement, rows)
+                finally:
+                    statement.free()  # before the transaction ends: a table in use cannot be dropped
 
-        self._asked(run)
+        if rows:
+            self._asked(run)
 
     def described(self, query: str) -> Sequence[Any]:
         """What the driver says of the columns of `query`, of which nothing is fetched."""
@@ -84,41 +105,31 @@ class FirebirdSession(Session):
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         with self.transaction(), closing(self._transaction.cursor()) as cursor:
+            cursor.stream_blob_threshold = _WHOLE_BLOB
             self._asked(lambda: cursor.execute(sql))
             names = [str(number) for number in range(len(cursor.description))]
             while rows := self._asked(lambda: cursor.fetchmany(size.rows)):
                 yield pa.RecordBatch.from_arrays([pa.array(each) for each in zip(*rows, strict=True)], names)
 
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commits in the end; any exception rolls back."""
+    def begin(self) -> None:
         self._asked(self._transaction.begin)
-        self._inside = True
-        try:
-            yield
-            self._asked(self._transaction.commit)
-        except BaseException:
-            self._undo(self._transaction.rollback)
-            raise
-        finally:
-            self._inside = False
 
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Inside a transaction: any exception takes back what was done since."""
-        self._asked(lambda: self._transaction.savepoint("SPARK_CHANNEL_BATCH"))
+    def commit(self) -> None:
+        self._asked(self._transaction.commit)
+
+    def undo(self) -> None:
         try:
-            yield
-        except BaseException:
-            self._undo(lambda: self._transaction.rollback(savepoint="SPARK_CHANNEL_BATCH"))
-            raise
+            if self._connection is not None and self._transaction.is_active():
+                self._transaction.rollback()
+        except DatabaseError:
+            pass  # the connection is lost, and its end rolls back too
 
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(f"{self.place}: {'; '.join(str(error).splitlines())}")
 
     @contextmanager
     def _implied(self) -> Iterator[None]:
-        if self._inside:
+        if self._transaction.is_active():
             yield
             return
         with self.transaction():
@@ -129,20 +140,3 @@ class FirebirdSession(Session):
             return ask()
         except DatabaseError as error:
             raise self.explain(error) from error
-
-    @staticmethod
-    def _undo(undo: Callable[[], object]) -> None:
-        try:
-            undo()
-        except DatabaseError:
-            pass  # the connection is lost, and its end rolls back too
-
-
-class _Prepared:
-    """A statement that is freed before its transaction ends: a table in use cannot be dropped."""
-
-    def __init__(self, cursor: Any, sql: str) -> None:
-        self.statement = cursor.prepare(sql)
-
-    def close(self) -> None:
-        self.statement.free()

@@ -1,37 +1,38 @@
 """One attempt of one task: into the run's staging table, or in one transaction into the table itself."""
 
-from contextlib import ExitStack
+from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from firebird_connector.load import bring, load
-from firebird_connector.session import DATA, LOST, FirebirdSession, has_code
-from firebird_connector.target import ATTEMPT, DIALECT, FirebirdPlan, values
 
-from spark_channel.connectors import Receipt, Tally, TaskWriter
-from spark_channel.connectors.sql import Gathered, SignOfLife
+from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
+from spark_channel.connectors.sql.change_feed import OPERATION
+from spark_channel.connectors.sql.gather import Gathered
+from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.merge import PLACE
+from spark_channel.connectors.sql.table_plan import ATTEMPT, TablePlan
+from spark_channel.connectors.sql.write_session import WriteSession
 from spark_channel.errors import BatchRefusedError, TargetError
 
 if TYPE_CHECKING:
-    from firebird_connector.writer import FirebirdWriter
+    from spark_channel.connectors.sql.table_writer import TableWriter
 
-__all__ = ["FirebirdTask"]
+__all__ = ["TableTask"]
 
 _SECONDS = 0.5
 _ROWS_OF_A_TASK = 1 << 40
 
 
-class FirebirdTask(TaskWriter):
+class TableTask(TaskWriter):
     """`commit=job`: each batch is staged in a session of its own, so that nothing stays locked between two."""
 
-    def __init__(self, writer: "FirebirdWriter", plan: FirebirdPlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: "TableWriter", plan: TablePlan, task: int, attempt: int) -> None:
         self._writer, self._plan, self._tally = writer, plan, Tally(task, attempt)
         self._buffer = Gathered(writer.options.batch_size, _SECONDS)
-        self._stored, self._done = 0, None
-        self._direct: FirebirdSession | None = None
-        self._held = ExitStack()
+        self._stored = 0
+        self._done: Receipt | None = None
+        self._direct: WriteSession | None = None
         self._sign = SignOfLife(partial(writer.beat, plan))
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -73,7 +74,9 @@ class FirebirdTask(TaskWriter):
     def _store(self, batch: pa.RecordBatch) -> None:
         """Rows of one batch: all of them, or none."""
         plan, held = self._plan, self._plan.claim
-        columns = values(plan, batch)
+        columns = [self._writer.values(name, batch.column(name), plan) for name, _ in plan.columns]
+        if plan.operation:
+            columns.insert(0, batch.column(OPERATION).to_pylist())
         if plan.commit == "job":
             with self._writer.session(TargetError) as session, session.transaction():
                 claims = self._writer.claims(session, plan.place)
@@ -89,35 +92,34 @@ class FirebirdTask(TaskWriter):
                 if plan.key and self.tolerant:
                     self._bring(session)
         except TargetError as error:
-            if self.tolerant and has_code(error, DATA):
+            if self.tolerant and self._writer.is_refusal(error):
                 raise BatchRefusedError(str(error)) from error
             raise
 
-    def _load(self, session: FirebirdSession, columns: list[list[object]], *, staged: bool) -> None:
+    def _load(self, session: WriteSession, columns: Sequence[Sequence[Any]], *, staged: bool) -> None:
         plan, count = self._plan, len(columns[0])
         names = [*plan.operation, *plan.names]
         table = plan.table
         if staged:
             first = self._tally.task * _ROWS_OF_A_TASK + self._stored
             columns = [[self._tally.attempt] * count, list(range(first, first + count)), *columns]
-            names, table = [ATTEMPT, PLACE.upper(), *names], DIALECT.quoted(plan.stage)
-        width = sum(DIALECT.width(column) for _, column in plan.columns) + 100
-        load(session, table, names, list(zip(*columns, strict=True)), width)
+            names, table = [ATTEMPT, PLACE, *names], plan.staging
+        session.load(table, names, list(zip(*columns, strict=True)))
         self._stored += count
 
-    def _begun(self) -> FirebirdSession:
+    def _begun(self) -> WriteSession:
         """The session with the transaction of `commit=task`; `_done` when another attempt has committed."""
         if self._direct is None:
             session = self._direct = self._writer.session(TargetError)
             claims = self._writer.claims(session, self._plan.place)
             claims.peek(self._plan.claim)
             self._done = claims.task(self._plan.claim, self._tally.task)
-            self._held.enter_context(session.transaction())
+            session.begin()
         return self._direct
 
-    def _bring(self, session: FirebirdSession) -> None:
-        bring(session, self._plan)
-        session.rows(f"DELETE FROM {DIALECT.quoted(self._plan.stage)}")  # noqa: S608 - a quoted name
+    def _bring(self, session: WriteSession) -> None:
+        self._writer.bring(session, self._plan)
+        session.rows(f"DELETE FROM {self._plan.staging}")  # noqa: S608 - a quoted name
 
     def _commit(self) -> None:
         session, plan, tally = self._begun(), self._plan, self._tally
@@ -128,10 +130,10 @@ class FirebirdTask(TaskWriter):
                 claims = self._writer.claims(session, plan.place)
                 claims.fence(plan.claim)
                 claims.add_task(plan.claim, Receipt(tally.task, tally.attempt, tally.rows, tally.nbytes))
-            self._held.close()
+            session.commit()
         except TargetError as error:
             session.close()
-            if not has_code(error, LOST):
+            if not self._writer.is_lost(error):
                 raise
             self._done = self._writer.settle(plan, tally.task)
             if self._done is None:
