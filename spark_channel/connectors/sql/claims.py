@@ -451,7 +451,7 @@ def stage_prefix(held: Held, key: str | None = None, *, longest: int = 63) -> st
     if longest >= _LONG_NAME:
         return f"{STAGE}{key[:16]}_{held.epoch}_"
     number = int.from_bytes(hashlib.sha256(f"{key}_{held.epoch}".encode()).digest())
-    letters = []
+    letters: list[str] = []
     while len(letters) < longest - len(STAGE):
         number, place = divmod(number, len(_LETTERS))
         letters.append(_LETTERS[place])

@@ -52,10 +52,8 @@ def match_columns(
         )
     primary = None if table is None else table.primary
     key = merge_key(options, names, dialect.same_name, label, primary)
-    if table is None:
-        found = _new(dialect, fields, key, options, types, decimal)
-    else:
-        found = _old(dialect, fields, table)
+    made = (fields, key, options, types, decimal)
+    found = _new(dialect, *made) if table is None else _old(dialect, fields, table)
     columns = tuple(zip(names, found, strict=True))
     spelled = tuple(column.name for each in key for name, column in columns if name == each)
     if table is not None and spelled and not any(set(each) == set(spelled) for each in table.unique):

@@ -133,7 +133,7 @@ class StandardMerge(Merge):
     def _write(self, *, update: bool) -> None:
         sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
         self._run(
-            f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "
+            f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "  # noqa: S608
             f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"
             f"WHEN NOT MATCHED THEN INSERT ({self.listed(self._names)}) VALUES ({self.listed(self._names, 's.')})"
         )

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
-from firebird_connector.session import LOST, FirebirdSession, has_code
 from sqlglot import exp
 
+from firebird_connector.session import LOST, FirebirdSession, has_code
 from spark_channel.connectors.sql import Column, Dialect, Session, Table
 
 __all__ = ["LONGEST", "FirebirdDialect"]

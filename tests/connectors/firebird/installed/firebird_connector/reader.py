@@ -6,7 +6,6 @@ from contextlib import contextmanager
 from firebird_connector.dialect import FirebirdDialect
 from firebird_connector.options import FirebirdReadOptions
 from firebird_connector.session import FirebirdSession
-
 from spark_channel.connectors.sql import SqlReader, session_script
 from spark_channel.errors import SourceError
 

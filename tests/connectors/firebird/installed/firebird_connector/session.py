@@ -68,7 +68,7 @@ class FirebirdSession(WriteSession):
 
     def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Many rows in one statement: each costs a round trip."""
-        into = f"INSERT INTO {table} ({', '.join(names)}) VALUES"  # noqa: S608 - quoted names
+        into = f"INSERT INTO {table} ({', '.join(names)}) VALUES"
         each = range(_MOST_ROWS)
         declared = [
             f"P{n}_{i} TYPE OF COLUMN {table}.{name} = ?" for n in each for i, name in enumerate(names)

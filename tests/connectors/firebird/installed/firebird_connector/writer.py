@@ -3,10 +3,10 @@
 from typing import Any
 
 import pyarrow as pa
+
 from firebird_connector.dialect import LONGEST, FirebirdDialect
 from firebird_connector.options import FirebirdWriteOptions
 from firebird_connector.session import BUSY, DATA, LOST, TAKEN, FirebirdSession, has_code
-
 from spark_channel.connectors.sql import ClaimDialect, Place, StandardMerge, TableWriter
 from spark_channel.errors import TargetError
 
@@ -63,7 +63,7 @@ class FirebirdWriter(TableWriter):
 
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
         def listed(table: str, more: str, name: str) -> bool:
-            query = f"SELECT 1 FROM {table} WHERE RDB$RELATION_NAME = ? {more}"  # noqa: S608 - constants
+            query = f"SELECT 1 FROM {table} WHERE RDB$RELATION_NAME = ? {more}"
             return bool(session.rows(query, (self.dialect.spelled(name),)))
 
         def distrust(name: str) -> str | None:
