@@ -16,7 +16,10 @@ from spark_channel.connectors.sql.writer import Place, SqlPlan
 __all__ = ["ATTEMPT", "TablePlan", "plan_table"]
 
 ATTEMPT = "spark_channel_attempt"
-"""The column of a staging table that says which attempt a row is of."""
+"""The column of a staging table that says which attempt a row is of: by a number of its own.
+
+A driver that begins the same job again counts its attempts anew.
+"""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """One attempt of one task: into the run's staging table, or in one transaction into the table itself."""
 
+import secrets
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ class TableTask(TaskWriter):
     def __init__(self, writer: "TableWriter", plan: TablePlan, task: int, attempt: int) -> None:
         self._writer, self._plan, self._tally = writer, plan, Tally(task, attempt)
         self._buffer = Gathered(writer.options.batch_size, _SECONDS)
-        self._stored = 0
+        self._stored, self._mark = 0, secrets.randbits(62)
         self._done: Receipt | None = None
         self._direct: WriteSession | None = None
         self._sign = SignOfLife(partial(writer.beat, plan))
@@ -56,7 +57,7 @@ class TableTask(TaskWriter):
         if self._plan.commit == "task":
             self._commit()
         self._sign.end()
-        receipt = self._tally.receipt()
+        receipt = self._tally.receipt(mark=self._mark)
         if self._done is None or self._done.attempt == receipt.attempt:
             return receipt
         dirty = max(0, receipt.rows - self._done.rows) if self.tolerant else 0
@@ -69,7 +70,7 @@ class TableTask(TaskWriter):
         if direct is not None:
             direct.close()  # the server rolls back
         elif self._plan.commit == "job" and self._stored and not ended:
-            self._writer.forget(self._plan, self._tally.attempt)
+            self._writer.forget(self._plan, self._mark)
 
     def _store(self, batch: pa.RecordBatch) -> None:
         """Rows of one batch: all of them, or none."""
@@ -102,7 +103,7 @@ class TableTask(TaskWriter):
         table = plan.table
         if staged:
             first = self._tally.task * _ROWS_OF_A_TASK + self._stored
-            columns = [[self._tally.attempt] * count, list(range(first, first + count)), *columns]
+            columns = [[self._mark] * count, list(range(first, first + count)), *columns]
             names, table = [ATTEMPT, PLACE, *names], plan.staging
         session.load(table, names, list(zip(*columns, strict=True)))
         self._stored += count

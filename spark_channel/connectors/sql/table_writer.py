@@ -167,13 +167,13 @@ class TableWriter(SqlWriter):
         counts = f"SELECT {ATTEMPT}, COUNT(*) FROM {plan.staging} GROUP BY {ATTEMPT}"  # noqa: S608 - a quoted name
         staged = dict(session.rows(counts))
         for receipt in receipts:
-            found = staged.pop(receipt.attempt, 0)
+            found = staged.pop(receipt.details["mark"], 0)
             if found != receipt.rows:
                 raise CommitError(
                     f"{found} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}"
                 )
-        for attempt in staged:
-            self._forget(session, plan, attempt)
+        for mark in staged:
+            self._forget(session, plan, mark)
         self.bring(session, plan)
 
     def bring(self, session: WriteSession, plan: TablePlan) -> None:
@@ -202,17 +202,17 @@ class TableWriter(SqlWriter):
                 raise
             _log.warning("staging %s is gone, or stays until a later job removes it: %s", name, error)
 
-    def forget(self, plan: TablePlan, attempt: int) -> None:
+    def forget(self, plan: TablePlan, mark: int) -> None:
         """Remove what an attempt staged, as far as that can be done now: the job's end removes it all."""
         try:
             with self.session(TargetError) as session:
-                self._forget(session, plan, attempt)
+                self._forget(session, plan, mark)
         except TargetError as error:
-            _log.debug("rows of attempt %d stay in staging: %s", attempt, error)
+            _log.debug("rows of attempt %d stay in staging: %s", mark, error)
 
     @staticmethod
-    def _forget(session: WriteSession, plan: TablePlan, attempt: int) -> None:
-        session.rows(f"DELETE FROM {plan.staging} WHERE {ATTEMPT} = {int(attempt)}")  # noqa: S608 - a quoted name
+    def _forget(session: WriteSession, plan: TablePlan, mark: int) -> None:
+        session.rows(f"DELETE FROM {plan.staging} WHERE {ATTEMPT} = {int(mark)}")  # noqa: S608 - a quoted name
 
     def _make(self, session: WriteSession, plan: TablePlan) -> None:
         """Make the table when it is not there."""

@@ -4,6 +4,7 @@ import datetime
 import re
 import uuid
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
@@ -152,7 +153,7 @@ def test_what_does_not_fit_is_refused(shop: Shop) -> None:
     ):
         for mode in ("job", "task"):
             with pytest.raises(TargetError, match=message):
-                shop.write(pa.table(rows), WriteContext(uuid.uuid4().hex, commit=mode))  # type: ignore[arg-type]
+                shop.write(pa.table(rows), WriteContext(uuid.uuid4().hex, commit=mode))
     assert shop.read().num_rows == 0
     with pytest.raises(SchemaError, match="Firebird has no such type"):
         shop.write(pa.table({"at": pa.array([0], pa.timestamp("us", "UTC"))}), dbtable="u")
@@ -203,6 +204,23 @@ def test_refused_rows_are_told_one_by_one(shop: Shop, how: str) -> None:
     assert [number for number, _ in refused] == [7, 93]
     assert "truncation" in refused[0][1]
     assert receipt.rows == shop.read().num_rows == 98
+
+
+@pytest.mark.parametrize("mode", ["job", "task"])
+def test_tasks_end_side_by_side(shop: Shop, mode: Any) -> None:
+    """The lock on the claim is waited for, and is no reason to fail."""
+    writer, rows = shop.writer(), pa.table({"id": range(3000)})
+    plan = writer.prepare(WriteContext("many", commit=mode), rows.schema)
+
+    def run(task: int) -> Receipt:
+        attempt = shop.writer().open(plan, task, task + 1)
+        attempt.write(rows.to_batches()[0])
+        return attempt.close()
+
+    with ThreadPoolExecutor(8) as pool:
+        receipts = list(pool.map(run, range(16)))
+    writer.commit(plan, receipts)
+    assert shop.read().num_rows == 16 * 3000
 
 
 def test_scripts_run_in_the_transaction(shop: Shop) -> None:
