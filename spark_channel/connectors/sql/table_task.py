@@ -3,21 +3,21 @@
 import secrets
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.change_feed import OPERATION
+from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.gather import Gathered
 from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.merge import PLACE
+from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.table_plan import ATTEMPT, TablePlan
 from spark_channel.connectors.sql.write_session import WriteSession
+from spark_channel.connectors.sql.writer import Place, SqlPlan
 from spark_channel.errors import BatchRefusedError, TargetError
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.sql.table_writer import TableWriter
 
 __all__ = ["TableTask"]
 
@@ -25,10 +25,26 @@ _SECONDS = 0.5
 _ROWS_OF_A_TASK = 1 << 40
 
 
+class TaskHost(Protocol):
+    """The writer, as its tasks use it: see `TableWriter`."""
+
+    options: SqlWriteOptions
+
+    def session(self, failure: type[TargetError]) -> WriteSession: ...
+    def claims(self, session: Any, place: Place) -> Claims: ...
+    def values(self, name: str, array: pa.Array, plan: TablePlan) -> list[Any]: ...
+    def bring(self, session: WriteSession, plan: TablePlan) -> None: ...
+    def forget(self, plan: TablePlan, mark: int) -> None: ...
+    def is_refusal(self, error: BaseException) -> bool: ...
+    def is_lost(self, error: BaseException) -> bool: ...
+    def beat(self, plan: SqlPlan) -> None: ...
+    def settle(self, plan: SqlPlan, task: int) -> Receipt | None: ...
+
+
 class TableTask(TaskWriter):
     """`commit=job`: each batch is staged in a session of its own, so that nothing stays locked between two."""
 
-    def __init__(self, writer: "TableWriter", plan: TablePlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: TaskHost, plan: TablePlan, task: int, attempt: int) -> None:
         self._writer, self._plan, self._tally = writer, plan, Tally(task, attempt)
         self._buffer = Gathered(writer.options.batch_size, _SECONDS)
         self._stored, self._mark = 0, secrets.randbits(62)
