@@ -42,7 +42,7 @@ class TaskHost(Protocol):
 
 
 class TableTask(TaskWriter):
-    """`commit=job`: each batch is staged in a session of its own, so that nothing stays locked between two."""
+    """`commit=job`: each batch is staged in a separate session, so that nothing stays locked between two."""
 
     def __init__(self, writer: TaskHost, plan: TablePlan, task: int, attempt: int) -> None:
         self._writer, self._plan, self._tally = writer, plan, Tally(task, attempt)

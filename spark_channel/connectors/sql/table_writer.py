@@ -1,4 +1,4 @@
-"""The writer of a database that stages rows in one table of its own: what a third party's connector stands on.
+"""The writer of a database that stages rows in one table: what a third party's connector subclasses.
 
 The databases that come with spark-channel have faster ways of their own.
 """
@@ -31,7 +31,7 @@ _T = TypeVar("_T")
 
 
 class TableWriter(SqlWriter):
-    """A new table is made in a transaction of its own, since some databases let it be used only after that.
+    """A new table is made in a separate transaction, since some databases let it be used only after that.
 
     A write that fails after it leaves an empty table.
     """
@@ -69,7 +69,7 @@ class TableWriter(SqlWriter):
     def check(self, context: WriteContext) -> None:
         if context.overwrite and not self.options.truncate:
             raise OptionError(
-                f"option 'truncate' got false; {self.dialect.product} cannot drop a table, make it anew and fill it "
+                f"option 'truncate' got false; {self.dialect.product} cannot drop a table, make it again and fill it "
                 "in one transaction. Omit it, or drop the table first",
                 option="truncate",
                 got="false",
