@@ -10,7 +10,6 @@ CONNECTOR = Connector(
     "firebird_connector.writer:FirebirdWriter",
     schemes=("firebird", "firebirdsql"),
     about="Firebird databases",
-    needs=("firebird.driver",),
     port=3050,
     secrets=("url", "password"),
     feed=("cursorColumn",),
