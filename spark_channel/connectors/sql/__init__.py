@@ -13,13 +13,17 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
     from spark_channel.connectors.sql.claims import ClaimDialect, Claims
     from spark_channel.connectors.sql.dialect import Dialect
+    from spark_channel.connectors.sql.merge import Merge, StandardMerge
     from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
     from spark_channel.connectors.sql.reader import SqlReader
+    from spark_channel.connectors.sql.script import session_script, split_script
     from spark_channel.connectors.sql.session import BatchSize, Session
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
+    from spark_channel.connectors.sql.table_writer import TableWriter
     from spark_channel.connectors.sql.target import Target, WriteColumn
     from spark_channel.connectors.sql.write_dialect import WriteDialect
+    from spark_channel.connectors.sql.write_session import WriteSession
     from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
@@ -31,6 +35,7 @@ __all__ = [
     "Column",
     "Credentials",
     "Dialect",
+    "Merge",
     "MisfitError",
     "Place",
     "Quantiles",
@@ -43,10 +48,15 @@ __all__ = [
     "SqlReader",
     "SqlWriteOptions",
     "SqlWriter",
+    "StandardMerge",
     "Table",
+    "TableWriter",
     "Target",
     "WriteColumn",
     "WriteDialect",
+    "WriteSession",
+    "session_script",
+    "split_script",
 ]
 
 # ADBC's dbapi imports it to know a dataset when it is given one, and with it comes pandas: 0.4 s of every process.

@@ -6,8 +6,10 @@ One layout for every connector that writes to one database:
 continued.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -33,6 +35,8 @@ __all__ = [
 
 CLAIMS, TASKS, PLANS = "spark_channel_claims", "spark_channel_tasks", "spark_channel_transfers"
 STAGE = "spark_channel_stage_"
+_LONG_NAME = 63
+_LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _DAYS = 30
 _LONGEST = 200
 _COLUMNS = (
@@ -64,6 +68,9 @@ class ClaimDialect:
     then says nothing, so that a process that is paused, or whose host is lost, soon holds it no more. "": not needed.
 
     `distrust` says why a table must not be used, None when it may: another role owns it, or it has triggers or rules.
+
+    `longest_name` is how many letters a table's name can have. `reserved` are the columns of the claims whose names the
+    database keeps for itself, with how they are written instead.
     """
 
     table: Callable[[str], str]
@@ -76,6 +83,8 @@ class ClaimDialect:
     update: str | None = None
     end_when_silent: str = ""
     distrust: Callable[[str], str | None] = lambda _table: None
+    longest_name: int = 63
+    reserved: Mapping[str, str] = field(default_factory=dict)
 
 
 def is_own_table(name: str) -> bool:
@@ -91,6 +100,10 @@ class Claims:
         self._session = session
         self._dialect = dialect
         self._there = False
+
+    @property
+    def longest_name(self) -> int:
+        return self._dialect.longest_name
 
     def exist(self) -> bool:
         """Whether the tables are there.
@@ -347,13 +360,14 @@ class Claims:
 
         `beat_of` is the time of the last beat that the staging itself shows, by how its names begin.
         """
-        others = [name for name in stages if not name.startswith(stage_prefix(keep))]
+        longest = self.longest_name
+        others = [name for name in stages if not name.startswith(stage_prefix(keep, longest=longest))]
         if not others:
             return []
         now, kept = _now(), []
         for row in self._run(f"{self._select} WHERE state <> 'published' AND kind <> 'table'", ()):
             claim, key = _claim(row), str(row[0])
-            prefix = stage_prefix(Held(claim.identity, claim.owner, claim.epoch), key)
+            prefix = stage_prefix(Held(claim.identity, claim.owner, claim.epoch), key, longest=longest)
             if not any(name.startswith(prefix) for name in others):
                 continue
             claim = replace(claim, beat_at=max(claim.beat_at, beat_of(prefix)))
@@ -435,12 +449,25 @@ class Claims:
             self._run(f"CREATE TABLE {self._dialect.table(table)} ({columns}){self._dialect.after}", ())
 
     def _run(self, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
+        for name, written in self._dialect.reserved.items():
+            sql = re.sub(rf"\b{name}\b", written, sql)
         return self._session.rows(marked(sql, self._dialect.mark), parameters)
 
 
-def stage_prefix(held: Held, key: str | None = None) -> str:
-    """How the names of a run's staging tables begin: another run of the same write has others."""
-    return f"{STAGE}{(key or held.identity.key)[:16]}_{held.epoch}_"
+def stage_prefix(held: Held, key: str | None = None, *, longest: int = 63) -> str:
+    """How the names of a run's staging tables begin: another run of the same write has others.
+
+    Where names may have fewer than 63 letters, the beginning is all of them: such a run has one staging table.
+    """
+    key = key or held.identity.key
+    if longest >= _LONG_NAME:
+        return f"{STAGE}{key[:16]}_{held.epoch}_"
+    number = int.from_bytes(hashlib.sha256(f"{key}_{held.epoch}".encode()).digest())
+    letters: list[str] = []
+    while len(letters) < longest - len(STAGE):
+        number, place = divmod(number, len(_LETTERS))
+        letters.append(_LETTERS[place])
+    return STAGE + "".join(letters)
 
 
 def _claim(row: tuple[Any, ...]) -> Claim:

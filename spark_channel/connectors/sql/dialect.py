@@ -44,9 +44,13 @@ class Dialect(ABC):
 
     # Names and values
 
+    def spelled(self, name: str) -> str:
+        """A name as its catalog has it: another one where the connector shows names in another case."""
+        return name
+
     def quoted(self, name: str) -> str:
         """A name in a statement."""
-        return '"' + name.replace('"', '""') + '"'
+        return '"' + self.spelled(name).replace('"', '""') + '"'
 
     def literal(self, value: Any, column: Column | None) -> str:
         """A value that is compared with `column`; None for a column that the table does not declare (a row's number).

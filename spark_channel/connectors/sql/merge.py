@@ -7,7 +7,7 @@ from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import TargetError
 
-__all__ = ["PLACE", "Merge"]
+__all__ = ["PLACE", "Merge", "StandardMerge"]
 
 PLACE = "spark_channel_place"
 """The column that numbers staged rows in the order in which they came."""
@@ -57,6 +57,10 @@ class Merge:
     def listed(self, names: Sequence[str], prefix: str = "") -> str:
         return ", ".join(prefix + self.quoted(name) for name in names)
 
+    def limited(self, query: str) -> str:
+        """`query` for its first row."""
+        return f"{query} LIMIT 1"
+
     @property
     def others(self) -> list[str]:
         """The columns that are not of the key."""
@@ -92,31 +96,51 @@ class Merge:
 
     def _refuse_unknown_operations(self) -> None:
         known = (*WRITES, *DELETES)
-        unknown = self._run(
+        unknown = self.limited(
             f"SELECT {self._operation} FROM {self._rows} WHERE {self._operation} IS NULL "  # noqa: S608
-            f"OR LOWER({self._operation}) NOT IN ({_texts(known)}) LIMIT 1"
+            f"OR LOWER({self._operation}) NOT IN ({_texts(known)})"
         )
-        for (found,) in unknown:
+        for (found,) in self._run(unknown):
             raise TargetError(f"a row has {found!r} in {OPERATION}; it takes one of {', '.join(known)}")
 
     def _refuse_null_keys(self) -> None:
         empty = " OR ".join(f"{self.quoted(name)} IS NULL" for name in self._key)
-        if self._run(f"SELECT 1 FROM {self._rows} WHERE {empty} LIMIT 1"):  # noqa: S608
+        if self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {empty}")):  # noqa: S608
             raise TargetError(
                 f"a row has NULL in its key ({', '.join(self._key)}), which is equal to no other"
             )
 
     def _refuse_twins(self) -> None:
         keys = self.listed(self._key)
-        twice = self._run(
-            f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1 LIMIT 1"  # noqa: S608
+        twice = self.limited(
+            f"SELECT {keys}, COUNT(*) FROM {self._rows} GROUP BY {keys} HAVING COUNT(*) > 1"  # noqa: S608
         )
-        for *key, count in twice:
+        for *key, count in self._run(twice):
             shown = ", ".join(repr(part) if isinstance(part, str) else str(part) for part in key)
             raise TargetError(
                 f"{count} rows have the key ({', '.join(self._key)}) = ({shown}): which of them is meant? "
                 "Keep one row per key"
             )
+
+
+class StandardMerge(Merge):
+    """For databases with standard SQL's MERGE, also those that compare no rows of several values."""
+
+    def _delete(self) -> None:
+        gone = f"SELECT 1 FROM {self._rows} s WHERE {self._same} AND {self.gone('s.')}"  # noqa: S608
+        self._run(f"DELETE FROM {self._target} t WHERE EXISTS ({gone})")  # noqa: S608
+
+    def _write(self, *, update: bool) -> None:
+        sets = ", ".join(f"{self.quoted(each)} = s.{self.quoted(each)}" for each in self.others)
+        self._run(
+            f"MERGE INTO {self._target} t USING {self._rows} s ON {self._same} "  # noqa: S608
+            f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"
+            f"WHEN NOT MATCHED THEN INSERT ({self.listed(self._names)}) VALUES ({self.listed(self._names, 's.')})"
+        )
+
+    @property
+    def _same(self) -> str:
+        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)
 
 
 def _texts(words: Sequence[str]) -> str:

@@ -167,4 +167,5 @@ def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
 
 
 def _node(source: ReadSource, name: str) -> exp.Column:
-    return exp.column(statements.identifier(name), table=statements.identifier(source.name))
+    column, table = (statements.identifier(source.dialect.spelled(each)) for each in (name, source.name))
+    return exp.column(column, table=table)

@@ -58,11 +58,12 @@ class SqlPlan(WritePlan):
 
     place: Place = Place("", "", "")
     target: Target = NOWHERE
+    longest_name: int = 63
 
     @property
     def stage(self) -> str:
-        """How the names of this run's staging begin."""
-        return stage_prefix(self.claim)
+        """How the names of this run's staging begin, or the one name that there is room for."""
+        return stage_prefix(self.claim, longest=self.longest_name)
 
     @property
     def claim(self) -> Held:
@@ -90,6 +91,7 @@ class SqlWriter(Writer):
     def _prepare(self, session: Any, context: WriteContext, schema: pa.Schema) -> SqlPlan:
         place = self.look(session)
         self._check_place(place)
+        claims = self.claims(session, place)
         plan = SqlPlan(
             job=context.job,
             schema=schema,
@@ -97,8 +99,8 @@ class SqlWriter(Writer):
             overwrite=context.overwrite,
             txn=context.txn,
             place=replace(place, table=None),
+            longest_name=claims.longest_name,
         )
-        claims = self.claims(session, place)
         published_at = claims.published_at(place.label, context)
         if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors import Writer, load_writer
+from tests.connectors.firebird import install
+from tests.servers.firebird import FirebirdServer
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["KINDS", "Target", "open_target"]
 
-KINDS = ["sqlite", "duckdb", "postgresql", "mysql", "adbc"]
+KINDS = ["sqlite", "duckdb", "postgresql", "mysql", "adbc", "firebird"]
 _CREATE = "CREATE TABLE t (id BIGINT NOT NULL)"
 
 
@@ -59,6 +61,11 @@ def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterat
         server: PostgresServer = request.getfixturevalue("postgres_server")
         yield _postgresql(server, kind)
         server.psql("SET client_min_messages = error; DROP SCHEMA IF EXISTS protocol CASCADE")
+    elif kind == "firebird":
+        install()
+        firebird: FirebirdServer = request.getfixturevalue("firebird_server")
+        yield _firebird(firebird)
+        firebird.drop_database("protocol")
     else:
         shop: MariadbServer = request.getfixturevalue("mariadb_server")
         yield _mysql(shop)
@@ -155,6 +162,31 @@ def _mysql(server: MariadbServer) -> Target:
         "password": server.password,
     }
     return Target("mysql", {**login, "dbtable": "t"}, sql, staged, reset)
+
+
+def _firebird(server: FirebirdServer) -> Target:
+    name = "protocol"
+    server.create_database(name)
+
+    def tables() -> list[str]:
+        query = "SELECT TRIM(RDB$RELATION_NAME) FROM RDB$RELATIONS WHERE RDB$SYSTEM_FLAG = 0"
+        return [table for (table,) in server.sql(query, database=name)]
+
+    def sql(statement: str) -> list[tuple[str, ...]]:
+        if "FROM t" in statement and "T" not in tables():
+            raise MissingTableError
+        return [tuple(map(str, row)) for row in server.sql(statement, database=name)]
+
+    def reset(there: bool) -> None:
+        for table in tables():
+            server.sql(f"DROP TABLE {table}", database=name)
+        if there:
+            server.sql(_CREATE, database=name)
+
+    def staged() -> list[str]:
+        return [table for table in tables() if table.startswith("SPARK_CHANNEL_STAGE")]
+
+    return Target("firebird", {**server.login(name), "dbtable": "t"}, sql, staged, reset)
 
 
 def _beside(path: Path) -> list[str]:

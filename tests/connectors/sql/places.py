@@ -14,12 +14,14 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Reader, load_reader
+from tests.connectors.firebird import install, run_each, stored
+from tests.servers.firebird import FirebirdServer
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 __all__ = ["KINDS", "Place", "open_place"]
 
-KINDS = ("postgresql", "mysql", "sqlite", "duckdb", "adbc-sqlite", "adbc-postgresql")
+KINDS = ("postgresql", "mysql", "sqlite", "duckdb", "firebird", "adbc-sqlite", "adbc-postgresql")
 _SECONDS = 5.0
 _TYPES: Mapping[str, Mapping[str, str]] = {
     "postgresql": {
@@ -28,6 +30,9 @@ _TYPES: Mapping[str, Mapping[str, str]] = {
     "mysql": {"int": "BIGINT", "text": "VARCHAR(60)", "real": "DOUBLE", "day": "DATE", "time": "DATETIME(6)"},
     "sqlite": {"int": "BIGINT", "text": "TEXT", "real": "DOUBLE", "day": "DATE", "time": "TIMESTAMP"},
     "duckdb": {"int": "BIGINT", "text": "VARCHAR", "real": "DOUBLE", "day": "DATE", "time": "TIMESTAMP"},
+    "firebird": {
+        "int": "BIGINT", "text": "VARCHAR(60)", "real": "DOUBLE PRECISION", "day": "DATE", "time": "TIMESTAMP",
+    },
 }  # fmt: skip
 
 
@@ -41,6 +46,10 @@ class Place:
     """Runs statements as the database's own client does."""
     connections: Callable[[], int] = field(default=lambda: 0)
     schema: str = ""
+    ticks: int = 6
+    """Digits behind the second that a timestamp has."""
+    spelled: Callable[[str], str] = lambda name: name
+    """A name as the catalog has it."""
 
     @property
     def database(self) -> str:
@@ -50,7 +59,7 @@ class Place:
         return (
             f"`{name.replace('`', '``')}`"
             if self.database == "mysql"
-            else '"' + name.replace('"', '""') + '"'
+            else '"' + self.spelled(name).replace('"', '""') + '"'
         )
 
     def create(
@@ -127,6 +136,19 @@ def open_place(request: pytest.FixtureRequest, kind: str, directory: Path) -> It
             schema,
         )
         postgres.psql(f"SET client_min_messages = error; SET lock_timeout = '5s'; DROP SCHEMA {name} CASCADE")
+    elif kind == "firebird":
+        install()
+        firebird: FirebirdServer = request.getfixturevalue("firebird_server")
+        firebird.create_database(name)
+        yield Place(
+            kind,
+            firebird.login(name),
+            lambda text: run_each(firebird, text, name),
+            lambda: firebird.connections(name),
+            ticks=4,
+            spelled=stored,
+        )
+        firebird.drop_database(name)
     elif kind == "mysql":
         mariadb: MariadbServer = request.getfixturevalue("mariadb_server")
         mariadb.sql(f"CREATE DATABASE {name} CHARACTER SET utf8mb4")

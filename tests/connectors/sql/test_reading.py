@@ -1,4 +1,6 @@
-"""What every database's reader promises: the same tests on PostgreSQL, MariaDB, SQLite, DuckDB and two ADBC drivers."""
+"""What every database's reader promises: the same tests on PostgreSQL, MariaDB, SQLite, DuckDB, a
+third party's Firebird and two ADBC drivers.
+"""
 
 import pickle
 from collections import Counter
@@ -311,7 +313,7 @@ def ids(place: Place, feed: Any, after: Any, upto: Any) -> list[int]:
 @pytest.mark.parametrize("column", ["id", "name", "at"])
 def test_a_cursor_feed_hands_out_each_row_once(place: Place, column: str) -> None:
     columns = {"id": "int NOT NULL", "name": "text NOT NULL", "at": "time NOT NULL"}
-    rows = [(n, f"item {n:04d}", f"2024-01-01 00:00:00.{n:06d}") for n in range(1, 66)]
+    rows = [(n, f"item {n:04d}", f"2024-01-01 00:00:00.{n:0{place.ticks}d}") for n in range(1, 66)]
     place.create("t", columns, rows[:60], "id")
     feed = place.reader().feed(FeedOptions(cursor_column=column, late_seconds=0))
     (start,), (now,) = feed.earliest(), feed.now()

@@ -1,0 +1,55 @@
+"""A connection to a database, as a writer uses it that stages its rows in a table."""
+
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from spark_channel.connectors.sql.session import Session
+from spark_channel.errors import ChannelError
+
+__all__ = ["WriteSession"]
+
+
+class WriteSession(Session):
+    """Outside a transaction each statement is committed by itself."""
+
+    @abstractmethod
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """All rows of a small result; [] for a statement without one."""
+
+    @abstractmethod
+    def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+        """Insert `rows` into the columns `names`, both as they are in a statement, as fast as the database can."""
+
+    @abstractmethod
+    def begin(self) -> None: ...
+
+    @abstractmethod
+    def commit(self) -> None: ...
+
+    @abstractmethod
+    def undo(self) -> None:
+        """End the transaction without its changes. Also after the connection was lost; raises nothing then."""
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Commits in the end; any exception rolls back."""
+        self.begin()
+        try:
+            yield
+            self.commit()
+        except BaseException:
+            self.undo()
+            raise
+
+    @contextmanager
+    def savepoint(self) -> Iterator[None]:
+        """Inside a transaction: a `ChannelError` takes back what was done since."""
+        self.rows("SAVEPOINT spark_channel_batch")
+        try:
+            yield
+        except ChannelError:
+            self.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
+            raise
+        self.rows("RELEASE SAVEPOINT spark_channel_batch")

@@ -1,0 +1,16 @@
+"""Firebird 3, read and written by its own driver: a connector as a third party ships it."""
+
+from spark_channel.connectors import Connector
+
+__all__ = ["CONNECTOR"]
+
+CONNECTOR = Connector(
+    "firebird",
+    "firebird_connector.reader:FirebirdReader",
+    "firebird_connector.writer:FirebirdWriter",
+    schemes=("firebird", "firebirdsql"),
+    about="Firebird databases",
+    port=3050,
+    secrets=("url", "password"),
+    feed=("cursorColumn",),
+)
