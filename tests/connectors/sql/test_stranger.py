@@ -134,7 +134,7 @@ def test_a_query_is_one_source(path: Path) -> None:
 
 
 def test_a_table_is_followed_by_a_cursor(path: Path) -> None:
-    feed = reader(path).feed(FeedOptions(cursor_column="b", late_seconds=0))
+    feed = reader(path).feed(FeedOptions(cursor_column="b", cursor_order="text", late_seconds=0))
     token, seen = feed.earliest()[0], 0
     while (cut := feed.latest(token, FeedLimit(rows=200))) != token:
         seen += sum(batch.num_rows for split in feed.changes(token, cut) for batch in feed.read(split))
