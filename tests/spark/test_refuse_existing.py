@@ -41,16 +41,16 @@ def test_a_table_is_looked_for_where_the_writer_s_own_options_say(
         "dbtable": "orders", "retryTimeout": "0",
     }  # fmt: skip
     ask("postgresql", **login)
-    with pytest.raises(TargetError, match="the target is there already"):
+    with pytest.raises(TargetError, match="the target exists"):
         ask("postgresql", **login, currentSchema=schema)
-    with pytest.raises(TargetError, match="the target is there already"):
+    with pytest.raises(TargetError, match="the target exists"):
         ask("postgresql", **login, sessionInitStatement=f"SET search_path = {schema}")
 
 
 def test_files_are_looked_for(tmp_path: Any) -> None:
     ask("csv", path=str(tmp_path / "none"))
     (tmp_path / "a.csv").write_text("id\n1\n")
-    with pytest.raises(TargetError, match="the target is there already"):
+    with pytest.raises(TargetError, match="the target exists"):
         ask("csv", path=str(tmp_path), maxRecordsPerFile="5")
 
 

@@ -64,13 +64,13 @@ def test_a_writer_that_slept_while_its_number_was_written_and_removed_publishes_
 
     def meanwhile() -> None:
         write("csv", target, numbers(1), job="fast", context={"txn": ("n", 1)})
-        for number in range(15):
+        for number in range(40):
             write("csv", target, numbers(100 + number), job=f"later{number}")
 
     monkeypatch.setattr(LocalStore, "put_new", sleepy)
     out.commit(plan, receipts)
     assert slept
-    assert visible("csv", target) == [0, 1, *range(100, 115)]
+    assert visible("csv", target) == [0, 1, *range(100, 140)]
     assert leftovers(target) == []
     entries = sorted(path.stem for path in (target / "_spark_channel").glob("*.json"))
     assert len(entries) <= log._KEPT + 2

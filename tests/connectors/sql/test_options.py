@@ -279,7 +279,7 @@ def test_a_former_name_goes_on_with_a_warning(model: type[Server], url: str, old
 @pytest.mark.parametrize(
     ("given", "mode", "words"),
     [
-        ("disabled", "disable", "disabled"), ("REQUIRED", "require", "required"),
+        ("disabled", "disable", "disabled"), ("PREFERRED", "prefer", "preferred"), ("REQUIRED", "require", "required"),
         ("verify-ca", "verify-ca", "verify-ca"), ("VERIFY_IDENTITY", "verify-full", "verify-identity"),
         ("verify-identity", "verify-full", "verify-identity"), ("verify-full", "verify-full", "verify-identity"),
     ],
@@ -289,6 +289,7 @@ def test_mysql_takes_its_own_words_for_sslmode(given: str, mode: str, words: str
         options = MysqlReadOptions.parse({**raw, "dbtable": "t"})[0]
         assert (options.sslmode, options.ssl_mode) == (mode, words)
     with pytest.raises(
-        OptionError, match=r"'sslmode' got 'prefer'.*'disable', 'require', 'verify-ca' or 'verify-full'"
+        OptionError,
+        match=r"'sslmode' got 'allow'.*'disable', 'prefer', 'require', 'verify-ca' or 'verify-full'",
     ):
-        MysqlReadOptions.parse({"url": "mysql://h/d", "dbtable": "t", "sslmode": "prefer"})
+        MysqlReadOptions.parse({"url": "mysql://h/d", "dbtable": "t", "sslmode": "allow"})
