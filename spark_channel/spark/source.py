@@ -111,7 +111,8 @@ class ChannelDataSource(DataSource):
     def streamReader(self, schema: StructType) -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
-        with self._on_the_driver():
+        # pyspark's runner of streaming sources hides the error behind one of its own: the traceback is needed
+        with relative_to(self.directory or working_directory()):
             return stream_reader(self.options, schema, self._facts())
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802

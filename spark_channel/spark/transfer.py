@@ -196,12 +196,10 @@ class _Transfer:
         )
 
     def _max_connections(self) -> int | None:
-        """`maxConnections`, unless so many groups never run at a time: then they need no counting."""
+        """`maxConnections`, unless so many channels never run at a time: then they need no counting."""
         most, slots = self._options.max_connections, session_slots(self._spark)
-        running = (
-            len(self._opened.plan.groups) if slots is None else min(slots, len(self._opened.plan.groups))
-        )
-        return None if most is not None and running <= most else most
+        channels = sorted((group.channels for group in self._opened.plan.groups), reverse=True)
+        return None if most is not None and sum(channels[:slots]) <= most else most
 
     def _prepare(self) -> None:
         opened, options = self._opened, self._options

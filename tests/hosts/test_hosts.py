@@ -119,6 +119,7 @@ def test_the_firewall_without_a_fallback_is_an_error_that_names_the_way_out(
         driver.run(recorded.transfer, str(tmp_path), options, timeout=PATIENCE)
 
 
+@pytest.mark.soak
 def test_connections_are_counted_where_they_are_and_need_no_service_where_few_tasks_run(
     driver: RemoteDriver, tmp_path: Path, firewall: None
 ) -> None:
@@ -168,6 +169,7 @@ def test_a_link_that_is_cut_while_a_job_runs_costs_time_and_not_the_limit(
     assert record.worst(5.0) <= 1.05 * 500 * 5
 
 
+@pytest.mark.soak
 def test_a_driver_behind_a_name_that_only_executors_know(cluster: Cluster, tmp_path: Path) -> None:
     """As a headless service of Kubernetes: the driver binds its address, and is told under another name."""
     network = cluster.network

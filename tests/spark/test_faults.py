@@ -89,6 +89,8 @@ class Scenario:
             options["sharedLimitToken"] = f"${{file:{folder / 'token'}}}"
         else:
             options["rowsPerSecond"] = str(self.rate)
+        if fallback := self.spec.get("fallback"):
+            options["limitFallback"] = fallback
         self.options = options
 
     def run(self) -> tuple[Record, str]:

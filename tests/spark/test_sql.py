@@ -66,7 +66,7 @@ def test_a_table_is_refused_with_what_to_use_instead(spark: SparkSession, shop: 
 
 def test_a_variant_is_refused_by_column(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.sql("SELECT 1L AS id, parse_json('{\"a\": 1}') AS doc")
-    with pytest.raises(PySparkException, match=r"column 'doc' is of type variant.*to_json"):
+    with pytest.raises(PySparkException, match=r"column 'doc' is of type VARIANT.*to_json"):
         frame.write.format("channel").option("dbtable", "t").mode("append").save(str(tmp_path / "v.db"))
     frame.selectExpr("id", "to_json(doc) AS doc").write.format("channel").option("dbtable", "t").mode(
         "append"

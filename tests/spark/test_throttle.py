@@ -76,5 +76,5 @@ def test_the_drivers_environment_says_where_the_service_is_and_that_it_speaks_tl
         service_settings("--master yarn")
     monkeypatch.setenv("SPARK_CHANNEL_TLS_KEY", "key.pem")
     settings = service_settings("--master yarn")
-    assert (settings.host, settings.port) == ("10.0.0.5", 38100)
+    assert (settings.advertise_host, settings.port) == ("10.0.0.5", 38100)
     assert settings.tls == ("cert.pem", "key.pem", None)

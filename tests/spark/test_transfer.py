@@ -117,7 +117,7 @@ def test_names_come_from_the_url_and_the_suffix(spark: SparkSession, tmp_path: P
     report = transfer(spark, {"path": str(flights), "nullValue": "NA"}, target)
     lines = len(flights.read_text().splitlines()) - 1
     assert rows(tmp_path / "f.db", "SELECT count(*) FROM flights") == [(lines,)]
-    assert (report.rows, report.source) == (lines, f"csv {flights}")
+    assert (report.rows, report.source) == (lines, f"csv {flights.relative_to(ROOT)}")
 
 
 def test_transformers_run_on_the_way(spark: SparkSession, tmp_path: Path, source: Options) -> None:

@@ -11,12 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import spark_channel
-from spark_channel.errors import SourceError
+from spark_channel.errors import JobCancelledError, SourceError
 from tests.connectors.sql.postgresql.conftest import Pg
 from tests.servers.sockets import process_at
 
@@ -204,7 +202,7 @@ def test_sessions_end_with_a_copy_that_is_cancelled(spark: SparkSession, pg: Pg,
     canceller.start()
     with _most_connections(pg) as most:
         try:
-            with pytest.raises((PySparkException, Py4JJavaError), match="cancel"):
+            with pytest.raises(JobCancelledError, match="was cancelled in Spark"):
                 spark_channel.transfer(
                     spark,
                     reader={"name": "postgresql", **pg.options(dbtable="s", fetchsize=10)},
