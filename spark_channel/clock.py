@@ -8,7 +8,7 @@ import time
 from datetime import UTC, datetime
 from typing import Protocol
 
-__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "utc_now"]
+__all__ = ["SYSTEM_CLOCK", "Clock", "SystemClock", "utc_now", "utc_text"]
 
 
 class Clock(Protocol):
@@ -50,3 +50,8 @@ SYSTEM_CLOCK = SystemClock()
 def utc_now() -> datetime:
     """The wall clock, for what people and targets read; never for measuring."""
     return datetime.now(UTC)
+
+
+def utc_text(at: datetime | None = None) -> str:
+    """`at`, or the time now, as targets keep it: 2026-01-31T12:00:00Z. Such texts compare as their times do."""
+    return (at or utc_now()).isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Any, Protocol
 
-from spark_channel.clock import utc_now
+from spark_channel.clock import utc_now, utc_text
 from spark_channel.connectors import commit
 from spark_channel.connectors.commit import Claim, Held, Identity, Taken
 from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext
@@ -168,7 +168,7 @@ class Claims:
             committed=(len(receipts), sum(each.rows for each in receipts)),
             resume=resume,
             process=commit.own_process(),
-            now=_now(),
+            now=utc_text(),
         )
         if taken.claim is not None:
             self._write(taken.claim, found)
@@ -281,7 +281,7 @@ class Claims:
         Raises:
             TargetError: another attempt of the task has, or is about to.
         """
-        values = (held.identity.key, receipt.task, receipt.attempt, receipt.rows, receipt.nbytes, _now())
+        values = (held.identity.key, receipt.task, receipt.attempt, receipt.rows, receipt.nbytes, utc_text())
         self._run(
             f"INSERT INTO {self._dialect.table(TASKS)} "  # noqa: S608 - a quoted name
             "(claim, task, attempt, row_count, byte_count, committed_at) VALUES (?, ?, ?, ?, ?, ?)",
@@ -303,7 +303,7 @@ class Claims:
     def publish(self, held: Held, *, rows: int, nbytes: int) -> None:
         """Mark the write as published; its tasks' rows and its plan go. After `begin_publish`."""
         found = self._read(held.identity)
-        done = commit.publish(found, held, at=_now(), rows=rows, nbytes=nbytes)
+        done = commit.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
         assert done is not None, "begin_publish holds the lock"
         self._write(done, found)
         self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (held.identity.key,))  # noqa: S608
@@ -345,12 +345,12 @@ class Claims:
         """Show that the run lives."""
         self._run(
             f"UPDATE {self._dialect.table(CLAIMS)} SET beat_at = ? WHERE claim = ? AND owner = ? AND epoch = ?",  # noqa: S608
-            (_now(), held.identity.key, held.owner, held.epoch),
+            (utc_text(), held.identity.key, held.owner, held.epoch),
         )
 
     def show_life(self, held: Held, found: Claim) -> None:
         """`beat`, if the last one, in the claim as `peek` found it, is an hour old: no attempt may last so long."""
-        if commit.beat_is_due(found, _now()):
+        if commit.beat_is_due(found, utc_text()):
             self.beat(held)
 
     def orphans(
@@ -364,7 +364,7 @@ class Claims:
         others = [name for name in stages if not name.startswith(stage_prefix(keep, longest=longest))]
         if not others:
             return []
-        now, kept = _now(), []
+        now, kept = utc_text(), []
         for row in self._run(f"{self._select} WHERE state <> 'published' AND kind <> 'table'", ()):
             claim, key = _claim(row), str(row[0])
             prefix = stage_prefix(Held(claim.identity, claim.owner, claim.epoch), key, longest=longest)
@@ -389,7 +389,7 @@ class Claims:
 
         One by one, by their key: a DELETE that looks at all rows would lock those of other runs in some databases.
         """
-        before = (utc_now() - timedelta(days=_DAYS)).isoformat(timespec="seconds").replace("+00:00", "Z")
+        before = utc_text(utc_now() - timedelta(days=_DAYS))
         table = self._dialect.table(CLAIMS)
         old = f"SELECT claim FROM {table} WHERE kind = 'job' AND state = 'published' AND published_at < ?"  # noqa: S608
         for (key,) in self._run(old, (before,)):
@@ -491,7 +491,3 @@ def _claim(row: tuple[Any, ...]) -> Claim:
 
 def _number(value: Any) -> int | None:
     return None if value is None else int(value)
-
-
-def _now() -> str:
-    return utc_now().isoformat(timespec="seconds").replace("+00:00", "Z")

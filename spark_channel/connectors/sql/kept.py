@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from spark_channel.clock import utc_now
+from spark_channel.clock import utc_now, utc_text
 
 __all__ = ["KeptPlans"]
 
@@ -68,4 +68,4 @@ class KeptPlans:
 
 
 def _moment(days_ago: int = 0) -> str:
-    return (utc_now() - timedelta(days=days_ago)).isoformat(timespec="seconds").replace("+00:00", "Z")
+    return utc_text(utc_now() - timedelta(days=days_ago))

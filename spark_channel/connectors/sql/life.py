@@ -10,15 +10,12 @@ import weakref
 from collections.abc import Callable
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.commit import BEAT_SECONDS
 
-__all__ = ["BEAT_SECONDS", "ORPHAN_SECONDS", "SignOfLife"]
+__all__ = ["SignOfLife"]
 
 _log = logging.getLogger(__name__)
 
-ORPHAN_SECONDS = 86_400.0
-"""A job that has shown no life for so long is dead."""
-BEAT_SECONDS = 3_600.0
-"""How old a live job's last sign of life may grow: a server that is away for hours costs nobody their staging."""
 _JOIN_SECONDS = 5.0
 
 

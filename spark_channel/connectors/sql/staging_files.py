@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from spark_channel.clock import utc_now
+from spark_channel.clock import utc_text
 from spark_channel.connectors.commit import Claim, Identity, judge, own_process
 from spark_channel.errors import TargetError
 
@@ -120,7 +120,7 @@ class Staging:
             beat_at=beat,
             doubted_at=doubt,
         )
-        verdict = judge(claim, utc_now().isoformat(timespec="seconds").replace("+00:00", "Z"))
+        verdict = judge(claim, utc_text())
         if verdict == "doubtful" and not doubt > beat:
             try:
                 (self.directory / _DOUBT).touch()
@@ -195,6 +195,6 @@ def _home(database: Path) -> Path:
 def _changed(path: Path) -> str | None:
     try:
         at = datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        return at.isoformat(timespec="seconds").replace("+00:00", "Z")
+        return utc_text(at)
     except OSError:
         return None
