@@ -3,7 +3,7 @@
 import secrets
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 
@@ -14,13 +14,18 @@ from spark_channel.connectors.sql.gather import Gathered
 from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.merge import PLACE
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.table_plan import ATTEMPT, TablePlan
+from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.write_session import WriteSession
 from spark_channel.connectors.sql.writer import Place, SqlPlan
 from spark_channel.errors import BatchRefusedError, TargetError
 
-__all__ = ["TableTask"]
+__all__ = ["ATTEMPT", "TableTask"]
 
+ATTEMPT = "spark_channel_attempt"
+"""The column of a staging table that says which attempt a row is of: by a number of its own.
+
+A driver that begins the same job again counts its attempts anew.
+"""
 _SECONDS = 0.5
 _ROWS_OF_A_TASK = 1 << 40
 
@@ -29,12 +34,14 @@ class TaskHost(Protocol):
     """The writer, as its tasks use it: see `TableWriter`."""
 
     options: SqlWriteOptions
+    dialect: ClassVar[WriteDialect]
 
     def session(self, failure: type[TargetError]) -> WriteSession: ...
     def claims(self, session: Any, place: Place) -> Claims: ...
-    def values(self, name: str, array: pa.Array, plan: TablePlan) -> list[Any]: ...
-    def bring(self, session: WriteSession, plan: TablePlan) -> None: ...
-    def forget(self, plan: TablePlan, mark: int) -> None: ...
+    def staging(self, plan: SqlPlan) -> str: ...
+    def values(self, name: str, array: pa.Array, plan: SqlPlan) -> list[Any]: ...
+    def bring(self, session: WriteSession, plan: SqlPlan) -> None: ...
+    def forget(self, plan: SqlPlan, mark: int) -> None: ...
     def is_refusal(self, error: BaseException) -> bool: ...
     def is_lost(self, error: BaseException) -> bool: ...
     def beat(self, plan: SqlPlan) -> None: ...
@@ -44,7 +51,7 @@ class TaskHost(Protocol):
 class TableTask(TaskWriter):
     """`commit=job`: each batch is staged in a separate session, so that nothing stays locked between two."""
 
-    def __init__(self, writer: TaskHost, plan: TablePlan, task: int, attempt: int) -> None:
+    def __init__(self, writer: TaskHost, plan: SqlPlan, task: int, attempt: int) -> None:
         self._writer, self._plan, self._tally = writer, plan, Tally(task, attempt)
         self._buffer = Gathered(writer.options.batch_size, _SECONDS)
         self._stored, self._mark = 0, secrets.randbits(62)
@@ -91,9 +98,11 @@ class TableTask(TaskWriter):
     def _store(self, batch: pa.RecordBatch) -> None:
         """Rows of one batch: all of them, or none."""
         plan, held = self._plan, self._plan.claim
-        columns = [self._writer.values(name, batch.column(name), plan) for name, _ in plan.columns]
-        if plan.operation:
-            columns.insert(0, batch.column(OPERATION).to_pylist())
+        columns = [
+            self._writer.values(each.name, batch.column(each.name), plan) for each in plan.target.columns
+        ]
+        if plan.target.operation is not None:
+            columns.append(batch.column(OPERATION).to_pylist())
         if plan.commit == "job":
             with self._writer.session(TargetError) as session, session.transaction():
                 claims = self._writer.claims(session, plan.place)
@@ -105,8 +114,8 @@ class TableTask(TaskWriter):
             return
         try:
             with session.savepoint():
-                self._load(session, columns, staged=bool(plan.key))
-                if plan.key and self.tolerant:
+                self._load(session, columns, staged=bool(plan.target.key))
+                if plan.target.key and self.tolerant:
                     self._bring(session)
         except TargetError as error:
             if self.tolerant and self._writer.is_refusal(error):
@@ -115,12 +124,12 @@ class TableTask(TaskWriter):
 
     def _load(self, session: WriteSession, columns: Sequence[Sequence[Any]], *, staged: bool) -> None:
         plan, count = self._plan, len(columns[0])
-        names = [*plan.operation, *plan.names]
-        table = plan.table
+        names = [self._writer.dialect.quoted(name) for name in plan.target.staged_names]
+        table = plan.target.sql
         if staged:
             first = self._tally.task * _ROWS_OF_A_TASK + self._stored
             columns = [[self._mark] * count, list(range(first, first + count)), *columns]
-            names, table = [ATTEMPT, PLACE, *names], plan.staging
+            names, table = [ATTEMPT, PLACE, *names], self._writer.staging(plan)
         session.load(table, names, list(zip(*columns, strict=True)))
         self._stored += count
 
@@ -136,13 +145,13 @@ class TableTask(TaskWriter):
 
     def _bring(self, session: WriteSession) -> None:
         self._writer.bring(session, self._plan)
-        session.rows(f"DELETE FROM {self._plan.staging}")  # noqa: S608 - a quoted name
+        session.rows(f"DELETE FROM {self._writer.staging(self._plan)}")  # noqa: S608 - a quoted name
 
     def _commit(self) -> None:
         session, plan, tally = self._begun(), self._plan, self._tally
         try:
             if self._done is None:
-                if plan.key and not self.tolerant:
+                if plan.target.key and not self.tolerant:
                     self._bring(session)
                 claims = self._writer.claims(session, plan.place)
                 claims.fence(plan.claim)

@@ -3,9 +3,9 @@
 import logging
 import re
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 import pyarrow as pa
 
@@ -24,14 +24,11 @@ from spark_channel.connectors.sql.script import split_script
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import CommitError, OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
-from spark_channel.retry import Retry
 
 __all__ = ["AdbcWriter"]
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 _STAGE = re.compile(r"spark_channel_stage_[0-9a-f]{16}_\d+_")
-_RETRY_SECONDS = 60.0
 _FIND = """
 SELECT n.nspname::text, c.relname::text
 FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -57,22 +54,11 @@ class AdbcWriter(SqlWriter):
         split_script(self.options.pre_sql, "preSql", self.sql_name)
         split_script(self.options.post_sql, "postSql", self.sql_name)
 
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Session], _T]) -> _T:
-        reached = False  # a wrong address is reported immediately
-
-        def again(error: Exception) -> bool:
-            return reached and isinstance(error, TargetError) and (is_busy(error) or is_lost(error))
-
-        def attempt() -> _T:
-            nonlocal reached
-            with self.session(failure) as session:
-                reached = True
-                return work(session)
-
-        return Retry(_RETRY_SECONDS, what=purpose).call(attempt, again)
-
-    def session(self, failure: type[TargetError]) -> Session:
+    def session(self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True) -> Session:
         return Session(self.options, failure)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, TargetError) and (is_busy(error) or is_lost(error))
 
     @contextmanager
     def transaction(self, session: Session) -> Iterator[None]:
@@ -96,8 +82,7 @@ class AdbcWriter(SqlWriter):
     def look(self, session: Session) -> Place:
         schema, name = named(self.options.dbtable, self.sql_name)
         if self.sql_name != "postgres":
-            label = name if schema is None else f"{schema}.{name}"
-            return Place(schema or "", name, label, session.table_schema(schema, name))
+            return self._look(session, schema, name)
         text = source_of(schema, name).expression.sql(self.sql_name)
         found = session.rows(_FIND, (text,))
         if found:
@@ -115,6 +100,22 @@ class AdbcWriter(SqlWriter):
                 got=self.options.dbtable,
             )
         return Place(schema, name, f"{schema}.{name}")
+
+    def _look(self, session: Session, schema: str | None, name: str) -> Place:
+        """By the name that the catalog has: one table has one claim, however it is spelled."""
+        if self.sql_name == "sqlite" and (schema or "").lower() == "main":
+            schema = None  # the driver's name for it
+        there = session.table_schema(schema, name)
+        if there is not None:
+            name = session.spelled(schema, name, folds=True) or name
+            session.rollback()
+        space = schema or session.current_schema()
+        label = f"{space}.{name}" if space else name
+        return Place(schema or "", name, label, there, folds=self._folds)
+
+    @property
+    def _folds(self) -> bool:
+        return self.sql_name in ("sqlite", "duckdb")
 
     def plan(self, session: Session, plan: SqlPlan, place: Place, context: WriteContext) -> AdbcPlan:
         there: pa.Schema | None = place.table
@@ -161,7 +162,7 @@ class AdbcWriter(SqlWriter):
     def _make_ready(self, session: Session, plan: AdbcPlan) -> None:
         """The table is there, and empty for an overwrite; `preSql` has run."""
         self.script(session, self.options.pre_sql, "preSql")
-        if plan.table not in session.tables(plan.table_schema, plan.table):
+        if session.spelled(plan.table_schema, plan.table, folds=self._folds) is None:
             fields = [f.with_name(n) for f, n in zip(plan.schema, plan.names, strict=True)]
             if self.options.write_mode == "apply":
                 fields = [field for field in fields if field.name != OPERATION]

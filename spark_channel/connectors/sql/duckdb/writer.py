@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import TaskWriter, WriteContext
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.database_file import hold_writable
 from spark_channel.connectors.sql.duckdb.database import Session, check_file
@@ -59,11 +60,16 @@ class DuckdbWriter(FileWriter):
 
     def look(self, session: Session) -> Place:
         table = self.dialect.find_table(session, self.options.dbtable)
-        return self.new_place() if table is None else Place(table.schema, table.name, table.label, table)
+        return self.new_place() if table is None else self._place(table.schema, table.name, table)
 
     def new_place(self) -> Place:
         schema, name = name_readings(self.options.dbtable, "duckdb", "main")[-1]
-        return Place(schema, name, name if schema == "main" else f"{schema}.{name}")
+        return self._place(schema, name)
+
+    @staticmethod
+    def _place(schema: str, name: str, table: Table | None = None) -> Place:
+        label = name if schema.lower() == "main" else f"{schema}.{name}"
+        return Place(schema, name, label, table, folds=True)
 
     def make_ready(
         self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
@@ -76,7 +82,9 @@ class DuckdbWriter(FileWriter):
     def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)
 
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
+    def run(
+        self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T], *, begins: bool = False
+    ) -> _T:
         """Transactions of one process meet at their ends: the one that ends last is refused, and begins again."""
         base = super().run
         return Retry(self.options.lock_timeout, first=0.02, longest=0.5, what=purpose).call(

@@ -31,13 +31,11 @@ from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import CommitError, OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
-from spark_channel.retry import Retry
 
 __all__ = ["MysqlWriter"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_LONGEST_PAUSE = 5.0
 
 
 class MysqlWriter(SqlWriter):
@@ -51,7 +49,6 @@ class MysqlWriter(SqlWriter):
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
     dialect: ClassVar[WriteDialect] = MysqlWriteDialect()
-    _streams = False
 
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options)
@@ -66,22 +63,19 @@ class MysqlWriter(SqlWriter):
         return f"{address.host}:{address.port}"
 
     def check(self, context: WriteContext) -> None:
-        self._streams = context.stream is not None
         self._check_scripts(TRANSACTION_WORDS)
 
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
-        # A server that is not there when a job begins is a mistake in its url; a stream's may come back.
-        begins = purpose.startswith(("look", "prepare")) and not self._streams
-        patient = not begins
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
+        return WriteSession(self.options, failure, patient=patient)
 
-        def attempt() -> _T:
-            nonlocal patient
-            with WriteSession(self.options, failure, patient=patient) as session:
-                patient = True
-                return work(session)
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, LostConnectionError) or (isinstance(error, TargetError) and passes(error))
 
+    def run(
+        self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T], *, begins: bool = False
+    ) -> _T:
         try:
-            return Retry(self.options.retry_timeout, what=purpose).call(attempt, _may_pass)
+            return super().run(failure, purpose, work, begins=begins)
         except LostConnectionError as error:
             raise failure(error.text) from error
 
@@ -215,10 +209,6 @@ class MysqlWriter(SqlWriter):
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
-
-
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, LostConnectionError) or (isinstance(error, TargetError) and passes(error))
 
 
 def _table_lock(target: Target) -> str:

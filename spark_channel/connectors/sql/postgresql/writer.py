@@ -1,9 +1,9 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.sql.claims import ClaimDialect
@@ -28,12 +28,10 @@ from spark_channel.connectors.sql.target import Target
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
-from spark_channel.retry import Retry
 
 __all__ = ["PostgresWriter"]
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 _CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
 _LOCKED = "55P03"
 _NAME_BYTES = 64
@@ -59,19 +57,11 @@ class PostgresWriter(SqlWriter):
     def check(self, context: WriteContext) -> None:
         self.check_scripts()
 
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[WriteSession], _T]) -> _T:
-        reached = not purpose.startswith(("look", "prepare"))  # a wrong address is reported immediately
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
+        return WriteSession(self.options, failure=failure, purpose=purpose)
 
-        def lost(error: Exception) -> bool:
-            return reached and isinstance(error, TargetError) and is_gone(error)
-
-        def attempt() -> _T:
-            nonlocal reached
-            with WriteSession(self.options, failure=failure, purpose=purpose) as session:
-                reached = True
-                return work(session)
-
-        return Retry(self.options.retry_timeout, what=purpose).call(attempt, lost)
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, TargetError) and is_gone(error)
 
     def is_conflict(self, error: TargetError) -> bool:
         return sqlstate_of(error) in _CONFLICTS

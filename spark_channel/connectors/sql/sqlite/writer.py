@@ -46,11 +46,11 @@ class SqliteWriter(FileWriter):
 
     def look(self, session: Session) -> Place:
         table = self.dialect.find_table(session, self.options.dbtable)
-        return self.new_place() if table is None else Place("main", table.name, table.name, table)
+        return self.new_place() if table is None else Place("main", table.name, table.name, table, folds=True)
 
     def new_place(self) -> Place:
         name = self._new_name()
-        return Place("main", name, name)
+        return Place("main", name, name, folds=True)
 
     def make_ready(
         self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
