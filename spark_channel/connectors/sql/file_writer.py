@@ -15,13 +15,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.commit import Held, Identity
 from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext, WritePlan
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claims import STAGE, Claims, stage_prefix
+from spark_channel.connectors.sql.database_file import hold_writable
 from spark_channel.connectors.sql.publish import make_ready
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.staging_files import Staging, stages_beside, target_errors
@@ -52,9 +54,36 @@ class FilePlan(SqlPlan):
 
 
 class FileWriter(SqlWriter):
-    """What SQLite and DuckDB share. `path` is the database."""
+    """What SQLite and DuckDB share. `path` is the database, `beside` what it keeps in the directory while it writes."""
 
-    path: Path
+    beside: ClassVar[str]
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.path: Path = options.file
+
+    def check(self, context: WriteContext) -> None:
+        self.check_scripts()
+        if self.path.exists():
+            self.check_file()
+        hold_writable(self.path, self.dialect.product, self.beside)
+
+    def look(self, session: Any) -> Place:
+        table = self.dialect.find_table(session, self.options.dbtable)
+        return self.new_place() if table is None else self.place(table.schema, table.name, table)
+
+    @staticmethod
+    def place(schema: str, name: str, table: Table | None = None) -> Place:
+        label = name if schema.lower() == "main" else f"{schema}.{name}"
+        return Place(schema, name, label, table, folds=True)
+
+    def make_ready(
+        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+    ) -> SqlPlan:
+        if first:
+            self.script(session, self.options.pre_sql, "preSql")
+        make_ready(session, self.dialect, plan.target, self.options, overwrite=plan.overwrite and first)
+        return self._staged(plan)
 
     @property
     def shown(self) -> str:
@@ -276,6 +305,10 @@ class FileWriter(SqlWriter):
         Raises:
             TargetError: the database refused a row, or two rows have one key.
         """
+
+    @abstractmethod
+    def check_file(self) -> None:
+        """Hold the file to be a database that can be read."""
 
     @abstractmethod
     def new_place(self) -> Place:

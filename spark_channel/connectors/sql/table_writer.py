@@ -35,7 +35,7 @@ class TableWriter(SqlWriter):
     A write that fails after it leaves an empty table.
     """
 
-    dialect: ClassVar[WriteDialect]
+    dialect: WriteDialect
     Merge: ClassVar[type[Merge]] = Merge
     tick: ClassVar[int] = 1
     """The microseconds that the database's times are multiples of."""
@@ -79,6 +79,9 @@ class TableWriter(SqlWriter):
     def transaction(self, session: Any) -> Iterator[None]:
         with session.transaction():
             yield
+
+    def undo(self, session: Any) -> None:
+        session.undo()
 
     def look(self, session: Any) -> Place:
         table = self.dialect.find_table(session, self.options.dbtable)
@@ -165,8 +168,7 @@ class TableWriter(SqlWriter):
                 f"INSERT INTO {target.sql} ({names}) SELECT {names} FROM {rows} ORDER BY {PLACE}"  # noqa: S608
             )
             return
-        mode = self.options.write_mode
-        self.Merge(session.rows, target.sql, rows, target.names, target.key, mode, self.dialect.sql).bring()
+        self.Merge(session.rows, self.dialect, target, rows, self.options.write_mode).bring()
 
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
         try:

@@ -72,7 +72,7 @@ class WriteDialect(Dialect):
         """
         return "" if options.create_table_options is None else f" {options.create_table_options.strip()}"
 
-    def place(self, schema: str, name: str) -> str:
+    def place(self, schema: str | None, name: str) -> str:
         """A table in a statement."""
         return ".".join(self.quoted(part) for part in (schema, name) if part)
 

@@ -87,7 +87,7 @@ class SqlWriter(Writer):
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
     options: SqlWriteOptions
-    dialect: ClassVar[Any]
+    dialect: Any
     """A `WriteDialect`, where `transaction`, `script` and `target` are not overridden."""
 
     def exists(self) -> bool | None:
@@ -388,6 +388,10 @@ class SqlWriter(Writer):
         with transaction(session, self.dialect.begin):
             yield
 
+    def undo(self, session: Any) -> None:
+        """End a transaction without its changes."""
+        session.rows("ROLLBACK")
+
     @abstractmethod
     def is_conflict(self, error: TargetError) -> bool:
         """Whether another transaction was first: a duplicate key or table, a deadlock, a failed serialization."""
@@ -449,6 +453,25 @@ class SqlWriter(Writer):
         """Hold `preSql` and `postSql` to be statements that stay in the transaction."""
         self.dialect.script(self.options.pre_sql, "preSql")
         self.dialect.script(self.options.post_sql, "postSql")
+
+    @staticmethod
+    def staged_tables(
+        session: Any, receipts: Sequence[Receipt], sql: Callable[[str], str]
+    ) -> Iterator[tuple[str, int]]:
+        """The staging tables that `receipts` name, as `sql` writes them, in the order of their tasks, with their rows.
+
+        Raises:
+            CommitError: one holds more rows than its receipt says, or fewer.
+        """
+        for receipt in sorted(receipts, key=lambda each: each.task):
+            if (name := receipt.details.get("table")) is None:
+                continue
+            staged = int(session.value(f"SELECT COUNT(*) FROM {sql(name)}"))  # noqa: S608 - a quoted name
+            if staged != receipt.rows:
+                raise CommitError(
+                    f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}"
+                )
+            yield sql(name), staged
 
     def target(self, plan: SqlPlan, place: Place) -> Target:
         """How the rows' columns meet the table's, or become a new table."""

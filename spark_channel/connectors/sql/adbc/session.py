@@ -10,7 +10,7 @@ import adbc_driver_manager.dbapi
 import pyarrow as pa
 
 from spark_channel.connectors.sql.adbc.options import DriverOptions
-from spark_channel.connectors.sql.adbc.tables import same_name
+from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.session import Session as SqlSession
@@ -225,7 +225,7 @@ class AdbcSession(SqlSession):
         """A table's name as the catalog has it; None = it is not there. `folds`: another case is the same name."""
         if name in self.tables(schema, name):
             return name
-        return same_name(name, self.tables(schema, "")) if folds else None
+        return only_name(name, self.tables(schema, "")) if folds else None
 
     def tables(self, schema: str | None, beginning: str) -> list[str]:
         """Names of tables that begin so; `beginning` holds no wildcard but `_`, which it means.
@@ -253,11 +253,11 @@ class AdbcSession(SqlSession):
         except FAILURES:
             return None  # a database without schemas, or a driver that does not say
 
-    def ingest(self, schema: str | None, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> None:
+    def ingest(self, schema: str, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> None:
         """Append rows to a table; `mode` "create" makes it, "create_append" where it is not there."""
         try:
             with closing(self._connection.cursor()) as cursor:
-                cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema)
+                cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema or None)
         except FAILURES as error:
             raise self.explain(error) from _RefusedError.of(error)
 

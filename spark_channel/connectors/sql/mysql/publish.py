@@ -140,9 +140,7 @@ def insert_staged(
         create_stage(session, merged, staged_columns(target), temporary=True, key=target.key)
         for stage in stages:
             session.rows(f"INSERT INTO {merged} ({staged}) SELECT {staged} FROM {stage} ORDER BY {PLACE}")  # noqa: S608
-    _MysqlMerge(
-        session.rows, target.sql, merged, target.names, target.key, options.write_mode, "mysql"
-    ).bring()
+    _MysqlMerge(session.rows, MysqlWriteDialect(), target, merged, options.write_mode).bring()
 
 
 class _MysqlMerge(Merge):
@@ -172,7 +170,3 @@ class _MysqlMerge(Merge):
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s LEFT JOIN {self._target} AS t "
             f"ON {self._same} WHERE t.{self.quoted(self._key[0])} IS NULL"
         )
-
-    @property
-    def _same(self) -> str:
-        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)

@@ -29,7 +29,7 @@ from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.target import Target
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
-from spark_channel.errors import CommitError, OptionError, TargetError
+from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 
 __all__ = ["MysqlWriter"]
@@ -48,7 +48,7 @@ class MysqlWriter(SqlWriter):
 
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
-    dialect: ClassVar[WriteDialect] = MysqlWriteDialect()
+    dialect: WriteDialect = MysqlWriteDialect()
 
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options)
@@ -140,7 +140,7 @@ class MysqlWriter(SqlWriter):
         return plan
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return open_task(self, self.options, plan, task, attempt)
+        return open_task(self, plan, task, attempt)
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
@@ -153,18 +153,8 @@ class MysqlWriter(SqlWriter):
         check_table(session, target)
         if plan.overwrite:
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
-        stages = []
-        for receipt in sorted(receipts, key=lambda each: each.task):
-            name = receipt.details.get("table")
-            if name is None:
-                continue
-            stages.append(table_in(plan.place.schema, name))
-            staged = int(session.value(f"SELECT COUNT(*) FROM {stages[-1]}"))  # noqa: S608 - a quoted name
-            if staged != receipt.rows:
-                raise CommitError(
-                    f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}"
-                )
-        insert_staged(session, target, self.options, stages)
+        stages = self.staged_tables(session, receipts, lambda name: table_in(plan.place.schema, name))
+        insert_staged(session, target, self.options, [table for table, _ in stages])
 
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
         return stage_names(session, place.schema, beginning)

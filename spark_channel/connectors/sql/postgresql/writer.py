@@ -63,6 +63,9 @@ class PostgresWriter(SqlWriter):
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and is_gone(error)
 
+    def undo(self, session: WriteSession) -> None:
+        session.roll_back()
+
     def is_conflict(self, error: TargetError) -> bool:
         return sqlstate_of(error) in _CONFLICTS
 
@@ -124,7 +127,7 @@ class PostgresWriter(SqlWriter):
             # The lock lets those that prepare one write at the same time take turns.
             self.claims(session, place).fence(own.claim, exclusive=True)
             if self._kept(place, plan) is not None:
-                create_stage(session, own.target, own.staging, apply=self.options.write_mode == "apply")
+                create_stage(session, own.target, own.staging)
                 return own
             sql = table_sql(place.schema, own.staging)
             staged = find_table(session, sql)
@@ -167,8 +170,7 @@ class PostgresWriter(SqlWriter):
         return replace(own, target=replace(own.target, create=None))
 
     def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
-        kind = StagedTaskWriter if plan.commit == "job" else DirectTaskWriter
-        return kind(self, self.options, plan, task, attempt)
+        return (StagedTaskWriter if plan.commit == "job" else DirectTaskWriter)(self, plan, task, attempt)
 
     def end_sessions(self, session: WriteSession, run: str) -> None:
         name = f"spark-channel write {run}"

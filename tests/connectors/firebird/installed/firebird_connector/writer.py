@@ -11,21 +11,13 @@ from spark_channel.errors import TargetError
 __all__ = ["FirebirdWriter"]
 
 
-class FirebirdMerge(StandardMerge):
-    def quoted(self, name: str) -> str:
-        return FirebirdDialect().quoted(name)
-
-    def limited(self, query: str) -> str:
-        return f"{query} FETCH FIRST ROW ONLY"
-
-
 class FirebirdWriter(TableWriter):
     """See `TableWriter`; times are multiples of 100 microseconds."""
 
     Options = FirebirdWriteOptions
     options: FirebirdWriteOptions
     dialect = FirebirdDialect()
-    Merge = FirebirdMerge
+    Merge = StandardMerge
     tick = 100
 
     @property
