@@ -196,7 +196,7 @@ def release(
     """The claim once `held` is given back; None = it stays as it is.
 
     A claim under which tasks committed stays, so that no run writes their rows again unknowingly. `overtaken`: the run
-    has taken it over, and has written and removed nothing since; the one before it goes on.
+    has taken it over, and has written and removed nothing since; the one before it continues.
     """
     if found is None or found.has_published(held.position):
         return None

@@ -13,7 +13,7 @@ __all__ = ["FileTask"]
 
 
 class FileTask(SqlTask):
-    """Stages under a name of its own; an attempt without rows stages nothing. A database implements `encode`."""
+    """Stages under a separate name; an attempt without rows stages nothing. A database implements `encode`."""
 
     _writer: FileWriter
 
@@ -24,10 +24,10 @@ class FileTask(SqlTask):
         )
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """The batch as it is staged: the columns of the table, and the operation.
+        """What is staged of the batch: the columns of the table, and the operation.
 
         Raises:
-            TargetError: a value that the table would not give back as it is.
+            TargetError: a value that the table would change.
         """
         raise NotImplementedError
 

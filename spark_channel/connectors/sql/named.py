@@ -94,7 +94,7 @@ def only_name(name: str, names: Sequence[str]) -> str | None:
 
 
 def parsed_name(text: str, dialect: str) -> exp.Table | None:
-    """`schema.name` as the database's SQL reads it; None for a text that is a name only as it stands."""
+    """`schema.name` as the database's SQL reads it; None for a text that it cannot read as a name."""
     try:
         tree = exp.to_table(text, dialect=dialect or None)
     except Exception:  # sqlglot raises several kinds

@@ -16,9 +16,9 @@ from spark_channel.errors import BatchRefusedError, TargetError
 __all__ = ["ATTEMPT", "TableTask"]
 
 ATTEMPT = "spark_channel_attempt"
-"""The column of a staging table that says which attempt a row is of: by a number of its own.
+"""The column of a staging table that says which attempt a row is of, by a random number.
 
-A driver that begins the same job again counts its attempts anew.
+A driver that begins the same job again counts its attempts from the start.
 """
 _ROWS_OF_A_TASK = 1 << 40
 

@@ -149,7 +149,7 @@ class SqlWriter(Writer):
             self.end_sessions(session, owner)
 
     def _take(self, session: Any, claims: Claims, place: Place, context: WriteContext) -> Taken:
-        """A short transaction of its own."""
+        """Take the claim, in a short separate transaction."""
         for left in reversed(range(_TAKES)):
             try:
                 if not claims.exist():

@@ -58,7 +58,7 @@ class AdbcDialect(WriteDialect):
         return Table(schema or "", name, self.describe(session, query))
 
     def named(self, text: str) -> tuple[str | None, str]:
-        """(schema, name) that `dbtable` means; a text that is no name in this SQL is a name as it stands."""
+        """(schema, name) that `dbtable` means; a text that this SQL cannot read as a name is the name itself."""
         tree = parsed_name(text, self.sql)
         return (None, text) if tree is None else (tree.db or None, tree.name)
 

@@ -117,7 +117,7 @@ class AdbcReadOptions(DriverOptions, SqlReadOptions):
 class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
     """What the ADBC writer takes."""
 
-    keeps_table: ClassVar[str] = "drivers make tables in transactions of their own"
+    keeps_table: ClassVar[str] = "a driver makes a table in a separate transaction"
     ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}
     refused: ClassVar[Mapping[str, str]] = {
         **SqlWriteOptions.refused,

@@ -115,7 +115,8 @@ class AdbcWriter(SqlWriter):
             name = session.spelled(schema, name, folds=True) or name
             session.rollback()
         space = schema or session.current_schema()
-        label = f"{space}.{name}" if space else name
+        # SQLite's and DuckDB's own connectors, which share the claims, leave "main" out.
+        label = name if not space or (self._folds and space.lower() == "main") else f"{space}.{name}"
         return Place(schema or "", name, label, there, folds=self._folds)
 
     @property
