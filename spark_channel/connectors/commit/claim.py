@@ -66,13 +66,13 @@ class Taken:
     """What `take` decided.
 
     `claim` is to be written, None when it may stay as it is. `held` is None when the write was published before.
-    `overtaken` is the run, and its epoch, whose claim was taken over: what it staged is nobody's now.
+    `overtaken` is the claim of another run as it was until it was taken over.
     """
 
     claim: Claim | None
     held: Held | None
     published_at: str | None = None
-    overtaken: tuple[str, int] | None = None
+    overtaken: Claim | None = None
 
 
 def take(
@@ -122,10 +122,10 @@ def take(
     claim = replace(
         found, owner=owner, epoch=found.epoch + 1, state=state, process=process, beat_at=now, doubted_at=""
     )
-    return _taken(claim, position, (found.owner, found.epoch) if found.owner else None)
+    return _taken(claim, position, found if found.owner else None)
 
 
-def _taken(claim: Claim, position: int | None, overtaken: tuple[str, int] | None = None) -> Taken:
+def _taken(claim: Claim, position: int | None, overtaken: Claim | None = None) -> Taken:
     return Taken(claim, Held(claim.identity, claim.owner, claim.epoch, position), overtaken=overtaken)
 
 
@@ -190,13 +190,20 @@ def publish(found: Claim | None, held: Held, *, at: str, rows: int, nbytes: int)
     return replace(done, state="published")
 
 
-def release(found: Claim | None, held: Held, *, tasks: int = 0) -> Claim | None:
+def release(
+    found: Claim | None, held: Held, *, tasks: int = 0, overtaken: Claim | None = None
+) -> Claim | None:
     """The claim once `held` is given back; None = it stays as it is.
 
-    A claim under which tasks committed stays, so that no run writes their rows again unknowingly.
+    A claim under which tasks committed stays, so that no run writes their rows again unknowingly. `overtaken`: the run
+    has taken it over, and has written and removed nothing since; the one before it continues.
     """
-    if found is None or found.has_published(held.position) or tasks:
+    if found is None or found.has_published(held.position):
         return None
     if (found.owner, found.epoch) != (held.owner, held.epoch):
+        return None
+    if overtaken is not None and found.state in ("open", overtaken.state):
+        return overtaken
+    if tasks:
         return None
     return replace(found, owner="", state="open")

@@ -81,7 +81,7 @@ def take(
     if found is not None and receipts:
         made = made.with_plan(identity, manifest.plans.get(claim_key(identity), found.epoch))
     if taken.overtaken is not None:
-        made = made.with_ended(*taken.overtaken, f"run {context.job!r} took over")
+        made = made.with_ended(taken.overtaken.owner, taken.overtaken.epoch, f"run {context.job!r} took over")
     for other in manifest.claims.values():
         if (other.owner, other.epoch) in dead and claim_key(other.identity) != claim_key(identity):
             made = _closed(made, other, number, "its driver has ended")

@@ -98,7 +98,7 @@ class FilesWriter(Writer):
             taken = target.take(context, Identity.of(shown, context), empty=empty)
             if taken.overtaken is not None:
                 _log.warning(
-                    "job %s takes the claim on %s over from run %s", context.job, shown, taken.overtaken[0]
+                    "job %s takes the claim on %s over from run %s", context.job, shown, taken.overtaken.owner
                 )
             if taken.held is None:
                 return replace(plan, published_at=taken.published_at or "an unknown time")

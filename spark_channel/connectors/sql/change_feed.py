@@ -8,7 +8,7 @@ __all__ = ["DELETES", "OPERATION", "WRITES", "row_fields"]
 
 OPERATION = "_op"
 """The column that says what a row does to the row of its key."""
-WRITES = ("insert", "update", "upsert", "i", "u", "c", "r")
+WRITES = ("insert", "update", "upsert", "create", "read", "i", "u", "c", "r")
 """The row is there afterwards, with these values."""
 DELETES = ("delete", "d")
 """The row is gone afterwards."""

@@ -39,6 +39,7 @@ _LONG_NAME = 63
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _DAYS = 30
 _LONGEST = 200
+_LONGEST_OWNER = 250
 _COLUMNS = (
     "claim", "target", "kind", "name", "version", "owner", "epoch", "state", "batch", "published_at", "row_count",
     "byte_count", "process", "beat_at", "doubted_at", "generation",
@@ -127,10 +128,10 @@ class Claims:
         self._create(
             CLAIMS,
             f"claim {text(64)} NOT NULL, target {text(_LONGEST)} NOT NULL, kind {text(8)} NOT NULL, "
-            f"name {text(500)} NOT NULL, version {number}, owner {text(250)} NOT NULL, epoch {number} NOT NULL, "
-            f"state {text(12)} NOT NULL, batch {number}, published_at {text(32)}, row_count {number} NOT NULL, "
-            f"byte_count {number} NOT NULL, process {text(500)} NOT NULL, beat_at {text(32)} NOT NULL, "
-            f"doubted_at {text(32)} NOT NULL, generation {number}, PRIMARY KEY (claim)",
+            f"name {text(500)} NOT NULL, version {number}, owner {text(_LONGEST_OWNER)} NOT NULL, "
+            f"epoch {number} NOT NULL, state {text(12)} NOT NULL, batch {number}, published_at {text(32)}, "
+            f"row_count {number} NOT NULL, byte_count {number} NOT NULL, process {text(500)} NOT NULL, "
+            f"beat_at {text(32)} NOT NULL, doubted_at {text(32)} NOT NULL, generation {number}, PRIMARY KEY (claim)",
         )
         self._create(
             TASKS,
@@ -160,6 +161,7 @@ class Claims:
         Raises:
             TargetError: another run has committed tasks that this one does not continue.
         """
+        owner = _bounded(owner)
         found = self._locked(identity, self._dialect.update)
         receipts = self.receipts(identity)
         if receipts and found is not None and self._overwritten(found, self._dialect.share):
@@ -337,13 +339,30 @@ class Claims:
                 f"{TASKS} has no row of task {min(missing)}, which has a receipt: nothing was published"
             )
 
-    def release(self, held: Held) -> list[Receipt]:
-        """Give the claim back, unless tasks committed under it: their receipts. [] also when it is another run's."""
+    def refuse_later(self, held: Held) -> None:
+        """Hold no run to have claimed the write that `held` stands for. In a transaction.
+
+        Raises:
+            SupersededError: one has, and did not give it back.
+        """
+        found = self._locked(held.identity, self._dialect.update)
+        owner = _bounded(held.owner)
+        if found is not None and found.owner not in ("", owner) and not found.has_published(held.position):
+            commit.check(found, replace(held, owner=owner))
+
+    def release(self, held: Held, overtaken: Claim | None = None) -> list[Receipt]:
+        """Give the claim back, unless tasks committed under it: their receipts. [] also when it is another run's.
+
+        `overtaken` gets it back, if this run has only taken it.
+        """
         if not self.exist():
             return []
         found = self._locked(held.identity, self._dialect.update)
         receipts = self.receipts(held.identity)
-        given = commit.release(found, held, tasks=len(receipts))
+        given = commit.release(found, held, tasks=len(receipts), overtaken=overtaken)
+        if given is not None and given is overtaken:
+            self._write(given, found)
+            return []
         if given is not None:
             if held.identity.kind == "job":
                 self._run(
@@ -502,6 +521,14 @@ def _claim(row: tuple[Any, ...]) -> Claim:
         str(doubted_at or ""),
         _number(generation),
     )
+
+
+def _bounded(owner: str) -> str:
+    """The name of a run as its column takes it: two long ones that differ stay two."""
+    if len(owner) <= _LONGEST_OWNER:
+        return owner
+    digest = hashlib.sha256(owner.encode()).hexdigest()[:32]
+    return f"{owner[: _LONGEST_OWNER - len(digest) - 1]}~{digest}"
 
 
 def _number(value: Any) -> int | None:

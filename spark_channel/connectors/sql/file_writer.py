@@ -11,17 +11,19 @@ import os
 import secrets
 import shutil
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.commit import Held, Identity
 from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext, WritePlan
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claims import STAGE, Claims, stage_prefix
+from spark_channel.connectors.sql.database_file import hold_writable
 from spark_channel.connectors.sql.publish import make_ready
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.staging_files import Staging, stages_beside, target_errors
@@ -31,7 +33,6 @@ from spark_channel.errors import CommitError, SupersededError, TargetError
 __all__ = ["FilePlan", "FileWriter"]
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 _NOT_TAKEN = 0
 """The epoch of a claim that is taken when the file is made."""
 
@@ -53,9 +54,36 @@ class FilePlan(SqlPlan):
 
 
 class FileWriter(SqlWriter):
-    """What SQLite and DuckDB share. `path` is the database."""
+    """What SQLite and DuckDB share. `path` is the database, `beside` what it keeps in the directory while it writes."""
 
-    path: Path
+    beside: ClassVar[str]
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.path: Path = options.file
+
+    def check(self, context: WriteContext) -> None:
+        self.check_scripts()
+        if self.path.exists():
+            self.check_file()
+        hold_writable(self.path, self.dialect.product, self.beside)
+
+    def look(self, session: Any) -> Place:
+        table = self.dialect.find_table(session, self.options.dbtable)
+        return self.new_place() if table is None else self.place(table.schema, table.name, table)
+
+    @staticmethod
+    def place(schema: str, name: str, table: Table | None = None) -> Place:
+        label = name if schema.lower() == "main" else f"{schema}.{name}"
+        return Place(schema, name, label, table, folds=True)
+
+    def make_ready(
+        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+    ) -> SqlPlan:
+        if first:
+            self.script(session, self.options.pre_sql, "preSql")
+        make_ready(session, self.dialect, plan.target, self.options, overwrite=plan.overwrite and first)
+        return self._staged(plan)
 
     @property
     def shown(self) -> str:
@@ -71,7 +99,7 @@ class FileWriter(SqlWriter):
         place = self.new_place()
         self._check_place(place)
         position = context.stream[1] if context.stream else None
-        held = Held(Identity.of(place.label, context), context.job, _NOT_TAKEN, position)
+        held = Held(Identity.of(place.claimed, context), context.job, _NOT_TAKEN, position)
         plan = SqlPlan(context.job, schema, "job", context.overwrite, context.txn, held=held, place=place)
         own = self.plan(None, plan, place, context)
         for name in stages_beside(self.path):
@@ -91,14 +119,16 @@ class FileWriter(SqlWriter):
 
     def _commit_late(self, plan: FilePlan, receipts: Sequence[Receipt]) -> None:
         """Publish into the file that another job has made meanwhile; the rows are staged as before there was one."""
-        late = self._take_late(plan)
+        late = plan
         try:
+            late = self._take_late(plan)
             super().commit(late, receipts)
         except SupersededError:
             self._drop_quietly(plan)
             raise
         except TargetError:
-            self._abort_late(late)  # `abort` is given a plan that holds no claim
+            if late is not plan:
+                self._abort_late(late)  # `abort` is given a plan that holds no claim
             raise
         self._drop_quietly(plan)
 
@@ -145,12 +175,6 @@ class FileWriter(SqlWriter):
 
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
         Staging.beside(self.path, name).remove()
-
-    def _give_back(self, session: Any, plan: SqlPlan) -> None:
-        if session is None:
-            self.drop_staging(None, plan)
-        else:
-            super()._give_back(session, plan)
 
     def _drop_quietly(self, plan: SqlPlan) -> None:
         self.drop_staging(None, plan)
@@ -238,11 +262,16 @@ class FileWriter(SqlWriter):
         return replace(plan, held=held)
 
     def _claim_in(self, session: Any, plan: FilePlan) -> Held | None:
-        """The claim in a file that is there now; None = the write was published to it."""
+        """The claim in a file that is there now; None = the write was published to it.
+
+        Raises:
+            SupersededError: a run has claimed the write in it, which began after the file was made, and after this one.
+        """
         claims: Claims = self.claims(session, plan.place)
         with self.transaction(session):
             claims.ensure()
             wanted = plan.claim
+            claims.refuse_later(wanted)
             return claims.take(wanted.identity, wanted.owner, position=wanted.position).held
 
     def _beat(self, name: str) -> str:
@@ -256,9 +285,13 @@ class FileWriter(SqlWriter):
         Staging.beside(self.path, name).remove()
         _log.warning("removed orphaned staging %s", name)
 
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
-        with self.open_file(self.path, failure) as session:
-            return work(session)
+    def session(
+        self, failure: type[TargetError], purpose: str, *, patient: bool
+    ) -> AbstractContextManager[Any]:
+        return self.open_file(self.path, failure)
+
+    def is_lost(self, error: BaseException) -> bool:
+        return False
 
     @abstractmethod
     @contextmanager
@@ -272,6 +305,10 @@ class FileWriter(SqlWriter):
         Raises:
             TargetError: the database refused a row, or two rows have one key.
         """
+
+    @abstractmethod
+    def check_file(self) -> None:
+        """Hold the file to be a database that can be read."""
 
     @abstractmethod
     def new_place(self) -> Place:

@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
-from spark_channel.connectors.sql.statements import identifier
-from spark_channel.errors import TargetError
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.target import Target
+from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = ["PLACE", "Merge", "StandardMerge"]
 
@@ -16,22 +17,20 @@ PLACE = "spark_channel_place"
 class Merge:
     """For databases with ON CONFLICT. Another one overrides `_keep_last`, `_delete` and `_write`.
 
-    `run` runs a statement and returns its rows. `target` and `rows` are two tables, as SQL; `rows` has the columns
-    `names` of the target, and for a change feed `OPERATION` and `PLACE` besides.
+    `run` runs a statement and returns its rows. `rows` is a table, as SQL, that has the columns of `target`, and for a
+    change feed `OPERATION` and `PLACE` besides.
     """
 
     def __init__(
         self,
         run: Callable[[str], Sequence[tuple[Any, ...]]],
-        target: str,
+        dialect: Dialect,
+        target: Target,
         rows: str,
-        names: Sequence[str],
-        key: Sequence[str],
         mode: str,
-        dialect: str,
     ) -> None:
-        self._run, self._target, self._rows = run, target, rows
-        self._names, self._key, self._mode, self._dialect = names, key, mode, dialect
+        self._run, self._dialect, self._target, self._rows = run, dialect, target.sql, rows
+        self._names, self._key, self._mode = target.names, target.key, mode
         self._operation = self.quoted(OPERATION)
 
     def bring(self) -> None:
@@ -41,30 +40,39 @@ class Merge:
             TargetError: a key holds NULL, two rows have one key, `OPERATION` says nothing known, or the database
                 refused a row.
         """
-        self._refuse_null_keys()
+        self.refuse_bad_keys()
         if self._mode == "apply":
             self._refuse_unknown_operations()
             self._keep_last()
             self._delete()
-            self._run(f"DELETE FROM {self._rows} WHERE {self.gone()}")  # noqa: S608 - quoted names, as in all below
-        else:
-            self._refuse_twins()
+            self._drop_deletes()
         self._write(update=self._mode != "skipExisting")
 
+    def refuse_bad_keys(self) -> None:
+        """Hold the keys to be there, and, but for a change feed, to be there once."""
+        self._refuse_null_keys()
+        if self._mode != "apply":
+            self._refuse_twins()
+
     def quoted(self, name: str) -> str:
-        return identifier(name).sql(self._dialect or None)
+        return self._dialect.quoted(name)
 
     def listed(self, names: Sequence[str], prefix: str = "") -> str:
         return ", ".join(prefix + self.quoted(name) for name in names)
 
     def limited(self, query: str) -> str:
         """`query` for its first row."""
-        return f"{query} LIMIT 1"
+        return self._dialect.limited(query, 1)
 
     @property
     def others(self) -> list[str]:
         """The columns that are not of the key."""
         return [name for name in self._names if name not in self._key]
+
+    @property
+    def _same(self) -> str:
+        """The condition that the rows t and s have one key."""
+        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)
 
     def _keep_last(self) -> None:
         """Leave the last row of each key."""
@@ -80,6 +88,10 @@ class Merge:
         keys = self.listed(self._key)
         gone = f"SELECT {keys} FROM {self._rows} WHERE {self.gone()}"  # noqa: S608
         self._run(f"DELETE FROM {self._target} WHERE ({keys}) IN ({gone})")  # noqa: S608
+
+    def _drop_deletes(self) -> None:
+        """Leave the writes."""
+        self._run(f"DELETE FROM {self._rows} WHERE {self.gone()}")  # noqa: S608
 
     def _write(self, *, update: bool) -> None:
         """Insert the rows; those whose keys are there are updated, or skipped."""
@@ -101,12 +113,12 @@ class Merge:
             f"OR LOWER({self._operation}) NOT IN ({_texts(known)})"
         )
         for (found,) in self._run(unknown):
-            raise TargetError(f"a row has {found!r} in {OPERATION}; it takes one of {', '.join(known)}")
+            raise BatchRefusedError(f"a row has {found!r} in {OPERATION}; it takes one of {', '.join(known)}")
 
     def _refuse_null_keys(self) -> None:
         empty = " OR ".join(f"{self.quoted(name)} IS NULL" for name in self._key)
         if self._run(self.limited(f"SELECT 1 FROM {self._rows} WHERE {empty}")):  # noqa: S608
-            raise TargetError(
+            raise BatchRefusedError(
                 f"a row has NULL in its key ({', '.join(self._key)}), which is equal to no other"
             )
 
@@ -137,10 +149,6 @@ class StandardMerge(Merge):
             f"{f'WHEN MATCHED THEN UPDATE SET {sets} ' if update and sets else ''}"
             f"WHEN NOT MATCHED THEN INSERT ({self.listed(self._names)}) VALUES ({self.listed(self._names, 's.')})"
         )
-
-    @property
-    def _same(self) -> str:
-        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)
 
 
 def _texts(words: Sequence[str]) -> str:

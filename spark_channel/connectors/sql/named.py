@@ -9,7 +9,16 @@ from sqlglot import exp
 from spark_channel.connectors.sql.ddl import arrow_columns
 from spark_channel.errors import OptionError, SourceError
 
-__all__ = ["SameName", "custom_kinds", "known_name", "missing_table", "name_readings", "pick_columns"]
+__all__ = [
+    "SameName",
+    "custom_kinds",
+    "known_name",
+    "missing_table",
+    "name_readings",
+    "only_name",
+    "parsed_name",
+    "pick_columns",
+]
 
 SameName = Callable[[str, Sequence[str]], str | None]
 """The one of several names that a database takes a name for; None = none of them."""
@@ -76,16 +85,27 @@ def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceEr
     return SourceError(f"there is no table {dbtable!r} in {place}; its tables: {there}")
 
 
+def only_name(name: str, names: Sequence[str]) -> str | None:
+    """The one of `names` that is meant: the exact one, else the only one that differs in case."""
+    if name in names:
+        return name
+    near = [each for each in names if each.lower() == name.lower()]
+    return near[0] if len(near) == 1 else None
+
+
+def parsed_name(text: str, dialect: str) -> exp.Table | None:
+    """`schema.name` as the database's SQL reads it; None for a text that it cannot read as a name."""
+    try:
+        tree = exp.to_table(text, dialect=dialect or None)
+    except Exception:  # sqlglot raises several kinds
+        return None
+    return tree if isinstance(tree.this, exp.Identifier) and not tree.catalog and not tree.alias else None
+
+
 def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]:
     """(schema, name) that `dbtable` may mean: the whole text as a name first, then `schema.name`.
 
     `schema` is where names without one are looked up.
     """
-    found = [(schema, text)]
-    try:
-        tree = exp.to_table(text, dialect=dialect)
-    except Exception:  # sqlglot raises several kinds; a text that it cannot read is a name as it stands
-        return found
-    if isinstance(tree.this, exp.Identifier) and not tree.catalog and not tree.alias:
-        found.append((tree.db or schema, tree.name))
-    return found
+    tree = parsed_name(text, dialect)
+    return [(schema, text)] if tree is None else [(schema, text), (tree.db or schema, tree.name)]

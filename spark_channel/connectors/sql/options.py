@@ -212,6 +212,8 @@ class SqlWriteOptions(WriteOptions):
     """What every database writer takes."""
 
     dirty_commit: ClassVar[CommitMode | None] = "task"
+    keeps_table: ClassVar[str] = ""
+    """Why an overwrite cannot drop the table and make it again in one transaction; "": it can."""
     aliases: ClassVar[Mapping[str, str]] = {
         **WriteOptions.aliases,
         "numPartitions": "maxConnections",
@@ -259,6 +261,14 @@ class SqlWriteOptions(WriteOptions):
                 option="dbtable",
                 got=self.dbtable,
                 takes="a table's name",
+            )
+        if self.keeps_table and not self.truncate:
+            raise OptionError(
+                f"option 'truncate' got 'false'; {self.keeps_table}, so an overwrite keeps the table and replaces its "
+                "rows. Drop the table first if that is what you mean",
+                option="truncate",
+                got="false",
+                takes="true",
             )
         if self.write_mode == "insert" and self.key_columns is not None:
             raise OptionError(

@@ -1,15 +1,16 @@
 """A table before its rows arrive, and the transaction in which they do."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.target import Target, declared_columns, listed
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import TargetError
 
-__all__ = ["is_ready", "make_ready", "transaction"]
+__all__ = ["dropped", "hold_planned", "holds_unique", "is_ready", "make_ready", "transaction"]
 
 
 @contextmanager
@@ -46,21 +47,53 @@ def is_ready(
     if table is not None and overwrite and not options.truncate:
         session.rows(f"DROP TABLE {target.sql}")
         table = None
-    if table is None:
-        if target.create is None:
-            raise TargetError(
-                f"table {target.label!r} in {session.place} was dropped while its rows were written"
-            )
+    if table is None and target.create is not None:
         return False
-    found = declared_columns(table)
-    if len(found) != len(target.declared) or any(
-        name != planned or not dialect.is_same_type(declared, wanted)
-        for (name, declared), (planned, wanted) in zip(found, target.declared, strict=True)
-    ):
-        raise TargetError(
-            f"table {target.label!r} in {session.place} was altered or created while its rows were written: "
-            f"it has {listed(found)}, and the plan has {listed(target.declared)}"
-        )
+    hold_planned(dialect, target, table)
     if overwrite:
         session.rows(dialect.emptied(target.sql, options))
     return True
+
+
+def hold_planned(dialect: WriteDialect, target: Target, table: Table | None) -> None:
+    """Hold the table to be as the plan found it, or would have made it.
+
+    Raises:
+        TargetError: another job has dropped, altered or made it since the plan was made.
+    """
+    if table is None:
+        raise dropped(target)
+    again = "Nothing was written to it; run the job again"
+    columns = declared_columns(table)
+    found, planned = dict(columns), dict(target.declared)
+    changed = found.keys() != planned.keys() or any(
+        not dialect.is_same_type(found[name], declared) for name, declared in planned.items()
+    )
+    if changed and target.create is None:
+        raise TargetError(
+            f"table {target.label!r} was altered while its rows were written: it had {listed(target.declared)} when "
+            f"the job began, and has {listed(columns)} now. {again}"
+        )
+    again += ", and its rows are held against the table that is there now"
+    if changed:
+        raise TargetError(
+            f"another job created table {target.label!r} while this one wrote its rows, with other columns: it has "
+            f"{listed(columns)}, and this job would have created {listed(target.declared)}. {again}"
+        )
+    if target.key and not holds_unique(dialect, table, target.key):
+        raise TargetError(
+            f"another job created or altered table {target.label!r} while this one wrote its rows, and it does not "
+            f"hold ({', '.join(target.key)}) unique, as this job needs. {again}"
+        )
+
+
+def dropped(target: Target) -> TargetError:
+    return TargetError(
+        f"table {target.label!r} was dropped while its rows were written. Nothing was written; run the job again"
+    )
+
+
+def holds_unique(dialect: WriteDialect, table: Table, key: Sequence[str]) -> bool:
+    """Whether the table tells rows apart by `key`, whose columns are spelled as the table's."""
+    names = [column.name for column in table.columns]
+    return any({dialect.same_name(part, names) or part for part in held} == set(key) for held in table.held)

@@ -9,6 +9,7 @@ from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
 from spark_channel.connectors.sql.keys import merge_key
 from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.publish import holds_unique
 from spark_channel.connectors.sql.target import Target, WriteColumn, declared_columns
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
@@ -174,9 +175,7 @@ def _old_key(
     primary = table.primary if made_as is None else None
     found = merge_key(options, list(targets), dialect.same_name, made_as or table.label, primary)
     key = tuple(targets[name] for name in found)
-    names = [column.name for column in table.columns]
-    held = [{dialect.same_name(part, names) or part for part in unique} for unique in table.held]
-    if key and made_as is None and set(key) not in held:
+    if key and made_as is None and not holds_unique(dialect, table, key):
         raise TargetError(
             f"table {table.label!r} does not hold ({', '.join(key)}) unique, so writeMode {options.write_mode} "
             "cannot tell which rows are the same: create a unique index on these columns"

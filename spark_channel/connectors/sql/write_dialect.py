@@ -1,13 +1,14 @@
 """What one database's SQL is like where rows are written: types, the text of CREATE TABLE, and what a column holds."""
 
-from abc import abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.fits import fits
+from spark_channel.connectors.sql.new_types import declared_as, plain_kind
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.script import split_script
 from spark_channel.connectors.sql.target import WriteColumn
@@ -26,17 +27,27 @@ class WriteDialect(Dialect):
     begin = "BEGIN"
     """The statement that begins a transaction that writes."""
 
-    @abstractmethod
+    new_types: ClassVar[Mapping[pa.DataType, str]] = {}
+    """The declared types of new columns, by `plain_kind`."""
+    new_key_types: ClassVar[Mapping[pa.DataType, str]] = {}
+    """Those of the columns of a primary key, where they differ."""
+
+    def new_decimal(self, digits: int, scale: int) -> str | None:
+        """The type of a new column of decimals; None = it has none that wide."""
+        return None
+
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
         """The type of a new column that gives values of `kind` back exactly; `key`: it is in the primary key.
 
         Raises:
             SchemaError: there is none; names the column.
         """
+        types = {**self.new_types, **self.new_key_types} if key else self.new_types
+        return declared_as(name, kind, self.product, types, self.new_decimal)
 
     def spark_type(self, text: str) -> str | None:
         """What a type of `createTableColumnTypes` is here, where its words say more than its Arrow type."""
-        return None
+        return text if text.upper().startswith(("VARCHAR(", "CHAR(")) else None
 
     def new_column(self, name: str, declared: str, *, not_null: bool) -> Column:
         """A column that is to be made."""
@@ -61,7 +72,7 @@ class WriteDialect(Dialect):
         """
         return "" if options.create_table_options is None else f" {options.create_table_options.strip()}"
 
-    def place(self, schema: str, name: str) -> str:
+    def place(self, schema: str | None, name: str) -> str:
         """A table in a statement."""
         return ".".join(self.quoted(part) for part in (schema, name) if part)
 
@@ -85,7 +96,7 @@ class WriteDialect(Dialect):
             SchemaError: it cannot hold them exactly; names the column and both types.
         """
         wanted = self.arrow_type(column)
-        if wanted is not None and not fits(field.type, wanted):
+        if wanted is not None and not fits(plain_kind(field.type), wanted):
             raise misfit(field, column)
         return WriteColumn(field.name, column, field.type)
 

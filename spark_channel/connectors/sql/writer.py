@@ -5,15 +5,16 @@ the table. Either transaction holds the run's claim, so that a run that was over
 """
 
 import logging
+import string
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.commit import Held, Identity
+from spark_channel.connectors.commit import Claim, Held, Identity, Taken
 from spark_channel.connectors.contracts import (
     Receipt,
     TaskWriter,
@@ -31,11 +32,14 @@ from spark_channel.connectors.sql.target import NOWHERE, Target
 from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
+from spark_channel.retry import Retry
 
 __all__ = ["Place", "SqlPlan", "SqlWriter"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_RETRY_SECONDS = 60.0
+_FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 
@@ -50,6 +54,13 @@ class Place:
     name: str
     label: str
     table: Any = None
+    folds: bool = False
+    """The database takes names that differ in the case of A to Z for one."""
+
+    @property
+    def claimed(self) -> str:
+        """The table as claims know it: one name for all its spellings."""
+        return self.label.translate(_FOLDED) if self.folds else self.label
 
 
 @dataclass(frozen=True)
@@ -76,16 +87,21 @@ class SqlWriter(Writer):
 
     Options: ClassVar[type[WriteOptions]] = SqlWriteOptions
     options: SqlWriteOptions
-    dialect: ClassVar[Any]
+    dialect: Any
     """A `WriteDialect`, where `transaction`, `script` and `target` are not overridden."""
 
     def exists(self) -> bool | None:
-        return self.run(TargetError, "look", lambda session: self.look(session).table is not None)
+        return self.run(
+            TargetError, "look", lambda session: self.look(session).table is not None, begins=True
+        )
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)
         return self.run(
-            TargetError, f"prepare {context.job}", lambda session: self._prepare(session, context, schema)
+            TargetError,
+            f"prepare {context.job}",
+            lambda session: self._prepare(session, context, schema),
+            begins=context.stream is None,
         )
 
     def _prepare(self, session: Any, context: WriteContext, schema: pa.Schema) -> SqlPlan:
@@ -101,27 +117,39 @@ class SqlWriter(Writer):
             place=replace(place, table=None),
             longest_name=claims.longest_name,
         )
-        published_at = claims.published_at(place.label, context)
+        published_at = claims.published_at(place.claimed, context)
         if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)
         plan = self.plan(session, plan, place, context)
-        held = self._take(session, claims, place, context)
-        if isinstance(held, str):
-            return replace(plan, published_at=held)
+        taken = self._take(session, claims, place, context)
+        if taken.held is None:
+            return replace(plan, published_at=taken.published_at or "")
+        held, overtaken = taken.held, taken.overtaken
         plan = replace(plan, held=held)
         try:
-            self.sweep(session, plan)
             if plan.commit == "job":
-                return self.make_staging(session, plan, place, context)
-            with self.preparing(session, plan), self.transaction(session):
-                held, first = claims.make_ready(held, overwrite=plan.overwrite)
-                return self.make_ready(session, replace(plan, held=held), place, context, first=first)
+                plan = self.make_staging(session, plan, place, context)
+                self._end_overtaken(session, taken, place, context)
+            else:
+                self._end_overtaken(session, taken, place, context)  # their locks are on what is made ready
+                with self.preparing(session, plan), self.transaction(session):
+                    held, first = claims.make_ready(held, overwrite=plan.overwrite)
+                    plan = self.make_ready(session, replace(plan, held=held), place, context, first=first)
+            overtaken = None  # from here on what it staged is removed
+            self.sweep(session, plan)
+            return plan
         except BaseException:
-            self._give_back(session, plan)
+            self._give_back(session, plan, overtaken)
             raise
 
-    def _take(self, session: Any, claims: Claims, place: Place, context: WriteContext) -> Held | str:
-        """The claim, or the time at which the write was published. A short transaction of its own."""
+    def _end_overtaken(self, session: Any, taken: Taken, place: Place, context: WriteContext) -> None:
+        if taken.overtaken is not None:
+            owner = taken.overtaken.owner
+            _log.warning("job %s takes the claim on %s over from run %s", context.job, place.label, owner)
+            self.end_sessions(session, owner)
+
+    def _take(self, session: Any, claims: Claims, place: Place, context: WriteContext) -> Taken:
+        """Take the claim, in a short separate transaction."""
         for left in reversed(range(_TAKES)):
             try:
                 if not claims.exist():
@@ -129,24 +157,16 @@ class SqlWriter(Writer):
                         claims.ensure()
                 with self.transaction(session):
                     claims.prune()
-                    taken = claims.take(
-                        Identity.of(place.label, context),
+                    return claims.take(
+                        Identity.of(place.claimed, context),
                         context.job,
                         position=context.stream[1] if context.stream else None,
                         resume=context.resume,
                     )
-                break
             except TargetError as error:
                 if not left or not self.is_conflict(error):
                     raise
-        if taken.held is None:
-            return taken.published_at or ""
-        if taken.overtaken is not None:
-            _log.warning(
-                "job %s takes the claim on %s over from run %s", context.job, place.label, taken.overtaken[0]
-            )
-            self.end_sessions(session, taken.overtaken[0])
-        return taken.held
+        raise AssertionError("the last attempt returns or raises")
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.published_at is not None:
@@ -164,9 +184,9 @@ class SqlWriter(Writer):
     def unfinished(self, context: WriteContext) -> Unfinished | None:
         def ask(session: Any) -> Unfinished | None:
             place = self.look(session)
-            return self.claims(session, place).unfinished(place.label, context)
+            return self.claims(session, place).unfinished(place.claimed, context)
 
-        return self.run(TargetError, f"prepare {context.job}", ask)
+        return self.run(TargetError, f"prepare {context.job}", ask, begins=True)
 
     def keep(self, plan: WritePlan, text: str) -> None:
         own = _own(plan)
@@ -251,9 +271,9 @@ class SqlWriter(Writer):
         own = _own(plan)
         self.run(TargetError, f"abort {own.job}", lambda session: self._give_back(session, own))
 
-    def _give_back(self, session: Any, plan: SqlPlan) -> None:
+    def _give_back(self, session: Any, plan: SqlPlan, overtaken: Claim | None = None) -> None:
         with self.transaction(session):
-            left = self.claims(session, plan.place).release(plan.claim)
+            left = self.claims(session, plan.place).release(plan.claim, overtaken)
         if left:
             _log.warning(
                 "job %s was aborted after %d of its tasks had committed their rows (commit=task): they stay in table "
@@ -330,18 +350,47 @@ class SqlWriter(Writer):
         """Before a session is opened: hold options and scripts to be usable."""
 
     @abstractmethod
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
+    def session(
+        self, failure: type[TargetError], purpose: str, *, patient: bool
+    ) -> AbstractContextManager[Any]:
+        """A new session, which raises `failure` for anything that the database refuses.
+
+        `purpose` is what the server is told of it. `patient`: the server was reached before, or may come back, so that
+        a connector which waits for it by itself does.
+        """
+
+    @abstractmethod
+    def is_lost(self, error: BaseException) -> bool:
+        """Whether the connection was lost, or another transaction stood in the way: doing it again may help."""
+
+    def run(
+        self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T], *, begins: bool = False
+    ) -> _T:
         """`work` on a session; again on a new one when the connection is lost, for `retryTimeout` seconds.
 
-        So `work` begins by asking what is there: it may have been done without an answer. `failure` is what the
-        session raises for anything that the database refuses.
+        So `work` begins by asking what is there: it may have been done without an answer. With `begins` a server that
+        is not there is a mistake in the url, and is reported immediately.
         """
+        reached = not begins
+
+        def attempt() -> _T:
+            nonlocal reached
+            with self.session(failure, purpose, patient=reached) as session:
+                reached = True
+                return work(session)
+
+        seconds = getattr(self.options, "retry_timeout", _RETRY_SECONDS)
+        return Retry(seconds, what=purpose).call(attempt, lambda error: reached and self.is_lost(error))
 
     @contextmanager
     def transaction(self, session: Any) -> Iterator[None]:
         """Commits in the end; any exception rolls back."""
         with transaction(session, self.dialect.begin):
             yield
+
+    def undo(self, session: Any) -> None:
+        """End a transaction without its changes."""
+        session.rows("ROLLBACK")
 
     @abstractmethod
     def is_conflict(self, error: TargetError) -> bool:
@@ -355,13 +404,13 @@ class SqlWriter(Writer):
     def look(self, session: Any) -> Place:
         """What `dbtable` names, as the database's catalog says in this session."""
 
-    @abstractmethod
     def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
         """The database's own plan: how the columns meet the table's. Changes nothing.
 
         Raises:
             SchemaError, TargetError, OptionError: the rows do not fit.
         """
+        return replace(plan, target=self.target(plan, place))
 
     @abstractmethod
     def make_staging(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
@@ -404,6 +453,25 @@ class SqlWriter(Writer):
         """Hold `preSql` and `postSql` to be statements that stay in the transaction."""
         self.dialect.script(self.options.pre_sql, "preSql")
         self.dialect.script(self.options.post_sql, "postSql")
+
+    @staticmethod
+    def staged_tables(
+        session: Any, receipts: Sequence[Receipt], sql: Callable[[str], str]
+    ) -> Iterator[tuple[str, int]]:
+        """The staging tables that `receipts` name, as `sql` writes them, in the order of their tasks, with their rows.
+
+        Raises:
+            CommitError: one holds more rows than its receipt says, or fewer.
+        """
+        for receipt in sorted(receipts, key=lambda each: each.task):
+            if (name := receipt.details.get("table")) is None:
+                continue
+            staged = int(session.value(f"SELECT COUNT(*) FROM {sql(name)}"))  # noqa: S608 - a quoted name
+            if staged != receipt.rows:
+                raise CommitError(
+                    f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}"
+                )
+            yield sql(name), staged
 
     def target(self, plan: SqlPlan, place: Place) -> Target:
         """How the rows' columns meet the table's, or become a new table."""

@@ -185,6 +185,12 @@ def test_rows_are_told_apart_by_their_key(shop: Shop, mode: Any) -> None:
     assert shop.read().num_rows == 4
 
 
+def test_only_the_key_of_a_new_table_has_texts_of_bounded_length(shop: Shop) -> None:
+    rows = pa.table({"k": ["a", "b"], "text": ["x" * 5000, None]})
+    shop.write(rows, writemode="upsert", keycolumns="k")
+    assert shop.read().sort_by("k").equals(rows)
+
+
 @pytest.mark.parametrize("how", ["insert", "upsert"])
 def test_refused_rows_are_told_one_by_one(shop: Shop, how: str) -> None:
     shop.sql("CREATE TABLE t (id BIGINT NOT NULL PRIMARY KEY, name VARCHAR(3) NOT NULL)")

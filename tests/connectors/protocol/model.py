@@ -50,7 +50,7 @@ class ModelWriter(Writer):
         if taken.claim is not None:
             model.claims[identity.key] = taken.claim
         if taken.overtaken is not None:
-            model.staging.pop((identity.key, taken.overtaken[1]), None)
+            model.staging.pop((identity.key, taken.overtaken.epoch), None)
         if mode == "job":
             model.staging.setdefault(_stage(taken.held), {})
         return replace(plan, held=taken.held)

@@ -2,6 +2,7 @@
 
 import shutil
 import sqlite3
+import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -71,8 +72,10 @@ def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterat
     elif kind == "firebird":
         install()
         firebird: FirebirdServer = request.getfixturevalue("firebird_server")
-        yield _firebird(firebird)
-        firebird.drop_database("protocol")
+        name = f"p{uuid.uuid4().hex[:12]}"  # a file under a name that the server still holds would be overwritten
+        firebird.create_database(name)
+        yield _firebird(firebird, name)
+        firebird.drop_database(name)
     else:
         shop: MariadbServer = request.getfixturevalue("mariadb_server")
         yield _mysql(shop)
@@ -197,10 +200,7 @@ def _mysql(server: MariadbServer) -> Target:
     return Target("mysql", {**login, "dbtable": "t"}, sql, staged, reset, end_sessions=end_sessions)
 
 
-def _firebird(server: FirebirdServer) -> Target:
-    name = "protocol"
-    server.create_database(name)
-
+def _firebird(server: FirebirdServer, name: str) -> Target:
     def tables() -> list[str]:
         query = "SELECT TRIM(RDB$RELATION_NAME) FROM RDB$RELATIONS WHERE RDB$SYSTEM_FLAG = 0"
         return [table for (table,) in server.sql(query, database=name)]

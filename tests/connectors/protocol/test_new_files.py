@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
-from spark_channel.errors import CommitError
+from spark_channel.errors import CommitError, SupersededError
 from tests.connectors.protocol.targets import Target, open_target
 
 _SCHEMA = pa.schema([("id", pa.int64())])
@@ -92,4 +92,18 @@ def test_a_run_that_fails_in_a_file_that_another_job_has_made_gives_its_claim_ba
     late.abort(plan, list(receipts))
     owners = target.sql(f"SELECT owner FROM {target.claims} WHERE kind = 'txn' AND state = 'open'")
     assert owners == [("",)]
+    assert target.staged() == []
+
+
+def test_a_late_commit_takes_nothing_from_a_run_that_came_after_it(target: Target) -> None:
+    """The file was made after the late one was prepared: whoever holds a claim in it came later, and wins."""
+    late, late_plan, late_receipts = _staged(target, "late", 1, 2)
+    first, first_plan, first_receipts = _staged(target, "first", 3, txn=("other", 1))
+    first.commit(first_plan, first_receipts)
+    later, plan, receipts = _staged(target, "later", 1, 2)
+    with pytest.raises(SupersededError, match="run 'later'"):
+        late.commit(late_plan, late_receipts)
+    late.abort(late_plan, list(late_receipts))
+    later.commit(plan, receipts)
+    assert target.seen() == Counter([1, 2, 3])
     assert target.staged() == []

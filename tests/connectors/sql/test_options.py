@@ -12,10 +12,10 @@ from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions,
 from spark_channel.connectors.sql.sqlite.options import (
     SqliteReadOptions,
     SqliteWriteOptions,
-    database_path,
 )
 from spark_channel.errors import OptionError
 
+database_path = SqliteReadOptions.file_url.path
 JDBC_OPTIONS = [
     "url",
     "dbtable",

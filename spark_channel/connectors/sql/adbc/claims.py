@@ -1,7 +1,7 @@
 """How a database behind an ADBC driver keeps the claims of writes."""
 
+from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
 from spark_channel.connectors.sql.adbc.session import Session
-from spark_channel.connectors.sql.adbc.tables import source_of
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.postgresql import claims as postgresql
 
@@ -21,7 +21,7 @@ def claim_dialect(session: Session, schema: str, dialect: str) -> ClaimDialect:
         return "it has a trigger" if session.rows(query, (name,)) else None
 
     return ClaimDialect(
-        table=lambda name: source_of(space, name).expression.sql(dialect or None),
+        table=lambda name: AdbcDialect(dialect).place(space, name),
         exists=lambda name: name in session.tables(space, name),
         mark=lambda number: f"${number}" if dialect == "redshift" else "?",
         distrust=trigger,

@@ -11,10 +11,11 @@ import sqlglot
 from sqlglot import exp
 
 from spark_channel.connectors.sql.adbc.session import AdbcSession
-from spark_channel.connectors.sql.adbc.tables import named, quoted, same_name
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
-from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.named import only_name, parsed_name
 from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.statements import identifier
+from spark_channel.connectors.sql.write_dialect import WriteDialect
 
 __all__ = ["AdbcColumn", "AdbcDialect"]
 
@@ -26,7 +27,7 @@ class AdbcColumn(Column):
     kind: pa.DataType = field(default_factory=pa.null)
 
 
-class AdbcDialect(Dialect):
+class AdbcDialect(WriteDialect):
     """`sql` is sqlglot's name of the SQL."""
 
     product = "ADBC"
@@ -35,14 +36,14 @@ class AdbcDialect(Dialect):
         self.sql = sql
 
     def quoted(self, name: str) -> str:
-        return quoted(name, self.sql)
+        return identifier(name).sql(self.sql or None)
 
     def literal(self, value: Any, column: Column | None) -> str:
         given = str(value) if isinstance(value, date | Decimal) else value
         return exp.convert(given).sql(self.sql or None)
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:
-        return same_name(name, names)
+        return only_name(name, names)
 
     def limited(self, query: str, rows: int, after: int = 0) -> str:
         tree = cast(exp.Select, sqlglot.parse_one(query, read=self.sql or None)).limit(rows)
@@ -52,9 +53,14 @@ class AdbcDialect(Dialect):
         """The driver says when it is not there."""
         if text.lstrip().startswith("("):
             return None
-        schema, name = named(text, self.sql)
-        place = ".".join(self.quoted(part) for part in (schema, name) if part)
-        return Table(schema or "", name, self.describe(session, f"SELECT * FROM {place}"))  # noqa: S608 - quoted
+        schema, name = self.named(text)
+        query = f"SELECT * FROM {self.place(schema, name)}"  # noqa: S608 - quoted
+        return Table(schema or "", name, self.describe(session, query))
+
+    def named(self, text: str) -> tuple[str | None, str]:
+        """(schema, name) that `dbtable` means; a text that this SQL cannot read as a name is the name itself."""
+        tree = parsed_name(text, self.sql)
+        return (None, text) if tree is None else (tree.db or None, tree.name)
 
     def table_names(self, session: Session) -> list[str]:
         return []

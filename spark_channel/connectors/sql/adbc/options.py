@@ -117,6 +117,7 @@ class AdbcReadOptions(DriverOptions, SqlReadOptions):
 class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
     """What the ADBC writer takes."""
 
+    keeps_table: ClassVar[str] = "a driver makes a table in a separate transaction"
     ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}
     refused: ClassVar[Mapping[str, str]] = {
         **SqlWriteOptions.refused,
@@ -130,14 +131,6 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
         _check_dialect(self)
         if self.write_mode != "insert":
             self._check_merge()
-        if not self.truncate:
-            raise OptionError(
-                "option 'truncate' got 'false'; an overwrite deletes the rows and keeps the table, in one "
-                "transaction. Drop the table first if that is what you mean",
-                option="truncate",
-                got="false",
-                takes="true",
-            )
 
     def _check_merge(self) -> None:
         if self.sql_dialect() not in _MERGING:

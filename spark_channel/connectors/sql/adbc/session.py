@@ -10,6 +10,7 @@ import adbc_driver_manager.dbapi
 import pyarrow as pa
 
 from spark_channel.connectors.sql.adbc.options import DriverOptions
+from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.session import Session as SqlSession
@@ -220,6 +221,12 @@ class AdbcSession(SqlSession):
         self.rollback()
         return found
 
+    def spelled(self, schema: str | None, name: str, *, folds: bool) -> str | None:
+        """A table's name as the catalog has it; None = it is not there. `folds`: another case is the same name."""
+        if name in self.tables(schema, name):
+            return name
+        return only_name(name, self.tables(schema, "")) if folds else None
+
     def tables(self, schema: str | None, beginning: str) -> list[str]:
         """Names of tables that begin so; `beginning` holds no wildcard but `_`, which it means.
 
@@ -228,8 +235,8 @@ class AdbcSession(SqlSession):
         try:
             found = self._connection.adbc_get_objects(
                 depth="tables",
-                db_schema_filter=schema or self._current_schema(),
-                table_name_filter=beginning + "%",
+                db_schema_filter=schema or self.current_schema(),
+                table_name_filter=f"{beginning}%",
             ).read_all()
         except FAILURES as error:
             raise self.explain(error) from _RefusedError.of(error)
@@ -239,17 +246,18 @@ class AdbcSession(SqlSession):
                 names |= {table["table_name"] for table in each["db_schema_tables"] or ()}
         return sorted(name for name in names if name.startswith(beginning))
 
-    def _current_schema(self) -> str | None:
+    def current_schema(self) -> str | None:
+        """What a name without a schema is looked up in, where the driver tells it."""
         try:
             return str(self._connection.adbc_current_db_schema) or None
         except FAILURES:
             return None  # a database without schemas, or a driver that does not say
 
-    def ingest(self, schema: str | None, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> None:
+    def ingest(self, schema: str, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> None:
         """Append rows to a table; `mode` "create" makes it, "create_append" where it is not there."""
         try:
             with closing(self._connection.cursor()) as cursor:
-                cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema)
+                cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema or None)
         except FAILURES as error:
             raise self.explain(error) from _RefusedError.of(error)
 

@@ -11,7 +11,7 @@ from spark_channel.connectors.sql.options import FileOptions, SqlReadOptions, Sq
 from spark_channel.errors import OptionError
 from spark_channel.options import CommitMode, Trait
 
-__all__ = ["DuckdbReadOptions", "DuckdbWriteOptions", "database_path"]
+__all__ = ["DuckdbReadOptions", "DuckdbWriteOptions"]
 
 _IGNORED: Mapping[str, str] = {
     "user": "a DuckDB file has no logins",
@@ -80,8 +80,3 @@ class DuckdbWriteOptions(FileOptions, SqlWriteOptions):
                 got="task",
                 takes="job",
             )
-
-
-def database_path(url: str | None, path: str | None) -> Path:
-    """The file that `url` and `path` name; see `FileUrl.path`."""
-    return _FILE_URL.path(url, path)

@@ -9,7 +9,7 @@ from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.duckdb.database import Session
 from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
-from spark_channel.connectors.sql.duckdb.target import staged_schema
+from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect, staged_schema
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.target import Target
 from spark_channel.errors import TargetError
@@ -45,9 +45,7 @@ def insert_files(session: Session, target: Target, options: DuckdbWriteOptions, 
         _ROWS, staged, counted.batches(),
     )  # fmt: skip
     try:
-        Merge(
-            session.rows, target.sql, _STAGE, target.names, target.key, options.write_mode, "duckdb"
-        ).bring()
+        Merge(session.rows, DuckdbWriteDialect(), target, _STAGE, options.write_mode).bring()
     finally:
         try:
             session.rows(f"DROP TABLE IF EXISTS {_STAGE}")

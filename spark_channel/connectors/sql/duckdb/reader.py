@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.duckdb.database import DuckdbSession, check_file
 from spark_channel.connectors.sql.duckdb.dialect import DuckdbDialect
-from spark_channel.connectors.sql.duckdb.options import DuckdbReadOptions, database_path
+from spark_channel.connectors.sql.duckdb.options import DuckdbReadOptions
 from spark_channel.connectors.sql.duckdb.splits import DuckdbSplitter
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.script import session_script
@@ -34,7 +34,7 @@ class DuckdbReader(SqlReader):
 
     def __init__(self, options: DuckdbReadOptions) -> None:
         super().__init__(options, DuckdbDialect())
-        self._path = database_path(options.url, options.path)
+        self._path = options.file
 
     @contextmanager
     def connect(self, purpose: str) -> Iterator[Session]:

@@ -33,6 +33,9 @@ class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
         return duckdb_type(canonical(name, kind))
 
+    def spark_type(self, text: str) -> str | None:
+        return None  # DuckDB takes the length of a VARCHAR, and keeps it not
+
     def is_same_type(self, found: str, planned: str) -> bool:
         return same_type(found, planned)
 

@@ -7,9 +7,8 @@ from typing import Any, ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import TaskWriter, WriteContext
 from spark_channel.connectors.sql.claims import ClaimDialect
-from spark_channel.connectors.sql.database_file import hold_writable
 from spark_channel.connectors.sql.duckdb.database import Session, check_file
-from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions, database_path
+from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
 from spark_channel.connectors.sql.duckdb.publish import insert_files
 from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect
 from spark_channel.connectors.sql.duckdb.task import DuckdbTaskWriter
@@ -17,7 +16,7 @@ from spark_channel.connectors.sql.file_writer import FileWriter
 from spark_channel.connectors.sql.named import name_readings
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.write_dialect import WriteDialect
-from spark_channel.connectors.sql.writer import Place, SqlPlan
+from spark_channel.connectors.sql.writer import Place
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
@@ -35,11 +34,8 @@ class DuckdbWriter(FileWriter):
 
     Options: ClassVar[type[WriteOptions]] = DuckdbWriteOptions
     options: DuckdbWriteOptions
-    dialect: ClassVar[WriteDialect] = DuckdbWriteDialect()
-
-    def __init__(self, options: DuckdbWriteOptions) -> None:
-        super().__init__(options)
-        self.path = database_path(options.url, options.path)
+    dialect: WriteDialect = DuckdbWriteDialect()
+    beside = "log"
 
     def check(self, context: WriteContext) -> None:
         if context.commit == "task":
@@ -49,34 +45,27 @@ class DuckdbWriter(FileWriter):
                 got="task",
                 takes="job",
             )
-        self.check_scripts()
-        if self.path.exists():
-            check_file(self.path, TargetError)
-        hold_writable(self.path, "DuckDB", "log")
+        super().check(context)
+
+    def check_file(self) -> None:
+        check_file(self.path, TargetError)
 
     def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
         return "job"
 
-    def look(self, session: Session) -> Place:
-        table = self.dialect.find_table(session, self.options.dbtable)
-        return self.new_place() if table is None else Place(table.schema, table.name, table.label, table)
-
     def new_place(self) -> Place:
         schema, name = name_readings(self.options.dbtable, "duckdb", "main")[-1]
-        return Place(schema, name, name if schema == "main" else f"{schema}.{name}")
-
-    def make_ready(
-        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
-    ) -> SqlPlan:
-        raise AssertionError("commit=task is refused")
+        return self.place(schema, name)
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return DuckdbTaskWriter(plan, task, attempt)
+        return DuckdbTaskWriter(self, plan, task, attempt)
 
     def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)
 
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
+    def run(
+        self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T], *, begins: bool = False
+    ) -> _T:
         """Transactions of one process meet at their ends: the one that ends last is refused, and begins again."""
         base = super().run
         return Retry(self.options.lock_timeout, first=0.02, longest=0.5, what=purpose).call(

@@ -167,6 +167,9 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
 class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
     """What the MySQL writer takes."""
 
+    keeps_table: ClassVar[str] = (
+        "a table cannot be dropped and made again in one transaction here (DDL commits by itself)"
+    )
     ignored: ClassVar[Mapping[str, str]] = {
         **SqlWriteOptions.ignored,
         **_IGNORED,
@@ -181,15 +184,6 @@ class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         address_of(self)
-        if not self.truncate:
-            raise OptionError(
-                "option 'truncate' got 'false'; a table cannot be dropped and made anew in one transaction here "
-                "(DDL commits by itself), so an overwrite keeps the table and replaces its rows. Drop the table "
-                "first if that is what you mean",
-                option="truncate",
-                got="false",
-                takes="true",
-            )
 
 
 def address_of(options: Any) -> Address:

@@ -1,7 +1,6 @@
 """Puts staged rows into the table, inside a transaction that the caller has begun."""
 
 import logging
-import re
 from collections.abc import Sequence
 
 from spark_channel.connectors.sql.merge import PLACE, Merge
@@ -9,10 +8,11 @@ from spark_channel.connectors.sql.mysql.dialect import table_named
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.mysql.session import code_of, quoted
 from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables
-from spark_channel.connectors.sql.mysql.target import staged_columns
+from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.mysql.write_session import TABLE_EXISTS, WriteSession
+from spark_channel.connectors.sql.publish import dropped, hold_planned
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS
-from spark_channel.connectors.sql.target import Target, declared_columns, listed
+from spark_channel.connectors.sql.target import Target
 from spark_channel.errors import ChannelError, TargetError
 
 __all__ = [
@@ -79,7 +79,7 @@ def create_table(session: WriteSession, target: Target) -> bool:
     if table_named(session, target.schema, target.name) is not None:
         return False
     if target.create is None:
-        raise _dropped(target)
+        raise dropped(target)
     try:
         session.rows(target.create)
     except TargetError as error:
@@ -109,51 +109,8 @@ def drop_if_empty(session: WriteSession, target: Target) -> None:
 
 
 def check_table(session: WriteSession, target: Target) -> None:
-    """Hold the table to be as the plan found it, or would have made it.
-
-    Raises:
-        TargetError: another job has dropped, altered or made it since the plan was made.
-    """
-    table = table_named(session, target.schema, target.name)
-    if table is None:
-        raise _dropped(target)
-    found = {name: declared.lower() for name, declared in declared_columns(table)}
-    changed = [name for name, declared in target.declared if not _same(found.get(name), declared)]
-    has = listed(declared_columns(table))
-    if target.create is None:
-        if changed or len(found) != len(target.declared):
-            raise TargetError(
-                f"table {target.label!r} was altered while its rows were written: it had {listed(target.declared)} "
-                f"when the job began, and has {has} now. Nothing was written to it; run the job again"
-            )
-        return
-    again = "Nothing was written to it; run the job again, and its rows are held against the table that is there now"
-    if changed:
-        raise TargetError(
-            f"another job created table {target.label!r} while this one wrote its rows, with other columns: it has "
-            f"{has}, and this job would have created {listed(target.declared)}. {again}"
-        )
-    key = {name.lower() for name in target.key}
-    if key and not any({name.lower() for name in each} == key for each in table.held):
-        raise TargetError(
-            f"another job created table {target.label!r} while this one wrote its rows, and it does not hold "
-            f"({', '.join(target.key)}) unique, as this job needs. {again}"
-        )
-
-
-def _dropped(target: Target) -> TargetError:
-    return TargetError(
-        f"table {target.label!r} was dropped while its rows were written. Nothing was written; run the job again"
-    )
-
-
-def _same(found: str | None, planned: str) -> bool:
-    """Servers add display widths to integers: `int` is shown as `int(11)`."""
-
-    def bare(text: str) -> str:
-        return re.sub(r"^((?:small|medium|big)?int|tinyint)(?:\((?!1\))\d+\))", r"\1", text.lower())
-
-    return found is not None and bare(found) == bare(planned)
+    """`hold_planned`."""
+    hold_planned(MysqlWriteDialect(), target, table_named(session, target.schema, target.name))
 
 
 def insert_staged(
@@ -183,9 +140,7 @@ def insert_staged(
         create_stage(session, merged, staged_columns(target), temporary=True, key=target.key)
         for stage in stages:
             session.rows(f"INSERT INTO {merged} ({staged}) SELECT {staged} FROM {stage} ORDER BY {PLACE}")  # noqa: S608
-    _MysqlMerge(
-        session.rows, target.sql, merged, target.names, target.key, options.write_mode, "mysql"
-    ).bring()
+    _MysqlMerge(session.rows, MysqlWriteDialect(), target, merged, options.write_mode).bring()
 
 
 class _MysqlMerge(Merge):
@@ -215,7 +170,3 @@ class _MysqlMerge(Merge):
             f"SELECT {self.listed(self._names, 's.')} FROM {self._rows} AS s LEFT JOIN {self._target} AS t "
             f"ON {self._same} WHERE t.{self.quoted(self._key[0])} IS NULL"
         )
-
-    @property
-    def _same(self) -> str:
-        return " AND ".join(f"t.{self.quoted(each)} = s.{self.quoted(each)}" for each in self._key)

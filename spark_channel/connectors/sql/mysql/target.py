@@ -111,3 +111,11 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         if not fits(given, wanted) or (name in ("float", "double") and sizes):
             raise misfit(field, column, wanted, natural=natural)
         return WriteColumn(field.name, column, field.type)
+
+    def is_same_type(self, found: str, planned: str) -> bool:
+        """Servers add display widths to integers: `int` is shown as `int(11)`."""
+        bare, given = (
+            re.sub(r"^((?:small|medium|big)?int|tinyint)(?:\((?!1\))\d+\))", r"\1", each.lower())
+            for each in (found, planned)
+        )
+        return bare == given

@@ -2,17 +2,13 @@
 
 import secrets
 from collections.abc import Callable
-from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
-from spark_channel.connectors.sql.claims import STAGE, Claims
+from spark_channel.connectors.contracts import Receipt, TaskWriter
+from spark_channel.connectors.sql.claims import STAGE
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.gather import Gathered
-from spark_channel.connectors.sql.life import SignOfLife
-from spark_channel.connectors.sql.mysql.claim_tables import claims_in
 from spark_channel.connectors.sql.mysql.load import Loader, RefusedRowsError
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.mysql.publish import (
@@ -25,12 +21,12 @@ from spark_channel.connectors.sql.mysql.session import LostConnectionError, code
 from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables, new_stage, table_in
 from spark_channel.connectors.sql.mysql.target import staged_columns
 from spark_channel.connectors.sql.mysql.write_session import (
-    DUPLICATE,
     NO_TABLE,
     TABLE_EXISTS,
     WriteSession,
     was_rolled_back,
 )
+from spark_channel.connectors.sql.task import SqlTask
 from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
@@ -38,9 +34,7 @@ from spark_channel.retry import Retry
 __all__ = ["open_task"]
 
 _T = TypeVar("_T")
-_BUFFER_SECONDS = 0.5
 _MOST_LOSSES = 5
-_MOST_DEADLOCKS = 8
 _MOST_KEPT = 32 << 20
 """Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
 _OLDER_EPOCHS = 3
@@ -51,120 +45,50 @@ _DATA_ERRORS = frozenset({
 """What the server says of rows, rather than of itself: NULL, duplicate, range, length, foreign key, check."""
 
 
-class _Attempt(TaskWriter):
-    """What both commit modes share: counts, the buffer, and how a refusal is told."""
+class _MysqlTask(SqlTask):
+    """What both commit modes share: how a refusal is told."""
 
-    def __init__(
-        self, writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
-    ) -> None:
-        self._writer = writer
-        self._options = options
-        self._plan = plan
-        self._task = task
-        self._attempt = attempt
-        self._buffer = Gathered(options.batch_size, _BUFFER_SECONDS)
-        self._tally = Tally(task, attempt)
-        self._session: WriteSession | None = None
-        self._sign: SignOfLife | None = None
+    _options: MysqlWriteOptions
 
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
-        if self.tolerant:
-            self._judge(batch)
-            self._count(batch)
-            return
-        self._count(batch)
-        if self._buffer.add(batch):
-            self._send()
-
-    def flush(self) -> None:
-        self._tally.hold_open()
-        self._send()
-
-    def rollback(self) -> None:
-        self._tally.ended = True
-        self._buffer.take()
-        self._end_life()
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
-
-    def _count(self, batch: pa.RecordBatch) -> None:
-        self._tally.add(batch)
-
-    def _send(self) -> None:
-        sent = self._tally.rows - self._buffer.rows
-        if not (batches := self._buffer.take()):
-            return
-        rows = pa.Table.from_batches(batches).combine_chunks().to_batches()
-        for batch in rows:
+    def store(self, rows: pa.Table, before: int) -> None:
+        for batch in rows.combine_chunks().to_batches():
             try:
-                self._store(batch, sent)
+                self._store(batch, before)
             except BadValueError as error:
-                raise TargetError(self._refusal(error, sent)) from None
+                raise self._refused(error, before) from None
             except RefusedRowsError as error:
                 raise TargetError(
-                    f"rows {sent + 1} to {sent + batch.num_rows} of task {self._task} cannot be stored in table "
+                    f"rows {before + 1} to {before + batch.num_rows} of task {self._task} cannot be stored in table "
                     f"{self._plan.target.label!r} as they are: {error}"
                 ) from None
-            sent += batch.num_rows
-
-    def _refusal(self, error: BadValueError, before: int) -> str:
-        return (
-            f"column {error.column.name!r}, row {before + error.index + 1} of task {self._task}: {error.value!r} "
-            f"cannot be stored in table {self._plan.target.label!r}: {error.why}"
-        )
+            before += batch.num_rows
 
     def _store(self, batch: pa.RecordBatch, before: int) -> None:
         """Put `batch` into staging; `before` rows of the attempt are there."""
         raise NotImplementedError
 
-    def _judge(self, batch: pa.RecordBatch) -> None:
-        raise BatchRefusedError("rows are judged one by one with commit=task alone")
-
-    def _show_life(self) -> None:
-        self._sign = SignOfLife(partial(self._writer.beat, self._plan))
-
-    def _end_life(self) -> None:
-        if self._sign is not None:
-            self._sign.end()
-
     def _open(self) -> WriteSession:
         return WriteSession(self._options, TargetError, local_infile=self._options.local_infile is not False)
 
-    def _claims(self, session: WriteSession) -> Claims:
-        return claims_in(session, self._plan.place.schema)
 
-    def _receipt(self, details: dict[str, Any] | None = None) -> Receipt:
-        return Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details or {})
-
-
-class StagedWriter(_Attempt):
+class StagedWriter(_MysqlTask):
     """`commit=job`: a staging table of its own, filled in chunks that are committed one by one.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
     """
 
-    def __init__(
-        self, writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
-    ) -> None:
-        super().__init__(writer, options, plan, task, attempt)
+    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
         self._table: str | None = None
         self._life = ""
         self._loader: Loader | None = None
-        self._connect()
+        self._lasting(lambda _again: None)
         self._show_life()
 
-    def close(self) -> Receipt:
-        self._tally.hold_open()
-        self._send()
-        self._fence()
-        self._tally.ended = True
-        self._end_life()
-        assert self._session is not None
-        self._session.close()
-        self._session = None
-        return self._receipt({"table": self._table})
+    def finish(self) -> dict[str, Any]:
+        # Only a look, which ends early what the publish would refuse.
+        self._lasting(lambda _again: self._claims(self._session).fence(self._plan.claim))
+        return {"table": self._table}
 
     def rollback(self) -> None:
         ended, self._tally.ended = self._tally.ended, True
@@ -178,40 +102,34 @@ class StagedWriter(_Attempt):
                 pass  # the server is away: the job's end removes the table
         super().rollback()
 
+    def _lasting(self, work: Callable[[bool], object]) -> None:
+        """`work(False)`; when the connection is lost, `work(True)` on a new one."""
+        again = False
+        for left in reversed(range(_MOST_LOSSES)):
+            try:
+                if again or self._session is None:
+                    self._connect()
+                work(again)
+                return
+            except LostConnectionError as error:
+                if not left:
+                    raise TargetError(error.text) from error
+                again = True
+
     def _connect(self) -> None:
         """A session whose end can be waited for, by the lock that it holds."""
         if self._session is not None:
             self._session.close()
-        for loss in range(_MOST_LOSSES):
-            self._session = self._open()
-            try:
-                before, self._life = self._life, f"spark_channel:{secrets.token_hex(16)}"
-                if before:
-                    hold(self._session, before)
-                hold(self._session, self._life)
-                if self._loader is not None:  # the table is there
-                    self._loader = self._new_loader()
-                return
-            except LostConnectionError as error:
-                self._life = before
-                self._session.close()
-                if loss + 1 == _MOST_LOSSES:
-                    raise TargetError(error.text) from error
-
-    def _fence(self) -> None:
-        """The run holds its claim. Only a look, which ends early what the publish would refuse."""
-        for loss in range(_MOST_LOSSES):
-            assert self._session is not None
-            try:
-                self._claims(self._session).fence(self._plan.claim)
-                return
-            except LostConnectionError as error:
-                if loss + 1 == _MOST_LOSSES:
-                    raise TargetError(error.text) from error
-                self._connect()
+        self._session = self._open()
+        if self._life:
+            hold(self._session, self._life)
+        life = f"spark_channel:{secrets.token_hex(16)}"
+        hold(self._session, life)
+        self._life = life
+        if self._loader is not None:  # the table is there
+            self._loader = self._new_loader()
 
     def _new_loader(self) -> Loader:
-        assert self._session is not None
         assert self._table is not None
         return Loader(
             self._session,
@@ -224,28 +142,23 @@ class StagedWriter(_Attempt):
         return table_in(self._plan.place.schema, table)
 
     def _store(self, batch: pa.RecordBatch, before: int) -> None:
-        for loss in range(_MOST_LOSSES):
-            try:
-                if self._loader is None:
-                    self._create()
-                assert self._loader is not None
-                assert self._session is not None
-                with self._writer.transaction(self._session):
-                    self._loader.load(batch)
+        def put(again: bool) -> None:
+            if again and self._is_stored(before + batch.num_rows, before):
                 return
-            except LostConnectionError as error:
-                if loss + 1 == _MOST_LOSSES:
-                    raise TargetError(error.text) from error
-                self._connect()
-                if self._is_stored(before + batch.num_rows, before):
-                    return
-            except TargetError as error:
-                if code_of(error) == NO_TABLE:
-                    self._fence()  # whoever took over dropped it
-                raise
+            if self._loader is None:
+                self._create()
+            assert self._loader is not None
+            with self._writer.transaction(self._session):
+                self._loader.load(batch)
+
+        try:
+            self._lasting(put)
+        except TargetError as error:
+            if code_of(error) == NO_TABLE:  # whoever took over dropped it
+                self._lasting(lambda _again: self._claims(self._session).fence(self._plan.claim))
+            raise
 
     def _create(self) -> None:
-        assert self._session is not None
         if self._table is None:
             self._table = new_stage(self._plan, self._task, self._attempt)
         try:
@@ -262,14 +175,10 @@ class StagedWriter(_Attempt):
 
     def _is_stored(self, after: int, before: int) -> bool:
         """Whether the chunk whose load was not answered is in the table."""
-        assert self._session is not None
         assert self._table is not None
         if self._loader is None:
             return False
-        try:
-            count = int(self._session.value(f"SELECT COUNT(*) FROM {self._sql(self._table)}"))  # noqa: S608
-        except LostConnectionError as error:
-            raise TargetError(error.text) from error
+        count = int(self._session.value(f"SELECT COUNT(*) FROM {self._sql(self._table)}"))  # noqa: S608
         if count not in (before, after):
             raise TargetError(
                 f"staging table {self._table} holds {count} rows after a lost connection, neither {before} nor {after}"
@@ -277,7 +186,7 @@ class StagedWriter(_Attempt):
         return count == after
 
 
-class DirectWriter(_Attempt):
+class DirectWriter(_MysqlTask):
     """`commit=task`: the rows and the task's row in the claims, in one transaction that holds the claim at its end.
 
     `writeMode=insert` loads batches straight into the table. The other modes gather rows in a temporary table, and
@@ -285,13 +194,10 @@ class DirectWriter(_Attempt):
     that has committed is not written again: its rows are taken and dropped.
     """
 
-    def __init__(
-        self, writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
-    ) -> None:
-        super().__init__(writer, options, plan, task, attempt)
-        self._straight = options.write_mode == "insert"
+    def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
+        self._straight = self._options.write_mode == "insert"
         self._begun = self._committing = False
-        self._done: Receipt | None = None
         self._loaded: list[pa.RecordBatch] | None = []
         self._loaded_bytes = 0
         self._session = self._open()
@@ -305,27 +211,16 @@ class DirectWriter(_Attempt):
             self.rollback()
             raise
 
-    def close(self) -> Receipt:
-        self._tally.hold_open()
-        self._send()
+    def finish(self) -> dict[str, Any]:
         session = self._session
-        assert session is not None
         try:
             self._begin(session)
             if self._done is None:
                 self._through_deadlocks(session, lambda: self._commit(session))
         except LostConnectionError as error:
             session.close()
-            self._done = self._settle(error)
-        self._tally.ended = True
-        self._end_life()
-        session.close()
-        self._session = None
-        done = self._done
-        if done is not None and done.attempt != self._attempt:
-            dirty = max(0, self._tally.rows - done.rows) if self.tolerant else 0
-            return Receipt(self._task, done.attempt, done.rows, done.nbytes, {}, dirty)
-        return self._receipt()
+            self._done = self._after_loss(error)
+        return {}
 
     def _new_loader(self, session: WriteSession) -> Loader:
         target, table = self._plan.target, self._plan.target.sql
@@ -360,7 +255,6 @@ class DirectWriter(_Attempt):
 
     def _store(self, batch: pa.RecordBatch, before: int) -> None:
         session = self._session
-        assert session is not None
         try:
             if self._straight:
                 self._begin(session)
@@ -405,9 +299,8 @@ class DirectWriter(_Attempt):
         retry = Retry(self._options.retry_timeout, first=0.05, longest=1.0, what=f"task {self._task}")
         return retry.call(attempt, was_rolled_back)
 
-    def _judge(self, batch: pa.RecordBatch) -> None:
+    def judge(self, batch: pa.RecordBatch) -> None:
         session = self._session
-        assert session is not None
         self._loaded = None  # what was judged is not kept
         try:
             self._begin(session)
@@ -423,10 +316,9 @@ class DirectWriter(_Attempt):
                 if isinstance(error, TargetError) and not _is_of_rows(error):
                     raise
                 session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
-                told = (
-                    self._refusal(error, self._tally.rows) if isinstance(error, BadValueError) else str(error)
-                )
-                raise BatchRefusedError(told) from None
+                if isinstance(error, BadValueError):
+                    raise self._refused(error, self._tally.rows) from None
+                raise BatchRefusedError(str(error)) from None
         except LostConnectionError as error:
             raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
 
@@ -436,23 +328,12 @@ class DirectWriter(_Attempt):
     def _commit(self, session: WriteSession) -> None:
         if not self._straight and not self.tolerant:
             self._bring_in(session)
-        claims, held = self._claims(session), self._plan.claim
         session.end_when_silent()
-        claims.fence(held)
-        try:
-            claims.add_task(held, self._receipt())
-        except TargetError as error:
-            if code_of(error) != DUPLICATE:
-                raise
-            session.rows("ROLLBACK")
-            self._done = claims.task(held, self._task)
-            if self._done is None:
-                raise
-            return
-        self._committing = True
-        session.rows("COMMIT")
+        if self._add_task(session):
+            self._committing = True
+            session.rows("COMMIT")
 
-    def _settle(self, lost: LostConnectionError) -> Receipt:
+    def _after_loss(self, lost: LostConnectionError) -> Receipt:
         """What became of a COMMIT without an answer; before it, whether another attempt has committed."""
 
         def ask(session: WriteSession) -> Receipt | None:
@@ -472,15 +353,12 @@ class DirectWriter(_Attempt):
 
 
 def _is_of_rows(error: TargetError) -> bool:
-    return code_of(error) in _DATA_ERRORS
+    return isinstance(error, BatchRefusedError) or code_of(error) in _DATA_ERRORS
 
 
-def open_task(
-    writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
-) -> TaskWriter:
+def open_task(writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
     """The writer of an attempt, as the plan's commit mode asks."""
     try:
-        kind = DirectWriter if plan.commit == "task" else StagedWriter
-        return kind(writer, options, plan, task, attempt)
+        return (DirectWriter if plan.commit == "task" else StagedWriter)(writer, plan, task, attempt)
     except LostConnectionError as error:
         raise TargetError(error.text) from error

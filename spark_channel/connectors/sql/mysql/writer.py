@@ -29,15 +29,13 @@ from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.target import Target
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
-from spark_channel.errors import CommitError, OptionError, TargetError
+from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
-from spark_channel.retry import Retry
 
 __all__ = ["MysqlWriter"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-_LONGEST_PAUSE = 5.0
 
 
 class MysqlWriter(SqlWriter):
@@ -50,8 +48,7 @@ class MysqlWriter(SqlWriter):
 
     Options: ClassVar[type[WriteOptions]] = MysqlWriteOptions
     options: MysqlWriteOptions
-    dialect: ClassVar[WriteDialect] = MysqlWriteDialect()
-    _streams = False
+    dialect: WriteDialect = MysqlWriteDialect()
 
     def __init__(self, options: MysqlWriteOptions) -> None:
         super().__init__(options)
@@ -66,22 +63,19 @@ class MysqlWriter(SqlWriter):
         return f"{address.host}:{address.port}"
 
     def check(self, context: WriteContext) -> None:
-        self._streams = context.stream is not None
         self._check_scripts(TRANSACTION_WORDS)
 
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T]) -> _T:
-        # A server that is not there when a job begins is a mistake in its url; a stream's may come back.
-        begins = purpose.startswith(("look", "prepare")) and not self._streams
-        patient = not begins
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
+        return WriteSession(self.options, failure, patient=patient)
 
-        def attempt() -> _T:
-            nonlocal patient
-            with WriteSession(self.options, failure, patient=patient) as session:
-                patient = True
-                return work(session)
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, LostConnectionError) or (isinstance(error, TargetError) and passes(error))
 
+    def run(
+        self, failure: type[TargetError], purpose: str, work: Callable[[Any], _T], *, begins: bool = False
+    ) -> _T:
         try:
-            return Retry(self.options.retry_timeout, what=purpose).call(attempt, _may_pass)
+            return super().run(failure, purpose, work, begins=begins)
         except LostConnectionError as error:
             raise failure(error.text) from error
 
@@ -146,7 +140,7 @@ class MysqlWriter(SqlWriter):
         return plan
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return open_task(self, self.options, plan, task, attempt)
+        return open_task(self, plan, task, attempt)
 
     @contextmanager
     def publishing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
@@ -159,18 +153,8 @@ class MysqlWriter(SqlWriter):
         check_table(session, target)
         if plan.overwrite:
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
-        stages = []
-        for receipt in sorted(receipts, key=lambda each: each.task):
-            name = receipt.details.get("table")
-            if name is None:
-                continue
-            stages.append(table_in(plan.place.schema, name))
-            staged = int(session.value(f"SELECT COUNT(*) FROM {stages[-1]}"))  # noqa: S608 - a quoted name
-            if staged != receipt.rows:
-                raise CommitError(
-                    f"{staged} rows of task {receipt.task} are staged, and its receipt says {receipt.rows}"
-                )
-        insert_staged(session, target, self.options, stages)
+        stages = self.staged_tables(session, receipts, lambda name: table_in(plan.place.schema, name))
+        insert_staged(session, target, self.options, [table for table, _ in stages])
 
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
         return stage_names(session, place.schema, beginning)
@@ -215,10 +199,6 @@ class MysqlWriter(SqlWriter):
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
-
-
-def _may_pass(error: Exception) -> bool:
-    return isinstance(error, LostConnectionError) or (isinstance(error, TargetError) and passes(error))
 
 
 def _table_lock(target: Target) -> str:

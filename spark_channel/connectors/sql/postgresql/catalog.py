@@ -1,16 +1,15 @@
 """What the server's catalog says about a table: columns, keys, size; and how a name is looked up."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import sqlglot
 from sqlglot import exp
 
 from spark_channel.connectors.sql import catalog
+from spark_channel.connectors.sql.named import parsed_name
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.session import Session
 
-__all__ = ["PgColumn", "PgTable", "find_table", "name_parts", "same_name", "table_names"]
+__all__ = ["PgColumn", "PgTable", "find_table", "name_parts", "table_names"]
 
 _FIND = """
 SELECT c.oid::bigint, n.nspname, c.relname, c.relkind::text
@@ -90,13 +89,8 @@ class PgTable(catalog.Table):
 
 def name_parts(text: str) -> tuple[str | None, str] | None:
     """(schema, table) that `text` names in PostgreSQL's way: what is not quoted is lower case."""
-    try:
-        tree = exp.to_table(text, dialect="postgres")
-    except sqlglot.errors.SqlglotError:
-        return None
-    except (ValueError, AttributeError, TypeError):  # what releases of sqlglot raise for text that is no name
-        return None
-    if not isinstance(tree.this, exp.Identifier) or tree.catalog or tree.alias:
+    tree = parsed_name(text, "postgres")
+    if tree is None:
         return None
     return (_folded(tree.args["db"]) if tree.args.get("db") else None), _folded(tree.this)
 
@@ -117,14 +111,6 @@ def find_table(session: Session, text: str) -> PgTable | None:
 def table_names(session: Session) -> list[str]:
     """Some names of tables that there are, for messages."""
     return [str(name) for (name,) in session.rows(_NAMES)]
-
-
-def same_name(name: str, names: Sequence[str]) -> str | None:
-    """The one of `names` that is meant: the exact one, else the only one that differs in case."""
-    if name in names:
-        return name
-    near = [each for each in names if each.lower() == name.lower()]
-    return near[0] if len(near) == 1 else None
 
 
 def _lookup(session: Session, schema: str | None, name: str) -> tuple[int, str, str, str] | None:

@@ -10,11 +10,11 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.postgresql.catalog import (
     PgColumn,
     PgTable,
     find_table,
-    same_name,
     table_names,
 )
 from spark_channel.connectors.sql.postgresql.column_types import ReadType, read_type
@@ -38,7 +38,7 @@ class PostgresDialect(Dialect):
     cuts_by_bytes = True
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:
-        return same_name(name, names)
+        return only_name(name, names)
 
     def find_table(self, session: Session, text: str) -> PgTable | None:
         return find_table(session, text)

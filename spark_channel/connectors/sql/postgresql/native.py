@@ -3,7 +3,8 @@
 from collections.abc import Iterable
 
 from spark_channel.connectors.native import NativeRows
-from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, same_name
+from spark_channel.connectors.sql.named import only_name
+from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.session import Session
 
@@ -53,7 +54,7 @@ def are_native(rows: NativeRows, table: PgTable) -> bool:
         return False
     by_name = {column.name: column for column in table.columns}
     for name, (typname, typmod) in zip(rows.schema.names, rows.types, strict=True):
-        own = same_name(name, list(by_name))
+        own = only_name(name, list(by_name))
         if own is None or not _fits(typname, typmod, by_name[own]):
             return False
     return True

@@ -34,11 +34,6 @@ class PostgresOptions(ServerOptions):
     sslpassword: Secret | None = Field(None, description="the password of `sslkey`")
     current_schema: str | None = Field(None, description="the schema in which names are looked up first")
 
-    @property
-    def retry_seconds(self) -> float:
-        """`retryTimeout`."""
-        return self.retry_timeout
-
     @model_validator(mode="before")
     @classmethod
     def _hide_login(cls, values: Any) -> Any:

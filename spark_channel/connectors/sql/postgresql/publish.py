@@ -6,12 +6,7 @@ from contextlib import contextmanager
 from spark_channel.connectors.contracts import Receipt
 from spark_channel.connectors.sql.postgresql.catalog import find_table
 from spark_channel.connectors.sql.postgresql.failures import sqlstate_of
-from spark_channel.connectors.sql.postgresql.merge import (
-    keys_sql,
-    merge_statements,
-    null_key_query,
-    twice_query,
-)
+from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.staging import drop_stage, table_sql
@@ -21,7 +16,7 @@ from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import Target
 from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["CHUNKS", "is_there", "new_table", "publish_stage", "refuse_bad_keys"]
+__all__ = ["CHUNKS", "is_there", "new_table", "publish_stage"]
 
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
@@ -67,13 +62,13 @@ def publish_stage(
     for statement in DIALECT.script(options.pre_sql, "preSql"):
         session.rows(statement)
     there = is_there(session, target, options, overwrite=plan.overwrite)
-    if options.write_mode != "insert":
-        refuse_bad_keys(session, target, stage, options)
+    merge = PostgresMerge(session, target, stage, options.write_mode)
     if there:
-        for statement in merge_statements(target, stage, options):
-            session.rows(statement)
+        merge.bring()
         drop_stage(session, target.schema, plan.staging)
         return
+    if options.write_mode != "insert":
+        merge.refuse_bad_keys()
     with new_table(target):
         session.rows(f"ALTER TABLE {stage} RENAME TO {identifier(target.name).sql('postgres')}")
     comment = literal(options.table_comment).sql("postgres")
@@ -102,21 +97,6 @@ def _made_meanwhile(target: Target) -> TargetError:
         f"another job created table {target.label} meanwhile: when this job was prepared, there was none, and it was "
         "to create it. Run this job again, to write to the table that is there now"
     )
-
-
-def refuse_bad_keys(session: Session, target: Target, rows: str, options: PostgresWriteOptions) -> None:
-    """Hold the keys in the table `rows` to be there, and, but for a change feed, to be there once."""
-    if session.rows(null_key_query(target, rows)):
-        raise TargetError(
-            f"a row has NULL in its key ({', '.join(target.key)}): PostgreSQL takes each NULL for another key"
-        )
-    if options.write_mode == "apply":
-        return
-    for count, key in session.rows(twice_query(target, rows)):
-        raise TargetError(
-            f"{count} rows have the key ({', '.join(target.key)}) = ({key}): which of them is meant? "
-            "Keep one row per key"
-        )
 
 
 def _keep_only(session: Session, stage: str, receipts: Sequence[Receipt]) -> None:

@@ -9,17 +9,13 @@ claim: by that, the staging of a live run is told from that of one that was over
 import re
 
 from spark_channel.connectors.sql import statements
+from spark_channel.connectors.sql.merge import PLACE
 from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.target import written_columns
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import Target
 
-__all__ = ["DELETES", "ORDER", "create_stage", "drop_stage", "stage_columns", "stages", "table_sql"]
-
-DELETES = "spark_channel_deletes"
-"""Staging's column for `writeMode=apply`: whether the row deletes its key."""
-ORDER = "spark_channel_order"
-"""Staging's column for `writeMode=apply`: rows in the order in which they came."""
+__all__ = ["create_stage", "drop_stage", "stage_columns", "stages", "table_sql"]
 
 _FIND = """
 SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
@@ -35,17 +31,18 @@ def table_sql(schema: str, name: str) -> str:
     return statements.named_table((schema, name)).expression.sql("postgres")
 
 
-def stage_columns(target: Target, *, apply: bool) -> list[str]:
+def stage_columns(target: Target) -> list[str]:
     """The columns of a staging or temporary table for rows of `target`, as CREATE TABLE has them."""
     columns = [f"{identifier(c.target).sql('postgres')} {c.staged}" for c in written_columns(target)]
-    if apply:
-        columns += [f"{DELETES} boolean", f"{ORDER} bigint GENERATED ALWAYS AS IDENTITY"]
+    if target.operation is not None:
+        operation = identifier(target.operation).sql("postgres")
+        columns += [f"{operation} text", f"{PLACE} bigint GENERATED ALWAYS AS IDENTITY"]
     return columns
 
 
-def create_stage(session: Session, target: Target, name: str, *, apply: bool) -> None:
+def create_stage(session: Session, target: Target, name: str) -> None:
     """Make the unlogged table that takes rows for a target that is there, unless it is there."""
-    columns = ", ".join(stage_columns(target, apply=apply))
+    columns = ", ".join(stage_columns(target))
     session.rows(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(target.schema, name)} ({columns})")
 
 

@@ -1,30 +1,26 @@
 """One attempt of one task: rows go by COPY into the job's staging, or straight into the table."""
 
 import logging
-from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.native import native_data
-from spark_channel.connectors.sql.change_feed import OPERATION
-from spark_channel.connectors.sql.claims import Claims
+from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.gather import Gathered
-from spark_channel.connectors.sql.life import SignOfLife
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
 from spark_channel.connectors.sql.postgresql.encode import encode
 from spark_channel.connectors.sql.postgresql.failures import is_gone, is_refused_data, sqlstate_of
-from spark_channel.connectors.sql.postgresql.merge import keys_sql, merge_statements
+from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
-from spark_channel.connectors.sql.postgresql.publish import CHUNKS, refuse_bad_keys
+from spark_channel.connectors.sql.postgresql.publish import CHUNKS
 from spark_channel.connectors.sql.postgresql.session import literal
-from spark_channel.connectors.sql.postgresql.staging import DELETES, stage_columns, table_sql
+from spark_channel.connectors.sql.postgresql.staging import stage_columns, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.sql.postgresql.write_session import WriteSession, reach
+from spark_channel.connectors.sql.task import SqlTask
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, SupersededError, TargetError
 from spark_channel.retry import Retry
@@ -38,53 +34,20 @@ _CHUNK_SECONDS = 1.0
 """Each chunk is a transaction, whose number the receipt holds: fewer of them."""
 _ROWS = "spark_channel_rows"
 _KEYS = "spark_channel_keys"
-_DELETING = frozenset({"d", "delete"})
-_OPERATIONS = (*sorted(_DELETING), "i", "insert", "u", "update", "c", "create", "r", "read", "upsert")
+_OPERATIONS = (*DELETES, *WRITES)
 _UNIQUE = "23505"
 _NO_TABLE = "42P01"
 
 
-class _PostgresTaskWriter(TaskWriter):
-    """What both kinds share: batches are gathered, encoded, and handed on."""
+class _PostgresTask(SqlTask):
+    """What both kinds share: batches are encoded, and handed on."""
 
-    gather_seconds: float
+    _options: PostgresWriteOptions
+    _plan: PostgresPlan
 
-    def __init__(
-        self, writer: SqlWriter, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int
-    ) -> None:
-        self._writer = writer
-        self._options = options
-        self._plan = plan
-        self._task = task
-        self._attempt = attempt
-        self._gathered = Gathered(options.batch_size, self.gather_seconds)
-        self._tally = Tally(task, attempt)
-        self._session: WriteSession | None = None
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        self._tally.hold_open()
-        if batch.num_rows == 0:
-            return
-        if self.tolerant:
-            self._hand_on(self._rows_of(batch))
-        elif self._gathered.add(batch):
-            self.flush()
-        self._tally.add(batch)
-
-    def flush(self) -> None:
-        self._tally.hold_open()
-        if not (batches := self._gathered.take()):
-            return
-        table = pa.Table.from_batches(batches)
-        for start in range(0, table.num_rows, self._options.batch_size):
-            self._hand_on(self._rows_of(table.slice(start, self._options.batch_size)))
-
-    def rollback(self) -> None:
-        self._tally.ended = True
-        self._gathered.take()
-        session, self._session = self._session, None
-        if session is not None:
-            session.close()
+    def store(self, rows: pa.Table, before: int) -> None:
+        for start in range(0, rows.num_rows, self._options.batch_size):
+            self._hand_on(self._rows_of(rows.slice(start, self._options.batch_size)))
 
     def _hand_on(self, rows: CopyRows) -> None:
         raise NotImplementedError
@@ -100,65 +63,47 @@ class _PostgresTaskWriter(TaskWriter):
         try:
             encoded = encode(rows, written_columns(self._plan.target))
             if self._options.write_mode == "apply":
-                encoded = encoded.append_column(DELETES, self._deletes(rows))
+                encoded = encoded.append_column(OPERATION, self._operations(rows))
         except BadValueError as error:
-            kind = BatchRefusedError if self.tolerant else TargetError
-            raise kind(
-                f"column {error.column.name!r} of task {self._task}: {error.value!r} cannot be stored in "
-                f"table {self._plan.target.label}: {error.why}"
-            ) from None
+            raise self._refused(error) from None
         return encoded
 
-    def _deletes(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
+    def _operations(self, rows: pa.RecordBatch | pa.Table) -> pa.Array:
         said: Any = pc.utf8_lower(pc.cast(rows.column(OPERATION), pa.string()))
         if isinstance(said, pa.ChunkedArray):
             said = said.combine_chunks()
         known = pc.is_in(said, pa.array(_OPERATIONS))
         if not pc.all(known).as_py():
             strange = said.filter(pc.invert(known))[0].as_py()
-            kind = BatchRefusedError if self.tolerant else TargetError
-            raise kind(f"column {OPERATION!r} holds {strange!r}; it takes one of: {', '.join(_OPERATIONS)}")
-        return pc.is_in(said, pa.array(sorted(_DELETING)))
+            raise BatchRefusedError(
+                f"column {OPERATION!r} holds {strange!r}; it takes one of: {', '.join(_OPERATIONS)}"
+            )
+        return said
 
     def _reach(self) -> WriteSession:
         return reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
 
-    def _claims(self, session: WriteSession) -> Claims:
-        return self._writer.claims(session, self._plan.place)
 
-    def _end(self, receipt: Receipt) -> Receipt:
-        self.rollback()
-        return receipt
-
-
-class StagedTaskWriter(_PostgresTaskWriter):
+class StagedTaskWriter(_PostgresTask):
     """`commit=job`: rows go into the staging table in chunks, a transaction each.
 
     A chunk is kept until it is committed. When the connection is lost, a new one asks what became of it, and it is
     staged again or not.
     """
 
-    gather_seconds = _CHUNK_SECONDS
+    seconds = _CHUNK_SECONDS
 
-    def __init__(
-        self, writer: SqlWriter, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int
-    ) -> None:
-        super().__init__(writer, options, plan, task, attempt)
+    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
         self._chunks: dict[str, int] = {}
         self._lost = False
         self._stage = table_sql(plan.target.schema, plan.staging)
         self._session = self._reach()
         self._hold_there()
-        self._life = SignOfLife(partial(writer.beat, plan))
+        self._show_life()
 
-    def close(self) -> Receipt:
-        self.flush()
-        details = {CHUNKS: dict(self._chunks)}
-        return self._end(Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes, details))
-
-    def rollback(self) -> None:
-        self._life.end()
-        super().rollback()
+    def finish(self) -> dict[str, Any]:
+        return {CHUNKS: dict(self._chunks)}
 
     def _hand_on(self, rows: CopyRows) -> None:
         try:
@@ -183,7 +128,6 @@ class StagedTaskWriter(_PostgresTaskWriter):
 
     def _stage_chunk(self, rows: CopyRows) -> None:
         session = self._session
-        assert session is not None
         session.rows(DIALECT.begin)
         try:
             session.copy(self._plan.target.schema, self._plan.staging, rows)
@@ -202,7 +146,6 @@ class StagedTaskWriter(_PostgresTaskWriter):
 
     def _hold_there(self) -> None:
         """The claim is this run's, and the staging is there, with all that this attempt has put in."""
-        assert self._session is not None
         try:
             claims = self._claims(self._session)
             claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
@@ -226,22 +169,19 @@ class StagedTaskWriter(_PostgresTaskWriter):
             raise
 
 
-class DirectTaskWriter(_PostgresTaskWriter):
+class DirectTaskWriter(_PostgresTask):
     """`commit=task`: rows and the task's row beside the claim in one transaction.
 
     A task that has committed is not written again: its rows are taken and dropped. When dirty rows are allowed, each
     batch is judged at once, under a savepoint.
     """
 
-    gather_seconds = _DIRECT_SECONDS
+    seconds = _DIRECT_SECONDS
 
-    def __init__(
-        self, writer: SqlWriter, options: PostgresWriteOptions, plan: PostgresPlan, task: int, attempt: int
-    ) -> None:
-        super().__init__(writer, options, plan, task, attempt)
-        self._done: Receipt | None = None
+    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+        super().__init__(writer, plan, task, attempt)
         cast = any(column.cast for column in written_columns(plan.target))
-        self._through_rows = options.write_mode != "insert" or cast
+        self._through_rows = self._options.write_mode != "insert" or cast
         self._session = self._reach()
         try:
             self._begin()
@@ -249,25 +189,28 @@ class DirectTaskWriter(_PostgresTaskWriter):
             self._session.close()
             raise
 
-    def close(self) -> Receipt:
-        self.flush()
+    def judge(self, batch: pa.RecordBatch) -> None:
+        self._hand_on(self._rows_of(batch))
+
+    def finish(self) -> dict[str, Any]:
         session = self._session
-        assert session is not None
-        if self._done is None:
-            try:
+        try:
+            if self._done is None and self._add_task(session):
                 self._commit(session)
-            except TargetError as error:
-                self._done_or_raise(session, error)
-        if self._done is not None:
-            dirty = max(0, self._tally.rows - self._done.rows) if self.tolerant else 0
-            return self._end(
-                Receipt(self._task, self._done.attempt, self._done.rows, self._done.nbytes, {}, dirty)
-            )
-        return self._end(Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes))
+        except TargetError as error:
+            self._done_or_raise(session, error)
+        return {}
+
+    def _commit(self, session: WriteSession) -> None:
+        try:
+            session.rows("COMMIT")
+        except TargetError as error:
+            if not is_gone(error):
+                raise
+            self._settle(error)
 
     def _begin(self) -> None:
         session = self._session
-        assert session is not None
         claims = self._claims(session)
         self._done = claims.task(self._plan.claim, self._task)
         if self._done is not None:
@@ -275,8 +218,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
         claims.peek(self._plan.claim)
         session.rows(DIALECT.begin)
         if self._through_rows:
-            apply = self._options.write_mode == "apply"
-            columns = ", ".join(stage_columns(self._plan.target, apply=apply))
+            columns = ", ".join(stage_columns(self._plan.target))
             session.rows(f"CREATE TEMPORARY TABLE {_ROWS} ({columns}) ON COMMIT DROP")
         if self._options.write_mode in ("upsert", "skipExisting"):
             keys = keys_sql(self._plan.target)
@@ -287,7 +229,6 @@ class DirectTaskWriter(_PostgresTaskWriter):
 
     def _hand_on(self, rows: CopyRows) -> None:
         session = self._session
-        assert session is not None
         if self._done is not None:
             return
         try:
@@ -298,7 +239,7 @@ class DirectTaskWriter(_PostgresTaskWriter):
                 session.rows("SET CONSTRAINTS ALL IMMEDIATE")
                 session.rows("RELEASE SAVEPOINT batch")
         except TargetError as error:
-            if self.tolerant and is_refused_data(error):
+            if self.tolerant and (isinstance(error, BatchRefusedError) or is_refused_data(error)):
                 session.rows("ROLLBACK TO SAVEPOINT batch")
                 raise BatchRefusedError(str(error)) from error
             self._done_or_raise(session, error)
@@ -309,30 +250,11 @@ class DirectTaskWriter(_PostgresTaskWriter):
             session.copy(target.schema, target.name, rows)
             return
         session.copy("pg_temp", _ROWS, rows)
-        if target.key:
-            refuse_bad_keys(session, target, f"pg_temp.{_ROWS}", self._options)
+        PostgresMerge(session, target, f"pg_temp.{_ROWS}", self._options.write_mode).bring()
         if self._options.write_mode in ("upsert", "skipExisting"):
             keys = keys_sql(target)
             session.rows(f"INSERT INTO pg_temp.{_KEYS} SELECT {keys} FROM pg_temp.{_ROWS}")  # noqa: S608
-        for statement in merge_statements(target, f"pg_temp.{_ROWS}", self._options):
-            session.rows(statement)
         session.rows(f"TRUNCATE pg_temp.{_ROWS}")
-
-    def _commit(self, session: WriteSession) -> None:
-        claims = self._claims(session)
-        claims.fence(self._plan.claim)
-        claims.add_task(
-            self._plan.claim, Receipt(self._task, self._attempt, self._tally.rows, self._tally.nbytes)
-        )
-        try:
-            session.rows("COMMIT")
-        except TargetError as error:
-            if not is_gone(error):
-                raise
-            session.close()
-            self._done = self._writer.settle(self._plan, self._task)
-            if self._done is None:
-                raise
 
     def _done_or_raise(self, session: WriteSession, error: TargetError) -> None:
         """Another attempt has committed these rows, so that their keys are there: this one is done with them."""

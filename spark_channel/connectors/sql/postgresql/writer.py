@@ -1,9 +1,9 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import ClassVar, TypeVar
+from typing import ClassVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.sql.claims import ClaimDialect
@@ -28,12 +28,10 @@ from spark_channel.connectors.sql.target import Target
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
-from spark_channel.retry import Retry
 
 __all__ = ["PostgresWriter"]
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
 _CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
 _LOCKED = "55P03"
 _NAME_BYTES = 64
@@ -59,19 +57,14 @@ class PostgresWriter(SqlWriter):
     def check(self, context: WriteContext) -> None:
         self.check_scripts()
 
-    def run(self, failure: type[TargetError], purpose: str, work: Callable[[WriteSession], _T]) -> _T:
-        reached = not purpose.startswith(("look", "prepare"))  # a wrong address is reported immediately
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
+        return WriteSession(self.options, failure=failure, purpose=purpose)
 
-        def lost(error: Exception) -> bool:
-            return reached and isinstance(error, TargetError) and is_gone(error)
+    def is_lost(self, error: BaseException) -> bool:
+        return isinstance(error, TargetError) and is_gone(error)
 
-        def attempt() -> _T:
-            nonlocal reached
-            with WriteSession(self.options, failure=failure, purpose=purpose) as session:
-                reached = True
-                return work(session)
-
-        return Retry(self.options.retry_timeout, what=purpose).call(attempt, lost)
+    def undo(self, session: WriteSession) -> None:
+        session.roll_back()
 
     def is_conflict(self, error: TargetError) -> bool:
         return sqlstate_of(error) in _CONFLICTS
@@ -134,7 +127,7 @@ class PostgresWriter(SqlWriter):
             # The lock lets those that prepare one write at the same time take turns.
             self.claims(session, place).fence(own.claim, exclusive=True)
             if self._kept(place, plan) is not None:
-                create_stage(session, own.target, own.staging, apply=self.options.write_mode == "apply")
+                create_stage(session, own.target, own.staging)
                 return own
             sql = table_sql(place.schema, own.staging)
             staged = find_table(session, sql)
@@ -177,8 +170,7 @@ class PostgresWriter(SqlWriter):
         return replace(own, target=replace(own.target, create=None))
 
     def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
-        kind = StagedTaskWriter if plan.commit == "job" else DirectTaskWriter
-        return kind(self, self.options, plan, task, attempt)
+        return (StagedTaskWriter if plan.commit == "job" else DirectTaskWriter)(self, plan, task, attempt)
 
     def end_sessions(self, session: WriteSession, run: str) -> None:
         name = f"spark-channel write {run}"

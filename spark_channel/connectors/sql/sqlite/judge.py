@@ -6,9 +6,8 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.sqlite.database import Session, refuses_data
-from spark_channel.connectors.sql.sqlite.merge import make_stage, merge
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
-from spark_channel.connectors.sql.sqlite.publish import insert_one
+from spark_channel.connectors.sql.sqlite.publish import insert_one, make_stage, merge
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import Target

@@ -1,7 +1,6 @@
 """Options of the SQLite connector, and which file they mean."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, ClassVar
 
 from pydantic import Field
@@ -10,7 +9,7 @@ from spark_channel.connectors.sql.file_url import FileUrl
 from spark_channel.connectors.sql.options import FileOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.options import Trait
 
-__all__ = ["SqliteReadOptions", "SqliteWriteOptions", "database_path"]
+__all__ = ["SqliteReadOptions", "SqliteWriteOptions"]
 
 _NO_LOGIN: Mapping[str, str] = {
     "user": "a SQLite file has no logins",
@@ -48,8 +47,3 @@ class SqliteWriteOptions(FileOptions, SqlWriteOptions):
     file_url: ClassVar[FileUrl] = _FILE_URL
 
     lock_timeout: _LockTimeout = Field(60.0, description="seconds to wait for a lock that others hold")
-
-
-def database_path(url: str | None, path: str | None) -> Path:
-    """The file that `url` and `path` name; see `FileUrl.path`."""
-    return _FILE_URL.path(url, path)

@@ -5,13 +5,18 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from spark_channel.connectors.sql.catalog import Column
+from spark_channel.connectors.sql.change_feed import OPERATION
+from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.sqlite.database import Session
-from spark_channel.connectors.sql.sqlite.merge import make_stage, merge
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
+from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import Target
 
-__all__ = ["insert_files", "insert_one"]
+__all__ = ["insert_files", "insert_one", "make_stage", "merge"]
+
+_STAGE = "temp.spark_channel_stage"
 
 
 def insert_one(table: str, names: Sequence[str]) -> str:
@@ -41,3 +46,23 @@ def insert_files(session: Session, target: Target, options: SqliteWriteOptions, 
         merge(session, target, options, into)
         session.rows(f"DROP TABLE {into}")
     return rows
+
+
+def make_stage(session: Session, target: Target) -> str:
+    """A temporary table with the same columns, as SQL: keys are compared in it before the table sees them."""
+    columns = [Column(column.target, column.declared) for column in target.columns]
+    key: tuple[str, ...] = ()
+    if target.operation is not None:
+        columns += [Column(OPERATION, "TEXT"), Column(PLACE, "INTEGER")]
+        key = (PLACE,)
+    session.rows(SqliteWriteDialect().created(_STAGE, columns, key))
+    return _STAGE
+
+
+def merge(session: Session, target: Target, options: SqliteWriteOptions, stage: str) -> None:
+    """Bring the rows of `stage` (SQL) into the table.
+
+    Raises:
+        TargetError: SQLite refused a row, a key holds NULL, two rows have one key, or `_op` says nothing known.
+    """
+    Merge(session.rows, SqliteWriteDialect(), target, stage, options.write_mode).bring()

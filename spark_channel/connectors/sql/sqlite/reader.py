@@ -15,7 +15,7 @@ from spark_channel.connectors.sql.sqlite.column_types import declared_type
 from spark_channel.connectors.sql.sqlite.database import SqliteSession, check_file
 from spark_channel.connectors.sql.sqlite.decode import SHOWN, raw_type
 from spark_channel.connectors.sql.sqlite.dialect import SqliteDialect, SqliteTable, misfit
-from spark_channel.connectors.sql.sqlite.options import SqliteReadOptions, database_path
+from spark_channel.connectors.sql.sqlite.options import SqliteReadOptions
 from spark_channel.connectors.sql.sqlite.script import session_statements
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
@@ -35,7 +35,7 @@ class SqliteReader(SqlReader):
 
     def __init__(self, options: SqliteReadOptions) -> None:
         super().__init__(options, SqliteDialect())
-        self._path = database_path(options.url, options.path)
+        self._path = options.file
         self._looked: tuple[object, ReadSource] | None = None
 
     @contextmanager

@@ -30,11 +30,7 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
         return sqlite_type(name, kind)
 
-    def spark_type(self, text: str) -> str | None:
-        """VARCHAR and CHAR keep their lengths; Spark's other names become those that SQLite keeps exactly."""
-        return text if text.upper().startswith(("VARCHAR", "CHAR")) else None
-
-    def place(self, schema: str, name: str) -> str:
+    def place(self, schema: str | None, name: str) -> str:
         return super().place("main", name)
 
     def is_filled(self, table: Table, column: Column) -> bool:

@@ -5,19 +5,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-from spark_channel.connectors.contracts import TaskWriter, WriteContext
+from spark_channel.connectors.contracts import TaskWriter
 from spark_channel.connectors.sql.claims import ClaimDialect
-from spark_channel.connectors.sql.database_file import hold_writable
 from spark_channel.connectors.sql.file_writer import FileWriter
-from spark_channel.connectors.sql.publish import make_ready
+from spark_channel.connectors.sql.named import parsed_name
 from spark_channel.connectors.sql.sqlite.database import Session, check_file
-from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions, database_path
+from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_files
 from spark_channel.connectors.sql.sqlite.script import session_statements
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.sqlite.task import SqliteTaskWriter
 from spark_channel.connectors.sql.write_dialect import WriteDialect
-from spark_channel.connectors.sql.writer import Place, SqlPlan
+from spark_channel.connectors.sql.writer import Place
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
 
@@ -32,36 +31,17 @@ class SqliteWriter(FileWriter):
 
     Options: ClassVar[type[WriteOptions]] = SqliteWriteOptions
     options: SqliteWriteOptions
-    dialect: ClassVar[WriteDialect] = SqliteWriteDialect()
+    dialect: WriteDialect = SqliteWriteDialect()
+    beside = "journal"
 
-    def __init__(self, options: SqliteWriteOptions) -> None:
-        super().__init__(options)
-        self.path = database_path(options.url, options.path)
-
-    def check(self, context: WriteContext) -> None:
-        self.check_scripts()
-        if self.path.exists():
-            check_file(self.path, TargetError)
-        hold_writable(self.path, "SQLite", "journal")
-
-    def look(self, session: Session) -> Place:
-        table = self.dialect.find_table(session, self.options.dbtable)
-        return self.new_place() if table is None else Place("main", table.name, table.name, table)
+    def check_file(self) -> None:
+        check_file(self.path, TargetError)
 
     def new_place(self) -> Place:
-        name = self._new_name()
-        return Place("main", name, name)
-
-    def make_ready(
-        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
-    ) -> SqlPlan:
-        if first:
-            self.script(session, self.options.pre_sql, "preSql")
-        make_ready(session, self.dialect, plan.target, self.options, overwrite=plan.overwrite and first)
-        return self._staged(plan)
+        return self.place("main", self._new_name())
 
     def open_task(self, plan: Any, task: int, attempt: int) -> TaskWriter:
-        return SqliteTaskWriter(self, self.options, plan, task, attempt)
+        return SqliteTaskWriter(self, plan, task, attempt)
 
     def insert_files(self, session: Any, plan: Any, files: Sequence[Path]) -> int:
         return insert_files(session, plan.target, self.options, files)
@@ -93,14 +73,9 @@ class SqliteWriter(FileWriter):
 
     def _new_name(self) -> str:
         """The name of a table that is not there yet: `main.` is dropped, other schemas are refused."""
-        from sqlglot import exp
-
         text = self.options.dbtable
-        try:
-            tree = exp.to_table(text, dialect="sqlite")
-        except Exception:  # sqlglot raises several kinds; a text that it cannot read is a name as it stands
-            return text
-        if not isinstance(tree.this, exp.Identifier) or tree.catalog or tree.alias:
+        tree = parsed_name(text, "sqlite")
+        if tree is None:
             return text
         if tree.db.lower() not in ("", "main"):
             raise OptionError(

@@ -175,6 +175,18 @@ def test_refused_batches_leave_the_writer_usable(keyed: Shop, local: str | None)
     assert rows(keyed) == [("1", "old", "1"), ("2", "b", "7"), ("3", "three", "3"), ("5", "five", "7")]
 
 
+def test_a_row_without_its_key_is_refused_alone(keyed: Shop) -> None:
+    writer = keyed.writer(maxDirtyRows="10", writeMode="upsert")
+    plan = writer.prepare(keyed.context(), ROWS.schema)
+    task = writer.open(plan, 0, 0)
+    task.tolerant = True
+    with pytest.raises(BatchRefusedError, match="NULL in its key"):
+        task.write(pa.RecordBatch.from_pydict({"id": pa.array([None], pa.int64()), "name": ["x"]}))
+    task.write(pa.RecordBatch.from_pydict({"id": [5], "name": ["five"]}))
+    writer.commit(plan, [task.close()])
+    assert ("5", "five", "7") in rows(keyed)
+
+
 def test_columns_and_keys_are_checked_before_any_task(keyed: Shop) -> None:
     with pytest.raises(SchemaError, match="column 'nme' is not in table"):
         keyed.write(pa.table({"id": [5], "nme": ["x"]}))

@@ -328,6 +328,9 @@ def test_a_tolerant_writer_refuses_a_batch_and_goes_on(pg: Pg, mode: str) -> Non
     if mode == "insert":
         with pytest.raises(BatchRefusedError, match="duplicate key"):
             task.write(_rows(5, 2).to_batches()[0])
+    else:
+        with pytest.raises(BatchRefusedError, match="NULL in its key"):
+            task.write(pa.record_batch({"id": pa.array([None], pa.int64()), "v": pa.array(["x"])}))
     task.write(_rows(6).to_batches()[0])
     writer.commit(plan, [task.close()])
     assert pg.psql("SELECT id FROM t ORDER BY id") == "1\n2\n6"

@@ -11,7 +11,7 @@ import pyarrow as pa
 from sqlglot import exp
 
 from firebird_connector.session import LOST, FirebirdSession, has_code
-from spark_channel.connectors.sql import Column, Dialect, Session, Table
+from spark_channel.connectors.sql import Column, Session, Table, WriteDialect
 
 __all__ = ["LONGEST", "FirebirdDialect"]
 
@@ -46,10 +46,21 @@ _UNIQUE = """
     ORDER BY 3 DESC, 1, s.RDB$FIELD_POSITION"""
 
 
-class FirebirdDialect(Dialect):
-    """See `Dialect`."""
+class FirebirdDialect(WriteDialect):
+    """See `WriteDialect`."""
 
     product = "Firebird"
+    new_types = {  # noqa: RUF012 - never changed
+        pa.bool_(): "BOOLEAN", pa.int8(): "SMALLINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER",
+        pa.int64(): "BIGINT", pa.uint8(): "SMALLINT", pa.uint16(): "INTEGER", pa.uint32(): "BIGINT",
+        pa.float16(): "FLOAT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE PRECISION", pa.date32(): "DATE",
+        pa.time64("us"): "TIME", pa.timestamp("us"): "TIMESTAMP", pa.string(): "BLOB SUB_TYPE TEXT",
+        pa.binary(): "BLOB",
+    }  # fmt: skip
+    new_key_types = {pa.string(): "VARCHAR(250)"}  # noqa: RUF012 - a BLOB cannot be a key
+
+    def new_decimal(self, digits: int, scale: int) -> str | None:
+        return f"DECIMAL({digits}, {scale})" if digits <= 18 else None
 
     def spelled(self, name: str) -> str:
         """Its own inverse."""

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pyarrow as pa
-
 from firebird_connector.dialect import LONGEST, FirebirdDialect
 from firebird_connector.options import FirebirdWriteOptions
 from firebird_connector.session import BUSY, DATA, LOST, TAKEN, FirebirdSession, has_code
@@ -13,34 +11,14 @@ from spark_channel.errors import TargetError
 __all__ = ["FirebirdWriter"]
 
 
-class FirebirdMerge(StandardMerge):
-    def quoted(self, name: str) -> str:
-        return FirebirdDialect().quoted(name)
-
-    def limited(self, query: str) -> str:
-        return f"{query} FETCH FIRST ROW ONLY"
-
-
 class FirebirdWriter(TableWriter):
     """See `TableWriter`; times are multiples of 100 microseconds."""
 
     Options = FirebirdWriteOptions
     options: FirebirdWriteOptions
     dialect = FirebirdDialect()
-    Merge = FirebirdMerge
-    types = {  # noqa: RUF012 - never changed
-        pa.bool_(): "BOOLEAN", pa.int8(): "SMALLINT", pa.int16(): "SMALLINT", pa.int32(): "INTEGER",
-        pa.int64(): "BIGINT", pa.uint8(): "SMALLINT", pa.uint16(): "INTEGER", pa.uint32(): "BIGINT",
-        pa.float16(): "FLOAT", pa.float32(): "FLOAT", pa.float64(): "DOUBLE PRECISION", pa.date32(): "DATE",
-        pa.time64("us"): "TIME", pa.timestamp("us"): "TIMESTAMP", pa.string(): "BLOB SUB_TYPE TEXT",
-        pa.binary(): "BLOB",
-    }  # fmt: skip
-    key_types = {pa.string(): "VARCHAR(250)"}  # noqa: RUF012 - a BLOB cannot be a key
+    Merge = StandardMerge
     tick = 100
-
-    def __init__(self, options: FirebirdWriteOptions) -> None:
-        super().__init__(options)
-        self.retry_timeout = options.retry_timeout
 
     @property
     def shown(self) -> str:
@@ -48,9 +26,6 @@ class FirebirdWriter(TableWriter):
 
     def connect(self, failure: type[TargetError]) -> FirebirdSession:
         return FirebirdSession(self.options, failure)
-
-    def decimal(self, digits: int, scale: int) -> str | None:
-        return f"DECIMAL({digits}, {scale})" if digits <= 18 else None
 
     def is_conflict(self, error: TargetError) -> bool:
         return has_code(error, BUSY | TAKEN)
