@@ -15,7 +15,7 @@ from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
-__all__ = ["LostConnectionError", "MysqlSession", "Session", "code_of", "is_away", "quoted"]
+__all__ = ["LostConnectionError", "MysqlSession", "Session", "code_of", "is_away", "is_ended", "quoted"]
 
 _T = TypeVar("_T")
 
@@ -24,6 +24,8 @@ _AWAY = frozenset(
 )
 """Too many connections, shutting down, network, killed, lost; and lock waits and deadlocks, which pass."""
 _PASSES = frozenset({1205, 1213})
+_ENDED = frozenset({1317, 1969, 3024})
+"""KILL QUERY, MariaDB's max_statement_time, MySQL's max_execution_time."""
 _BATCH_BYTES = 4 << 20
 _MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 
@@ -40,6 +42,11 @@ def is_away(error: BaseException) -> bool:
     """Whether `error`, of a session, is of a server that was lost or overloaded, or of a lock: it may pass."""
     cause = error.__cause__ or error.__context__ or error
     return isinstance(cause, LostConnectionError) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+
+
+def is_ended(error: BaseException) -> bool:
+    """Whether a time limit of the server, or an administrator, ended the statement, and not the session."""
+    return _code(error.__cause__ or error.__context__ or error) in _ENDED
 
 
 def code_of(error: BaseException) -> int:
@@ -179,13 +186,18 @@ class MysqlSession(SqlSession):
 
         from spark_channel.connectors.sql.mysql.wire import field_batches
 
+        if self._connection is None:
+            raise self._failure(f"{self.place}: the connection is closed")
+        done = False
         try:
             for fields in field_batches(self._connection, sql, size.rows, min(size.nbytes, _BATCH_BYTES)):
                 yield pa.RecordBatch.from_arrays(fields, [str(number) for number in range(len(fields))])
+            done = True
         except (pymysql.err.MySQLError, OSError) as error:
             raise self.explain(error) from error
         finally:
-            self.abandon()
+            if not done:
+                self.abandon()
 
     def affected(self, sql: str) -> tuple[int, int]:
         """Run a statement: (rows it affected, warnings it left)."""
@@ -266,6 +278,10 @@ _HINTS = {
     1114: "the server's disk or table space is full; free space on it and run again. ",
     1021: "the server's disk is full; free space on it and run again. ",
     1142: "this user lacks a right: ",
+    1317: "the statement was ended by KILL QUERY. ",
+    1927: "the connection was ended by KILL. ",
+    1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement. ",
+    3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement. ",
     1205: "somebody else holds a lock for too long. ",
     2003: "no server answers there. ",
 }

@@ -14,9 +14,11 @@ import pyarrow as pa
 from spark_channel.connectors.contracts import Read
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.native import NativeRows, native_batch
+from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn
 from spark_channel.connectors.sql.postgresql.copy_address import can_tell
 from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
+from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.keeper import Keeper
 from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
@@ -25,11 +27,13 @@ from spark_channel.connectors.sql.postgresql.session import PgSession, literal
 from spark_channel.connectors.sql.postgresql.splits import PostgresSplitter
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import split_conditions
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
+from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.postgresql.copy_session import CopySession
@@ -108,15 +112,17 @@ class PostgresReader(SqlReader):
         splitter.held = self._snapshot is not None
         return splitter.splits()
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        with self.reading() as read:
-            yield from read(split)
-
     @contextmanager
     def reading(self) -> Iterator[Read]:
         connect: Callable[[str], PgSession] = self._copies if self.native else self.connect
-        with Keeper(partial(connect, "read")) as keeper:
-            yield partial(self._read, keeper)
+        reached = partial(self._reached, partial(connect, "read"))
+        with Keeper(reached) as keeper, Line(partial(self.connect, "read")) as line:
+            yield partial(self._read, keeper, line)
+
+    def _reached(self, connect: Callable[[], PgSession]) -> PgSession:
+        """A session, of a server that may be away for a while: a job is running."""
+        retry = Retry(self.options.retry_timeout, what=f"reaching {self.options.address.shown}")
+        return retry.call(connect, is_gone)
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         source = self._source
@@ -124,10 +130,22 @@ class PostgresReader(SqlReader):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):
             return None  # a cursor gives no rows as COPY writes them
+        if self.statement_seconds is not None and any(
+            self.may_be_short(split) and keyset_of(source, split) is not None for split in splits
+        ):
+            return None  # the key of the last row is not read from what COPY writes
         types = native_types(_declared(source))
         return None if types is None else NativeRows(SYSTEM, source.schema, types)
 
-    def _read(self, keeper: Keeper, split: Split) -> Iterator[pa.RecordBatch]:
+    def may_be_short(self, split: Split) -> bool:
+        """A snapshot's transaction is as long as its read."""
+        return "snapshot" not in split.params
+
+    def _read(self, keeper: Keeper, line: Line, split: Split) -> Iterator[pa.RecordBatch]:
+        found = None if self.native else self.short(split, line)
+        if found is not None:
+            yield from found
+            return
         with keeper.session() as session:
             snapshot = split.params.get("snapshot")
             if snapshot is None and self._rows_at_once(split) is None:
