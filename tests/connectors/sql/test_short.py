@@ -108,7 +108,7 @@ def test_a_statement_asks_for_no_more_than_the_limit(pg: Pg) -> None:
 
 
 def test_nothing_is_open_on_postgresql_between_two_statements(pg: Pg) -> None:
-    """Also while one who waits takes its time: a table can be changed, and vacuum removes rows."""
+    """Also while the caller takes its time: a table can be changed, and vacuum removes rows."""
     _pg_table(pg)
     states = "SELECT state, backend_xmin IS NULL FROM pg_stat_activity WHERE application_name LIKE 'spark-channel%'"
     locks = (
