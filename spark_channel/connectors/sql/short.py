@@ -119,6 +119,7 @@ class ShortStatements:
         self._seconds = seconds
         self._clock = clock
         self._size: BatchSize = reader.batch_size(split)
+        self._ceiling = self._size.rows
         self._rows = self._most_rows(int(split.params.get("row_bytes") or 0))
         self._retry = Retry(retry_seconds, what=f"reading {keyset.source.label}", clock=clock)
         self._before = 0
@@ -149,14 +150,20 @@ class ShortStatements:
         keyset, dialect = self._keyset, self._reader.dialect
 
         def once() -> tuple[int, _Taken]:
-            asked = self._rows
-            sql = dialect.short_statement(
-                keyset.columns, keyset.source.behind(conditions), keyset.order, asked
-            )
-            begun = self._clock.now()
-            taken = self._take(sql, begun)
-            self._adapt(asked, taken, self._clock.now() - begun)
-            return asked, taken
+            while True:
+                asked, begun = self._rows, self._clock.now()
+                sql = dialect.short_statement(
+                    keyset.columns, keyset.source.behind(conditions), keyset.order, asked
+                )
+                try:
+                    taken = self._take(sql, begun)
+                except ChannelError as error:
+                    if asked == 1 or not dialect.is_timeout(error):
+                        raise
+                    self._shrink(asked, error)  # smaller ones may fit, however short `retry_seconds` is
+                    continue
+                self._adapt(asked, taken, self._clock.now() - begun)
+                return asked, taken
 
         return self._retry.call(once, self._passes)
 
@@ -215,14 +222,18 @@ class ShortStatements:
         return isinstance(error, ChannelError) and (dialect.is_passing(error) or dialect.is_timeout(error))
 
     def _passes(self, error: BaseException) -> bool:
-        """Whether to go on after `error`, with a new session; fewer rows where the statement took too long."""
+        """Whether to go on after `error`, with a new session."""
         if not self._may_pass(error):
             return False
         self._line.drop()
-        if self._reader.dialect.is_timeout(error):
-            self._rows = max(1, self._rows // 4)
         _log.warning("a statement was ended and is made again behind the last row that came: %s", error)
         return True
+
+    def _shrink(self, asked: int, error: BaseException) -> None:
+        self._line.drop()
+        self._ceiling = max(1, asked // 2)
+        self._rows = max(1, asked // 4)
+        _log.warning("a statement of %d rows was ended, the next one has %d: %s", asked, self._rows, error)
 
     def _adapt(self, asked: int, taken: _Taken, seconds: float) -> None:
         # Half of it: what was estimated of a row is not exact, and is what `nbytes` was made from.
@@ -235,5 +246,5 @@ class ShortStatements:
         self._rows = max(1, min(rows, most))
 
     def _most_rows(self, width: int) -> int:
-        most = self._size.rows
+        most = min(self._size.rows, self._ceiling)
         return max(1, min(most, self._size.nbytes // width) if width else most)

@@ -311,6 +311,15 @@ def test_keys_of_postgresql_that_do_not_hold_are_not_used(pg: Pg) -> None:
         assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == rows
 
 
+def test_decimals_of_mysql_without_a_literal_are_no_key(shop: Shop) -> None:
+    """Of more digits than are read as decimals: a text is compared with them as a float."""
+    shop.sql("CREATE TABLE t (k DECIMAL(60,0) PRIMARY KEY, v INT); INSERT INTO t VALUES (1, 1)")
+    reader = shop.reader(columns="v")
+    reader.schema()
+    assert reader._source is not None
+    assert keyset_of(reader._source, Split({"kind": "all"})) is None
+
+
 def test_times_that_are_none_are_refused_as_a_key(shop: Shop) -> None:
     """Behind a literal that MySQL takes for NULL there would be no row."""
     shop.sql(

@@ -176,7 +176,8 @@ class MysqlDialect(Dialect):
             return pa.binary(), text
         if name in ("char", "varchar"):
             return pa.string(), text
-        return (pa.string(), f"CAST({text} AS CHAR)") if name in _EXACT_TEXTS else None
+        has_literal = name in _EXACT_TEXTS and self.cursor_type(column, None) is not None
+        return (pa.string(), f"CAST({text} AS CHAR)") if has_literal else None
 
     def key_literal(self, value: Any, column: Column | None) -> str:
         if column is not None and parts(column.declared)[0] in ("date", "datetime", "timestamp"):

@@ -19,7 +19,7 @@ from spark_channel.connectors.sql.postgresql.catalog import (
 )
 from spark_channel.connectors.sql.postgresql.column_types import ReadType, read_type
 from spark_channel.connectors.sql.postgresql.decode import decode, selected
-from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone
+from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone, is_locked
 from spark_channel.connectors.sql.session import Session
 
 if TYPE_CHECKING:  # its driver is loaded only to read
@@ -93,7 +93,7 @@ class PostgresDialect(Dialect):
         return f"octet_length(CAST({text} AS text))"
 
     def is_passing(self, error: BaseException) -> bool:
-        return is_gone(error)
+        return is_gone(error) or is_locked(error)
 
     def is_timeout(self, error: BaseException) -> bool:
         return is_ended(error)

@@ -4,16 +4,13 @@ import re
 
 from spark_channel.errors import ChannelError
 
-__all__ = ["CANNOT_CARRY", "explain", "is_ended", "is_gone", "is_refused_data", "sqlstate_of"]
+__all__ = ["CANNOT_CARRY", "explain", "is_ended", "is_gone", "is_locked", "is_refused_data", "sqlstate_of"]
 
 CANNOT_CARRY = "spark-channel cannot carry:"
 """Begins what a statement of a read says of an array that Arrow has no shape for."""
 _ODD_ARRAY = re.compile(rf'{CANNOT_CARRY} (.*?)"?\nDETAIL', re.DOTALL)
 
 _GONE = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03", "40001", "40P01"})
-_ENDED = frozenset({"57014", "55P03"})
-_ENDED_TEXT = "canceling statement due to"
-"""In the middle of a COPY the driver gives no code."""
 _GONE_TEXTS = (
     "server closed the connection", "no connection to the server", "connection to server was lost",
     "Connection refused", "could not receive data", "could not send data", "SSL connection has been closed",
@@ -83,10 +80,20 @@ def is_gone(error: BaseException) -> bool:
 
 def is_ended(error: BaseException) -> bool:
     """Whether a time limit of the server, or an administrator, ended the statement, and not the session."""
-    state, cause = sqlstate_of(error), _cause(error)
-    if state is not None:
-        return state in _ENDED
-    return not isinstance(cause, ChannelError) and _ENDED_TEXT in str(cause)
+    return _is(error, "57014", "canceling statement due to")
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether another session held a lock for longer than `lock_timeout`."""
+    return _is(error, "55P03", "canceling statement due to lock timeout")
+
+
+def _is(error: BaseException, state: str, text: str) -> bool:
+    """In the middle of a COPY the driver gives no code."""
+    found, cause = sqlstate_of(error), _cause(error)
+    if found is not None:
+        return found == state
+    return not isinstance(cause, ChannelError) and text in str(cause)
 
 
 def is_refused_data(error: BaseException) -> bool:
