@@ -184,6 +184,11 @@ class SqlReadOptions(ReadOptions):
         description="how long one statement of a read may last: a split is read by ranges of a unique key, with "
         "nothing open between two statements; default: 5 under a limit, else 0: one statement a split",
     )
+    burst_millis: Annotated[float, Field(ge=0, le=60_000), Trait.SAME_ROWS] = Field(
+        5.0,
+        description="under a limit: how long the server works for one short statement, as its latency tells; 0: for "
+        "half a second's rows, however long they take",
+    )
     custom_schema: str | None = Field(
         None, description="types of single columns as Spark writes them: `id BIGINT, price DECIMAL(10, 2)`"
     )

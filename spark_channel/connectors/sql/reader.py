@@ -92,9 +92,15 @@ class SqlReader(Reader):
         keyset = keyset_of(source, split)
         if keyset is None:
             return None
-        retry_seconds = getattr(self.options, "retry_timeout", 0.0)
+        is_limited = self.fetch_size != FetchSize()
         return ShortStatements(
-            self, split, keyset, line, seconds=seconds, retry_seconds=retry_seconds
+            self,
+            split,
+            keyset,
+            line,
+            seconds=seconds,
+            burst_seconds=self.options.burst_millis / 1000 if is_limited else 0.0,
+            retry_seconds=getattr(self.options, "retry_timeout", 0.0),
         ).batches()
 
     @property

@@ -20,6 +20,7 @@ from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import Keyset
 from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.statement_size import StatementSize
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
@@ -28,6 +29,7 @@ __all__ = ["Line", "ShortStatements"]
 
 _log = logging.getLogger(__name__)
 
+_EMPTY_STATEMENTS = 3
 _MOST_BYTES = 16 << 20
 """Rows of one statement that are held; wider rows than were expected end it early."""
 
@@ -84,12 +86,15 @@ class Line:
 
 @dataclass(slots=True)
 class _Taken:
-    """What one statement brought. `is_cut`: it was ended early, or failed behind these rows."""
+    """What one statement brought. `is_cut`: it was ended early, or failed behind these rows; `is_ended`: by a time
+    limit.
+    """
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     rows: int = 0
     nbytes: int = 0
     is_cut: bool = False
+    is_ended: bool = False
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
@@ -100,8 +105,8 @@ class _Taken:
 class ShortStatements:
     """One read of one split; `batches` is iterated once.
 
-    `seconds` is how long a statement may last: the rows that it asks for are fewer when one took half of that. One that
-    is lost, or that the server ends, is made again behind the last row that it brought, for `retry_seconds`.
+    `seconds` and `burst_seconds` are those of `StatementSize`. A statement that is lost, or that the server ends, is
+    made again behind the last row that it brought, for `retry_seconds`.
     """
 
     def __init__(
@@ -112,15 +117,15 @@ class ShortStatements:
         line: Line,
         *,
         seconds: float,
+        burst_seconds: float = 0.0,
         retry_seconds: float,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._reader, self._split, self._keyset, self._line = reader, split, keyset, line
         self._seconds = seconds
         self._clock = clock
-        self._size: BatchSize = reader.batch_size(split)
-        self._ceiling = self._size.rows
-        self._rows = self._most_rows(int(split.params.get("row_bytes") or 0))
+        self._burst_seconds = burst_seconds
+        self._made: StatementSize | None = None
         self._retry = Retry(retry_seconds, what=f"reading {keyset.source.label}", clock=clock)
         self._before = 0
 
@@ -151,7 +156,8 @@ class ShortStatements:
 
         def once() -> tuple[int, _Taken]:
             while True:
-                asked, begun = self._rows, self._clock.now()
+                size = self._size()
+                asked, begun = size.rows, self._clock.now()
                 sql = dialect.short_statement(
                     keyset.columns, keyset.source.behind(conditions), keyset.order, asked
                 )
@@ -160,12 +166,37 @@ class ShortStatements:
                 except ChannelError as error:
                     if asked == 1 or not dialect.is_timeout(error):
                         raise
-                    self._shrink(asked, error)  # smaller ones may fit, however short `retry_seconds` is
+                    self._line.drop()
+                    size.ended(asked, 0)  # smaller ones may fit, however short `retry_seconds` is
+                    _log.warning(
+                        "a statement of %d rows was ended, the next one has %d: %s", asked, size.rows, error
+                    )
                     continue
-                self._adapt(asked, taken, self._clock.now() - begun)
+                if taken.is_ended:
+                    size.ended(asked, taken.rows)
+                else:
+                    size.took(asked, taken.rows, taken.nbytes, self._clock.now() - begun)
                 return asked, taken
 
         return self._retry.call(once, self._passes)
+
+    def _size(self) -> StatementSize:
+        """Measures the way to the server and back before the first statement."""
+        if self._made is None:
+            session, empty = self._line.session(), list[float]()
+            nothing = self._keyset.source.sql(["1"], ["1 = 0"])
+            for _ in range(_EMPTY_STATEMENTS if self._burst_seconds else 0):
+                begun = self._clock.now()
+                session.rows(nothing)
+                empty.append(self._clock.now() - begun)
+            self._made = StatementSize(
+                self._reader.batch_size(self._split),
+                int(self._split.params.get("row_bytes") or 0),
+                seconds=self._seconds,
+                burst_seconds=self._burst_seconds,
+                empty_seconds=min(empty, default=0.0),
+            )
+        return self._made
 
     def _take(self, sql: str, begun: float) -> _Taken:
         session, taken = self._line.session(), _Taken()
@@ -184,7 +215,7 @@ class ShortStatements:
                 session.rest()
         except ChannelError as error:
             if taken.rows and self._passes(error):  # what came is good, and is not read again
-                taken.is_cut = True
+                taken.is_cut, taken.is_ended = True, self._reader.dialect.is_timeout(error)
             else:
                 if not self._may_pass(error):
                     raise self._reader.stopped(
@@ -228,23 +259,3 @@ class ShortStatements:
         self._line.drop()
         _log.warning("a statement was ended and is made again behind the last row that came: %s", error)
         return True
-
-    def _shrink(self, asked: int, error: BaseException) -> None:
-        self._line.drop()
-        self._ceiling = max(1, asked // 2)
-        self._rows = max(1, asked // 4)
-        _log.warning("a statement of %d rows was ended, the next one has %d: %s", asked, self._rows, error)
-
-    def _adapt(self, asked: int, taken: _Taken, seconds: float) -> None:
-        # Half of it: what was estimated of a row is not exact, and is what `nbytes` was made from.
-        most = self._most_rows(taken.nbytes // taken.rows // 2 if taken.rows else 0)
-        rows = self._rows
-        if seconds > self._seconds / 2:
-            rows = int(min(rows, max(taken.rows, 1), asked * self._seconds / 2 / seconds))
-        elif taken.rows == asked and seconds < self._seconds / 8:
-            rows *= 2
-        self._rows = max(1, min(rows, most))
-
-    def _most_rows(self, width: int) -> int:
-        most = min(self._size.rows, self._ceiling)
-        return max(1, min(most, self._size.nbytes // width) if width else most)

@@ -102,7 +102,7 @@ def test_without_a_limit_a_split_is_one_statement(
 
 def test_a_statement_asks_for_no_more_than_the_limit(pg: Pg) -> None:
     _pg_table(pg)
-    reader = _limited(pg.reader())
+    reader = _limited(pg.reader(burstMillis=0))
     ends = set(accumulate(len(ids) for ids in _each(reader)))
     assert ends.issuperset(range(50, ROWS + 1, 50))
 

@@ -130,7 +130,7 @@ class PostgresReader(SqlReader):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):
             return None  # a cursor gives no rows as COPY writes them
-        if self.statement_seconds is not None and any(
+        if self.options.statement_seconds and any(
             self.may_be_short(split) and keyset_of(source, split) is not None for split in splits
         ):
             return None  # the key of the last row is not read from what COPY writes
