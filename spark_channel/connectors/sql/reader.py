@@ -1,5 +1,6 @@
 """One reader for every database: a subclass names its dialect, its splitter, and how a session is made."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
@@ -27,6 +28,8 @@ __all__ = ["SqlReader"]
 
 _LIMITED_SECONDS = 5.0
 """Option `statementSeconds` where a limit makes a read long."""
+_MOST_FINER = 8
+"""So many times more splits there are where each is one statement: a target pays for each of them, too."""
 
 
 class SqlReader(Reader):
@@ -59,7 +62,17 @@ class SqlReader(Reader):
 
     def split(self, advice: int) -> list[Split]:
         with self.connect("plan") as session:
-            return self.splits(session, max(1, advice))
+            return self.fine_splits(session, max(1, advice))
+
+    def fine_splits(self, session: Session, advice: int) -> list[Split]:
+        """The splits; more and smaller ones, where a limit makes statements long that no key cuts."""
+        splits = self.splits(session, advice)
+        long = [split for split in self._one_statement_each(splits) if split.params["kind"] == "range"]
+        seconds = self.statement_seconds
+        longest = max((self._lasts_seconds(split) or 0.0 for split in long), default=0.0)
+        if seconds is None or longest <= seconds:
+            return splits
+        return self.splits(session, advice * min(_MOST_FINER, math.ceil(longest / seconds)))
 
     def splits(self, session: Session, advice: int) -> list[Split]:
         """The splits, by a session in whatever transaction they are made in."""
@@ -135,6 +148,13 @@ class SqlReader(Reader):
             "where that is given: add one, or use more 'channels'"
         )
         return [told]
+
+    def _one_statement_each(self, splits: Sequence[Split]) -> list[Split]:
+        """Those that could be read in short statements, if there were a key."""
+        source = self._source
+        if source is None:
+            return []
+        return [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
 
     def _lasts_seconds(self, split: Split) -> float | None:
         """How long the limit makes the statement of a split last; None = not known."""

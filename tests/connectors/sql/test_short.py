@@ -14,6 +14,9 @@ import pytest
 
 from spark_channel.connectors import FetchSize, Reader
 from spark_channel.errors import SourceError
+from spark_channel.limits import Meter
+from spark_channel.pipeline import GroupRead
+from spark_channel.planning import Task, TaskGroup
 from tests.connectors.sql.mysql.conftest import Shop
 from tests.connectors.sql.mysql.conftest import shop as shop  # noqa: PLC0414 - a fixture
 from tests.connectors.sql.places import KINDS, Place, open_place
@@ -154,11 +157,13 @@ def test_nothing_is_open_on_sqlite_between_two_statements(
 
 
 @pytest.mark.parametrize(
-    "seconds", [pytest.param(3.0, id="short"), pytest.param(60.0, marks=pytest.mark.soak)]
+    "seconds", [3.0, pytest.param(600.0, marks=[pytest.mark.soak, pytest.mark.timeout(900)])]
 )
-def test_no_transaction_of_ours_is_old(pg: Pg, seconds: float) -> None:
-    """Sampled each 100 ms while a read takes its time, and through a pause."""
-    _pg_table(pg, 200)
+@pytest.mark.parametrize("speed", [100, 1_000, 20_000])
+def test_no_transaction_of_ours_is_old(pg: Pg, speed: int, seconds: float) -> None:
+    """Sampled each 100 ms while a limited group of two channels is read."""
+    rows = int(speed * seconds)
+    _pg_table(pg, rows)
     oldest: list[float] = []
     over = threading.Event()
     query = (
@@ -170,15 +175,22 @@ def test_no_transaction_of_ours_is_old(pg: Pg, seconds: float) -> None:
         while not over.wait(0.1):
             oldest.append(float(pg.psql(query)))
 
+    reader = _limited(pg.reader(), max(1, speed // 4))
+    tasks = tuple(Task(number, split) for number, split in enumerate(reader.split(4)))
+    group = GroupRead(
+        reader, TaskGroup(0, tasks, 2), reader.schema(), limiter=Meter(rows_per_second=speed),
+        capacity_rows=1 << 20, capacity_bytes=64 << 20,
+    )  # fmt: skip
     sampler = threading.Thread(target=sample)
     sampler.start()
+    begun = time.monotonic()
     try:
-        pause = {5: seconds / 2}
-        found = _ids(_limited(pg.reader(), 10), lambda number: time.sleep(pause.get(number, seconds / 40)))
+        found = sorted(n for batch in group.batches() for n in batch["id"].to_pylist())
     finally:
         over.set()
         sampler.join()
-    assert found == list(range(1, 201))
+    assert found == list(range(1, rows + 1))
+    assert time.monotonic() - begun >= 0.9 * seconds
     assert len(oldest) >= 10
     assert max(oldest) <= 1.0
 
@@ -450,6 +462,21 @@ def test_what_has_no_key_is_told_with_the_length_of_its_statements(pg: Pg) -> No
     assert "is read by one statement of up to 100 s at this limit for each split" in told
     reader.fetch_size = FetchSize(rows=500)  # a second
     assert reader.remarks(splits) == []
+
+
+def test_what_has_no_key_has_more_and_smaller_splits(pg: Pg) -> None:
+    pg.psql("CREATE TABLE t (id int); INSERT INTO t SELECT generate_series(1, 1000); ANALYZE t")
+    reader = pg.reader(partitionColumn="id")
+    reader.schema()
+    assert len(reader.split(2)) == 2
+    reader.fetch_size = FetchSize(rows=50)  # 100 rows a second: 5 s for each
+    assert len(reader.split(2)) == 2
+    reader.fetch_size = FetchSize(rows=25)
+    assert len(reader.split(2)) == 4
+    reader.fetch_size = FetchSize(rows=1)
+    splits = reader.split(2)
+    assert len(splits) == 16
+    assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 1_000
 
 
 def test_a_snapshot_keeps_one_statement(pg: Pg) -> None:

@@ -103,7 +103,7 @@ class PostgresReader(SqlReader):
             )
         with self.connect("plan") as session, session.transaction():
             self._enter(session, self._snapshot)
-            splits = self.splits(session, max(1, advice))
+            splits = self.fine_splits(session, max(1, advice))
         snapshot = {"snapshot": self._snapshot} if self._snapshot is not None else {}
         return [Split({**split.params, **snapshot}, split.rows, split.nbytes) for split in splits]
 
@@ -139,7 +139,7 @@ class PostgresReader(SqlReader):
 
     def may_be_short(self, split: Split) -> bool:
         """A snapshot's transaction is as long as its read."""
-        return "snapshot" not in split.params
+        return self._snapshot is None and "snapshot" not in split.params
 
     def _read(self, keeper: Keeper, line: Line, split: Split) -> Iterator[pa.RecordBatch]:
         found = None if self.native else self.short(split, line)
