@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize, Reader
+from spark_channel.connectors.feed import FeedOptions
+from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.errors import SourceError
 from spark_channel.limits import Meter
 from spark_channel.pipeline import GroupRead
@@ -490,3 +492,29 @@ def test_a_snapshot_keeps_one_statement(pg: Pg) -> None:
                 found += batch["id"].to_pylist()
                 pg.psql("UPDATE t SET v = 'late' WHERE id = 3000; DELETE FROM t WHERE id = 2900")
     assert sorted(found) == list(range(1, ROWS + 1))
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql", "sqlite", "duckdb", "firebird"], indirect=True)
+@pytest.mark.parametrize("column", ["id", "at", "day"])
+def test_a_feed_is_read_in_short_statements_too(place: Place, column: str) -> None:
+    """Its base by the key, and new rows by an index of the cursor, of which many rows have one value."""
+    columns = {"id": "int NOT NULL", "at": "time NOT NULL", "day": "day NOT NULL"}
+    rows = [
+        (n, f"2024-01-01 00:00:00.{n:0{place.ticks}d}", f"2024-01-{1 + n // 10:02d}") for n in range(1, 101)
+    ]
+    place.create("t", columns, rows, "id")
+    names = {"at": "by_at", "day": "by_day"}
+    for name, index in names.items():
+        place.run(f"CREATE INDEX {index} ON {place.quoted('t')} ({place.quoted(name)})")
+    reader: Any = place.reader()
+    feed = reader.feed(FeedOptions(cursor_column=column, late_seconds=0))
+    (start,), (now,) = feed.earliest(), feed.now()
+    reader.fetch_size = FetchSize(rows=7)
+    base, changes = feed.base([now], 3), feed.changes(start, now)
+    if place.kind in ("postgresql", "mysql"):
+        found = [keyset_of(reader._source, split) for split in [*base, *changes]]
+        assert all(found)
+        assert {each.key[0].name for each in found[-len(changes) :] if each} == {column}
+    for splits in (base, changes):
+        ids = [n for split in splits for batch in feed.read(split) for n in batch["id"].to_pylist()]
+        assert sorted(ids) == list(range(1, 101))
