@@ -202,8 +202,11 @@ class Dialect(ABC):
         never_null = {column.name for column in table.columns if self.is_never_null(table, column)}
         return [tuple(map(KeyColumn, key)) for key in table.unique if key and never_null.issuperset(key)]
 
-    def leads_index(self, table: Table, name: str) -> bool:
-        """Whether an index begins with the column, so that a range of it is found, in its order, without a scan."""
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        """Whether an index finds the rows behind values of `columns`, ascending, without those that have fewer of them.
+
+        The first column may be NULL and is not unique; the others are of `keys`.
+        """
         return False
 
     def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:

@@ -118,10 +118,14 @@ def _key_of(source: ReadSource, split: Split) -> tuple[KeyColumn, ...]:
     if not keys or lead is None:
         return keys[0] if keys else ()
     own = next((key for key in keys if key[0].name == lead), ())
-    if own or not can_be_read(lead) or not dialect.leads_index(table, lead):
+    if own or not can_be_read(lead):
         return own
-    # Of the rows that have one value of the leading column, the key tells which were read.
-    return (KeyColumn(lead), *(each for each in keys[0] if each.name != lead))
+    for key in keys:
+        # Of the rows that have one value of the leading column, the key tells which were read.
+        names = [lead, *(each.name for each in key if each.name != lead)]
+        if dialect.finds(table, names):
+            return tuple(map(KeyColumn, names))
+    return ()
 
 
 def _lead(params: Mapping[str, Any]) -> str | None:

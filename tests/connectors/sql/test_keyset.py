@@ -31,7 +31,7 @@ class _Standard(Dialect):
 
     product = "a database"
     ordered_keys: tuple[tuple[KeyColumn, ...], ...] = ()
-    indexed: frozenset[str] = frozenset()
+    index: tuple[str, ...] = ()
 
     def find_table(self, session: Session, text: str) -> Table | None:
         raise NotImplementedError
@@ -48,8 +48,8 @@ class _Standard(Dialect):
     def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
         return self.ordered_keys or super().keys(table)
 
-    def leads_index(self, table: Table, name: str) -> bool:
-        return name in self.indexed
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        return tuple(columns) == self.index
 
 
 class _RowValues(_Standard):
@@ -124,7 +124,7 @@ def test_ranges_of_another_column_need_an_index_of_it() -> None:
     params = {"kind": "range", "key": ["c"], "lower": [1], "upper": None}
     assert keyset_of(_source(_Standard()), Split(params)) is None
     dialect = _Standard()
-    dialect.indexed = frozenset("c")
+    dialect.index = ("c", "a", "b")
     found = keyset_of(_source(dialect), Split(params))
     assert found is not None
     assert [each.name for each in found.key] == ["c", "a", "b"]
@@ -318,6 +318,42 @@ def test_decimals_of_mysql_without_a_literal_are_no_key(shop: Shop) -> None:
     reader.schema()
     assert reader._source is not None
     assert keyset_of(reader._source, Split({"kind": "all"})) is None
+
+
+def test_an_index_of_the_partition_column_alone_is_not_enough_on_postgresql(pg: Pg) -> None:
+    """Of many rows with one value, each statement would look at those that were read before."""
+    pg.psql("CREATE TABLE t (id int PRIMARY KEY, c int, e text UNIQUE); CREATE INDEX ON t (c)")
+    reader = pg.reader()
+    reader.schema()
+    assert reader._source is not None
+
+    def names(column: str) -> list[str]:
+        assert reader._source is not None
+        params = {"kind": "range", "key": [column], "lower": None, "upper": None}
+        found = keyset_of(reader._source, Split(params))
+        return [] if found is None else [each.name for each in found.key]
+
+    assert names("c") == []
+    assert names("e") == ["e", "id"]
+    pg.psql("CREATE INDEX ON t (c, id)")
+    reader.schema()
+    assert names("c") == ["c", "id"]
+    pg.psql("CREATE TABLE u (id int NOT NULL); CREATE UNIQUE INDEX ON u (id DESC NULLS LAST)")
+    other = pg.reader("u")
+    other.schema()
+    assert other._source is not None
+    assert keyset_of(other._source, Split({"kind": "all"})) is None, "ORDER BY id would sort"
+
+
+def test_an_index_of_innodb_ends_with_the_primary_key(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (a INT, id INT, c INT, PRIMARY KEY (a, id)); CREATE INDEX i ON t (c)")
+    reader = shop.reader()
+    reader.schema()
+    assert reader._source is not None
+    for column, names in (("c", ["c", "a", "id"]), ("id", []), ("a", ["a", "id"])):
+        params = {"kind": "range", "key": [column], "lower": None, "upper": None}
+        found = keyset_of(reader._source, Split(params))
+        assert ([] if found is None else [each.name for each in found.key]) == names
 
 
 def test_times_that_are_none_are_refused_as_a_key(shop: Shop) -> None:

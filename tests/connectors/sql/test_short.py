@@ -505,7 +505,7 @@ def test_a_feed_is_read_in_short_statements_too(place: Place, column: str) -> No
     place.create("t", columns, rows, "id")
     names = {"at": "by_at", "day": "by_day"}
     for name, index in names.items():
-        place.run(f"CREATE INDEX {index} ON {place.quoted('t')} ({place.quoted(name)})")
+        place.run(f"CREATE INDEX {index} ON {place.quoted('t')} ({place.quoted(name)}, {place.quoted('id')})")
     reader: Any = place.reader()
     feed = reader.feed(FeedOptions(cursor_column=column, late_seconds=0))
     (start,), (now,) = feed.earliest(), feed.now()

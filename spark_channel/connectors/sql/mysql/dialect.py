@@ -45,14 +45,14 @@ class MysqlTable(Table):
     """`unique` are the column sets that a key holds unique, without NULLs, the primary one first; `loose` those that
     hold NULLs too.
 
-    `keys` are the unique ones in the order of their indexes, `leading` the first columns of all indexes.
+    `keys` are the unique ones in the order of their indexes, `indexes` the columns of all that go up.
     """
 
     columns: tuple[MysqlColumn, ...] = ()
     loose: Keys = ()
     engine: str | None = None
     keys: tuple[tuple[KeyColumn, ...], ...] = ()
-    leading: frozenset[str] = frozenset()
+    indexes: Keys = ()
 
     @property
     def held(self) -> Keys:
@@ -162,9 +162,15 @@ class MysqlDialect(Dialect):
         assert isinstance(table, MysqlTable)
         return table.keys if str(table.engine).lower() in _KEY_ENGINES else ()
 
-    def leads_index(self, table: Table, name: str) -> bool:
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        """An index of InnoDB's ends with the primary key, said or not."""
         assert isinstance(table, MysqlTable)
-        return name in table.leading
+        wanted = tuple(columns)
+        primary = table.primary if str(table.engine).lower() == "innodb" else ()
+        return any(
+            (*names, *(each for each in primary if each not in names))[: len(wanted)] == wanted
+            for names in table.indexes
+        )
 
     def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
         if column is None:
@@ -209,8 +215,8 @@ def table_named(session: Session, database: str, name: str) -> MysqlTable | None
     if "VIEW" in str(kind):
         return MysqlTable(database, name, columns, is_view=True)
     unique, loose, primary = _keys(session, there)
-    keys, leading = _orders(session, there)
-    return MysqlTable(database, name, columns, False, unique, primary, loose, engine, keys, leading)
+    keys, indexes = _orders(session, there)
+    return MysqlTable(database, name, columns, False, unique, primary, loose, engine, keys, indexes)
 
 
 def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
@@ -254,26 +260,29 @@ def _keys(session: Session, there: str) -> tuple[Keys, Keys, tuple[str, ...]]:
     return tuple(held[False]), tuple(held[True]), held[False][0] if ordered[:1] == ["PRIMARY"] else ()
 
 
-def _orders(session: Session, there: str) -> tuple[tuple[tuple[KeyColumn, ...], ...], frozenset[str]]:
-    """The unique keys without NULLs in the order of their indexes, the primary one first; what indexes begin with."""
+def _orders(session: Session, there: str) -> tuple[tuple[tuple[KeyColumn, ...], ...], Keys]:
+    """The unique keys without NULLs in the order of their indexes, the primary one first; all indexes that go up."""
     rows = session.rows(
         "SELECT index_name, non_unique, column_name, nullable, sub_part, collation "  # noqa: S608
         f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
     )
     found: dict[str, list[KeyColumn]] = {}
     loose: set[str] = set()
-    leading: set[str] = set()
+    unordered: set[str] = set()
     for index, non_unique, column, nullable, part, order in rows:
         name = str(index)
         # No collation: a hash, or an index of words, which has no order. A part: of a longer text.
-        is_ordered = column is not None and part is None and order is not None
-        if is_ordered and name not in found:
-            leading.add(str(column))
-        if int(non_unique) or nullable == "YES" or not is_ordered:
+        if column is None or part is not None or order is None:
+            unordered.add(name)
+        if int(non_unique) or nullable == "YES":
             loose.add(name)
         found.setdefault(name, []).append(KeyColumn(str(column), order == "D"))
-    ranked = sorted(found, key=lambda index: (index != "PRIMARY", len(found[index])))
-    return tuple(tuple(found[index]) for index in ranked if index not in loose), frozenset(leading)
+    ranked = sorted(set(found) - unordered, key=lambda index: (index != "PRIMARY", len(found[index]), index))
+    up = [found[index] for index in ranked if not any(each.descending for each in found[index])]
+    return (
+        tuple(tuple(found[index]) for index in ranked if index not in loose),
+        tuple(tuple(each.name for each in columns) for columns in up),
+    )
 
 
 def _refuse_odd_time(value: str, column: Column) -> None:

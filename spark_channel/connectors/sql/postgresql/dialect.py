@@ -102,9 +102,14 @@ class PostgresDialect(Dialect):
         assert isinstance(table, PgTable)
         return table.keys
 
-    def leads_index(self, table: Table, name: str) -> bool:
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        """By an index that begins with all of them, or holds the first of them unique."""
         assert isinstance(table, PgTable)
-        return name in table.leading
+        wanted = tuple(columns)
+        return any(
+            names[: len(wanted)] == wanted or (is_unique and names == wanted[: len(names)])
+            for names, is_unique in table.indexes
+        )
 
     def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
         """Whole numbers as they are; all else as the server's own text, from which it makes the same value again."""
