@@ -486,12 +486,16 @@ def test_a_snapshot_keeps_one_statement(pg: Pg) -> None:
     reader = _limited(pg.reader(snapshot=True))
     with reader.hold():
         splits = reader.split(2)
+        assert "holds one transaction open until all rows are read" in reader.remarks(splits)[0]
         found: list[int] = []
         for split in splits:
             for batch in reader.read(split):
                 found += batch["id"].to_pylist()
                 pg.psql("UPDATE t SET v = 'late' WHERE id = 3000; DELETE FROM t WHERE id = 2900")
-    assert sorted(found) == list(range(1, ROWS + 1))
+        assert sorted(found) == list(range(1, ROWS + 1))
+        pg.kill_sessions("spark-channel snapshot%")
+        with pytest.raises(SourceError, match="the transaction that held option 'snapshot' has ended"):
+            list(reader.read(splits[0]))
 
 
 @pytest.mark.parametrize("place", ["postgresql", "mysql", "sqlite", "duckdb", "firebird"], indirect=True)

@@ -36,6 +36,9 @@ _HINT_TEXTS = {
     "due to statement timeout": "the setting statement_timeout, or option 'queryTimeout', ended the statement",
     "due to lock timeout": "the setting lock_timeout ended the statement, which had waited for a lock: end the session "
     "that holds it, or run again later",
+    "invalid snapshot identifier": "the transaction that held option 'snapshot' has ended, as by the setting "
+    "idle_in_transaction_session_timeout: raise that for this role, or omit 'snapshot'",
+    "could not import the requested snapshot": "the transaction that held option 'snapshot' has ended",
     "conflict with recovery": "the standby ended the statement, whose rows its replay had to remove "
     "(max_standby_streaming_delay)",
     "password authentication failed": _HINTS["28P01"],

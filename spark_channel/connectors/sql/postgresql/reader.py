@@ -3,6 +3,7 @@
 As Arrow, or, for a target that is PostgreSQL too, as COPY writes the rows.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,8 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import Read
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.contracts import FetchSize, Read
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.native import NativeRows, native_batch
 from spark_channel.connectors.sql.keyset import keyset_of
@@ -39,6 +41,8 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.postgresql.copy_session import CopySession
 
 __all__ = ["PostgresReader"]
+
+_log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1 << 20
 _SOCKET_BYTES = 10 << 20
@@ -89,10 +93,13 @@ class PostgresReader(SqlReader):
         with self.connect("snapshot") as session:
             session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._snapshot = str(session.value("SELECT pg_export_snapshot()"))
+            begun = SYSTEM_CLOCK.now()
             try:
                 yield
             finally:
                 self._snapshot = None
+                held = SYSTEM_CLOCK.now() - begun
+                _log.info("the transaction of option 'snapshot' was open for %.0f s", held)
 
     def split(self, advice: int) -> list[Split]:
         if self.options.snapshot and self._snapshot is None:
@@ -123,6 +130,16 @@ class PostgresReader(SqlReader):
         """A session, of a server that may be away for a while: a job is running."""
         retry = Retry(self.options.retry_timeout, what=f"reaching {self.options.address.shown}")
         return retry.call(connect, is_gone)
+
+    def remarks(self, splits: Sequence[Split]) -> list[str]:
+        if self._snapshot is None or self.fetch_size == FetchSize():
+            return super().remarks(splits)
+        told = (
+            "option 'snapshot' holds one transaction open until all rows are read, however slow the limit makes that: "
+            "until then vacuum removes nothing that it can see. Without it each statement is short, and sees its own "
+            "state"
+        )
+        return [told]
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         source = self._source
