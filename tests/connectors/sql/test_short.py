@@ -259,18 +259,6 @@ def _with_ends(reader: Reader, ends: int, end: Callable[[int], Any]) -> list[int
     return found
 
 
-@contextmanager
-def _down_for(server: PostgresServer | MariadbServer, seconds: float) -> Iterator[None]:
-    """The server is away, and comes back after a while."""
-    server.stop()
-    back = threading.Timer(seconds, server.start)
-    back.start()
-    try:
-        yield
-    finally:
-        back.join()
-
-
 def test_a_postgresql_that_is_away_for_a_while_is_waited_for() -> None:
     server = PostgresServer.create()
     try:
@@ -301,6 +289,28 @@ def test_a_mariadb_that_is_away_for_a_while_is_waited_for() -> None:
                 server.stop()
                 threading.Timer(2.0, server.start).start()
         assert found == list(range(1, ROWS + 1))
+    finally:
+        server.close()
+
+
+def test_a_read_without_a_limit_waits_for_its_server_too() -> None:
+    """A task that begins while the server restarts; a job that begins then is told at once."""
+    server = PostgresServer.create()
+    try:
+        pg = Pg(server, "public")
+        _pg_table(pg)
+        reader = pg.reader()
+        reader.schema()
+        (split,) = reader.split(1)
+        server.stop()
+        with pytest.raises(SourceError, match="no server answers there"):
+            pg.reader().schema()
+        back = threading.Timer(1.5, server.start)
+        back.start()
+        try:
+            assert sum(batch.num_rows for batch in reader.read(split)) == ROWS
+        finally:
+            back.join()
     finally:
         server.close()
 
