@@ -94,6 +94,10 @@ class Reader(SplitReader):
         `advice` is how many the planner would like; more or fewer are fine. Empty source: [].
         """
 
+    def remarks(self, splits: Sequence[Split]) -> Sequence[str]:
+        """Driver, after `split`, with `fetch_size` set: what to tell the user before the read begins."""
+        return ()
+
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         """Driver, a transfer's without steps, after `split`. What `read` could give instead of Arrow's values.
 

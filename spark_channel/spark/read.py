@@ -93,7 +93,10 @@ class ChannelReader(DataSourceReader):
         parallelism = self._facts.parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
         limits = JobLimits.of(self._options)
+        fetch = self._reader.fetch_size = limits.fetch_size(channels)
         splits = self._reader.split(split_advice(channels))
+        for remark in self._reader.remarks(splits):
+            _log.warning(remark)
         tasks = merge_tasks(splits, reader_marks=[self._reader.resource_mark(split) for split in splits])
         per_mark = self._options.limit_per_mark
         if per_mark:
@@ -116,7 +119,6 @@ class ChannelReader(DataSourceReader):
             **limits.of_spec(per_mark=per_mark),
             **static_of_spec(shares[0] if shares else None, len(groups), slots),
         )
-        fetch = limits.fetch_size(channels)
         keep_loaded()  # plans are made in such workers too
         return [
             ChannelPartition(group, self._load, spec, service, limits.address, fetch, share)

@@ -3,7 +3,7 @@
 import contextlib
 import importlib.util
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from spark_channel.connectors import FetchSize
 from spark_channel.connectors.feed import FeedLimit
 from spark_channel.errors import UnsupportedError
 from spark_channel.options import ReadOptions
-from spark_channel.planning import TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
+from spark_channel.planning import Split, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
 from spark_channel.service import new_job_id
 from spark_channel.spark.driver import command_of, default_parallelism, reach_service, slots_now
@@ -76,6 +76,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         self._facts = facts
         self._positions: Positions | None = None
         self._lag = LagWatch()
+        self._has_remarked = False
 
     def initialOffset(self) -> Offset:  # noqa: N802
         return self._standing().initial()
@@ -90,9 +91,11 @@ class ChannelStreamReader(DataSourceStreamReader):
         return self._standing().latest(None, limit)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        ranges = self._standing().ranges(start, end)
         channels = self._channels()
         limits = JobLimits.of(self._options)
+        fetch = self._source.reader.fetch_size = limits.fetch_size(channels)
+        ranges = self._standing().ranges(start, end)
+        self._remark([split for each in ranges for split in each.splits])
         falls_back = limits.static(1) is not None
         service = reach_service(self._options, host=self._facts.driver_host, can_do_without=falls_back)
         slots = slots_now(service, self._facts.slots) if falls_back else None
@@ -113,11 +116,17 @@ class ChannelStreamReader(DataSourceStreamReader):
             **static_of_spec(shares[0] if shares else None, len(planned), slots),
             behind="" if service is None else self._lag.text(lambda: self._standing().behind(end)),
         )
-        job, fetch = new_job_id(), limits.fetch_size(channels)
+        job = new_job_id()
         return [
             StreamPartition(group, job, spec, origin, service, limits.address, fetch, share)
             for (group, origin), share in zip(planned, shares, strict=True)
         ]
+
+    def _remark(self, splits: Sequence[Split]) -> None:
+        """Tell what the reader has to say of them, once a query."""
+        for remark in () if self._has_remarked else self._source.reader.remarks(splits):
+            self._has_remarked = True
+            _log.warning(remark)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, StreamPartition):

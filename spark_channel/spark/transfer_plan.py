@@ -145,6 +145,8 @@ def _cut(
     for number, source in enumerate(sources):
         held.enter_context(source.reader.hold())
         own = source.reader.split(max(1, -(-advice // len(sources))))
+        for remark in source.reader.remarks(own):
+            _log.warning(remark)
         splits.extend(TransferSource.wrap(number, split) for split in own)
     return _marked(merge_tasks(splits, None if targets == 1 else list(range(targets))), sources, writers)
 

@@ -95,6 +95,27 @@ class PostgresServer:
             raise
         return server
 
+    def standby(self, **settings: str) -> "PostgresServer":
+        """A hot standby of this server, started: it replays what this one writes."""
+        directory = Path(tempfile.mkdtemp(prefix="spark-channel-pg-"))
+        if os.geteuid() == 0:
+            shutil.chown(directory, "postgres", "postgres")
+        made = PostgresServer(directory, free_port(), False, settings)
+        try:
+            self._run(
+                "pg_basebackup", "-D", str(made.data), "-h", str(self.directory), "-p", str(self.port), "-U", USER,
+                "-X", "stream", "-c", "fast", "-R", "--no-sync",
+            )  # fmt: skip
+            lines = [f"{name} = '{value}'" for name, value in settings.items()]
+            lines.append(f"unix_socket_directories = '{directory}'")
+            with (made.data / "postgresql.conf").open("a") as file:
+                file.write("\n".join(["", *lines, ""]))
+            made.start()
+        except BaseException:
+            made.close()
+            raise
+        return made
+
     def _initialise(self) -> None:
         secret = self.directory / "password"
         secret.write_text(PASSWORD)

@@ -11,6 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from spark_channel.connectors import load_reader
+from spark_channel.connectors.sql import SqlReader
 from spark_channel.limits import Meter
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline import GroupRead
@@ -37,15 +38,17 @@ class Watched:
         reader.fetch_size = JobLimits.of(common).fetch_size(channels)
         self._fetched = 0
         self._lock = threading.Lock()
-        plain = reader.read
+        # What left the source is counted here: rows of a database when they come, before the statement has ended.
+        name = "short_batches" if isinstance(reader, SqlReader) else "read"
+        plain = getattr(reader, name)
 
-        def read(split: Any) -> Any:
-            for batch in plain(split):
+        def counted(*given: Any) -> Any:
+            for batch in plain(*given):
                 with self._lock:
                     self._fetched += batch.num_rows
                 yield batch
 
-        reader.read = read  # type: ignore[method-assign] # what left the source is counted here
+        setattr(reader, name, counted)
         schema = reader.schema()
         (group,) = assign_fairly(merge_tasks(reader.split(channels)), channels, channels)
         self._group = GroupRead(
@@ -97,7 +100,7 @@ def test_a_source_is_at_most_a_second_and_a_half_ahead(tmp_path: Path, form: str
     watched = Watched(options, channels)
     watched.run()
     assert watched.passed > RATE, "the limit was reached"
-    assert watched.ahead <= AHEAD * RATE
+    assert 0 < watched.ahead <= AHEAD * RATE
 
 
 @pytest.mark.parametrize("channels", [1, 4])

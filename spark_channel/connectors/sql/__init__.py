@@ -10,7 +10,7 @@ from spark_channel import deferred as _deferred
 from spark_channel import lazy
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
+    from spark_channel.connectors.sql.catalog import Column, KeyColumn, MisfitError, ReadColumn, Table
     from spark_channel.connectors.sql.claims import ClaimDialect, Claims
     from spark_channel.connectors.sql.dialect import Dialect
     from spark_channel.connectors.sql.merge import Merge, StandardMerge
@@ -35,6 +35,7 @@ __all__ = [
     "Column",
     "Credentials",
     "Dialect",
+    "KeyColumn",
     "Merge",
     "MisfitError",
     "Place",

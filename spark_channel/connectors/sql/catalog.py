@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql import statements
 
-__all__ = ["Column", "MisfitError", "ReadColumn", "Table"]
+__all__ = ["Column", "KeyColumn", "MisfitError", "ReadColumn", "Table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +46,14 @@ class Table:
     def held(self) -> tuple[tuple[str, ...], ...]:
         """The column sets by which a write can tell rows apart."""
         return self.unique
+
+
+@dataclass(frozen=True, slots=True)
+class KeyColumn:
+    """One column of a unique key, in the order of its index."""
+
+    name: str
+    descending: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
+from spark_channel.connectors.sql.catalog import Column, KeyColumn, MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import Node
 
@@ -187,6 +187,44 @@ class Dialect(ABC):
     def is_passing(self, error: BaseException) -> bool:
         """Whether `error`, of a session, is of the moment: the connection was lost, or a lock is held."""
         return False
+
+    def is_timeout(self, error: BaseException) -> bool:
+        """Whether a time limit of the server ended the statement: a shorter one may succeed."""
+        return False
+
+    # Short statements
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        """Unique keys that an index holds in this order, by whose comparison with literals no two rows are equal.
+
+        No column may be NULL. The best one first; () = rows cannot be read in short statements.
+        """
+        never_null = {column.name for column in table.columns if self.is_never_null(table, column)}
+        return [tuple(map(KeyColumn, key)) for key in table.unique if key and never_null.issuperset(key)]
+
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        """Whether an index finds the rows behind values of `columns`, ascending, without those that have fewer of them.
+
+        The first column may be NULL and is not unique; the others are of `keys`.
+        """
+        return False
+
+    def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
+        """(type, what is selected) to read a key's exact value as a whole number or a text; None = it cannot be.
+
+        `column` is None for one that the table does not declare. `key_literal` takes the value.
+        """
+        kind = None if column is None else self.arrow_type(column)
+        is_plain = kind is not None and (pa.types.is_integer(kind) or pa.types.is_string(kind))
+        return (kind, text) if is_plain else None
+
+    def key_literal(self, value: Any, column: Column | None) -> str:
+        """A key's value, as `key_read` brought it, that is compared with its column."""
+        return self.literal(value, column)
+
+    def short_statement(self, columns: Sequence[ReadColumn], origin: str, order: str, rows: int) -> str:
+        """The first `rows` rows of a SELECT in the `order` of a key."""
+        return self.limited(f"{self.statement(columns, origin)} ORDER BY {order}", rows)
 
     # Splits
 

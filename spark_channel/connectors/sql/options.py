@@ -179,6 +179,16 @@ class SqlReadOptions(ReadOptions):
     fetch_size: Annotated[_FetchRows, Trait.SAME_ROWS] = Field(
         None, alias="fetchsize", description="rows per batch; 0 or none: the connector's choice"
     )
+    statement_seconds: Annotated[float | None, Field(ge=0, le=86_400), Trait.SAME_ROWS] = Field(
+        None,
+        description="how long one statement of a read may last: a split is read by ranges of a unique key, with "
+        "nothing open between two statements; default: 5 under a limit, else 0: one statement a split",
+    )
+    burst_millis: Annotated[float, Field(ge=0, le=60_000), Trait.SAME_ROWS] = Field(
+        5.0,
+        description="under a limit: how long the server works for one short statement, as its latency tells; 0: for "
+        "half a second's rows, however long they take",
+    )
     custom_schema: str | None = Field(
         None, description="types of single columns as Spark writes them: `id BIGINT, price DECIMAL(10, 2)`"
     )

@@ -1,18 +1,22 @@
 """One reader for every database: a subclass names its dialect, its splitter, and how a session is made."""
 
+import math
 from abc import abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import Reader
+from spark_channel.connectors.contracts import FetchSize, Read, Reader
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
-from spark_channel.connectors.sql.catalog import MisfitError
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.connectors.sql.short import Line, ShortStatements
 from spark_channel.connectors.sql.source import ReadSource, read_source
 from spark_channel.connectors.sql.splits import Splitter, split_conditions
 from spark_channel.errors import ChannelError, SourceError
@@ -22,8 +26,18 @@ from spark_channel.planning import Split
 __all__ = ["SqlReader"]
 
 
+_LIMITED_SECONDS = 5.0
+"""Option `statementSeconds` where a limit makes a read long."""
+_MOST_FINER = 8
+"""So many times more splits there are where each is one statement: a target pays for each of them, too."""
+
+
 class SqlReader(Reader):
-    """Splits by ranges of a key. A split is one statement, and sees one state of its table."""
+    """Splits by ranges of a key. A split is one statement, and sees one state of its table.
+
+    Under a limit, or with `statementSeconds`, a split that has a unique key is read by short statements, each of which
+    sees its own state.
+    """
 
     Options: ClassVar[type[ReadOptions]] = SqlReadOptions
     Splitter: ClassVar[type[Splitter]] = Splitter
@@ -48,15 +62,109 @@ class SqlReader(Reader):
 
     def split(self, advice: int) -> list[Split]:
         with self.connect("plan") as session:
-            return self.splits(session, max(1, advice))
+            return self.fine_splits(session, max(1, advice))
+
+    def fine_splits(self, session: Session, advice: int) -> list[Split]:
+        """The splits; more and smaller ones, where a limit makes statements long that no key cuts."""
+        splits = self.splits(session, advice)
+        long = [split for split in self._one_statement_each(splits) if split.params["kind"] == "range"]
+        seconds = self.statement_seconds
+        longest = max((self._lasts_seconds(split) or 0.0 for split in long), default=0.0)
+        if seconds is None or longest <= seconds:
+            return splits
+        return self.splits(session, advice * min(_MOST_FINER, math.ceil(longest / seconds)))
 
     def splits(self, session: Session, advice: int) -> list[Split]:
         """The splits, by a session in whatever transaction they are made in."""
         return self.Splitter(session, self.known(session), self.options, advice).splits()
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        with self.reading() as read:
+            yield from read(split)
+
+    @contextmanager
+    def reading(self) -> Iterator[Read]:
+        with Line(partial(self.connect, "read")) as line:
+            yield partial(self._read_by, line)
+
+    def _read_by(self, line: Line, split: Split) -> Iterator[pa.RecordBatch]:
+        found = self.short(split, line)
+        if found is not None:
+            yield from found
+            return
+        line.drop()
         with self.connect("read") as session:
             yield from self.rows(session, split)
+
+    def short(self, split: Split, line: Line) -> Iterator[pa.RecordBatch] | None:
+        """The rows of a split by short statements through `line`; None = it is one statement."""
+        seconds = self.statement_seconds
+        if seconds is None or not self.may_be_short(split):
+            return None
+        source = self._source or self.known(line.session())
+        keyset = keyset_of(source, split)
+        if keyset is None:
+            return None
+        is_limited = self.fetch_size != FetchSize()
+        return ShortStatements(
+            self,
+            split,
+            keyset,
+            line,
+            seconds=seconds,
+            burst_seconds=self.options.burst_millis / 1000 if is_limited else 0.0,
+            retry_seconds=getattr(self.options, "retry_timeout", 0.0),
+        ).batches()
+
+    @property
+    def statement_seconds(self) -> float | None:
+        """How long a statement may last: option `statementSeconds`; None = as long as it needs."""
+        if self.options.statement_seconds is not None:
+            return self.options.statement_seconds or None
+        limits = (
+            self.options.shared_limit,
+            self.options.rows_per_second_per_task,
+            self.options.bytes_per_second_per_task,
+        )
+        return _LIMITED_SECONDS if self.fetch_size != FetchSize() or any(limits) else None
+
+    def may_be_short(self, split: Split) -> bool:
+        """Whether the read of `split` may see a new state with each statement."""
+        return True
+
+    def remarks(self, splits: Sequence[Split]) -> list[str]:
+        """That a limit makes statements long, which no unique key cuts."""
+        source, seconds = self._source, self.statement_seconds
+        if source is None or seconds is None:
+            return []
+        whole = [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
+        longest = max((each for split in whole if (each := self._lasts_seconds(split))), default=None)
+        if not whole or (longest is not None and longest <= seconds):
+            return []
+        lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
+        told = (
+            f"{source.label} is read by one statement{lasts} for each split, which holds back what the database must "
+            "clean up. Shorter statements need a unique index on NOT NULL columns, which begins with 'partitionColumn' "
+            "where that is given: add one, or use more 'channels'"
+        )
+        return [told]
+
+    def _one_statement_each(self, splits: Sequence[Split]) -> list[Split]:
+        """Those that could be read in short statements, if there were a key."""
+        source = self._source
+        if source is None:
+            return []
+        return [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
+
+    def _lasts_seconds(self, split: Split) -> float | None:
+        """How long the limit makes the statement of a split last; None = not known."""
+        limit = self.fetch_size
+        lasts = [
+            amount / (2 * most)
+            for amount, most in ((split.rows, limit.rows), (split.nbytes, limit.nbytes))
+            if amount is not None and most is not None
+        ]
+        return max(lasts, default=None)
 
     def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split through a session that stays open."""
@@ -76,6 +184,12 @@ class SqlReader(Reader):
 
     def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
         """What the session brings of a split, before it is decoded."""
+        return session.stream(sql, self.batch_size(split))
+
+    def short_batches(
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn]
+    ) -> Iterator[pa.RecordBatch]:
+        """What the session brings of a short statement that selects `columns`."""
         return session.stream(sql, self.batch_size(split))
 
     def feed(self, options: FeedOptions) -> ChangeFeed:

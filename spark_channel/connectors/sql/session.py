@@ -62,6 +62,9 @@ class Session(ABC):
         """
         raise NotImplementedError
 
+    def rest(self) -> None:  # noqa: B027 - a connection in autocommit has nothing open
+        """Between two short statements: end the transaction that the last one left open, and its locks."""
+
     @abstractmethod
     def explain(self, error: BaseException) -> ChannelError:
         """`error` of the driver as what a user is told."""

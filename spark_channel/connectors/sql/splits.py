@@ -5,7 +5,7 @@ A split is all rows, those without a key, or a range of a key: {"kind": "range",
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -21,7 +21,7 @@ from spark_channel.connectors.sql.stride import boundaries, parse_bound
 from spark_channel.errors import OptionError
 from spark_channel.planning import Split
 
-__all__ = ["Key", "Quantiles", "Splitter", "distinct", "row_bytes", "split_conditions"]
+__all__ = ["Key", "Quantiles", "Splitter", "conditions_of", "distinct", "row_bytes", "split_conditions"]
 
 _SAMPLE_ROWS = 256
 
@@ -185,11 +185,16 @@ def distinct(values: Sequence[Any]) -> list[Key]:
 
 def split_conditions(source: ReadSource, split: Split) -> list[str]:
     """The conditions under which a row belongs to `split`."""
-    within = split.params.get("cursor")
-    return [*_key_conditions(source, split.params), *(cursor_conditions(source, within) if within else ())]
+    return conditions_of(source, split.params)
 
 
-def _key_conditions(source: ReadSource, params: Any) -> list[str]:
+def conditions_of(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
+    """`split_conditions` of a split's parameters."""
+    within = params.get("cursor")
+    return [*_key_conditions(source, params), *(cursor_conditions(source, within) if within else ())]
+
+
+def _key_conditions(source: ReadSource, params: Mapping[str, Any]) -> list[str]:
     if params["kind"] == "all":
         return []
     key = params["key"]

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
-from spark_channel.connectors.sql.catalog import Column, MisfitError, ReadColumn, Table
+from spark_channel.connectors.sql.catalog import Column, KeyColumn, MisfitError, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.duckdb.column_types import (
     OutOfRangeError,
@@ -48,6 +48,10 @@ class DuckdbDialect(Dialect):
     def literal(self, value: Any, column: Column | None) -> str:
         """A text, of the type that DuckDB itself has named."""
         return str(value) if column is None else literal_cast(str(value), column.declared)
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        """None: its indexes find single rows, and no order."""
+        return ()
 
     def find_table(self, session: Session, text: str) -> DuckdbTable | None:
         for schema, name in name_readings(text, "duckdb", "main"):

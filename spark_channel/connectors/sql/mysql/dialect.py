@@ -2,18 +2,19 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
+from spark_channel.connectors.sql.catalog import Column, KeyColumn, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.mysql.column_types import arrow_type, declared_of, parts
 from spark_channel.connectors.sql.mysql.decode import decode_fields, selected
-from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away, quoted
+from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away, is_ended, quoted
 from spark_channel.connectors.sql.named import name_readings
 from spark_channel.connectors.sql.session import Session
-from spark_channel.errors import SchemaError
+from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["MysqlColumn", "MysqlDialect", "MysqlTable", "name_places", "table_named"]
 
@@ -24,6 +25,10 @@ _ORDERED = frozenset({
 """Types whose order is that of their comparisons with literals; an enum is ordered by number, compared by text."""
 _UNORDERED = ("enum", "set", "json", "bit", "time")
 """Read as texts or numbers whose order is not the column's own."""
+_WHOLE = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint"})
+_EXACT_TEXTS = frozenset({"decimal", "date", "datetime", "timestamp", "uuid"})
+"""Types of keys that are read as texts, of which none reads as another value: not so floats."""
+_KEY_ENGINES = frozenset({"innodb", "myisam", "aria", "rocksdb"})
 _PLAIN_TEXTS = ("char", "varchar", "tinytext", "text", "mediumtext", "longtext")
 
 Keys = tuple[tuple[str, ...], ...]
@@ -39,11 +44,15 @@ class MysqlColumn(Column):
 class MysqlTable(Table):
     """`unique` are the column sets that a key holds unique, without NULLs, the primary one first; `loose` those that
     hold NULLs too.
+
+    `keys` are the unique ones in the order of their indexes, `indexes` the columns of all that go up.
     """
 
     columns: tuple[MysqlColumn, ...] = ()
     loose: Keys = ()
     engine: str | None = None
+    keys: tuple[tuple[KeyColumn, ...], ...] = ()
+    indexes: Keys = ()
 
     @property
     def held(self) -> Keys:
@@ -145,6 +154,42 @@ class MysqlDialect(Dialect):
     def is_passing(self, error: BaseException) -> bool:
         return is_away(error)
 
+    def is_timeout(self, error: BaseException) -> bool:
+        return is_ended(error)
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        """Not of engines that hold a key unique in each of several places only."""
+        assert isinstance(table, MysqlTable)
+        return table.keys if str(table.engine).lower() in _KEY_ENGINES else ()
+
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        """An index of InnoDB's ends with the primary key, said or not."""
+        assert isinstance(table, MysqlTable)
+        wanted = tuple(columns)
+        primary = table.primary if str(table.engine).lower() == "innodb" else ()
+        return any(
+            (*names, *(each for each in primary if each not in names))[: len(wanted)] == wanted
+            for names in table.indexes
+        )
+
+    def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
+        if column is None:
+            return None
+        name, _, unsigned = parts(column.declared)
+        if name in _WHOLE:
+            return (pa.uint64() if unsigned else pa.int64()), text
+        if name in ("binary", "varbinary"):
+            return pa.binary(), text
+        if name in ("char", "varchar"):
+            return pa.string(), text
+        has_literal = name in _EXACT_TEXTS and self.cursor_type(column, None) is not None
+        return (pa.string(), f"CAST({text} AS CHAR)") if has_literal else None
+
+    def key_literal(self, value: Any, column: Column | None) -> str:
+        if column is not None and parts(column.declared)[0] in ("date", "datetime", "timestamp"):
+            _refuse_odd_time(value, column)
+        return self.literal(value, column)
+
     def split_key(self, table: Table) -> tuple[str, ...]:
         """The smallest unique key whose columns can be compared with literals in their own order."""
         kinds = {column.name: parts(column.declared)[0] for column in table.columns}
@@ -170,7 +215,8 @@ def table_named(session: Session, database: str, name: str) -> MysqlTable | None
     if "VIEW" in str(kind):
         return MysqlTable(database, name, columns, is_view=True)
     unique, loose, primary = _keys(session, there)
-    return MysqlTable(database, name, columns, False, unique, primary, loose, engine)
+    keys, indexes = _orders(session, there)
+    return MysqlTable(database, name, columns, False, unique, primary, loose, engine, keys, indexes)
 
 
 def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
@@ -212,6 +258,46 @@ def _keys(session: Session, there: str) -> tuple[Keys, Keys, tuple[str, ...]]:
     for index in ordered:
         held[any(nullable for _, nullable in keys[index])].append(tuple(column for column, _ in keys[index]))
     return tuple(held[False]), tuple(held[True]), held[False][0] if ordered[:1] == ["PRIMARY"] else ()
+
+
+def _orders(session: Session, there: str) -> tuple[tuple[tuple[KeyColumn, ...], ...], Keys]:
+    """The unique keys without NULLs in the order of their indexes, the primary one first; all indexes that go up."""
+    rows = session.rows(
+        "SELECT index_name, non_unique, column_name, nullable, sub_part, collation "  # noqa: S608
+        f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
+    )
+    found: dict[str, list[KeyColumn]] = {}
+    loose: set[str] = set()
+    unordered: set[str] = set()
+    for index, non_unique, column, nullable, part, order in rows:
+        name = str(index)
+        # No collation: a hash, or an index of words, which has no order. A part: of a longer text.
+        if column is None or part is not None or order is None:
+            unordered.add(name)
+        if int(non_unique) or nullable == "YES":
+            loose.add(name)
+        found.setdefault(name, []).append(KeyColumn(str(column), order == "D"))
+    ranked = sorted(set(found) - unordered, key=lambda index: (index != "PRIMARY", len(found[index]), index))
+    up = [found[index] for index in ranked if not any(each.descending for each in found[index])]
+    return (
+        tuple(tuple(found[index]) for index in ranked if index not in loose),
+        tuple(tuple(each.name for each in columns) for columns in up),
+    )
+
+
+def _refuse_odd_time(value: str, column: Column) -> None:
+    """A literal of a time that is none is NULL, behind which there are no rows.
+
+    Raises:
+        SourceError: 0000-00-00 and the like.
+    """
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        raise SourceError(
+            f"column {column.name!r} belongs to the key by which the table is read in short statements, and holds "
+            f"{value!r}, which is not a time: read it with statementSeconds=0, one statement for each split"
+        ) from None
 
 
 def _text(value: str) -> str:

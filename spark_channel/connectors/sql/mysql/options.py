@@ -61,6 +61,12 @@ class ServerOptions(AnyServerOptions):
         "or `verify-full`; default: `verify-full` with sslrootcert, else prefer. MySQL's own words are taken, too",
     )
 
+    socket_timeout: Annotated[float | None, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(
+        None,
+        description="seconds without a byte from the server after which a connection is given up; default: as long as "
+        "the server's host answers (keepalives, 60 s)",
+    )
+
     @property
     def ssl_mode(self) -> str | None:
         """`sslmode` in MySQL's own words."""
@@ -141,7 +147,7 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
     if lowered == "connecttimeout":
         return ("connectTimeout", str(max(1, int(text) // 1000))) if text.isdigit() and int(text) else None
     if lowered == "sockettimeout":
-        return None
+        return ("socketTimeout", str(int(text) / 1000)) if text.isdigit() and int(text) else None
     raise OptionError(
         f"option 'url' carries parameter {name!r}, which this connector does not know; leave it out, or give "
         "the option that means it (such as sslmode, zeroDates, connectTimeout)",

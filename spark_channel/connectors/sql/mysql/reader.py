@@ -31,6 +31,8 @@ class MysqlReader(SqlReader):
     def connect(self, purpose: str) -> Iterator[Session]:
         try:
             with MysqlSession(self.options, SourceError, patient=purpose == "read") as session:
+                if purpose == "read":
+                    session.wait_for_slow_reader()
                 yield session
         except LostConnectionError as error:
             raise SourceError(error.text) from error

@@ -1,5 +1,6 @@
 """One connection to a MySQL or MariaDB server, through PyMySQL."""
 
+import socket
 import ssl
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -15,7 +16,7 @@ from spark_channel.connectors.sql.session import Session as SqlSession
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
-__all__ = ["LostConnectionError", "MysqlSession", "Session", "code_of", "is_away", "quoted"]
+__all__ = ["LostConnectionError", "MysqlSession", "Session", "code_of", "is_away", "is_ended", "quoted"]
 
 _T = TypeVar("_T")
 
@@ -24,7 +25,18 @@ _AWAY = frozenset(
 )
 """Too many connections, shutting down, network, killed, lost; and lock waits and deadlocks, which pass."""
 _PASSES = frozenset({1205, 1213})
+_ENDED = frozenset({1317, 1969, 3024})
+"""KILL QUERY, MariaDB's max_statement_time, MySQL's max_execution_time."""
 _BATCH_BYTES = 4 << 20
+_LOST_CODE = 2013
+_LOST_ADVICE = (
+    "The connection ended while rows were read: a server also ends one that takes no rows for net_write_timeout, as in "
+    "a pause of a table without a unique key. Read it with fewer rows in each split (more 'channels')"
+)
+_SLOW_SECONDS = 600
+"""How long the server waits for a reader of one long statement that takes nothing, as in a pause."""
+_KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
+"""A server that vanished is noticed within a minute instead of hours, as by libpq."""
 _MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 
 
@@ -36,10 +48,19 @@ class LostConnectionError(Exception):
         self.text = text
 
 
+_LOST = (LostConnectionError, ConnectionError, TimeoutError, ssl.SSLEOFError)
+"""What a socket says of a connection that has ended, in the middle of a result."""
+
+
 def is_away(error: BaseException) -> bool:
     """Whether `error`, of a session, is of a server that was lost or overloaded, or of a lock: it may pass."""
     cause = error.__cause__ or error.__context__ or error
-    return isinstance(cause, LostConnectionError) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+    return isinstance(cause, _LOST) or (_code(cause) in _AWAY and not _is_untrusted(cause))
+
+
+def is_ended(error: BaseException) -> bool:
+    """Whether a time limit of the server, or an administrator, ended the statement, and not the session."""
+    return _code(error.__cause__ or error.__context__ or error) in _ENDED
 
 
 def code_of(error: BaseException) -> int:
@@ -112,7 +133,7 @@ class MysqlSession(SqlSession):
         from spark_channel.connectors.sql.mysql.guard import GuardedConnection
 
         try:
-            return GuardedConnection(
+            connection = GuardedConnection(
                 tls=_tls(options, self._failure),
                 tls_required=_mode(options) != "preferred",
                 host=self._address.host,
@@ -124,8 +145,12 @@ class MysqlSession(SqlSession):
                 autocommit=True,
                 connect_timeout=int(max(1, options.connect_timeout)),
                 local_infile=local_infile,
+                read_timeout=options.socket_timeout,
+                write_timeout=options.socket_timeout,
                 program_name="spark-channel",
             )
+            _keep_alive(connection)
+            return connection
         except (OSError, ssl.SSLError) as error:
             raise self.explain(error) from None
         except RuntimeError as error:  # PyMySQL's word for a library that is not installed
@@ -179,13 +204,25 @@ class MysqlSession(SqlSession):
 
         from spark_channel.connectors.sql.mysql.wire import field_batches
 
+        if self._connection is None:
+            raise self._failure(f"{self.place}: the connection is closed")
+        done = False
         try:
             for fields in field_batches(self._connection, sql, size.rows, min(size.nbytes, _BATCH_BYTES)):
                 yield pa.RecordBatch.from_arrays(fields, [str(number) for number in range(len(fields))])
+            done = True
         except (pymysql.err.MySQLError, OSError) as error:
+            is_lost = _code(error) == _LOST_CODE or isinstance(error, ConnectionError)
+            if is_lost and not _is_silence(error):
+                raise self._failure(f"{self._text(error)}. {_LOST_ADVICE}") from error
             raise self.explain(error) from error
         finally:
-            self.abandon()
+            if not done:
+                self.abandon()
+
+    def wait_for_slow_reader(self) -> None:
+        """The server's own choice is a minute, which a pause of one long statement may outlast."""
+        self.rows(f"SET SESSION net_write_timeout = GREATEST(@@net_write_timeout, {_SLOW_SECONDS})")
 
     def affected(self, sql: str) -> tuple[int, int]:
         """Run a statement: (rows it affected, warnings it left)."""
@@ -249,7 +286,11 @@ class MysqlSession(SqlSession):
     def _text(self, error: BaseException) -> str:
         arguments = getattr(error, "args", ())
         code, text = _code(error), str(arguments[-1]) if arguments else str(error)
+        if isinstance(error, OSError):
+            code, text = 0, str(error)
         hint = _HINTS.get(code, "")
+        if _is_silence(error):
+            hint = "the server said nothing for 'socketTimeout'. "
         return (
             f"{self.place}: {hint}the server says: {text} ({code})" if code else f"{self.place}: {hint}{text}"
         )
@@ -266,9 +307,26 @@ _HINTS = {
     1114: "the server's disk or table space is full; free space on it and run again. ",
     1021: "the server's disk is full; free space on it and run again. ",
     1142: "this user lacks a right: ",
+    1317: "the statement was ended by KILL QUERY. ",
+    1927: "the connection was ended by KILL. ",
+    1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement. ",
+    3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement. ",
     1205: "somebody else holds a lock for too long. ",
     2003: "no server answers there. ",
 }
+
+
+def _is_silence(error: BaseException) -> bool:
+    """Whether `socketTimeout` is over; PyMySQL wraps it."""
+    return isinstance(error, TimeoutError) or (_code(error) == _LOST_CODE and "timed out" in str(error))
+
+
+def _keep_alive(connection: Any) -> None:
+    """PyMySQL switches keepalives on, and leaves their times to the system: two hours."""
+    for name, seconds in _KEEPALIVE.items():
+        option = getattr(socket, name, None)
+        if option is not None:
+            connection._sock.setsockopt(socket.IPPROTO_TCP, option, seconds)  # noqa: SLF001 - no public way
 
 
 def _is_untrusted(error: BaseException) -> bool:

@@ -38,7 +38,16 @@ SELECT i.indisprimary, i.indisunique AND i.indimmediate,
   (SELECT bool_and(a.attnotnull)
    FROM unnest(i.indkey::int2[]) WITH ORDINALITY k (attnum, n)
    JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = k.attnum
-   WHERE k.n <= i.indnkeyatts)
+   WHERE k.n <= i.indnkeyatts),
+  (SELECT array_agg((k.o & 1)::int ORDER BY k.n)
+   FROM unnest(i.indoption::int2[]) WITH ORDINALITY k (o, n) WHERE k.n <= i.indnkeyatts),
+  (SELECT bool_and(o.opcdefault AND c.coll = a.attcollation AND c.o IN (0, 3))
+   FROM unnest(i.indkey::int2[], i.indclass::oid[], i.indcollation::oid[], i.indoption::int2[])
+     WITH ORDINALITY c (attnum, class, coll, o, n)
+   JOIN pg_catalog.pg_opclass o ON o.oid = c.class
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = c.attnum
+   WHERE c.n <= i.indnkeyatts)
+    AND NOT EXISTS (SELECT FROM pg_catalog.pg_inherits h WHERE h.inhparent = i.indrelid AND {kind} <> 'p')
 FROM pg_catalog.pg_index i
 JOIN pg_catalog.pg_class c ON c.oid = i.indexrelid
 JOIN pg_catalog.pg_am m ON m.oid = c.relam
@@ -76,7 +85,9 @@ class PgColumn(catalog.Column):
 class PgTable(catalog.Table):
     """`kind` is pg_class.relkind. `key` is what its rows can be cut by: NOT NULL columns of an index, () without one.
 
-    `pages` counts partitions too.
+    `pages` counts partitions too. `keys` are the unique indexes of NOT NULL columns whose order is that of their
+    columns, and which hold for all rows that a SELECT reads: not so of a table that others inherit from. `indexes` are
+    the columns of its indexes that go one way, with whether they are unique.
     """
 
     columns: tuple[PgColumn, ...] = ()
@@ -85,6 +96,8 @@ class PgTable(catalog.Table):
     key: tuple[str, ...] = ()
     nullable_key: str | None = None
     pages: int = 0
+    keys: tuple[tuple[catalog.KeyColumn, ...], ...] = ()
+    indexes: tuple[tuple[tuple[str, ...], bool], ...] = ()
 
 
 def name_parts(text: str) -> tuple[str | None, str] | None:
@@ -129,9 +142,15 @@ def _describe(session: Session, found: tuple[int, str, str, str]) -> PgTable:
     key: tuple[str, ...] = ()
     nullable_key = None
     primary: tuple[str, ...] = ()
-    unique = []
+    unique, keys, indexes = [], [], []
     if kind in ("r", "p", "m"):
-        for is_primary, is_unique, names, not_null in session.rows(_KEYS.format(oid=oid)):
+        found_keys = session.rows(_KEYS.format(oid=oid, kind=f"'{kind}'"))
+        for is_primary, is_unique, names, not_null, descending, is_sound in found_keys:
+            if is_sound:
+                if len(set(descending)) == 1:
+                    indexes.append((tuple(names), bool(is_unique)))
+                if is_unique and not_null:
+                    keys.append(tuple(map(catalog.KeyColumn, names, map(bool, descending))))
             if is_primary:
                 primary = tuple(names)
             if is_unique:
@@ -142,5 +161,6 @@ def _describe(session: Session, found: tuple[int, str, str, str]) -> PgTable:
                 nullable_key = str(names[0])
     pages = int(session.value(_SIZE.format(oid=oid)) or 0) if kind in ("r", "p", "m") else 0
     return PgTable(
-        schema, name, columns, kind in ("v", "f"), tuple(unique), primary, oid, kind, key, nullable_key, pages
-    )
+        schema, name, columns, kind in ("v", "f"), tuple(unique), primary, oid, kind, key, nullable_key, pages,
+        tuple(keys), tuple(indexes),
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
+from spark_channel.connectors.sql.catalog import Column, KeyColumn, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.postgresql.catalog import (
@@ -19,13 +19,21 @@ from spark_channel.connectors.sql.postgresql.catalog import (
 )
 from spark_channel.connectors.sql.postgresql.column_types import ReadType, read_type
 from spark_channel.connectors.sql.postgresql.decode import decode, selected
-from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone, is_locked
 from spark_channel.connectors.sql.session import Session
 
 if TYPE_CHECKING:  # its driver is loaded only to read
     from spark_channel.connectors.sql.postgresql.read_session import ReadSession
 
 __all__ = ["PostgresDialect"]
+
+
+_WHOLE = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
+_EXACT_TEXTS = frozenset({
+    "numeric", "text", "varchar", "bpchar", "name", "uuid", "bytea", "bool", "date", "time", "timetz", "timestamp",
+    "timestamptz", "oid", "inet", "macaddr",
+})  # fmt: skip
+"""Types of keys that are read as texts, of which none reads as another value: not so floats and money."""
 
 
 class PostgresDialect(Dialect):
@@ -85,7 +93,32 @@ class PostgresDialect(Dialect):
         return f"octet_length(CAST({text} AS text))"
 
     def is_passing(self, error: BaseException) -> bool:
-        return is_gone(error)
+        return is_gone(error) or is_locked(error)
+
+    def is_timeout(self, error: BaseException) -> bool:
+        return is_ended(error)
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        assert isinstance(table, PgTable)
+        return table.keys
+
+    def finds(self, table: Table, columns: Sequence[str]) -> bool:
+        """By an index that begins with all of them, or holds the first of them unique."""
+        assert isinstance(table, PgTable)
+        wanted = tuple(columns)
+        return any(
+            names[: len(wanted)] == wanted or (is_unique and names == wanted[: len(names)])
+            for names, is_unique in table.indexes
+        )
+
+    def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
+        """Whole numbers as they are; all else as the server's own text, from which it makes the same value again."""
+        if not isinstance(column, PgColumn):
+            return None
+        if column.builtin and column.base in _WHOLE:
+            return _WHOLE[column.base], text
+        is_exact = (column.builtin and column.base in _EXACT_TEXTS) or column.category == "E"
+        return (pa.string(), f"CAST({text} AS text)") if is_exact or column.base == "citext" else None
 
     def split_key(self, table: Table) -> tuple[str, ...]:
         """A unique key, or else the first column of an index, which may be NULL."""

@@ -4,7 +4,7 @@ import re
 
 from spark_channel.errors import ChannelError
 
-__all__ = ["CANNOT_CARRY", "explain", "is_gone", "is_refused_data", "sqlstate_of"]
+__all__ = ["CANNOT_CARRY", "explain", "is_ended", "is_gone", "is_locked", "is_refused_data", "sqlstate_of"]
 
 CANNOT_CARRY = "spark-channel cannot carry:"
 """Begins what a statement of a read says of an array that Arrow has no shape for."""
@@ -28,9 +28,19 @@ _HINTS = {
     "53200": "the server is out of memory",
     "55P03": "a lock is held by another session: end that, or run again later",
     "22021": "a text holds the character U+0000, which PostgreSQL cannot hold: replace it",
-    "57014": "the statement was cancelled, or took longer than 'queryTimeout'",
+    "57014": "the statement was cancelled by another session",
+    "25P03": "the server's setting idle_in_transaction_session_timeout ended the session, whose transaction had waited",
+    "57P05": "the server's setting idle_session_timeout ended the session",
 }
 _HINT_TEXTS = {
+    "due to statement timeout": "the setting statement_timeout, or option 'queryTimeout', ended the statement",
+    "due to lock timeout": "the setting lock_timeout ended the statement, which had waited for a lock: end the session "
+    "that holds it, or run again later",
+    "invalid snapshot identifier": "the transaction that held option 'snapshot' has ended, as by the setting "
+    "idle_in_transaction_session_timeout: raise that for this role, or omit 'snapshot'",
+    "could not import the requested snapshot": "the transaction that held option 'snapshot' has ended",
+    "conflict with recovery": "the standby ended the statement, whose rows its replay had to remove "
+    "(max_standby_streaming_delay)",
     "password authentication failed": _HINTS["28P01"],
     "no password supplied": _HINTS["28P01"],
     "no pg_hba.conf entry": _HINTS["28000"],
@@ -71,6 +81,24 @@ def is_gone(error: BaseException) -> bool:
     return not isinstance(cause, ChannelError) and any(text in str(cause) for text in _GONE_TEXTS)
 
 
+def is_ended(error: BaseException) -> bool:
+    """Whether a time limit of the server, or an administrator, ended the statement, and not the session."""
+    return _is(error, "57014", "canceling statement due to")
+
+
+def is_locked(error: BaseException) -> bool:
+    """Whether another session held a lock for longer than `lock_timeout`."""
+    return _is(error, "55P03", "canceling statement due to lock timeout")
+
+
+def _is(error: BaseException, state: str, text: str) -> bool:
+    """In the middle of a COPY the driver gives no code."""
+    found, cause = sqlstate_of(error), _cause(error)
+    if found is not None:
+        return found == state
+    return not isinstance(cause, ChannelError) and text in str(cause)
+
+
 def is_refused_data(error: BaseException) -> bool:
     """Whether a value or a constraint is the matter: other rows may go through."""
     state = sqlstate_of(error) or ""
@@ -87,5 +115,7 @@ def explain(error: BaseException, place: str) -> str:
             "with 'where', or read the column as text with 'customSchema'"
         )
     said = _NOISE.sub("", text).strip() or text
-    hint = _HINTS.get(state or "") or next((hint for words, hint in _HINT_TEXTS.items() if words in text), "")
+    hint = next((hint for words, hint in _HINT_TEXTS.items() if words in text), "") or _HINTS.get(
+        state or "", ""
+    )
     return f"{place}: {hint}. PostgreSQL says: {said}" if hint else f"{place}: PostgreSQL says: {said}"

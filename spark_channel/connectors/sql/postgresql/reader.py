@@ -3,6 +3,7 @@
 As Arrow, or, for a target that is PostgreSQL too, as COPY writes the rows.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,12 +12,15 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import Read
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.contracts import FetchSize, Read
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.native import NativeRows, native_batch
+from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn
 from spark_channel.connectors.sql.postgresql.copy_address import can_tell
 from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
+from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.keeper import Keeper
 from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
@@ -25,16 +29,20 @@ from spark_channel.connectors.sql.postgresql.session import PgSession, literal
 from spark_channel.connectors.sql.postgresql.splits import PostgresSplitter
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import split_conditions
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
+from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.postgresql.copy_session import CopySession
 
 __all__ = ["PostgresReader"]
+
+_log = logging.getLogger(__name__)
 
 _PIECE_BYTES = 1 << 20
 _SOCKET_BYTES = 10 << 20
@@ -85,10 +93,13 @@ class PostgresReader(SqlReader):
         with self.connect("snapshot") as session:
             session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             self._snapshot = str(session.value("SELECT pg_export_snapshot()"))
+            begun = SYSTEM_CLOCK.now()
             try:
                 yield
             finally:
                 self._snapshot = None
+                held = SYSTEM_CLOCK.now() - begun
+                _log.info("the transaction of option 'snapshot' was open for %.0f s", held)
 
     def split(self, advice: int) -> list[Split]:
         if self.options.snapshot and self._snapshot is None:
@@ -99,7 +110,7 @@ class PostgresReader(SqlReader):
             )
         with self.connect("plan") as session, session.transaction():
             self._enter(session, self._snapshot)
-            splits = self.splits(session, max(1, advice))
+            splits = self.fine_splits(session, max(1, advice))
         snapshot = {"snapshot": self._snapshot} if self._snapshot is not None else {}
         return [Split({**split.params, **snapshot}, split.rows, split.nbytes) for split in splits]
 
@@ -108,15 +119,27 @@ class PostgresReader(SqlReader):
         splitter.held = self._snapshot is not None
         return splitter.splits()
 
-    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
-        with self.reading() as read:
-            yield from read(split)
-
     @contextmanager
     def reading(self) -> Iterator[Read]:
         connect: Callable[[str], PgSession] = self._copies if self.native else self.connect
-        with Keeper(partial(connect, "read")) as keeper:
-            yield partial(self._read, keeper)
+        reached = partial(self._reached, partial(connect, "read"))
+        with Keeper(reached) as keeper, Line(partial(self.connect, "read")) as line:
+            yield partial(self._read, keeper, line)
+
+    def _reached(self, connect: Callable[[], PgSession]) -> PgSession:
+        """A session, of a server that may be away for a while: a job is running."""
+        retry = Retry(self.options.retry_timeout, what=f"reaching {self.options.address.shown}")
+        return retry.call(connect, is_gone)
+
+    def remarks(self, splits: Sequence[Split]) -> list[str]:
+        if self._snapshot is None or self.fetch_size == FetchSize():
+            return super().remarks(splits)
+        told = (
+            "option 'snapshot' holds one transaction open until all rows are read, however slow the limit makes that: "
+            "until then vacuum removes nothing that it can see. Without it each statement is short, and sees its own "
+            "state"
+        )
+        return [told]
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
         source = self._source
@@ -124,10 +147,22 @@ class PostgresReader(SqlReader):
             return None
         if any(self._rows_at_once(split) is not None for split in splits):
             return None  # a cursor gives no rows as COPY writes them
+        if self.options.statement_seconds and any(
+            self.may_be_short(split) and keyset_of(source, split) is not None for split in splits
+        ):
+            return None  # the key of the last row is not read from what COPY writes
         types = native_types(_declared(source))
         return None if types is None else NativeRows(SYSTEM, source.schema, types)
 
-    def _read(self, keeper: Keeper, split: Split) -> Iterator[pa.RecordBatch]:
+    def may_be_short(self, split: Split) -> bool:
+        """A snapshot's transaction is as long as its read."""
+        return self._snapshot is None and "snapshot" not in split.params
+
+    def _read(self, keeper: Keeper, line: Line, split: Split) -> Iterator[pa.RecordBatch]:
+        found = None if self.native else self.short(split, line)
+        if found is not None:
+            yield from found
+            return
         with keeper.session() as session:
             snapshot = split.params.get("snapshot")
             if snapshot is None and self._rows_at_once(split) is None:

@@ -23,7 +23,6 @@ _SETTINGS = {
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "standard_conforming_strings": "on",
-    "idle_in_transaction_session_timeout": "0",
 }
 
 

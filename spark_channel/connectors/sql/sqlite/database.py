@@ -93,6 +93,11 @@ class SqliteSession(SqlSession):
         except FAILURES as error:
             raise self._failure(self._explain(error)) from error
 
+    def rest(self) -> None:
+        """A transaction that has read nothing yet holds no lock."""
+        self.rows("COMMIT")
+        self.rows("BEGIN")
+
     @property
     def _open(self) -> Connection:
         assert self._connection is not None, "the session is closed"

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 from sqlglot import exp
 
-from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
+from spark_channel.connectors.sql.catalog import Column, KeyColumn, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.named import name_readings
 from spark_channel.connectors.sql.session import Session
@@ -198,6 +198,20 @@ class SqliteDialect(Dialect):
     def is_passing(self, error: BaseException) -> bool:
         text = str(error.__cause__ or error)
         return "is locked" in text or "is busy" in text
+
+    def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
+        """The rowid: other keys hold values of any type."""
+        assert isinstance(table, SqliteTable)
+        rowid = table.rowid or table.rowid_alias()
+        return [] if rowid is None else [(KeyColumn(rowid),)]
+
+    def key_read(self, column: Column | None, text: str) -> tuple[pa.DataType, str] | None:
+        return pa.int64(), text
+
+    def short_statement(self, columns: Sequence[ReadColumn], origin: str, order: str, rows: int) -> str:
+        first = ", ".join(_SENTINELS[raw_type(column)] for column in columns)
+        ordered = self.limited(f"{super().statement(columns, origin)} ORDER BY {order}", rows)
+        return f"SELECT {first} UNION ALL SELECT * FROM ({ordered})"  # noqa: S608 - quoted
 
     def split_key(self, table: Table) -> tuple[str, ...]:
         """The rowid, or the key of a table WITHOUT ROWID: rows are in their order, and need no sort."""

@@ -1,6 +1,6 @@
 """Reads a table, a view or a query of a SQLite file as Arrow."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -63,8 +63,12 @@ class SqliteReader(SqlReader):
             yield session, source
 
     def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
-        columns = self.known(session).columns
-        for number, raw in enumerate(super().batches(session, sql, split)):
+        return self.short_batches(session, sql, split, self.known(session).columns)
+
+    def short_batches(
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn]
+    ) -> Iterator[pa.RecordBatch]:
+        for number, raw in enumerate(super().short_batches(session, sql, split, columns)):
             if number == 0:
                 for found, column in zip(raw.schema, columns, strict=True):
                     if not found.type.equals(raw_type(column)):

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 import pytest
 
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
-from spark_channel.connectors.sql.mysql.session import Session
+from spark_channel.connectors.sql.mysql.session import Session, is_away
+from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import SourceError
 from spark_channel.testing import VirtualClock
 from tests.connectors.sql.mysql.conftest import Shop
@@ -75,3 +76,28 @@ def test_a_session_that_is_lost_at_once_is_begun_again_with_pauses(
         Session(options, SourceError, clock=clock)
     assert clock.now() - begin == pytest.approx(seconds)
     assert losing.connections == 1 if seconds == 0 else 12 < losing.connections < 40
+
+
+def test_a_server_that_vanished_is_noticed(shop: Shop) -> None:
+    """Within a minute by keepalives; after `socketTimeout` when it says nothing, which passes."""
+    shop.sql("CREATE TABLE t (id INT PRIMARY KEY)")
+    url = f"{shop.login['url']}?socketTimeout=400"
+    options = MysqlReadOptions.parse({**shop.login, "url": url, "dbtable": "t"})[0]
+    assert options.socket_timeout == 0.4
+    with Session(options, SourceError) as session:
+        held = session.connection._sock
+        times = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
+        assert [held.getsockopt(socket.IPPROTO_TCP, each) for each in times] == [30, 10, 3]
+        assert held.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        with pytest.raises(SourceError, match="the server said nothing for 'socketTimeout'") as caught:
+            list(session.stream("SELECT SLEEP(5)", BatchSize(1, 1)))
+        assert is_away(caught.value)
+
+
+def test_a_reader_of_one_long_statement_may_pause_for_ten_minutes(shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id INT)")
+    with shop.reader().connect("read") as session:
+        assert session.value("SELECT @@net_write_timeout") == 600
+    longer = shop.reader(sessionInitStatement="SET net_write_timeout = 900")
+    with longer.connect("read") as session:
+        assert session.value("SELECT @@net_write_timeout") == 900

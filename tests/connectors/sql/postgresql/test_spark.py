@@ -101,6 +101,54 @@ def test_a_transfer(spark: SparkSession, pg: Pg, commit: str) -> None:
     assert max(most.values()) <= 3
 
 
+@pytest.mark.real_time
+@pytest.mark.parametrize("limited_read", [True, False], ids=["read", "transfer"])
+def test_a_limited_job_outlives_the_end_of_its_sessions(
+    spark: SparkSession, pg: Pg, limited_read: bool
+) -> None:
+    """No Spark task fails: a read continues inside its split, with no row twice and none missing."""
+    _source(pg)
+    over = threading.Event()
+    ended = 0
+
+    def end_sessions() -> None:
+        nonlocal ended
+        while not over.wait(0.3):
+            ended += pg.kill_sessions("spark-channel read%")
+
+    ending = threading.Thread(target=end_sessions)
+    ending.start()
+    try:
+        reads = pg.options(dbtable="s")
+        if limited_read:
+            options = {**reads, "channels": "2", "rowsPerSecond": "10k"}
+            frame = spark.read.format("channel").options(**options).load()
+            found = sorted(row.id for row in frame.select("id").collect())
+            assert found == list(range(ROWS))
+        else:
+            report = spark_channel.transfer(
+                spark,
+                reader={"name": "postgresql", **reads},
+                writer={"name": "postgresql", **pg.options(dbtable="t")},
+                channels=2,
+                rows_per_second=10_000,
+                commit="job",
+            )
+            assert report.rows == ROWS
+    finally:
+        over.set()
+        ending.join()
+    assert ended >= 4
+    failed = spark.sparkContext.statusTracker()
+    for job in failed.getJobIdsForGroup():
+        info = failed.getJobInfo(job)
+        for stage in info.stageIds if info else ():
+            about = failed.getStageInfo(stage)
+            assert about is None or about.numFailedTasks == 0
+    if not limited_read:
+        _expect(pg)
+
+
 def _same(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
 

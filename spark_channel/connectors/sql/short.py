@@ -1,0 +1,261 @@
+"""A split read in short statements, by ranges of a unique key: between two of them nothing is open.
+
+The rows of a statement are taken from the server as fast as it sends them, and only then handed on: whatever waits
+behind (a limit, a slow target, a pause) waits while no statement runs. A statement that fails has handed on nothing
+that the next one reads again.
+"""
+
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Protocol, Self, cast
+
+import pyarrow as pa
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.sql.dialect import Dialect
+from spark_channel.connectors.sql.keyset import Keyset
+from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.connectors.sql.statement_size import StatementSize
+from spark_channel.errors import ChannelError, SourceError
+from spark_channel.planning import Split
+from spark_channel.retry import Retry
+
+__all__ = ["Line", "ShortStatements"]
+
+_log = logging.getLogger(__name__)
+
+_EMPTY_STATEMENTS = 3
+_MOST_BYTES = 16 << 20
+"""Rows of one statement that are held; wider rows than were expected end it early."""
+
+
+class Reading(Protocol):
+    """What short statements need of a reader."""
+
+    dialect: Dialect
+
+    def batch_size(self, split: Split) -> BatchSize: ...
+
+    def short_batches(
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn]
+    ) -> Iterator[pa.RecordBatch]: ...
+
+    def misfit(
+        self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
+    ) -> ChannelError: ...
+
+    def stopped(
+        self, session: Session, source: ReadSource, split: Split, error: ChannelError
+    ) -> ChannelError: ...
+
+
+class Line:
+    """One session for statements that come one after another: opened when it is asked for, again after `drop`.
+
+    Used by one thread.
+    """
+
+    def __init__(self, connect: Callable[[], AbstractContextManager[Session]]) -> None:
+        self._connect = connect
+        self._session: Session | None = None
+        self._open = ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.drop()
+
+    def session(self) -> Session:
+        if self._session is None:
+            self._session = self._open.enter_context(self._connect())
+        return self._session
+
+    def drop(self) -> None:
+        """End the session, which may be lost."""
+        self._session = None
+        self._open.close()
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What one statement brought. `is_cut`: it was ended early, or failed behind these rows; `is_ended`: by a time
+    limit.
+    """
+
+    batches: list[pa.RecordBatch] = field(default_factory=list)
+    rows: int = 0
+    nbytes: int = 0
+    is_cut: bool = False
+    is_ended: bool = False
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        self.batches.append(batch)
+        self.rows += batch.num_rows
+        self.nbytes += batch.nbytes
+
+
+class ShortStatements:
+    """One read of one split; `batches` is iterated once.
+
+    `seconds` and `burst_seconds` are those of `StatementSize`. A statement that is lost, or that the server ends, is
+    made again behind the last row that it brought, for `retry_seconds`.
+    """
+
+    def __init__(
+        self,
+        reader: Reading,
+        split: Split,
+        keyset: Keyset,
+        line: Line,
+        *,
+        seconds: float,
+        burst_seconds: float = 0.0,
+        retry_seconds: float,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._reader, self._split, self._keyset, self._line = reader, split, keyset, line
+        self._seconds = seconds
+        self._clock = clock
+        self._burst_seconds = burst_seconds
+        self._made: StatementSize | None = None
+        self._retry = Retry(retry_seconds, what=f"reading {keyset.source.label}", clock=clock)
+        self._before = 0
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """In the source's schema.
+
+        Raises:
+            SourceError: what ended a statement, and did not pass.
+        """
+        steps = self._keyset.steps(None)
+        while steps:
+            asked, taken = self._fetch(steps[0])
+            last = self._last(taken)
+            while taken.batches:
+                batch = taken.batches.pop(0)  # what was handed on may go
+                yield pa.RecordBatch.from_arrays(
+                    batch.columns[: len(self._keyset.source.columns)], schema=self._keyset.source.schema
+                )
+            self._before += taken.rows
+            if last is not None and (taken.is_cut or taken.rows >= asked):
+                steps = self._keyset.steps(last)
+            elif not taken.is_cut:
+                steps = steps[1:]
+
+    def _fetch(self, conditions: Sequence[str]) -> tuple[int, _Taken]:
+        """One statement, until it succeeds: how many rows were asked for, and what came."""
+        keyset, dialect = self._keyset, self._reader.dialect
+
+        def once() -> tuple[int, _Taken]:
+            while True:
+                size = self._size()
+                asked, begun = size.rows, self._clock.now()
+                sql = dialect.short_statement(
+                    keyset.columns, keyset.source.behind(conditions), keyset.order, asked
+                )
+                try:
+                    taken = self._take(sql, begun)
+                except ChannelError as error:
+                    if asked == 1 or not dialect.is_timeout(error):
+                        raise
+                    self._line.drop()
+                    size.ended(asked, 0)  # smaller ones may fit, however short `retry_seconds` is
+                    _log.warning(
+                        "a statement of %d rows was ended, the next one has %d: %s", asked, size.rows, error
+                    )
+                    continue
+                if taken.is_ended:
+                    size.ended(asked, taken.rows)
+                else:
+                    size.took(asked, taken.rows, taken.nbytes, self._clock.now() - begun)
+                return asked, taken
+
+        return self._retry.call(once, self._passes)
+
+    def _size(self) -> StatementSize:
+        """Measures the way to the server and back before the first statement."""
+        if self._made is None:
+            session, empty = self._line.session(), list[float]()
+            nothing = self._keyset.source.sql(["1"], ["1 = 0"])
+            for _ in range(_EMPTY_STATEMENTS if self._burst_seconds else 0):
+                begun = self._clock.now()
+                session.rows(nothing)
+                empty.append(self._clock.now() - begun)
+            self._made = StatementSize(
+                self._reader.batch_size(self._split),
+                int(self._split.params.get("row_bytes") or 0),
+                seconds=self._seconds,
+                burst_seconds=self._burst_seconds,
+                empty_seconds=min(empty, default=0.0),
+            )
+        return self._made
+
+    def _take(self, sql: str, begun: float) -> _Taken:
+        session, taken = self._line.session(), _Taken()
+        try:
+            batches = self._reader.short_batches(session, sql, self._split, self._keyset.columns)
+            with closing(cast("Generator[pa.RecordBatch]", batches)):
+                for raw in batches:
+                    if raw.num_rows:
+                        taken.add(self._decoded(session, raw, taken.rows))
+                    if taken.nbytes > _MOST_BYTES or (
+                        taken.rows and self._clock.now() - begun > self._seconds
+                    ):
+                        taken.is_cut = True
+                        break
+            if not taken.is_cut:
+                session.rest()
+        except ChannelError as error:
+            if taken.rows and self._passes(error):  # what came is good, and is not read again
+                taken.is_cut, taken.is_ended = True, self._reader.dialect.is_timeout(error)
+            else:
+                if not self._may_pass(error):
+                    raise self._reader.stopped(
+                        session, self._keyset.source, self._split, error
+                    ) from error.__cause__
+                raise
+        if taken.is_cut:
+            self._line.drop()
+        return taken
+
+    def _decoded(self, session: Session, raw: pa.RecordBatch, before: int) -> pa.RecordBatch:
+        keyset = self._keyset
+        schema = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
+        try:
+            return self._reader.dialect.decode(raw, keyset.columns, schema)
+        except MisfitError as error:
+            raise self._reader.misfit(
+                session, keyset.source, self._split, error, self._before + before
+            ) from None
+
+    def _last(self, taken: _Taken) -> list[Any] | None:
+        """The key of the last row; None without rows."""
+        if not taken.batches:
+            return None
+        values = [taken.batches[-1].column(place)[-1].as_py() for place in self._keyset.places]
+        if None in values:
+            raise SourceError(
+                f"{self._keyset.source.label} is read in the order of its unique key, and holds a NULL in it, which "
+                "has no place in that order: read it with statementSeconds=0, one statement for each split"
+            )
+        return values
+
+    def _may_pass(self, error: BaseException) -> bool:
+        dialect = self._reader.dialect
+        return isinstance(error, ChannelError) and (dialect.is_passing(error) or dialect.is_timeout(error))
+
+    def _passes(self, error: BaseException) -> bool:
+        """Whether to go on after `error`, with a new session."""
+        if not self._may_pass(error):
+            return False
+        self._line.drop()
+        _log.warning("a statement was ended and is made again behind the last row that came: %s", error)
+        return True
