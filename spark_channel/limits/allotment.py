@@ -37,7 +37,7 @@ class Allotment:
         return self._take_turn(client, now)
 
     def to_call(self) -> list[Client]:
-        """Those who should ask now, since enough of the limit is free: who waits in line, else who has least of it.
+        """Those who should ask now, since enough of the limit is free: the heads of lines, else those with too little.
 
         Where many share the limit a part is small, asks are spread, and places that come free have an heir.
         """
@@ -97,7 +97,7 @@ class Allotment:
         ends = now + nanoseconds(lasts)
         within = self._pool.retry() if short or (lowered and brief) else None
         if lowered and brief and not alone:
-            within = 0.0  # who waits gets what it had before as soon as it has said that it has this
+            within = 0.0  # a client in line gets what it had before, as soon as it has said that it has this
         return self._grant(client, (paces[0], paces[1]), now, ends, within=within)
 
     def _wish(self, client: Client, dimension: int, share: int, own: int, free: int, alone: bool) -> int:

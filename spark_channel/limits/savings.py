@@ -1,4 +1,4 @@
-"""What the part of a limit that nobody holds has saved up, for the next grant that is cut of it."""
+"""What the part of a limit that no grant holds has saved up, for the next grant that is cut of it."""
 
 from spark_channel.limits.ledger import DIMENSIONS, Lease
 from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
