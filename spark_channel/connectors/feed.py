@@ -58,6 +58,11 @@ class FeedLag:
 class ChangeFeed(SplitReader):
     """One source's changes. Plain data, pickled into tasks; used by one thread at a time on the driver."""
 
+    @property
+    def waits_seconds(self) -> float:
+        """For so long the newest changes wait for others that come to light late; 0 = they do not."""
+        return 0.0
+
     @abstractmethod
     def schema(self) -> pa.Schema:
         """The schema of every batch of `read`, of `base` splits as of `changes`."""
@@ -68,17 +73,23 @@ class ChangeFeed(SplitReader):
 
     @abstractmethod
     def now(self) -> list[Token]:
-        """Where each partition ends now, late rows included: may wait for as long as those may be late."""
+        """Where each partition ends now. What belongs before may still come to light: see `settled`."""
 
     def end(self) -> list[Token]:
         """Where each partition ends now, for one who has begun before: makes nothing in the source."""
         return self.now()
 
+    def settled(self, upto: Sequence[Token]) -> None:
+        """Wait until all that belongs up to these tokens, which `now` gave, has come to light.
+
+        Asked before rows up to there are read, so that it passes while other things are done.
+        """
+
     @abstractmethod
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         """Where the partition of `after` ends, or where `limit` cuts it; `after` itself when nothing is new.
 
-        `upto`, a token that `now` gave, is not passed.
+        `upto`, a token that `now` gave, is not passed; what is returned then is `settled`.
 
         Raises:
             SourceError: `after` is damaged, of another source, from the future, or not there any more.

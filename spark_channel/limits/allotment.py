@@ -5,15 +5,24 @@ from spark_channel.limits.level import MICROS, NANOS, nanoseconds
 from spark_channel.limits.line import Line
 from spark_channel.limits.messages import Grant, Hold
 from spark_channel.limits.pool import HORIZON, Pool
+from spark_channel.limits.savings import Savings
 
 __all__ = ["Allotment"]
+
+
+ROOM = 16
+"""One part of so many of a limit that comes free is told to those who could use it."""
+
+MOST_CALLED = 8
+"""So many clients that have a share each are told of it at most: among more, a share is not worth the asks."""
 
 
 class Allotment:
     """Makes the grants of a pool. No grant takes the sum of all above the limit."""
 
-    def __init__(self, pool: Pool, epoch: str) -> None:
+    def __init__(self, pool: Pool, epoch: str, savings: Savings) -> None:
         self._pool = pool
+        self._savings = savings
         self._line = Line(pool)
         self._epoch = epoch
         self.version = 0
@@ -26,6 +35,38 @@ class Allotment:
         if self._pool.wanting <= self._pool.slots() or self._pool.has_own_share(client.job):
             return self._take_share(client, now)
         return self._take_turn(client, now)
+
+    def to_call(self) -> list[Client]:
+        """Those who should ask now, since enough of the limit is free: the heads of lines, else those with too little.
+
+        Where many share the limit a part is small, asks are spread, and places that come free have an heir.
+        """
+        pool = self._pool
+        if pool.horizon() > HORIZON or not self._has_room():
+            return []
+        if pool.in_line:
+            heads = [next(iter(job.line)) for job in pool.jobs.values() if job.line]
+            return [head for head in heads if not head.called]
+        if pool.wanting > min(MOST_CALLED, pool.slots()):
+            return []
+        return [client for client in pool.spending if not client.called and self._is_short(client)]
+
+    def _has_room(self) -> bool:
+        """A part of the limit is free that is worth a message."""
+        pool = self._pool
+        return all(
+            limit is None or ROOM * pool.free(each) >= pool.rates[each]
+            for each, limit in enumerate(pool.limits)
+        )
+
+    def _is_short(self, client: Client) -> bool:
+        """`client` would use more than it has, and its share is more."""
+        for each in DIMENSIONS:
+            if self._pool.limits[each] is not None and client.hungry[each]:
+                more = self._pool.share(client, each) - client.charge[each]
+                if ROOM * more >= self._pool.rates[each]:
+                    return True
+        return False
 
     def _take_share(self, client: Client, now: int) -> Grant | Hold:
         shares = [self._pool.share(client, dimension) for dimension in DIMENSIONS]
@@ -54,7 +95,10 @@ class Allotment:
         if not client.measured:
             lasts = horizon / 4 if brief else horizon / 2
         ends = now + nanoseconds(lasts)
-        return self._grant(client, (paces[0], paces[1]), now, ends, soon=short or (lowered and brief))
+        within = self._pool.retry() if short or (lowered and brief) else None
+        if lowered and brief and not alone:
+            within = 0.0  # a client in line gets what it had before, as soon as it has said that it has this
+        return self._grant(client, (paces[0], paces[1]), now, ends, within=within)
 
     def _wish(self, client: Client, dimension: int, share: int, own: int, free: int, alone: bool) -> int:
         """The share; with a long horizon, also what others left, which they would take only much later."""
@@ -126,18 +170,25 @@ class Allotment:
         *,
         starts: int | None = None,
         after: Client | None = None,
-        soon: bool = False,
+        within: float | None = None,
     ) -> Grant:
         starts = now if starts is None else starts
+        before = client.charge
         lease = self._pool.ledger.issue(client, pace, self._pool.rates, starts, ends, after=after)
+        if after is None:
+            # One that does not spend all it has would only seem to, with what was saved.
+            rows, nbytes = (
+                client.charge[each] - before[each] if client.hungry[each] else 0 for each in DIMENSIONS
+            )
+            self._pool.ledger.add_saved(lease, self._savings.take((rows, nbytes)))
         limited = [limit is not None for limit in self._pool.limits]
         of = self._pool.worth()
         lasts = (ends - starts) / NANOS
         ask_in = min(lasts, self._pool.horizon()) / 2
         if ends == client.turn_ends and lasts < 0.6 * HORIZON:
             ask_in = lasts
-        if soon:
-            ask_in = min(ask_in, self._pool.retry())
+        if within is not None:
+            ask_in = min(ask_in, within)
         return Grant(
             grant=lease.id,
             rows=lease.amount[0] // MICROS if limited[0] else None,
@@ -152,4 +203,6 @@ class Allotment:
             version=self.version,
             limit_rows_per_second=of[0],
             limit_bytes_per_second=of[1],
+            saved_rows=lease.saved[0] / MICROS,
+            saved_bytes=lease.saved[1] / MICROS,
         )

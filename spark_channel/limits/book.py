@@ -38,11 +38,14 @@ class LimitBook:
 
     A limit that is `per_mark` holds for each resource by itself: clients join `marked(limit, "db1")`, and
     get a coordinator with these rates that is theirs. What is set, paused or resumed under the plain name
-    goes to all of them, and to those that come.
+    goes to all of them, and to those that come. `on_call`: see `Coordinator`.
     """
 
-    def __init__(self, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, *, clock: Clock | None = None, on_call: Callable[[str, str], None] | None = None
+    ) -> None:
         self._clock: Clock = clock or SYSTEM_CLOCK
+        self._on_call = on_call
         self._lock = threading.Lock()
         self._limits: dict[str, Coordinator] = {}
         self._marks: dict[str, OrderedDict[str, Coordinator]] = {}
@@ -72,6 +75,7 @@ class LimitBook:
             static_tasks=static_tasks,
             at_once=at_once,
             on_absent=on_absent,
+            on_call=self._on_call,
         )
         with self._lock:
             _free_name(name, self._limits)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from spark_channel.channel.limiter import Payment, Wait
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import LimitError, OptionError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits.flow import Flow, Share, parts
+from spark_channel.limits.flow import Flow, Share, is_part, parts
 from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
 from spark_channel.limits.messages import (
     OLD_GRANT_SECONDS,
@@ -41,7 +41,8 @@ IDLE = 0.1
 """Seconds without a payment after which a grant goes back, so that others can use it."""
 
 NEWS_FROM = 0.5
-"""A client that asks less often than each so many seconds listens for changes beside it."""
+"""A client that asks less often than each so many seconds listens for changes beside it, as does one that could use
+more of the limit than it has."""
 
 NEWS_SPREAD = 0.4
 """Seconds over which those ask who cannot go on with a change before they did: they have no grant, or it was
@@ -110,10 +111,12 @@ class LeaseLimiter:
         self._in_flight: Request | None = None
         self._sent = now
         self._next_ask = _NEVER
-        self._asks_seldom = False
+        self._could_hear = False
+        self._calls = 0
         self._next_heartbeat = _NEVER
         self._heartbeat_in = 0
         self._reported = ((0.0, 0.0), (0.0, 0.0))
+        self._last_use: tuple[tuple[float, float], tuple[float, float]] | None = None
         self._silent_since: int | None = None
         self._failures = 0
         self._retry_at = now
@@ -221,9 +224,9 @@ class LeaseLimiter:
     def listen(self) -> Listen | None:
         """What to ask the service beside `next_request`, to hear of changes early; None = no need to."""
         with self._changed:
-            if not (self._asks_seldom and self._client) or self._closed or self._broken is not None:
+            if not (self._could_hear and self._client) or self._closed or self._broken is not None:
                 return None
-            return Listen(self._limit, self._client, self._epoch, self._version)
+            return Listen(self._limit, self._client, self._epoch, self._version, self._calls)
 
     def hear(self, request: Listen, answer: News | Denied) -> None:
         """An answer to `request`, from `listen`: the limit may have changed, or be gone.
@@ -237,7 +240,12 @@ class LeaseLimiter:
             now, scaled = self._now(), False
             within: float | None = NEWS_SPREAD
             if isinstance(answer, News):
+                called, self._calls = answer.calls > self._calls, max(answer.calls, self._calls)
                 if answer.version <= self._version:
+                    if called:
+                        self._hurried = now
+                        self._hurry()
+                        self._changed.notify_all()
                     return
                 self._version, self._news = answer.version, answer
                 self._held = bool(answer.reason)
@@ -257,8 +265,10 @@ class LeaseLimiter:
     def close(self) -> None:
         """Payments are over; what is left of the grant goes back with the last request."""
         with self._changed:
-            self._closed = True
             now = self._now()
+            if not self._closed:
+                self._last_use = self._use(now)  # before what is saved up counts as missed
+            self._closed = True
             for flow in self._flows:
                 flow.stop(now)
             self._changed.notify_all()
@@ -349,9 +359,9 @@ class LeaseLimiter:
     def _last_request(self, now: int) -> tuple[Request | None, int | None]:
         if not self._client:
             return None, None
-        (rows, _), (nbytes, _) = self._use(now)
+        (rows, lost_rows), (nbytes, lost_bytes) = self._last_use or self._use(now)
         grant = 0 if self._grant is None else self._grant.grant
-        leave = Leave(self._limit, self._client, self._epoch, grant, rows, nbytes)
+        leave = Leave(self._limit, self._client, self._epoch, grant, rows, nbytes, lost_rows, lost_bytes)
         self._client = ""
         self._in_flight = leave
         return leave, now
@@ -367,7 +377,7 @@ class LeaseLimiter:
         match reply:
             case Joined():
                 self._client, self._epoch, self._number = reply.client, reply.epoch, 0
-                self._version, self._news = reply.version, None
+                self._version, self._news, self._calls = reply.version, None, 0
                 self._heartbeat_in = nanoseconds(reply.heartbeat_in)
                 self._is_static, self._joined_once, self._before = False, True, ""
                 self._drop(now)
@@ -377,6 +387,7 @@ class LeaseLimiter:
             case Hold():
                 self._reason = reply.reason
                 self._ask_in(reply.retry_in, now)
+                self._could_hear = self._could_hear or reply.reason == "turn"
                 if reply.drop:
                     self._held = True
                     self._stop(now)
@@ -406,7 +417,7 @@ class LeaseLimiter:
             flow.begin(pace, now, _NEVER, now)
         self._next_ask = now
         self._next_heartbeat = _NEVER
-        self._asks_seldom = False
+        self._could_hear = False
 
     def _drop(self, now: int) -> None:
         """Hold no grant, and owe no report of one."""
@@ -420,7 +431,7 @@ class LeaseLimiter:
         for flow, (spent, missed) in zip(self._flows, self._reported, strict=True):
             flow.forget(spent, missed)
         self._reported = ((0.0, 0.0), (0.0, 0.0))
-        self._grant = grant
+        self._grant, self._last_use = grant, None
         self._held = False
         if self._static is not None:
             self._static = self._static.of(grant.limit_rows_per_second, grant.limit_bytes_per_second)
@@ -428,9 +439,11 @@ class LeaseLimiter:
         self._ends = self._sent + starts_in + nanoseconds(grant.lasts)
         self._paces = (grant.rows_per_second, grant.bytes_per_second)
         self._amounts = (grant.rows or 0, grant.nbytes or 0)
-        for flow, pace in zip(self._flows, self._paces, strict=True):
-            flow.begin(pace, now + starts_in, self._ends, now)
+        saved = (grant.saved_rows, grant.saved_bytes)
+        for flow, pace, more in zip(self._flows, self._paces, saved, strict=True):
+            flow.begin(pace, now + starts_in, self._ends, now, more)
         self._ask_in(grant.ask_in, now)
+        self._could_hear = self._could_hear or is_part(grant)
         self._reason = "grant"
         if grant.version >= self._version:
             self._version, self._news = grant.version, None
@@ -458,7 +471,7 @@ class LeaseLimiter:
 
     def _ask_in(self, seconds: float, now: int) -> None:
         self._next_ask = now + nanoseconds(seconds)
-        self._asks_seldom = seconds > NEWS_FROM
+        self._could_hear = seconds > NEWS_FROM
 
     def _stop(self, now: int) -> None:
         self._ends = now

@@ -12,6 +12,7 @@ import secrets
 import threading
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
@@ -42,12 +43,14 @@ from spark_channel.limits.messages import (
     Status,
 )
 from spark_channel.limits.pool import HORIZON, Pool
+from spark_channel.limits.savings import Savings
 from spark_channel.limits.status import status_of
 from spark_channel.limits.wire import decode_request, encode
 
 __all__ = ["Coordinator"]
 
 LONGEST_TEXT = 256
+_SomeReply = TypeVar("_SomeReply", bound=Reply)
 
 
 class Coordinator:
@@ -62,7 +65,8 @@ class Coordinator:
     makes the secret names of clients and the epoch. `max_jobs`: each has a share, so a caller who makes up jobs would
     leave the others next to nothing; None = any number. `static_tasks`: a client that is cut off continues with
     1/static_tasks of the limit, which is set aside for it; see `Absent` for that and for `at_once`.
-    `on_absent` is called with what people are to know of it, empty when all are back; it must not call this again.
+    `on_absent` is called with what people are to know of it, empty when all are back. `on_call` is called with
+    this limit and a client that should ask now, if it listens. Neither may call this again.
     """
 
     def __init__(
@@ -78,6 +82,7 @@ class Coordinator:
         static_tasks: int | None = None,
         at_once: bool = False,
         on_absent: Callable[[str], None] | None = None,
+        on_call: Callable[[str, str], None] | None = None,
         new_id: Callable[[], str] = lambda: secrets.token_hex(8),
     ) -> None:
         self.limit = limit
@@ -91,12 +96,14 @@ class Coordinator:
         self._pressure = ""
         self._pressed = 1.0
         self._on_absent = on_absent
+        self._on_call = on_call
         self._max_jobs = max_jobs
         self._absent = None if static_tasks is None else Absent(static_tasks, at_once)
         self._version = 0
         self._pool = Pool(max_clients)
         self._pool.set_limits(rows_per_second, bytes_per_second)
-        self._allotment = Allotment(self._pool, self.epoch)
+        self._savings = Savings(self._blocked_until)
+        self._allotment = Allotment(self._pool, self.epoch, self._savings)
 
     def handle(self, request: Request) -> Reply:
         """Carry out one request."""
@@ -105,9 +112,9 @@ class Coordinator:
             self._advance(now)
             match request:
                 case Ask():
-                    return self._ask(request, now)
+                    return self._and_call(self._ask(request, now))
                 case Return():
-                    return self._return(request, now)
+                    return self._and_call(self._return(request, now))
                 case Heartbeat():
                     client = self._known(request, now)
                     client.waiting = _text(request.waiting, "waiting")
@@ -115,10 +122,9 @@ class Coordinator:
                 case Join():
                     return self._join(request, now)
                 case Leave():
-                    return self._leave(request, now)
+                    return self._and_call(self._leave(request, now))
                 case Listen():
-                    self._known(request, now)
-                    return self._news()
+                    return self._news(self._known(request, now))
                 case Set():
                     self._pool.set_limits(request.rows_per_second, request.bytes_per_second)
                     self._changed()
@@ -164,11 +170,12 @@ class Coordinator:
             rates = [None if each is None else each / MICROS for each in self._pool.limits]
             twin = Coordinator(
                 limit, *rates, clock=self._clock, max_clients=self._pool.max_clients, max_jobs=self._max_jobs,
-                new_id=self._new_id,
+                on_call=self._on_call, new_id=self._new_id,
             )  # fmt: skip
             twin._paused, twin._pressure, twin._pressed = self._paused, self._pressure, self._pressed
             twin._pool.scale(self._pool.factor)
             twin._blocked_until = self._blocked_until
+            twin._savings.advance((0, 0), self._blocked_until)
             return twin
 
     # --- changes
@@ -195,10 +202,20 @@ class Coordinator:
         count = self._absent.count
         return f"static limit: {count} task{'' if count == 1 else 's'} out of reach, with a fixed share each"
 
-    def _news(self) -> News:
+    def _and_call(self, reply: _SomeReply) -> _SomeReply:
+        """`reply`, after those were called who could use what came free with it."""
+        if self._on_call is not None and not self._paused and self._pool.factor:
+            for client in self._allotment.to_call():
+                client.calls += 1
+                client.called = True
+                self._on_call(self.limit, client.id)
+        return reply
+
+    def _news(self, client: Client) -> News:
         reason = "paused" if self._paused else "pressure" if self._pool.factor == 0 else ""
         rows, nbytes = (0.0 if reason else rate for rate in self._pool.worth())
-        return News(self._version, rows, nbytes, reason, self._pool.rounds(len(self._clients)))
+        rounds = self._pool.rounds(len(self._clients))
+        return News(self._version, rows, nbytes, reason, rounds, calls=client.calls)
 
     # --- clients come and go
 
@@ -245,8 +262,11 @@ class Coordinator:
         client = self._known(request, now)
         named = self._named(client, request.grant)
         spent = _amounts(named, request.spent_rows, request.spent_bytes)
+        missed = _amounts(named, request.missed_rows, request.missed_bytes)
         if named is not None:
             self._pool.ledger.report(named, spent)
+            if client.leases() == (named,):
+                self._savings.give_back(named, missed, now)
         if self._absent is not None:
             self._absent.left(client)
         self._forget(client)
@@ -263,6 +283,7 @@ class Coordinator:
             del self._pool.jobs[client.job.name]
 
     def _advance(self, now: int) -> None:
+        self._savings.advance((self._pool.free(0), self._pool.free(1)), now)
         self._pool.ledger.advance(now)
         self._look(now)
         while self._clients:
@@ -292,9 +313,10 @@ class Coordinator:
         missed = _amounts(named, request.missed_rows, request.missed_bytes)
         client.waiting = _text(request.waiting, "waiting")
         client.number = request.number
+        client.called = False
         self._settle(client, named, spent)
         if named is not None:
-            self._pool.measure(client, named, spent, missed)
+            self._pool.measure(client, named, spent, missed, now)
             self._pool.ledger.shorten(named, now + nanoseconds(OLD_GRANT_SECONDS))
         client.answer = self._answer(client, now)
         return client.answer
@@ -311,7 +333,7 @@ class Coordinator:
         self._settle(client, named, spent)
         if named is not None:
             missed = _amounts(named, request.missed_rows, request.missed_bytes)
-            self._pool.measure(client, named, spent, missed)
+            self._pool.measure(client, named, spent, missed, now)
         self._pool.leave_line(client)
         for lease in client.leases():
             self._pool.ledger.end(lease)

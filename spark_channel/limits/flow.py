@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-from spark_channel.limits.level import EARLY_NS, MICROS, QUANTA, SLICE_SECONDS, nanoseconds
+from spark_channel.limits.level import EARLY_NS, MICROS, NANOS, QUANTA, SLICE_SECONDS, nanoseconds
 from spark_channel.limits.messages import Grant, News
 
-__all__ = ["Flow", "Share", "parts"]
+__all__ = ["Flow", "Share", "is_part", "parts"]
 
 _SURPLUS_NS = nanoseconds(SLICE_SECONDS)
 
@@ -36,11 +36,14 @@ class Flow:
         self._spent = self._missed = 0
         self._shares: dict[Share, None] = {}
 
-    def begin(self, pace: float | None, begins: int, ends: int, now: int) -> None:
-        """From `begins` to `ends`, `pace` units per second arrive (None = any number); before, none."""
+    def begin(self, pace: float | None, begins: int, ends: int, now: int, saved: float = 0.0) -> None:
+        """From `begins` to `ends`, `pace` units per second arrive (None = any number); before, `saved` alone."""
         self.advance(now)
         self._pace = None if pace is None else round(pace * MICROS)
         self._begins, self._ends = begins, ends
+        arrived = int(saved * MICROS) * NANOS
+        self._balance += arrived
+        self._spent += arrived
         self._keep_surplus()
         if ends <= now:
             self._void()
@@ -156,6 +159,15 @@ def parts(grant: Grant, news: News) -> tuple[float, float] | None:
     rows = _part(grant.limit_rows_per_second, news.rows_per_second)
     nbytes = _part(grant.limit_bytes_per_second, news.bytes_per_second)
     return None if rows is None or nbytes is None else (rows, nbytes)
+
+
+def is_part(grant: Grant) -> bool:
+    """Whether others have some of the limit that `grant` is cut of, or might."""
+    pairs = (
+        (grant.rows_per_second, grant.limit_rows_per_second),
+        (grant.bytes_per_second, grant.limit_bytes_per_second),
+    )
+    return any(pace is not None and whole is not None and pace < whole for pace, whole in pairs)
 
 
 def _part(before: float | None, now: float | None) -> float | None:

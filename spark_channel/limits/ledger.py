@@ -22,8 +22,8 @@ class Lease:
     """A grant as the coordinator remembers it.
 
     It is a part of the limit: `cut` of `of`, the rates then. `pace` is the most that this part was worth
-    since, for a client hears of changes or does not. `after`: it begins when all that this client holds has
-    ended, and counts in its place until then.
+    since, for a client hears of changes or does not. `saved`, of `amount`, is what the part had saved up before.
+    `after`: it begins when all that this client holds has ended, and counts in its place until then.
     """
 
     id: int
@@ -37,6 +37,7 @@ class Lease:
     after: "Client | None" = None
     over: bool = False
     spent: tuple[int, int] = (0, 0)
+    saved: tuple[int, int] = (0, 0)
 
 
 @dataclass(slots=True, eq=False)
@@ -74,6 +75,8 @@ class Client:
     row_bytes: float = 0.0
     turn_ends: int = 0
     due: int = 0
+    calls: int = 0
+    called: bool = False
     keep_until: int = 0
     waiting: str = ""
 
@@ -143,6 +146,15 @@ class Ledger:
                 heapq.heapify(heap)
             heapq.heappush(heap, (ends, lease.id, lease))
         return lease
+
+    def add_saved(self, lease: Lease, saved: tuple[int, int]) -> None:
+        """`lease`, which was issued just now, is as much more."""
+        amounts = []
+        for each, total in enumerate(self.totals):
+            more = -(-saved[each] // MICROS) * MICROS
+            total.issued += more
+            amounts.append(lease.amount[each] + more)
+        lease.amount, lease.saved = (amounts[0], amounts[1]), saved
 
     def shorten(self, lease: Lease, ends: int) -> None:
         """`lease` ends at `ends`, if that is sooner."""

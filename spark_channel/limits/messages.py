@@ -104,13 +104,15 @@ class Listen:
     """A client wants to hear of changes sooner than at its next ask. Answer: `News`.
 
     The shell answers as soon as `version`, which the client heard last (-1 = never), is out of date, and
-    again at each change, until the client leaves or a minute has passed. Only clients that ask seldom listen.
+    again at each change, until the client leaves or a minute has passed; and when `calls`, how often the client
+    was called so far, is out of date. Clients listen that ask seldom, or could use more than they have.
     """
 
     limit: str
     client: str
     epoch: str
     version: int = -1
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +125,8 @@ class Leave:
     grant: int = 0
     spent_rows: float = 0.0
     spent_bytes: float = 0.0
+    missed_rows: float = 0.0
+    missed_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +190,8 @@ class Grant:
     `ask_in` seconds after it arrived. `use_by` is when it is void, on the coordinator's own clock. It
     replaces the grant named in the `Ask`, as soon as it begins.
 
+    `saved_*`, of it, may be spent as soon as it begins.
+
     It is a part of the limit, which was `limit_*` at `version`: who hears of a later one (`News`) spends the
     same part of that.
     """
@@ -203,6 +209,8 @@ class Grant:
     version: int = -1
     limit_rows_per_second: float | None = None
     limit_bytes_per_second: float | None = None
+    saved_rows: float = 0.0
+    saved_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +251,8 @@ class News:
     """What the limit is now (None = unlimited, 0 = nothing moves, for the `reason` "paused" or "pressure").
 
     `version` counts how often it was set, paused, resumed or pressed. Who has to ask about it does so within
-    `ask_within` seconds. `again_in`: this was the last word, listen again after so many seconds.
+    `ask_within` seconds. `again_in`: this was the last word, listen again after so many seconds. `calls` counts how
+    often this client was called to ask at once, since a part of the limit came free that it could use.
     """
 
     version: int
@@ -252,6 +261,7 @@ class News:
     reason: str = ""
     ask_within: float = 0.0
     again_in: float | None = None
+    calls: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,18 +44,22 @@ HEADROOM = 1.1
 """What a client that is not hungry gets above what it uses, so that it can show that it needs more."""
 
 
+_HALF_HORIZON_NS = nanoseconds(HORIZON / 2)
+
+
 class Pool:
     """The state that answers are made from. No rule of its own but the size of things.
 
     `limits`: what was set, (rows, bytes), None = unlimited; `rates`: what is left of it under pressure, 0
-    where unlimited. Both in millionths per second. `row_bytes`: the mean size of a row, 0 = not known yet.
+    where unlimited. Both in millionths per second. `row_bytes`: the mean size of a row, 0 = not known yet. `spending`:
+    the clients that want to spend.
     """
 
     def __init__(self, max_clients: int) -> None:
         self.max_clients = max_clients
         self.ledger = Ledger(self._idle)
         self.jobs: dict[str, Job] = {}
-        self.wanting = 0
+        self.spending: dict[Client, None] = {}
         self.in_line = 0
         self.row_bytes = 0.0
         self.limits: tuple[int | None, int | None] = (None, None)
@@ -76,6 +80,11 @@ class Pool:
         rows, nbytes = (0 if limit is None else max(1, int(limit * factor)) for limit in self.limits)
         self.rates = (rows, nbytes)
 
+    @property
+    def wanting(self) -> int:
+        """How many clients want to spend."""
+        return len(self.spending)
+
     def free(self, dimension: int) -> int:
         """What no live grant may spend, per second; below 0 when the limit was lowered just now."""
         return self.rates[dimension] - self.ledger.charge[dimension]
@@ -85,8 +94,11 @@ class Pool:
         if client.wanting == wanting:
             return
         client.wanting = wanting
+        if wanting:
+            self.spending[client] = None
+        else:
+            del self.spending[client]
         sign = 1 if wanting else -1
-        self.wanting += sign
         client.job.wanting += sign
         for dimension in DIMENSIONS:
             if client.hungry[dimension]:
@@ -187,8 +199,11 @@ class Pool:
         ratio = client.row_bytes if dimension else 1 / client.row_bytes
         return math.ceil(HEADROOM * ratio * self.share(client, other))
 
-    def measure(self, client: Client, lease: Lease, spent: tuple[int, int], missed: tuple[int, int]) -> None:
+    def measure(
+        self, client: Client, lease: Lease, spent: tuple[int, int], missed: tuple[int, int], now: int
+    ) -> None:
         """How much of its pace the client used: all of it (it is hungry), or less (that is its demand)."""
+        passed = max(0, now - lease.starts)
         if spent[0] and spent[1]:
             row_bytes = spent[1] / spent[0]
             self.row_bytes += (row_bytes - self.row_bytes) * (0.1 if self.row_bytes else 1.0)
@@ -203,7 +218,9 @@ class Pool:
             used = spent[dimension] / due
             before = pace if client.hungry[dimension] else client.demand[dimension]
             client.hungry[dimension] = used >= HUNGRY_FROM
-            client.demand[dimension] = max(math.ceil(HEADROOM * used * pace), before // 2)
+            # A moment's look may fall between two payments, so demand falls by half in half a horizon at most.
+            least = before - before * min(passed, _HALF_HORIZON_NS) // (2 * _HALF_HORIZON_NS)
+            client.demand[dimension] = max(math.ceil(HEADROOM * used * pace), least)
             client.measured = True
         self.want(client, was_wanting)
 

@@ -47,8 +47,9 @@ if TYPE_CHECKING:
     from spark_channel.service.limit_control import KeptLimit, LimitControl
     from spark_channel.service.probe import Probe, sql_value
     from spark_channel.service.processes import driver_pid
-    from spark_channel.service.server import ServiceServer, TlsFiles
+    from spark_channel.service.server import ServiceServer
     from spark_channel.service.shared_limit import SharedLimit, find_shared_limit, shared_speed
+    from spark_channel.service.tls_files import TlsFiles
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 

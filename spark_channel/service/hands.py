@@ -35,8 +35,11 @@ class Hands:
                 return False
             else:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:  # the interpreter is ending, and since Python 3.12 starts no thread
+                    return False
                 self._threads.add(thread)
-                thread.start()
             self._work.put(call)
         return True
 

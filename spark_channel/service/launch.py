@@ -17,7 +17,7 @@ from spark_channel.service.cleaner import keep_clean
 from spark_channel.service.control import ServiceControl
 from spark_channel.service.processes import bare_environment, driver_pid, started
 from spark_channel.service.rendezvous import Advert, Rendezvous, advert_name
-from spark_channel.service.server import TlsFiles
+from spark_channel.service.tls_files import TlsFiles
 
 __all__ = ["ServiceSettings", "advertise", "ensure_service", "find_service"]
 

@@ -65,8 +65,8 @@ class LimitDesk:
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        self.book = LimitBook(clock=clock)
         self._bells = Bells()
+        self.book = LimitBook(clock=clock, on_call=self._bells.ring)
         self._on_longer: Callable[[float], None] | None = None
         self._longest = 0.0
         self._lock = threading.Lock()
@@ -163,7 +163,7 @@ class LimitDesk:
             yield replace(reply, again_in=LISTEN_SECONDS) if isinstance(reply, News) else reply
             return
         try:
-            until, told = SYSTEM_CLOCK.now() + LISTEN_SECONDS, request.version
+            until, told = SYSTEM_CLOCK.now() + LISTEN_SECONDS, (request.version, request.calls)
             while True:
                 bell.clear()
                 if not self._bells.is_up(limit, client, bell):
@@ -176,8 +176,8 @@ class LimitDesk:
                 if left <= 0:
                     yield replace(reply, again_in=0.0)
                     return
-                if reply.version != told:
-                    told = reply.version
+                if (reply.version, reply.calls) != told:
+                    told = reply.version, reply.calls
                     yield reply
                 bell.wait(left)
         finally:

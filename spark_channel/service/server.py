@@ -6,7 +6,7 @@ import os
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.clock import Clock
 from spark_channel.errors import ServiceUnavailableError
@@ -15,6 +15,7 @@ from spark_channel.service import wire
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.jobs import JobBook
 from spark_channel.service.limit_desk import LimitDesk
+from spark_channel.service.tls_files import TlsFiles
 from spark_channel.service.tokens import SERVICE_SCOPE, Tokens
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from spark_channel.service.http_server import Caller, Endpoint, HttpShell
 
-__all__ = ["PROTOCOL", "ServiceServer", "TlsFiles", "json_endpoint"]
+__all__ = ["PROTOCOL", "ServiceServer", "json_endpoint"]
 
 _log = logging.getLogger(__name__)
 
@@ -34,17 +35,6 @@ _SHUTDOWN_SECONDS = 3.0
 
 _INLINE = frozenset({"hello", "coordinator"})
 """What is asked most, and never waits for anything."""
-
-
-class TlsFiles(NamedTuple):
-    """Paths of a PEM certificate (with its chain) and of its private key.
-
-    Clients trust `root`, by default the certificate itself, as fits a self-signed one.
-    """
-
-    certificate: str
-    key: str
-    root: str | None = None
 
 
 class ServiceServer:

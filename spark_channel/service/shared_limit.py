@@ -19,7 +19,8 @@ from spark_channel.service.limit_desk import limit_scope
 from spark_channel.service.probe import Probe
 from spark_channel.service.processes import pid_namespace, started
 from spark_channel.service.rendezvous import Advert, Rendezvous
-from spark_channel.service.server import ServiceServer, TlsFiles
+from spark_channel.service.server import ServiceServer
+from spark_channel.service.tls_files import TlsFiles
 
 __all__ = ["SharedLimit", "find_shared_limit", "limit_advert", "shared_speed", "spending_token"]
 

@@ -26,6 +26,7 @@ from spark_channel.service import (
 )
 from spark_channel.spark.driver import command_of, service_settings
 from spark_channel.spark.planner_call import ask_planner
+from spark_channel.spark.replaced import without_warning
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.slots import slots_of
 from spark_channel.spark.source import ChannelDataSource
@@ -92,7 +93,8 @@ def _register_format(spark: SparkSession, context: Any) -> None:
         }
         source = type("ChannelDataSource", (ChannelDataSource,), facts)
     try:
-        spark.dataSource.register(source)
+        with without_warning(context):
+            spark.dataSource.register(source)
     except PySparkException as error:
         # Spark 4.0 takes a name once, and has found this class through pyspark_channel before.
         if error.getCondition() != "DATA_SOURCE_ALREADY_EXISTS":

@@ -17,9 +17,13 @@ _SHARE = 100
 
 
 class LagWatch:
-    """Keeps what was last heard; asks again after 10 s, or after 100 times what the last question took."""
+    """Keeps what was last heard; asks again after 10 s, or after 100 times what the last question took.
 
-    def __init__(self, clock: Clock | None = None) -> None:
+    `waits_seconds`: for so long the newest changes wait for late ones, which the text says.
+    """
+
+    def __init__(self, waits_seconds: float = 0.0, clock: Clock | None = None) -> None:
+        self._waits = waits_seconds
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._due = self._clock.now()
         self._text = ""
@@ -38,6 +42,8 @@ class LagWatch:
             from spark_channel.progress import lag_text
 
             self._text = lag_text(lag.rows, lag.nbytes, lag.seconds)
+            if self._waits and (lag.rows or lag.nbytes):
+                self._text += f", new rows wait {self._waits:g} s for late ones"
         now = self._clock.now()
         self._due = now + max(_EVERY_SECONDS, _SHARE * (now - began))
         return self._text

@@ -75,7 +75,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         self._options: ReadOptions = self._source.reader.options
         self._facts = facts
         self._positions: Positions | None = None
-        self._lag = LagWatch()
+        self._lag = LagWatch(self._source.feed.waits_seconds)
         self._has_remarked = False
 
     def initialOffset(self) -> Offset:  # noqa: N802

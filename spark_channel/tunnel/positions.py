@@ -263,6 +263,7 @@ class OwnPositions(Positions):
                 "keeps the positions: this Spark does not tell a source where its query stood"
             )
         tokens = self.feed.now()
+        self.feed.settled(tokens)
         channels = {
             f"stream-{number}": {**entry(0, token, token), "from": None}
             for number, token in enumerate(tokens)

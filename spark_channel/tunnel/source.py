@@ -65,6 +65,7 @@ class StreamSource:
         else:
             tokens = self.feed.now()
             splits = self.feed.base(tokens, advice)
+            self.feed.settled(tokens)
         made = [
             Channel(f"base-{place:04d}", place, {"split": _packed(split)}, token=NOT_READ)
             for place, split in enumerate(splits)

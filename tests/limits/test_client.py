@@ -429,6 +429,57 @@ def test_who_asks_often_does_not_listen() -> None:
     assert lease.listen() is None
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [Hold("turn", 0.06), replace(grant(rows=100.0, lasts=0.1), limit_rows_per_second=1000.0)],
+    ids=["none", "a part"],
+)
+def test_who_could_use_more_of_the_limit_asks_when_it_is_called(answer: Grant | Hold) -> None:
+    clock = HandClock()
+    lease = limiter(clock)
+    lease.pay(1_000_000, 0, nothing)
+    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, answer))
+    assert lease.listen() == Listen("db", "id", "epoch", -1, 0)
+    assert lease.due()[0] is None
+    lease.hear(HEARD, News(-1, calls=1))
+    assert isinstance(next_request(lease), Ask)
+    assert lease.listen() == Listen("db", "id", "epoch", -1, 1)
+
+
+def test_a_call_during_an_ask_brings_another_one() -> None:
+    """The answer on its way may have been made before."""
+    lease = limiter(HandClock())
+    lease.pay(1_000_000, 0, nothing)
+    lease.receive(next_request(lease), Joined("id", "epoch", 10.0, Hold("turn", 0.0)))
+    under_way = next_request(lease)
+    lease.hear(HEARD, News(-1, calls=1))
+    lease.receive(under_way, Hold("turn", 0.06))
+    assert isinstance(lease.due()[0], Ask)
+    lease.hear(HEARD, News(-1, calls=1))
+    assert lease.due()[0] is None, "heard already"
+
+
+def test_what_was_saved_goes_through_at_once() -> None:
+    clock = HandClock()
+    lease = limiter(clock)
+    payment = start(lease, replace(grant(rows=1000.0), saved_rows=20.0), rows=30)
+    assert payment.remaining().seconds == pytest.approx(0.01)
+    clock.at += 0.01
+    assert payment.remaining().seconds == 0
+    clock.at += 1.0
+    lease.close()
+    leave = next_request(lease)
+    assert isinstance(leave, Leave)
+    assert (leave.spent_rows, round(leave.missed_rows)) == (30, 970), "what is kept for 20 ms is neither"
+
+
+def test_no_more_is_saved_than_a_grant_keeps() -> None:
+    lease = limiter(HandClock())
+    payment = start(lease, replace(grant(rows=1000.0), saved_rows=500.0), rows=30)
+    assert payment.remaining().seconds == pytest.approx(0.0)
+    assert lease.pay(30, 0, nothing).remaining().seconds == pytest.approx(0.01), "20 were kept"
+
+
 def test_who_asks_seldom_hears_of_a_change_and_asks_at_once() -> None:
     clock = HandClock()
     lease = seldom(clock)
@@ -452,8 +503,8 @@ def test_who_waits_long_for_a_turn_hears_of_a_change_too() -> None:
     assert lease.listen() == Listen("db", "id", "epoch", -1)
     lease.hear(HEARD, News(7))
     clock.at += 0.5
-    lease.receive(next_request(lease), Hold("turn", 0.1))
-    assert lease.listen() is None, "it asks often now"
+    lease.receive(next_request(lease), replace(grant(1, rows=1000.0), limit_rows_per_second=1000.0))
+    assert lease.listen() is None, "it asks often now, and has all of the limit"
 
 
 def test_news_during_an_ask_brings_another_one() -> None:

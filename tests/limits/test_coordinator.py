@@ -407,6 +407,83 @@ def test_news_say_what_the_limit_is_and_a_grant_of_what_it_is_a_part(clock: Hand
     assert listen(limit, client) == News(4, 0, 0, "paused", ask_within=1 / 400)
 
 
+def test_a_part_that_nobody_holds_saves_20_ms_for_the_next_one(clock: HandClock) -> None:
+    limit = coordinator(clock, 60_000)
+    clock.at += 0.01
+    first = join(limit)
+    assert granted(first.answer).saved_rows == pytest.approx(600)
+    assert granted(first.answer).rows == 600 + 60_000 * granted(first.answer).lasts
+    limit.handle(Leave("db", first.client, first.epoch, granted(first.answer).grant, spent_rows=600))
+    clock.at += 5.0
+    assert granted(join(limit).answer).saved_rows == pytest.approx(1_200), "no more"
+
+
+def test_a_part_that_was_halved_has_saved_half(clock: HandClock) -> None:
+    limit = coordinator(clock, 60_000)
+    clock.at += 1.0
+    limit.handle(Set("db", 30_000))
+    assert granted(join(limit).answer).saved_rows == pytest.approx(600)
+
+
+def test_before_the_grants_of_a_predecessor_are_void_nothing_is_saved(clock: HandClock) -> None:
+    limit = coordinator(clock, 60_000, predecessor_seconds=1.0)
+    assert join(limit).answer == Hold("restart", 1.0)
+    clock.at += 1.0
+    assert granted(join(limit).answer).saved_rows == 0
+
+
+def test_what_came_on_the_way_to_a_client_is_saved_when_it_leaves(clock: HandClock) -> None:
+    """It got its grant 3 ms after it was made, spent all that came for 10 ms, and was heard of 2 ms later."""
+    limit = coordinator(clock, 60_000)
+    first = join(limit)
+    clock.at += 0.015
+    limit.handle(Leave("db", first.client, first.epoch, granted(first.answer).grant, spent_rows=600))
+    assert granted(join(limit).answer).saved_rows == pytest.approx(300)
+
+
+def test_where_a_client_had_more_than_it_could_spend_nothing_is_given_back(clock: HandClock) -> None:
+    limit = coordinator(clock, 60_000)
+    first = join(limit)
+    clock.at += 0.1
+    leave = Leave(
+        "db", first.client, first.epoch, granted(first.answer).grant, spent_rows=600, missed_rows=5_000
+    )
+    limit.handle(leave)
+    assert granted(join(limit).answer).saved_rows == 0
+
+
+def test_who_is_in_line_is_called_when_another_leaves(clock: HandClock) -> None:
+    calls: list[tuple[str, str]] = []
+    limit = coordinator(clock, on_call=lambda *called: calls.append(called))
+    first, second = join(limit), join(limit)
+    assert isinstance(second.answer, Hold)
+    assert listen(limit, second).calls == 0
+    limit.handle(Leave("db", first.client, first.epoch, granted(first.answer).grant))
+    assert calls == [("db", second.client)]
+    assert listen(limit, second).calls == 1
+    assert granted(ask(limit, second, 1)).rows_per_second == 1000
+    assert len(calls) == 1
+
+
+def test_who_has_a_part_is_called_when_another_leaves(clock: HandClock) -> None:
+    calls: list[tuple[str, str]] = []
+    limit = coordinator(clock, on_call=lambda *called: calls.append(called))
+    first, second, _, other = two(limit, clock)
+    calls.clear()
+    limit.handle(Leave("db", first.client, first.epoch))
+    assert calls == [("db", second.client)]
+    assert granted(ask(limit, second, 2, other.grant)).rows_per_second == 1000
+
+
+def test_nobody_is_called_while_the_limit_is_paused(clock: HandClock) -> None:
+    calls: list[tuple[str, str]] = []
+    limit = coordinator(clock, on_call=lambda *called: calls.append(called))
+    first, _ = join(limit), join(limit)
+    limit.handle(Pause("db"))
+    limit.handle(Leave("db", first.client, first.epoch, granted(first.answer).grant))
+    assert calls == []
+
+
 def test_a_higher_limit_is_given_to_those_who_have_a_part_of_it(clock: HandClock) -> None:
     limit = coordinator(clock)
     first, _, mine, _ = two(limit, clock)

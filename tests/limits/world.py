@@ -10,6 +10,7 @@ import random
 import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from spark_channel.channel.limiter import Payment
 from spark_channel.errors import ServiceDeniedError, ServiceUnavailableError
@@ -54,7 +55,14 @@ class World:
             clock=self.clock,
             predecessor_seconds=predecessor_seconds,
             new_id=lambda: f"id-{next(ids)}-{next(self._count)}",
+            on_call=self._call_soon,
         )
+
+    def _call_soon(self, _limit: str, client: str) -> None:
+        """The coordinator calls a client: it hears of it a moment later, if it listens."""
+        for worker in self.workers:
+            if (request := worker.limiter.listen()) is not None and request.client == client:
+                worker.listen(self.latency / 2)
 
     def at(self, seconds: float, event: Callable[[], None]) -> None:
         heapq.heappush(self._events, (max(seconds, self.clock.at), next(self._count), event))
@@ -124,6 +132,32 @@ class World:
         )
 
 
+def short_tasks(
+    count: int, *, slots: int = 2, pause: float = 0.025, rate: int = 60_000, rows: int = 336_776, **world: Any
+) -> World:
+    """`count` tasks share `rows`; so many slots run one after the other, with about `pause` seconds between them."""
+    run = World(rate, **world)
+    left = [rows * (number + 1) // count - rows * number // count for number in range(count)]
+
+    def next_task() -> None:
+        if left:
+            seconds = pause * (0.9 + 0.2 * run.random.random())
+            run.worker(rows=left.pop(), start=run.clock.at + seconds, on_done=next_task)
+
+    for _ in range(slots):
+        next_task()
+    run.run(10 * rows / rate)
+    return run
+
+
+def used_until_done(world: World) -> float:
+    """Share of the row limit that was used from the first row to the last."""
+    assert world.rates[0] is not None
+    assert all(worker.done_at is not None for worker in world.workers)
+    begin, end = world.paid[0][0], world.paid[-1][0]
+    return sum(rows for _, rows, *_ in world.paid) / (world.rates[0] * (end - begin))
+
+
 class SkewedClock:
     """Another host's clock: it started at another time, and runs a little faster or slower."""
 
@@ -148,7 +182,8 @@ class Worker:
     """One Spark task with one channel: it pays slice after slice, `think` seconds apart.
 
     `rows`: what it has to move (None = without end). `speed`: rows per second that its source gives.
-    `stalls`: (seconds on, seconds off) of its source. `offset`, `drift`: of its host's clock.
+    `stalls`: (seconds on, seconds off) of its source. `offset`, `drift`: of its host's clock. `on_done`: called when
+    all is moved.
     """
 
     def __init__(
@@ -164,7 +199,9 @@ class Worker:
         patience: float = 10.0,
         offset: float = 0.0,
         drift: float = 0.0,
+        on_done: Callable[[], None] = lambda: None,
     ) -> None:
+        self.on_done = on_done
         self.world = world
         self.clock = SkewedClock(world.clock, offset, drift)
         self.limiter = LeaseLimiter(LIMIT, job, clock=self.clock, patience=patience)
@@ -180,6 +217,7 @@ class Worker:
         self.error: Exception | None = None
         self._turn = 0
         self._pump_turn = 0
+        self._listens_as = ""
         world.at(start, self._produce)
 
     def crash(self) -> None:
@@ -192,6 +230,7 @@ class Worker:
             self.done_at = self.world.clock.at
             self.limiter.close()
             self._pump()
+            self.on_done()
             return
         pause = self._pause()
         if pause:
@@ -241,7 +280,7 @@ class Worker:
             self.rows_left -= rows
         self.world.after(rows / self.speed, self._produce)
 
-    def listen(self) -> None:
+    def listen(self, within: float = 0.4) -> None:
         request, world = self.limiter.listen(), self.world
         if request is None or not self.alive:
             return
@@ -249,14 +288,14 @@ class Worker:
         def arrive() -> None:
             if self.reachable and world.up:
                 reply = world.call(request)
-                world.after(0.3 * world.random.random(), lambda: land(reply))
+                world.after(0.75 * within * world.random.random(), lambda: land(reply))
 
         def land(reply: Reply) -> None:
             if self.alive and self.reachable and world.up and isinstance(reply, (News, Denied)):
                 self.limiter.hear(request, reply)
                 self._pump()
 
-        world.after(0.1 * world.random.random(), arrive)
+        world.after(0.25 * within * world.random.random(), arrive)
 
     def _pump(self) -> None:
         if not self.alive and self.error is None:
@@ -292,5 +331,9 @@ class Worker:
                 return
             self.limiter.receive(request, reply)
             self._pump()
+            heard = self.limiter.listen()
+            if heard is not None and heard.client != self._listens_as:
+                self._listens_as = heard.client
+                self.listen(world.latency / 2)  # what happened before it listened is told at once
 
         world.after(there, arrive)

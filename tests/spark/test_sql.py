@@ -64,6 +64,25 @@ def test_a_table_is_refused_with_what_to_use_instead(spark: SparkSession, shop: 
     assert rows(shop, "SELECT count(*) FROM orders") == [(10,)]
 
 
+@pytest.mark.parametrize("way", ["saveAsTable", "create"])
+def test_a_frame_is_not_made_a_table(spark: SparkSession, shop: Path, way: str) -> None:
+    frame = spark.range(3).withColumnRenamed("id", "n")
+    options = {"url": f"sqlite:{shop}", "dbtable": "made"}
+
+    def make_and_read() -> None:
+        if way == "saveAsTable":
+            frame.write.format("channel").options(**options).saveAsTable("made_here")
+        else:
+            frame.writeTo("made_here").using("channel").options(**options).create()
+        spark.table("made_here").collect()
+
+    try:
+        with pytest.raises(PySparkException, match="CREATE TEMPORARY VIEW"):
+            make_and_read()
+    finally:
+        spark.sql("DROP TABLE IF EXISTS made_here")
+
+
 def test_a_variant_is_refused_by_column(spark: SparkSession, tmp_path: Path) -> None:
     frame = spark.sql("SELECT 1L AS id, parse_json('{\"a\": 1}') AS doc")
     with pytest.raises(PySparkException, match=r"column 'doc' is of type VARIANT.*to_json"):

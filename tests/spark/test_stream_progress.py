@@ -78,7 +78,7 @@ def test_the_source_is_seldom_asked_how_far_it_is_ahead() -> None:
         clock.advance(0.5)
         return FeedLag(len(asked) * 1000, None, None)
 
-    watch = LagWatch(clock)
+    watch = LagWatch(clock=clock)
     said = []
     for _ in range(120):
         said.append(watch.text(lag))
@@ -89,11 +89,19 @@ def test_the_source_is_seldom_asked_how_far_it_is_ahead() -> None:
 
 def test_a_source_that_does_not_answer_fails_no_stream() -> None:
     clock = VirtualClock()
-    watch = LagWatch(clock)
+    watch = LagWatch(clock=clock)
 
     def broken() -> FeedLag:
         raise SourceError("it is away")
 
     assert watch.text(broken) == ""
+    clock.advance(11)
+    assert watch.text(lambda: FeedLag(0, 0, 0.0)) == "up to date"
+
+
+def test_it_says_that_new_rows_wait_for_late_ones() -> None:
+    clock = VirtualClock()
+    watch = LagWatch(10.0, clock=clock)
+    assert watch.text(lambda: FeedLag(60, None, None)) == "behind 60 rows, new rows wait 10 s for late ones"
     clock.advance(11)
     assert watch.text(lambda: FeedLag(0, 0, 0.0)) == "up to date"

@@ -178,6 +178,44 @@ def test_an_empty_table_begins_with_its_first_row(place: Place) -> None:
 
 
 @pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+def test_what_is_read_up_to_now_waits_once(place: Place) -> None:
+    """As a query with Trigger.AvailableNow: the wait began when the end was seen, and is over for all batches."""
+    clock = VirtualClock()
+    feed = place.feed(clock=clock, late=5.0)
+    (start,), (end,) = feed.earliest(), feed.now()
+    assert clock.now() == 0, "nothing is read yet"
+    clock.advance(3)  # what Spark does meanwhile
+    first = feed.latest(start, FeedLimit(rows=25), end)
+    assert clock.now() == 5
+    assert feed.latest(first, NO_LIMIT, end) == end
+    feed.settled([end])
+    assert feed.latest(end, NO_LIMIT, end) == end
+    assert clock.now() == 5
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+def test_where_nothing_is_new_nothing_is_waited_for(place: Place) -> None:
+    clock = VirtualClock()
+    feed = place.feed(clock=clock, late=5.0)
+    (end,) = feed.now()
+    assert feed.latest(end, NO_LIMIT, end) == end
+    assert clock.now() == 0
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
+def test_a_row_that_commits_late_belongs_to_what_is_read_up_to_now(place: Place) -> None:
+    clock = VirtualClock()
+    feed = place.feed(clock=clock, late=5.0)
+    with open_transaction(place) as insert_and_commit:
+        place.fill(ROWS + 2, ROWS + 2)
+        (start,), (end,) = feed.earliest(), feed.now()
+        insert_and_commit()
+    token = feed.latest(start, NO_LIMIT, end)
+    assert clock.now() == 5
+    assert ids(feed, start, token) == list(range(1, ROWS + 3))
+
+
+@pytest.mark.parametrize("place", ["postgresql", "mysql"], indirect=True)
 def test_a_row_that_commits_late_is_not_missed(place: Place) -> None:
     """Row 61 took its id before row 62, in a transaction that is open when that is seen.
 

@@ -62,3 +62,5 @@ __all__ = [
 
 # ADBC's dbapi imports it to know a dataset when it is given one, and with it comes pandas: 0.4 s of every process.
 _deferred.defer("pyarrow.dataset")
+# Values are cast by tasks; what plans them needs it for nothing, and pays 36 ms for it.
+_deferred.defer("pyarrow.compute")

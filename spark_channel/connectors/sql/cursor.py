@@ -162,15 +162,20 @@ class LateRows:
         time, value = self._seen[0]
         return value if time <= now - self.seconds else None
 
-    def wait(self) -> None:
-        """Wait until whatever is highest now is old enough."""
-        if self.seconds >= _TOLD_SECONDS:
+    def settle(self, value: Any) -> None:
+        """Wait until `value`, a highest one that was seen, is old enough."""
+        now = self._clock.now()
+        since = next((time for time, seen in self._seen if seen == value), now)
+        wait = since + self.seconds - now
+        if wait <= 0:
+            return
+        if wait >= _TOLD_SECONDS:
             _log.warning(
-                "waiting %g s for rows that other sessions commit after ones with a higher cursor value; where rows "
+                "waiting %.0f s for rows that other sessions commit after ones with a higher cursor value; where rows "
                 "are written by one session at a time, lateSeconds=0 waits for none",
-                self.seconds,
+                wait,
             )
-        self._clock.sleep(self.seconds)
+        self._clock.sleep(wait)
 
     def __getstate__(self) -> Sequence[Any]:
         return [self.seconds]

@@ -157,6 +157,10 @@ class CursorFeed(ChangeFeed):
         with self.reader.looking() as (session, source):
             yield CursorLook(session, source)
 
+    @property
+    def waits_seconds(self) -> float:
+        return self._late.seconds
+
     def schema(self) -> pa.Schema:
         return self._schema
 
@@ -166,8 +170,12 @@ class CursorFeed(ChangeFeed):
     def now(self) -> list[Token]:
         with self.looking() as look:
             highest = look.highest(self._column)
-        self._late.wait()
+        self._late.see(highest)
         return [token_of(highest)]
+
+    def settled(self, upto: Sequence[Token]) -> None:
+        for token in upto:
+            self._late.settle(cursor_of(token, self._column))
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         start = cursor_of(after, self._column)
@@ -184,6 +192,8 @@ class CursorFeed(ChangeFeed):
             cut = None if rows is None else look.nth(self._within(start, end), rows - 1)
             if cut is None and look.nth(self._within(start, end), 0) is None:
                 return after
+        if upto is not None:
+            self.settled([upto])
         return token_of(end if cut is None else cut)
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
