@@ -29,6 +29,7 @@ from spark_channel.spark.planner_call import ask_planner
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.slots import slots_of
 from spark_channel.spark.source import ChannelDataSource
+from spark_channel.spark.stage_bar import stage_bar
 from spark_channel.working_directory import WorkingDirectory
 
 __all__ = ["context_of", "is_local", "last_report", "register", "service_of", "session_slots", "takes_times"]
@@ -231,7 +232,7 @@ def _serve(context: Any) -> None:
     settings = _settings(context, jvm)
     server, display = (
         ServiceServer(settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls),
-        ProgressDisplay(),
+        ProgressDisplay(hush=stage_bar(context)),
     )
     server.slots = lambda: slots_of(context.getConf().get, int(context.defaultParallelism))
     server.jobs.subscribe(_Keeper())
