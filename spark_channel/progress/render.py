@@ -94,7 +94,8 @@ def summary_lines(report: TransferReport) -> list[str]:
     else:
         size = f"{_grouped(report.rows)} rows ({short(report.bytes)}B)"
         enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""
-        lines = [f"{verb} {size} in {seconds}: {_achieved(report)}{enough}"]
+        achieved = f": {_achieved(report)}" if report.moving_seconds or not report.rows_moved else ""
+        lines = [f"{verb} {size} in {seconds}{achieved}{enough}"]
     if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
         where = f"the rows are in {report.where}" if report.where else "published"
         published = f"published in {_duration(report.publish_seconds)}"
@@ -248,5 +249,7 @@ def _duration(seconds: float) -> str:
     """Three digits, as `short` has them: a reader who divides the rows by it finds the speed beside it."""
     if seconds >= 99.95:
         return clock_time(round(seconds))
+    if seconds < 0.001:
+        return "less than 1 ms"
     text = f"{round(seconds, 3):.3g}"
     return f"{text} s" if "." in text else f"{text}.0 s"

@@ -51,6 +51,9 @@ _ended: dict[str, float] = {}
 
 _REPORTS_KEPT = 100
 
+_CELL_SECONDS = 30.0
+"""A cell waits so long for its reports at most: the first one imports matplotlib, which takes seconds."""
+
 _registered: WeakSet[SparkSession] = WeakSet()
 """Spark warns each time that a name is registered again."""
 
@@ -265,7 +268,7 @@ def _after_each_cell(server: ServiceServer, display: ProgressDisplay) -> Callabl
 
     def settle(_result: object) -> None:
         server.jobs.settle()
-        display.flush()
+        display.flush(_CELL_SECONDS)
 
     def begin(_info: object) -> None:
         begin_cell()

@@ -130,6 +130,16 @@ def test_the_rows_of_a_summary_by_its_seconds_are_its_speed(
     assert rows / _seconds(part or whole) == pytest.approx(shown, rel=0.0125, abs=0.05)
 
 
+def test_a_job_too_short_to_measure_has_no_speed() -> None:
+    """10 rows were read in 0.0 s at 0 rows/s."""
+    short_one = replace(
+        REPORT, rows=10, rows_moved=10, bytes=80, seconds=0.0, samples=(), rows_per_second_limit=None
+    )
+    assert summary_lines(short_one)[0] == "copied 10 rows (80B) in less than 1 ms"
+    longer = replace(short_one, seconds=0.002, samples=(Sample(0.001, 0.0, 0.0), Sample(0.001, 0.0, 0.0)))
+    assert summary_lines(longer)[0] == "copied 10 rows (80B) in 0.002 s: 5k rows/s"
+
+
 def _seconds(text: str) -> float:
     if text.endswith(" s"):
         return float(text[:-2])
