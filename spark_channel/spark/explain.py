@@ -22,7 +22,7 @@ def explain(df: DataFrame, mode: str | None = None) -> None:
     """Print what `df` reads through `format("channel")`, then Spark's plan, as `df.explain(mode=mode)` does.
 
     Of each scan: connector, place and table; the columns and the condition that the source is asked for; the limit.
-    A `filter` that stands in Spark's plan runs in Spark: to run it in the source, give it as option `where`.
+    A `filter` in Spark's plan runs in Spark: to run it in the source, give it as option `where`.
 
     Raises:
         UnsupportedError: `df` is of Spark Connect, which shows no plan on this side.

@@ -57,7 +57,7 @@ make_slow()
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Runs a notebook from top to bottom, in a folder of its own."""
+    """Runs a notebook from top to bottom, in its own folder."""
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
 

@@ -54,7 +54,7 @@ None
 
 
 def texts(cell: Any) -> str:
-    """All that stands under a cell, as plain text."""
+    """All that a cell shows, as plain text."""
     return "\n".join(
         output.get("text", "") or output.get("data", {}).get("text/plain", "") for output in cell.outputs
     )

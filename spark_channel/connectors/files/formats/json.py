@@ -85,7 +85,7 @@ def _not_lines(path: str, what: str, jq: str) -> SourceError:
 
 
 def _spans_lines(sample: bytes) -> bool:
-    """Whether the first object goes on behind its line."""
+    """Whether the first object continues behind its line."""
     text = sample.decode("utf-8", "replace").lstrip()
     first = text.split("\n", 1)[0].rstrip()
     if first == "{":
