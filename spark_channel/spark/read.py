@@ -22,6 +22,7 @@ from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits
+from spark_channel.spark.one_split import one_split
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.static_limit import static_of_spec, static_shares
@@ -94,6 +95,8 @@ class ChannelReader(DataSourceReader):
         channels = plan_channels(self._options.channels, parallelism)
         limits = JobLimits.of(self._options)
         splits = self._reader.split(split_advice(channels))
+        if why := one_split(self._options, splits, channels, self._source):
+            _log.warning(why)
         tasks = merge_tasks(splits, reader_marks=[self._reader.resource_mark(split) for split in splits])
         per_mark = self._options.limit_per_mark
         if per_mark:
