@@ -138,7 +138,8 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
     if spec.bytes_per_second is not None:
         moved = sum(each.bytes_moved for each in reports)
         speeds.append(_against(moved / moving if moving > 0 else 0.0, spec.bytes_per_second, "B"))
-    parts = [f"batch {spec.batch}: {size} in {_duration(seconds)}, {' '.join(speeds)}"]
+    over = _over(moving, seconds, sum(each.rows_moved for each in reports))
+    parts = [f"batch {spec.batch}: {size} in {_duration(seconds)}, {' '.join(speeds)}{over}"]
     waits = {side: sum(each.waits_by_side.get(side, 0.0) for each in reports) for side in SIDES}
     if (total := sum(waits.values())) > 0:
         parts.append("waits: " + _shares({side: spent / total for side, spent in waits.items()}))
@@ -193,13 +194,14 @@ def _achieved(report: TransferReport) -> str:
         texts.append(_ratio(report.rows_per_second, report.rows_per_second_limit, " rows"))
     if report.bytes_per_second_limit is not None:
         texts.append(_ratio(report.bytes_per_second, report.bytes_per_second_limit, "B"))
-    moving = _duration(report.moving_seconds)
-    over = (
-        ""
-        if moving == _duration(report.seconds) or not report.rows_moved
-        else f" over the {moving} in which rows moved"
-    )
-    return ", ".join(texts) + over
+    return ", ".join(texts) + _over(report.moving_seconds, report.seconds, report.rows_moved)
+
+
+def _over(moving: float, seconds: float, rows: int) -> str:
+    """The seconds that a speed is of, where the text beside it gives others."""
+    if not rows or _duration(moving) == _duration(seconds):
+        return ""
+    return f" over the {_duration(moving)} in which rows moved"
 
 
 def _ratio(speed: float, limit: int | None, unit: str) -> str:
