@@ -125,6 +125,11 @@ class JobProgress:
         return self._stop_reason
 
     @property
+    def task_error(self) -> str:
+        """Why the last attempt that failed did, where it said so."""
+        return self._table.error
+
+    @property
     def attempts(self) -> int:
         """Attempts that were heard of."""
         return self._table.attempts
@@ -302,6 +307,7 @@ class JobProgress:
             totals = self._totals()
             spec = self._spec_now()
             tasks = self._table.tasks
+            uncounted = self._published_rows or 0 if tasks == 0 else 0  # Spark's own tasks report nothing
             return TransferReport(
                 job=self.job,
                 kind=spec.kind,
@@ -315,7 +321,7 @@ class JobProgress:
                 publish_seconds=round(self._publish_seconds, 3),
                 rows=totals.rows if self._published_rows is None else self._published_rows,
                 bytes=totals.bytes,
-                rows_moved=self._table.rows_moved,
+                rows_moved=self._table.rows_moved or uncounted,
                 bytes_moved=self._table.bytes_moved,
                 rows_dirty=totals.dirty_rows,
                 tasks=tasks,
@@ -330,7 +336,7 @@ class JobProgress:
                     LimitChange(round(max(0.0, at - self._start), 3), rows, nbytes, note)
                     for at, rows, nbytes, note in self._changes
                 ),
-                error=self._error,
+                error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 rerun=spec.rerun,
             )
 

@@ -92,7 +92,9 @@ def summary_lines(report: TransferReport) -> list[str]:
         if report.commit == "task" and report.where and report.rows:
             lines.append(f"{_grouped(report.rows)} rows stand in {report.where} (commit=task)")
     else:
-        size = f"{_grouped(report.rows)} rows ({short(report.bytes)}B)"
+        size = f"{_grouped(report.rows)} rows"
+        if report.bytes or not report.rows:
+            size += f" ({short(report.bytes)}B)"
         enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""
         achieved = f": {_achieved(report)}" if report.moving_seconds or not report.rows_moved else ""
         lines = [f"{verb} {size} in {seconds}{achieved}{enough}"]

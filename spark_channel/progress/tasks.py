@@ -58,6 +58,8 @@ class AttemptTable:
         self.dirty_rows = 0
         self.rows_seen = 0
         self.waits: dict[str, float] = {}
+        self.error = ""
+        """Why the last attempt that said so failed."""
 
     def update(self, snapshot: Snapshot, now: float) -> bool:
         """False when a later snapshot of this attempt is known."""
@@ -77,6 +79,7 @@ class AttemptTable:
         for reason, spent in snapshot.waits.items():
             known = before.waits.get(reason, 0.0) if before else 0.0
             self.waits[reason] = self.waits.get(reason, 0.0) + spent - known
+        self.error = snapshot.error or self.error
         task.latest[snapshot.attempt] = snapshot
         task.heard[snapshot.attempt] = now
         earlier = self._counted.pop(key, None)

@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors import FetchSize, find_connector
 from spark_channel.connectors.describe import describe
+from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Task, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
@@ -151,23 +152,28 @@ class ChannelReader(DataSourceReader):
                     static=partition.static,
                 )
             )
+            counters = link.counters(
+                partition.group.id,
+                task.taskAttemptId(),
+                scan=task.stageId(),
+                rows_expected=_total([each.split.rows for each in partition.group.tasks]),
+                bytes_expected=_total([each.split.nbytes for each in partition.group.tasks]),
+            )
             group = GroupRead(
                 self._reader,
                 partition.group,
                 self._schema,
                 limiter=link.limiter,
-                counters=link.counters(
-                    partition.group.id,
-                    task.taskAttemptId(),
-                    scan=task.stageId(),
-                    rows_expected=_total([each.split.rows for each in partition.group.tasks]),
-                    bytes_expected=_total([each.split.nbytes for each in partition.group.tasks]),
-                ),
+                counters=counters,
                 capacity_rows=self._options.capacity_rows,
                 capacity_bytes=self._options.capacity_bytes,
             )
             stack.enter_context(watch.calling(group.cancel))
-            yield from group.batches()
+            try:
+                yield from group.batches()
+            except ChannelError as error:
+                counters.explain(str(error))
+                raise
 
 
 def assign_by_mark(tasks: Sequence[Task], channels: int, channels_per_group: int) -> list[TaskGroup]:

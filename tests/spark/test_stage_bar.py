@@ -22,7 +22,7 @@ spark = (
 )
 spark_channel.register(spark)
 rows = spark.read.format("channel").option("reader", "generator").option("rows", 3000).option("columns", "id")
-rows.option("rowsPerSecond", 1000).option("jobId", "slow rows").load().write.format("noop").mode("overwrite").save()
+rows.option("rowsPerSecond", 1000).option("jobId", "slow-rows").load().write.format("noop").mode("overwrite").save()
 print("OURS ENDED", file=sys.stderr, flush=True)
 spark.range(1).rdd.map(lambda row: __import__("time").sleep(3)).count()
 """
@@ -49,7 +49,7 @@ def test_sparks_bar_does_not_run_into_the_live_line_and_is_back_afterwards(tmp_p
     os.close(main)
     assert process.wait(60) == 0, seen
     ours, after = seen.decode().split("OURS ENDED")
-    shown = ours[ours.index("slow rows") :]
+    shown = ours[ours.index("slow-rows") :]
     assert re.search(r"\d % \d+ rows", re.sub(r"\x1b\[[\d;]*m", "", shown)), "the live line"
     assert "[Stage" not in shown
     assert "[Stage" in after
