@@ -145,6 +145,7 @@ class JobProgress:
             now = self._clock.now()
             first = self._table.attempts == 0
             elapsed = self._table.since_last(snapshot, now, self._start)
+            began, ended = self._table.landing(snapshot) if snapshot.seconds else (elapsed, 0.0)
             table = self._table
             moved = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
             if not self._table.update(snapshot, now):
@@ -159,7 +160,9 @@ class JobProgress:
             self._speed.add(now, table.rows_moved, table.bytes_moved)
             self._steady.add(now, table.rows_moved, table.bytes_moved)
             after = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
-            self._samples.add(now, elapsed, *(b - a for a, b in zip(moved, after, strict=True)))
+            rows, nbytes, *written = (b - a for a, b in zip(moved, after, strict=True))
+            self._samples.add(now, elapsed, rows, nbytes, 0, 0)
+            self._samples.add(now - ended, began - ended, 0, 0, *written)
             sides = dict.fromkeys(SIDES, 0.0)
             for reason, spent in table.waits.items():
                 if (side := side_of(reason)) in sides:

@@ -357,11 +357,10 @@ def descriptions(spark: SparkSession) -> list[str]:
 
 
 def test_sparks_ui_names_the_jobs_of_a_transfer(
-    spark: SparkSession, tmp_path: Path, frame_source: Options, database: Path
+    spark: SparkSession, tmp_path: Path, frame_source: Options
 ) -> None:
     source = {"name": "generator", "rows": "100", "schema": "id BIGINT, name STRING"}
-    target = {"name": "sqlite", "path": str(database), "dbtable": "t"}
-    report = transfer(spark, source, target)
+    report = transfer(spark, source, {"name": "discard"})
     assert f"channel: {report.source} -> {report.target}" in descriptions(spark)
     framed = transfer(spark, frame_source, {"format": "parquet", "path": str(tmp_path / "out")})
     assert f"channel: {framed.source} -> {framed.target}" in descriptions(spark)
