@@ -21,7 +21,7 @@ def one_split(options: ReadOptions, splits: Sequence[Split], channels: int, sour
         return ""
     return (
         f"{source} is read by one channel instead of {channels}, since nothing cuts it: a view, a query, and a table "
-        "without a unique key have no ranges of their own. Its speed is that of one connection, whatever the limit "
+        "without a unique key have no ranges. Its speed is that of one connection, whatever the limit "
         "allows. Name a column of many values with option 'partitionColumn', and index it: without an index each "
         "channel scans the whole table"
     )

@@ -1,6 +1,7 @@
 """`register`: what a session needs once."""
 
 import atexit
+import contextlib
 import logging
 import re
 import sys
@@ -251,7 +252,8 @@ def _serve(context: Any) -> None:
     take_off = _after_each_cell(server, display)
 
     def end() -> None:
-        take_back()
+        with contextlib.suppress(OSError):  # the runtime directory went before this process
+            take_back()
         take_off()
         server.stop()
         display.close()

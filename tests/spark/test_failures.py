@@ -59,7 +59,7 @@ def test_planning_a_read(database: Path) -> None:
 
 @pytest.mark.parametrize("step", ["initial", "latest", "partitions"])
 def test_a_stream(database: Path, step: str) -> None:
-    """31 to 131 lines of frames stood round the message."""
+    """31 to 131 lines of frames were around the message."""
     options = {
         "cursorColumn": "id",
         "tunnelType": "stream",
