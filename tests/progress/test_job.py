@@ -410,3 +410,19 @@ def test_rows_of_after_a_pause_are_not_plotted_into_it() -> None:
         (7.0, 300, 300),
     ]
     assert plotted("rows_written_per_second", steps) == pytest.approx([100, 0, 0, 0, 0, 100, 100])
+
+
+def test_a_source_that_gives_its_first_row_late_is_slow_and_not_late_to_start() -> None:
+    """22 831 rows in 0.9 s, of which half went by before the first one, were 54.1k rows/s "over the 0.4 s"."""
+    clock = VirtualClock()
+    job = JobProgress("j", JobSpec("read"), clock=clock)
+    counters = Counters(0, 1, clock=clock)
+    for seconds, rows in ((0.6, 0), (0.4, 1000)):
+        clock.advance(seconds)
+        counters.pushed(rows, 8 * rows)
+        job.update(counters.snapshot())
+    job.enter(Phase.DONE)
+    report = job.report()
+    assert (report.moving_seconds, report.rows_per_second) == (1.0, 1000.0)
+    assert str(report).startswith("read 1 000 rows (8kB) in 1.0 s: 1k rows/s\n")
+    assert by_the_second(report.samples, "rows_per_second") == ([0.0, 1.0], [pytest.approx(1000.0)])
