@@ -135,6 +135,11 @@ class JobProgress:
         return self._table.attempts
 
     @property
+    def began(self) -> float:
+        """When it started, on this job's clock."""
+        return self._start
+
+    @property
     def last_heard(self) -> float:
         """When something was last counted, on this job's clock."""
         return self._last

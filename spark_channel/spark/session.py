@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_channel.connectors.registry import hidden_options
 from spark_channel.errors import ChannelError, UnsupportedError
-from spark_channel.progress import JobProgress, TransferReport
+from spark_channel.progress import JobProgress, Phase, TransferReport
 from spark_channel.progress.shown import begin_cell
 from spark_channel.service import (
     ProgressDisplay,
@@ -167,7 +167,8 @@ def last_report() -> TransferReport | None:
     """What the last finished job of this process counted; None before one has finished.
 
     Jobs are known after `register`. A write has finished when `save()` returns, a read or a throttled
-    DataFrame when the action that ran it has.
+    DataFrame when the action that ran it has. A read that a LIMIT ended (`show`, `take`) comes before the jobs
+    that finished after it began, such as the write of its rows.
 
     Raises:
         UnsupportedError: only Spark Connect sessions were registered, whose jobs are counted on the
@@ -190,10 +191,13 @@ class _Keeper:
         """Nothing to keep yet."""
 
     def job_closed(self, progress: JobProgress) -> None:
-        """By when they finished: a read is only known to be over some time later."""
+        """By when they finished: a read is only known to be over some time later.
+
+        One that a LIMIT ended may hear of it after the write of its rows has finished: its beginning counts.
+        """
         _reports.pop(progress.job, None)
         _reports[progress.job] = progress.report()
-        _ended[progress.job] = progress.last_heard
+        _ended[progress.job] = progress.began if progress.phase is Phase.ENDED else progress.last_heard
         for job in sorted(_reports, key=lambda job: _ended[job]):
             _reports.move_to_end(job)
         while len(_reports) > _REPORTS_KEPT:
