@@ -14,6 +14,7 @@ from spark_channel import lazy
 if TYPE_CHECKING:
     from spark_channel.progress import TransferReport
     from spark_channel.service import SharedLimit
+    from spark_channel.spark.explain import explain
     from spark_channel.spark.run import run
     from spark_channel.spark.session import last_report, register
     from spark_channel.spark.source import ChannelDataSource
@@ -28,6 +29,7 @@ __all__ = [
     "ChannelDataSource",
     "SharedLimit",
     "TransferReport",
+    "explain",
     "last_report",
     "register",
     "run",

@@ -63,7 +63,8 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
         there, expected = copied.count(), count_rows(source)
         if there != expected:
             raise TargetError(f"{expected} rows in {source}, and {there} in {database}: the copy is wrong")
-        console.print(f"[green]{there:,} rows in the source, {there:,} in the copy[/]: {database}")
+        rows = f"{there:,}".replace(",", " ")  # as the summary writes them
+        console.print(f"[green]{rows} rows in the source, {rows} in the copy[/]: {database}")
     finally:
         spark.stop()
 

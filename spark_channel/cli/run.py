@@ -94,8 +94,11 @@ def _show_one(spec: TransferSpec, parallelism: int, console: Console) -> None:
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
     console.print(f"mode {spec.save_mode}, transformers: {steps or 'none'}", markup=False)
     limits = [
-        f"{short(value)} {unit}/s"
-        for value, unit in ((options.rows_per_second, "rows"), (options.bytes_per_second, "Arrow bytes"))
+        f"{short(value)}{unit}"
+        for value, unit in (
+            (options.rows_per_second, " rows/s"),
+            (options.bytes_per_second, "B/s, in Arrow bytes"),
+        )
         if value is not None
     ]
     console.print(f"limit: {' and '.join(limits) or 'none'}; dirty rows: {_dirty(spec)}")
@@ -109,12 +112,12 @@ def _show_one(spec: TransferSpec, parallelism: int, console: Console) -> None:
             str(group.channels),
             str(len(group.tasks)),
             _sum([split.rows for split in splits]),
-            _sum([split.nbytes for split in splits]),
+            _sum([split.nbytes for split in splits], "B"),
         )
     console.print(table)
     console.print(
         f"{made.channels} channels, {len(made.tasks)} tasks in {len(made.groups)} task groups: "
-        f"{_sum([made.rows])} rows, {_sum([made.nbytes])} bytes"
+        f"{_sum([made.rows])} rows, {_sum([made.nbytes], 'B')}"
     )
 
 
@@ -124,9 +127,14 @@ def _dirty(spec: TransferSpec) -> str:
     return "any number" if spec.max_dirty_rows is None else f"at most {spec.max_dirty_rows}"
 
 
-def _sum(values: list[int | None]) -> str:
+def _sum(values: list[int | None], unit: str = "") -> str:
+    """Rounded as the progress line rounds."""
     known = [value for value in values if value is not None]
-    return short(sum(known)) if len(known) == len(values) else "unknown"
+    return (
+        f"{short(sum(known))}{unit}"
+        if len(known) == len(values)
+        else f"unknown {'bytes' if unit else ''}".rstrip()
+    )
 
 
 def _cores(master: str | None) -> int:

@@ -232,6 +232,7 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
         for connector in known.values():
             if scheme in connector.schemes and getattr(connector, half):
                 return connector
+        _refuse_other_half(lowered, half)
         schemes = sorted({s for c in known.values() if getattr(c, half) for s in c.schemes})
         raise OptionError(
             f"option 'url' has scheme {scheme!r}; known {half} schemes: {', '.join(schemes)}. "
@@ -242,6 +243,7 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
     for connector in known.values():
         if getattr(connector, half) and path.endswith(connector.suffixes or ("\0",)):
             return connector
+    _refuse_other_half(lowered, half)
     names = connector_names(half)
     if path:
         raise OptionError(
@@ -254,6 +256,15 @@ def find_connector(options: Mapping[str, Any], half: str) -> Connector:
         f"give a path, a 'url', or option {half!r} (one of: {', '.join(names)})",
         option=half, takes=", ".join(names),
     )  # fmt: skip
+
+
+def _refuse_other_half(options: Mapping[str, Any], half: str) -> None:
+    other, verb = ("writer", "reads") if half == "reader" else ("reader", "writes")
+    if (name := options.get(other)) is not None:
+        raise OptionError(
+            f"option {other!r} got {str(name)!r}, but this {verb}: use option {half!r}",
+            option=other, got=str(name),
+        )  # fmt: skip
 
 
 def load_reader(options: Mapping[str, Any]) -> tuple[Reader, list[str]]:

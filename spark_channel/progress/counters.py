@@ -9,7 +9,7 @@ from pydantic import ConfigDict, Field, PlainSerializer
 
 from spark_channel.channel.statistics import ChannelStatistics
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.plain_data import Count, Seconds, Strict, Waits, from_plain, to_plain
+from spark_channel.plain_data import Count, Seconds, Strict, Text, Waits, from_plain, to_plain
 from spark_channel.progress.phase import Phase
 
 __all__ = ["Counters", "Snapshot"]
@@ -25,7 +25,8 @@ class Snapshot:
 
     (`scan`, `task`) names the work and `attempt` the try: several attempts of one task count once.
     `scan` tells apart passes over one plan (Spark's stage id, since a self-join reads its plan
-    twice). `sequence` grows with every snapshot, so that a late one is known. `seconds` is the attempt's age.
+    twice). `sequence` grows with every snapshot, so that a late one is known. `seconds` is the attempt's age,
+    `error` why it failed.
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
     batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
@@ -50,6 +51,7 @@ class Snapshot:
     bytes_expected: Count | None = None
     seconds: Annotated[Seconds, PlainSerializer(lambda value: round(value, 3))] = 0.0
     waits: Annotated[Waits, PlainSerializer(_rounded)] = field(default_factory=dict)
+    error: Text = ""
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; fields that hold their default are left out."""
@@ -66,6 +68,7 @@ class Snapshot:
 
 
 _ALWAYS = ("task", "attempt", "phase")
+_LONGEST_ERROR = 1000
 _COUNTS = (
     "rows_read",
     "bytes_read",
@@ -84,6 +87,7 @@ class Counters:
         "_changed",
         "_clock",
         "_counts",
+        "_error",
         "_follows",
         "_lock",
         "_phase",
@@ -116,6 +120,7 @@ class Counters:
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._waits: dict[str, float] = {}
         self._phase = Phase.RUNNING
+        self._error = ""
         self._sequence = 0
         self._changed = True
         self._clock: Clock = clock or SYSTEM_CLOCK
@@ -175,6 +180,13 @@ class Counters:
                 if phase.final:
                     self._follows = None
 
+    def explain(self, error: str) -> None:
+        """Why the attempt has failed, for the job's summary; the first reason stays."""
+        with self._lock:
+            if self._phase is Phase.FAILED and not self._error:
+                self._error = error[:_LONGEST_ERROR]
+                self._changed = True
+
     def snapshot(self) -> Snapshot:
         """All figures at one instant."""
         with self._lock:
@@ -230,5 +242,6 @@ class Counters:
             bytes_expected=self.bytes_expected,
             seconds=self._clock.now() - self._start,
             waits=dict(self._waits),
+            error=self._error,
             **self._counts,
         )

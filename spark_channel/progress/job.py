@@ -125,9 +125,19 @@ class JobProgress:
         return self._stop_reason
 
     @property
+    def task_error(self) -> str:
+        """Why the last attempt that failed did, where it said so."""
+        return self._table.error
+
+    @property
     def attempts(self) -> int:
         """Attempts that were heard of."""
         return self._table.attempts
+
+    @property
+    def began(self) -> float:
+        """When it started, on this job's clock."""
+        return self._start
 
     @property
     def last_heard(self) -> float:
@@ -140,6 +150,7 @@ class JobProgress:
             now = self._clock.now()
             first = self._table.attempts == 0
             elapsed = self._table.since_last(snapshot, now, self._start)
+            began, ended = self._table.landing(snapshot) if snapshot.seconds else (elapsed, 0.0)
             table = self._table
             moved = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
             if not self._table.update(snapshot, now):
@@ -154,7 +165,9 @@ class JobProgress:
             self._speed.add(now, table.rows_moved, table.bytes_moved)
             self._steady.add(now, table.rows_moved, table.bytes_moved)
             after = (table.rows_moved, table.bytes_moved, table.rows_written, table.bytes_written)
-            self._samples.add(now, elapsed, *(b - a for a, b in zip(moved, after, strict=True)))
+            rows, nbytes, *written = (b - a for a, b in zip(moved, after, strict=True))
+            self._samples.add(now, elapsed, rows, nbytes, 0, 0)
+            self._samples.add(now - ended, began - ended, 0, 0, *written)
             sides = dict.fromkeys(SIDES, 0.0)
             for reason, spent in table.waits.items():
                 if (side := side_of(reason)) in sides:
@@ -302,6 +315,7 @@ class JobProgress:
             totals = self._totals()
             spec = self._spec_now()
             tasks = self._table.tasks
+            uncounted = self._published_rows or 0 if tasks == 0 else 0  # Spark's own tasks report nothing
             return TransferReport(
                 job=self.job,
                 kind=spec.kind,
@@ -315,7 +329,7 @@ class JobProgress:
                 publish_seconds=round(self._publish_seconds, 3),
                 rows=totals.rows if self._published_rows is None else self._published_rows,
                 bytes=totals.bytes,
-                rows_moved=self._table.rows_moved,
+                rows_moved=self._table.rows_moved or uncounted,
                 bytes_moved=self._table.bytes_moved,
                 rows_dirty=totals.dirty_rows,
                 tasks=tasks,
@@ -330,7 +344,7 @@ class JobProgress:
                     LimitChange(round(max(0.0, at - self._start), 3), rows, nbytes, note)
                     for at, rows, nbytes, note in self._changes
                 ),
-                error=self._error,
+                error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 rerun=spec.rerun,
             )
 

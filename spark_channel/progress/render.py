@@ -92,9 +92,12 @@ def summary_lines(report: TransferReport) -> list[str]:
         if report.commit == "task" and report.where and report.rows:
             lines.append(f"{_grouped(report.rows)} rows stand in {report.where} (commit=task)")
     else:
-        size = f"{_grouped(report.rows)} rows ({short(report.bytes)}B)"
+        size = f"{_grouped(report.rows)} rows"
+        if report.bytes or not report.rows:
+            size += f" ({short(report.bytes)}B)"
         enough = "; Spark wanted no more, as with a LIMIT" if report.phase == Phase.ENDED else ""
-        lines = [f"{verb} {size} in {seconds}: {_achieved(report)}{enough}"]
+        achieved = f": {_achieved(report)}" if report.moving_seconds or not report.rows_moved else ""
+        lines = [f"{verb} {size} in {seconds}{achieved}{enough}"]
     if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
         where = f"the rows are in {report.where}" if report.where else "published"
         published = f"published in {_duration(report.publish_seconds)}"
@@ -137,7 +140,8 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
     if spec.bytes_per_second is not None:
         moved = sum(each.bytes_moved for each in reports)
         speeds.append(_against(moved / moving if moving > 0 else 0.0, spec.bytes_per_second, "B"))
-    parts = [f"batch {spec.batch}: {size} in {_duration(seconds)}, {' '.join(speeds)}"]
+    over = _over(moving, seconds, sum(each.rows_moved for each in reports))
+    parts = [f"batch {spec.batch}: {size} in {_duration(seconds)}, {' '.join(speeds)}{over}"]
     waits = {side: sum(each.waits_by_side.get(side, 0.0) for each in reports) for side in SIDES}
     if (total := sum(waits.values())) > 0:
         parts.append("waits: " + _shares({side: spent / total for side, spent in waits.items()}))
@@ -192,13 +196,14 @@ def _achieved(report: TransferReport) -> str:
         texts.append(_ratio(report.rows_per_second, report.rows_per_second_limit, " rows"))
     if report.bytes_per_second_limit is not None:
         texts.append(_ratio(report.bytes_per_second, report.bytes_per_second_limit, "B"))
-    moving = _duration(report.moving_seconds)
-    over = (
-        ""
-        if moving == _duration(report.seconds) or not report.rows_moved
-        else f" over the {moving} in which rows moved"
-    )
-    return ", ".join(texts) + over
+    return ", ".join(texts) + _over(report.moving_seconds, report.seconds, report.rows_moved)
+
+
+def _over(moving: float, seconds: float, rows: int) -> str:
+    """The seconds that a speed is of, where the text beside it gives others."""
+    if not rows or _duration(moving) == _duration(seconds):
+        return ""
+    return f" over the {_duration(moving)} in which rows moved"
 
 
 def _ratio(speed: float, limit: int | None, unit: str) -> str:
@@ -245,4 +250,10 @@ def _many(count: int, noun: str) -> str:
 
 
 def _duration(seconds: float) -> str:
-    return f"{seconds:.1f} s" if seconds < 100 else clock_time(seconds)
+    """Three digits, as `short` has them: a reader who divides the rows by it finds the speed beside it."""
+    if seconds >= 99.95:
+        return clock_time(round(seconds))
+    if seconds < 0.001:
+        return "less than 1 ms"
+    text = f"{round(seconds, 3):.3g}"
+    return f"{text} s" if "." in text else f"{text}.0 s"

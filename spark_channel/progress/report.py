@@ -68,7 +68,7 @@ class TransferReport:
         """From when the first task began to the last row: what the achieved speed is measured over."""
         first = self.samples[0] if len(self.samples) > 1 else None
         launching = 0.0 if first is None or first.rows_per_second else first.seconds
-        return self.last_row_seconds - launching
+        return (self.last_row_seconds - launching) or self.seconds
 
     @property
     def last_row_seconds(self) -> float:

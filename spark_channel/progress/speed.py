@@ -121,6 +121,10 @@ class SpeedSamples:
                 found.append(
                     Sample(round(end, 3), *(round(max(0.0, each) / (end - begin), 3) for each in sums))
                 )
+        if not launched and len(found) > 1 and not found[0].rows_per_second:
+            found.insert(
+                0, Sample(0.0, 0.0, 0.0)
+            )  # tasks ran from the start, and the source gave nothing yet
         return tuple(found)
 
     def _bucket(self, seconds: float, *, closing: bool = False) -> int:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spark_channel.progress.counters import Snapshot
+from spark_channel.progress.landing import Landing
 from spark_channel.progress.phase import Phase
 
 __all__ = ["STALE_SECONDS", "AttemptTable", "TaskAttempts"]
@@ -50,6 +51,7 @@ class AttemptTable:
     def __init__(self) -> None:
         self._tasks: dict[tuple[int, int], TaskAttempts] = {}
         self._counted: dict[tuple[int, int], Snapshot] = {}
+        self._landings: dict[tuple[int, int, int], Landing] = {}
         self.rows_moved = 0
         self.bytes_moved = 0
         self.rows_written = 0
@@ -58,6 +60,8 @@ class AttemptTable:
         self.dirty_rows = 0
         self.rows_seen = 0
         self.waits: dict[str, float] = {}
+        self.error = ""
+        """Why the last attempt that said so failed."""
 
     def update(self, snapshot: Snapshot, now: float) -> bool:
         """False when a later snapshot of this attempt is known."""
@@ -77,6 +81,7 @@ class AttemptTable:
         for reason, spent in snapshot.waits.items():
             known = before.waits.get(reason, 0.0) if before else 0.0
             self.waits[reason] = self.waits.get(reason, 0.0) + spent - known
+        self.error = snapshot.error or self.error
         task.latest[snapshot.attempt] = snapshot
         task.heard[snapshot.attempt] = now
         earlier = self._counted.pop(key, None)
@@ -96,6 +101,22 @@ class AttemptTable:
         if snapshot.seconds:
             return snapshot.seconds - (before.seconds if before is not None else 0.0)
         return now - (start if task is None or before is None else task.heard[snapshot.attempt])
+
+    def landing(self, snapshot: Snapshot) -> tuple[float, float]:
+        """How long ago the written rows that `snapshot` tells of began and ended to be written.
+
+        To be asked once for each snapshot, before `update`.
+        """
+        task = self._tasks.get((snapshot.scan, snapshot.task))
+        before = None if task is None else task.latest.get(snapshot.attempt)
+        if before is not None and before.sequence >= snapshot.sequence:
+            return 0.0, 0.0
+        key = (snapshot.scan, snapshot.task, snapshot.attempt)
+        landing = self._landings.setdefault(key, Landing())
+        begin, end = landing.times(snapshot, 0 if before is None else before.rows_written)
+        if snapshot.phase.final:
+            del self._landings[key]
+        return snapshot.seconds - begin, snapshot.seconds - end
 
     @property
     def tasks(self) -> int:

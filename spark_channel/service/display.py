@@ -4,6 +4,7 @@ import contextlib
 import logging
 import sys
 import threading
+from collections.abc import Callable
 from typing import Any, Literal, Protocol, Self, TextIO
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -13,9 +14,9 @@ from spark_channel.progress import (
     TransferReport,
     before_lines,
     is_batch,
-    progress_line,
     summary_lines,
 )
+from spark_channel.service.live_line import LiveLine, live_line
 
 __all__ = ["DisplayMode", "ProgressDisplay", "choose_mode"]
 
@@ -52,7 +53,7 @@ class _View(Protocol):
     def say(self, lines: list[str]) -> None:
         """Print lines that stay."""
 
-    def show(self, lines: list[str]) -> None:
+    def show(self, lines: list[LiveLine]) -> None:
         """Put the lines of all running jobs in place of those shown before."""
 
     def finish(self, report: TransferReport) -> None:
@@ -69,13 +70,23 @@ class ProgressDisplay:
     INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. Of a stream
     it shows the last micro-batch. A thread runs while a job does, and for a minute after a stream's last
     batch. A failure to show ends the display, never a job.
+
+    `hush` silences what else writes to the same place: it is called with True before something is shown, and with
+    False when that is written, or its live line is gone.
     """
 
     def __init__(
-        self, mode: DisplayMode = "auto", *, stream: TextIO | None = None, clock: Clock | None = None
+        self,
+        mode: DisplayMode = "auto",
+        *,
+        stream: TextIO | None = None,
+        clock: Clock | None = None,
+        hush: Callable[[bool], None] | None = None,
     ) -> None:
         self.mode = mode
         self._stream = stream
+        self._hush = hush
+        self._hushed = False
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._wake = threading.Condition()
         self._running: dict[str, JobProgress] = {}
@@ -144,11 +155,14 @@ class ProgressDisplay:
             if view is not None:
                 with contextlib.suppress(ValueError, OSError):  # the stream is closed
                     view.close()
+                self._quiet(False)
 
     def _view(self, stream: TextIO) -> _View:
         mode = choose_mode(stream) if self.mode == "auto" else self.mode
         if mode == "terminal":
-            return _Terminal(stream)
+            from spark_channel.service.terminal import TerminalView  # rich takes its time
+
+            return TerminalView(stream, _LIVE_SECONDS)
         return _Notebook() if mode == "notebook" else _LogLines(stream, self._clock)
 
     def _step(self, view: _View) -> bool:
@@ -156,6 +170,7 @@ class ProgressDisplay:
         with self._wake:
             news, self._news = self._news, []
             self._showing = True
+        self._quiet(True)
         for event, progress in news:
             if event == "opened":
                 self._opened(view, progress)
@@ -164,6 +179,8 @@ class ProgressDisplay:
         if lines := self._streams.silent(self._clock.now()):
             view.say(lines)
         view.show(self._lines(view))
+        if view.keeps or self._idle():
+            self._quiet(False)
         with self._wake:
             self._showing = False
             self._wake.notify_all()
@@ -178,6 +195,11 @@ class ProgressDisplay:
             view.show([])
             view.say(lines)
         return False
+
+    def _quiet(self, hushed: bool) -> None:
+        if self._hush is not None and hushed is not self._hushed:
+            self._hushed = hushed
+            self._hush(hushed)
 
     def _idle(self) -> bool:
         return not self._running and self._streams.is_empty()
@@ -199,66 +221,20 @@ class ProgressDisplay:
         if view.keeps and (lines := self._streams.due(now, view.every)):
             view.say(lines)
 
-    def _lines(self, view: _View) -> list[str]:
+    def _lines(self, view: _View) -> list[LiveLine]:
         shown = [progress for progress in self._running.values() if self._is_shown(progress)]
         last = [] if view.keeps else self._streams.last()
         several = len(shown) + len(last) > 1
-        return [
-            (f"{progress.spec.name or progress.job}: " if several else "") + progress_line(progress.status())
+        lines = [
+            live_line(progress.status(), f"{progress.spec.name or progress.job}: " if several else "")
             for progress in shown
-        ] + last
+        ]
+        return lines + [LiveLine(line) for line in last]
 
     def _is_shown(self, progress: JobProgress) -> bool:
         if not is_batch(progress) or not self._streams.has_ended_one(progress):
             return True
         return progress.status().seconds > _SHORT_BATCH_SECONDS
-
-
-class _Terminal:
-    """A live line under what is printed."""
-
-    every = _LIVE_SECONDS
-    keeps = False
-
-    def __init__(self, stream: TextIO) -> None:
-        from rich.console import Console
-        from rich.live import Live
-        from rich.text import Text
-
-        self._text = Text
-        self._console = Console(file=stream, highlight=False, soft_wrap=False)
-        # What the program prints appears above the line. A redirected stdout goes to stderr, so that is
-        # done only where both are a terminal.
-        both = sys.stdout.isatty() and stream is sys.stderr
-        self._live = Live(
-            console=self._console,
-            auto_refresh=False,
-            transient=True,
-            redirect_stdout=both,
-            redirect_stderr=stream is sys.stderr,
-        )
-        self._started = False
-
-    def say(self, lines: list[str]) -> None:
-        for line in lines:
-            self._console.print(self._text(line))
-
-    def show(self, lines: list[str]) -> None:
-        if lines and not self._started:
-            self._live.start()
-            self._started = True
-        if self._started:
-            self._live.update(self._text("\n".join(lines)), refresh=True)
-            if not lines:
-                self._live.stop()
-                self._started = False
-
-    def finish(self, report: TransferReport) -> None:
-        self.say(summary_lines(report))
-
-    def close(self) -> None:
-        if self._started:
-            self._live.stop()
 
 
 class _Notebook:
@@ -276,12 +252,13 @@ class _Notebook:
     def say(self, lines: list[str]) -> None:
         self._display(_Lines(lines))
 
-    def show(self, lines: list[str]) -> None:
+    def show(self, lines: list[LiveLine]) -> None:
+        texts = _Lines([line.text for line in lines])
         if self._handle is None:
             if lines:
-                self._handle = self._display(_Lines(lines), display_id=True)
+                self._handle = self._display(texts, display_id=True)
         else:
-            self._handle.update(_Lines(lines))
+            self._handle.update(texts)
             if not lines:
                 self._handle = None
 
@@ -330,11 +307,11 @@ class _LogLines:
             self._stream.write("".join(f"{line}\n" for line in lines))
             self._stream.flush()
 
-    def show(self, lines: list[str]) -> None:
+    def show(self, lines: list[LiveLine]) -> None:
         now = self._clock.now()
         if lines and now >= self._next:
             self._next = now + self.every
-            self.say(lines)
+            self.say([line.text for line in lines])
 
     def finish(self, report: TransferReport) -> None:
         self.say(summary_lines(report))

@@ -255,7 +255,9 @@ class JobBook:
 
     def _close(self, job: str, phase: Phase) -> None:
         known = self._live.pop(job)
-        error = "" if phase is not Phase.FAILED else "it ended before all its tasks were done"
+        error = ""
+        if phase is Phase.FAILED:
+            error = known.progress.task_error or "it ended before all its tasks were done"
         known.progress.enter(phase, error=error, at=known.progress.last_heard)
         known.clients.clear()
         self._closed[job] = known

@@ -19,6 +19,7 @@ from spark_channel.pipeline import DirtyBudget, DirtyLog, dirty_limit_of
 from spark_channel.planning import Endpoint
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl, new_job_id
+from spark_channel.spark.description import described
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.failures import own_error, reason_of
 from spark_channel.spark.job_limits import is_limited, limit_scope_of
@@ -80,7 +81,8 @@ class _Run:
                 frame = throttle(frame, **_limits(self._job.job))
             counted = Observation()
             frame = frame.observe(counted, f.count(f.lit(1)).alias("rows"))
-            self._write(frame)
+            with described(self._spark, job_spec.source, job_spec.target):
+                self._write(frame)
         except BaseException as error:
             own = own_error(error)
             reporter.enter(Phase.FAILED, error=reason_of(own or error))
@@ -94,12 +96,13 @@ class _Run:
             reporter.enter(Phase.FAILED, error=why, rows=rows)
             raise DirtyRowsError(why)
         reporter.enter(Phase.DONE, rows=rows)
+        shown = self._counted(service)
         return TransferReport(
             job=self._id,
             kind="transfer",
             phase=str(Phase.DONE),
-            started_at=started.isoformat(timespec="seconds"),
-            seconds=round((utc_now() - started).total_seconds(), 3),
+            started_at=shown.started_at if shown else started.isoformat(timespec="seconds"),
+            seconds=shown.seconds if shown else round((utc_now() - started).total_seconds(), 3),
             rows=rows,
             bytes=0,
             rows_moved=rows,
@@ -124,14 +127,19 @@ class _Run:
 
     def _refused(self, service: ServiceAddress | None) -> int:
         """How many rows the transformers refused, as their tasks reported it."""
+        shown = self._counted(service)
+        return 0 if shown is None else shown.rows_dirty
+
+    def _counted(self, service: ServiceAddress | None) -> TransferReport | None:
+        """What the service counts, and shows, of this job: one clock for what is shown and what is returned."""
         if service is None:
-            return 0
+            return None
         try:
             with ServiceControl(service) as control:
-                return control.report(self._id).rows_dirty
+                return control.report(self._id)
         except LimitError as error:
-            _log.warning("how many rows were refused is not known: %s", error)
-            return 0
+            _log.warning("what the service counted of job %s is not known: %s", self._id, error)
+            return None
 
     def _spec(self, reader: Endpoint, frame: DataFrame) -> JobSpec:
         target = _shown(self._writer)

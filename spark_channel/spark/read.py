@@ -13,6 +13,7 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors import FetchSize, find_connector
 from spark_channel.connectors.describe import describe
+from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Task, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
@@ -22,6 +23,7 @@ from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits
+from spark_channel.spark.one_split import one_split
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.static_limit import static_of_spec, static_shares
@@ -97,6 +99,8 @@ class ChannelReader(DataSourceReader):
         splits = self._reader.split(split_advice(channels))
         for remark in self._reader.remarks(splits):
             _log.warning(remark)
+        if why := one_split(self._options, splits, channels, self._source):
+            _log.warning(why)
         tasks = merge_tasks(splits, reader_marks=[self._reader.resource_mark(split) for split in splits])
         per_mark = self._options.limit_per_mark
         if per_mark:
@@ -150,23 +154,28 @@ class ChannelReader(DataSourceReader):
                     static=partition.static,
                 )
             )
+            counters = link.counters(
+                partition.group.id,
+                task.taskAttemptId(),
+                scan=task.stageId(),
+                rows_expected=_total([each.split.rows for each in partition.group.tasks]),
+                bytes_expected=_total([each.split.nbytes for each in partition.group.tasks]),
+            )
             group = GroupRead(
                 self._reader,
                 partition.group,
                 self._schema,
                 limiter=link.limiter,
-                counters=link.counters(
-                    partition.group.id,
-                    task.taskAttemptId(),
-                    scan=task.stageId(),
-                    rows_expected=_total([each.split.rows for each in partition.group.tasks]),
-                    bytes_expected=_total([each.split.nbytes for each in partition.group.tasks]),
-                ),
+                counters=counters,
                 capacity_rows=self._options.capacity_rows,
                 capacity_bytes=self._options.capacity_bytes,
             )
             stack.enter_context(watch.calling(group.cancel))
-            yield from group.batches()
+            try:
+                yield from group.batches()
+            except ChannelError as error:
+                counters.explain(str(error))
+                raise
 
 
 def assign_by_mark(tasks: Sequence[Task], channels: int, channels_per_group: int) -> list[TaskGroup]:

@@ -1,6 +1,7 @@
 """`register`: what a session needs once."""
 
 import atexit
+import contextlib
 import logging
 import re
 import sys
@@ -14,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from spark_channel.connectors.registry import hidden_options
 from spark_channel.errors import ChannelError, UnsupportedError
-from spark_channel.progress import JobProgress, TransferReport
+from spark_channel.progress import JobProgress, Phase, TransferReport
 from spark_channel.progress.shown import begin_cell
 from spark_channel.service import (
     ProgressDisplay,
@@ -30,6 +31,7 @@ from spark_channel.spark.replaced import without_warning
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.slots import slots_of
 from spark_channel.spark.source import ChannelDataSource
+from spark_channel.spark.stage_bar import stage_bar
 from spark_channel.working_directory import WorkingDirectory
 
 __all__ = ["context_of", "is_local", "last_report", "register", "service_of", "session_slots", "takes_times"]
@@ -50,6 +52,9 @@ _ended: dict[str, float] = {}
 """When each of them finished, on this process's clock."""
 
 _REPORTS_KEPT = 100
+
+_CELL_SECONDS = 30.0
+"""A cell waits so long for its reports at most: the first one imports matplotlib, which takes seconds."""
 
 _registered: WeakSet[SparkSession] = WeakSet()
 """Spark warns each time that a name is registered again."""
@@ -164,7 +169,8 @@ def last_report() -> TransferReport | None:
     """What the last finished job of this process counted; None before one has finished.
 
     Jobs are known after `register`. A write has finished when `save()` returns, a read or a throttled
-    DataFrame when the action that ran it has.
+    DataFrame when the action that ran it has. A read that a LIMIT ended (`show`, `take`) comes before the jobs
+    that finished after it began, such as the write of its rows.
 
     Raises:
         UnsupportedError: only Spark Connect sessions were registered, whose jobs are counted on the
@@ -187,10 +193,13 @@ class _Keeper:
         """Nothing to keep yet."""
 
     def job_closed(self, progress: JobProgress) -> None:
-        """By when they finished: a read is only known to be over some time later."""
+        """By when they finished: a read is only known to be over some time later.
+
+        One that a LIMIT ended may hear of it after the write of its rows has finished: its beginning counts.
+        """
         _reports.pop(progress.job, None)
         _reports[progress.job] = progress.report()
-        _ended[progress.job] = progress.last_heard
+        _ended[progress.job] = progress.began if progress.phase is Phase.ENDED else progress.last_heard
         for job in sorted(_reports, key=lambda job: _ended[job]):
             _reports.move_to_end(job)
         while len(_reports) > _REPORTS_KEPT:
@@ -233,7 +242,7 @@ def _serve(context: Any) -> None:
     settings = _settings(context, jvm)
     server, display = (
         ServiceServer(settings.host, settings.port, advertise_host=settings.advertise_host, tls=settings.tls),
-        ProgressDisplay(),
+        ProgressDisplay(hush=stage_bar(context)),
     )
     server.slots = lambda: slots_of(context.getConf().get, int(context.defaultParallelism))
     server.jobs.subscribe(_Keeper())
@@ -249,7 +258,8 @@ def _serve(context: Any) -> None:
     take_off = _after_each_cell(server, display)
 
     def end() -> None:
-        take_back()
+        with contextlib.suppress(OSError):  # the runtime directory went before this process
+            take_back()
         take_off()
         server.stop()
         display.close()
@@ -266,7 +276,7 @@ def _after_each_cell(server: ServiceServer, display: ProgressDisplay) -> Callabl
 
     def settle(_result: object) -> None:
         server.jobs.settle()
-        display.flush()
+        display.flush(_CELL_SECONDS)
 
     def begin(_info: object) -> None:
         begin_cell()

@@ -9,6 +9,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from spark_channel.connectors.feed import FeedLimit
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
 from spark_channel.spark.stream_read import ChannelStreamReader, batch_limit
 from spark_channel.tunnel.positions import Offset
@@ -26,9 +27,11 @@ class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxRows(limit.rows)
         return ReadAllAvailable() if limit.nbytes is None else ReadMaxBytes(limit.nbytes)
 
+    @without_traceback()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802
         return self._standing().latest(start, self._asked(limit))
 
+    @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._standing().prepare()
 

@@ -14,13 +14,14 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.feed import FeedLimit
-from spark_channel.errors import UnsupportedError
+from spark_channel.errors import ChannelError, UnsupportedError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
 from spark_channel.service import new_job_id
 from spark_channel.spark.driver import command_of, default_parallelism, reach_service, slots_now
 from spark_channel.spark.facts import SessionFacts
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.origins import note_origin
@@ -78,9 +79,11 @@ class ChannelStreamReader(DataSourceStreamReader):
         self._lag = LagWatch(self._source.feed.waits_seconds)
         self._has_remarked = False
 
+    @without_traceback()
     def initialOffset(self) -> Offset:  # noqa: N802
         return self._standing().initial()
 
+    @without_traceback()
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802
         limit = self._source.options.limit()
         if limit and self._source.options.tunnel is None:
@@ -90,6 +93,7 @@ class ChannelStreamReader(DataSourceStreamReader):
             )
         return self._standing().latest(None, limit)
 
+    @without_traceback()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         channels = self._channels()
         limits = JobLimits.of(self._options)
@@ -141,6 +145,7 @@ class ChannelStreamReader(DataSourceStreamReader):
             note_origin(task, partition.origin)
         self._source.reader.fetch_size = partition.fetch
         with contextlib.ExitStack() as stack:
+            stack.enter_context(without_traceback())
             link = stack.enter_context(
                 TaskLink(
                     partition.service, partition.job, replace(partition.spec, batch=batch_number(task)),
@@ -148,18 +153,24 @@ class ChannelStreamReader(DataSourceStreamReader):
                     static=partition.static,
                 )
             )  # fmt: skip
+            counters = link.counters(partition.group.id, task.taskAttemptId(), scan=task.stageId())
             group = GroupRead(
                 self._source.feed,
                 partition.group,
                 self._schema,
                 limiter=link.limiter,
-                counters=link.counters(partition.group.id, task.taskAttemptId(), scan=task.stageId()),
+                counters=counters,
                 capacity_rows=self._options.capacity_rows,
                 capacity_bytes=self._options.capacity_bytes,
             )
             stack.enter_context(watch.calling(group.cancel))
-            yield from group.batches()
+            try:
+                yield from group.batches()
+            except ChannelError as error:
+                counters.explain(str(error))
+                raise
 
+    @without_traceback()
     def commit(self, end: Offset) -> None:
         self._standing().settle(end)
 

@@ -22,11 +22,12 @@ from pyspark.sql.types import StructType
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, find_connector
 from spark_channel.connectors.describe import describe
-from spark_channel.errors import OptionError, TargetError, UnsupportedError
+from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.spark.driver import JobReporter, found_service, reach_service, slots_now
 from spark_channel.spark.facts import SessionFacts
+from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.origins import forget_origins, origins_of_task
 from spark_channel.spark.portable import portable
@@ -94,6 +95,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             where=where,
         )
 
+    @without_traceback()
     def write(self, iterator: Iterator[Any]) -> StreamMessage:
         task = TaskContext.get()
         assert task is not None
@@ -146,16 +148,22 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             ) as link,
             link.permit(),
         ):
+            counters = link.counters(partition, attempt)
             write = TaskWrite(
                 self._writer, plan, partition, attempt,
                 limiter=link.limiter,
-                counters=link.counters(partition, attempt),
+                counters=counters,
                 capacity_rows=self._options.capacity_rows,
                 capacity_bytes=self._options.capacity_bytes,
                 transaction_rows=self._options.transaction_rows,
             )  # fmt: skip
-            return write.run(batches)
+            try:
+                return write.run(batches)
+            except ChannelError as error:
+                counters.explain(str(error))
+                raise
 
+    @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         for plan, receipts in _by_job(messages):
             self._writer.commit(plan, receipts)
@@ -163,6 +171,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             JobReporter(self._service, plan.job).enter(Phase.DONE, rows=rows)
             _log.info("batch %d: %d rows published in %s", batchId, rows, self._spec.target)
 
+    @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         for plan, receipts in _by_job(messages):
             JobReporter(self._service, plan.job).enter(Phase.FAILED)

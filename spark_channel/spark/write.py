@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from spark_channel.clock import utc_now
 from spark_channel.connectors import Receipt, WriteContext, find_connector
 from spark_channel.connectors.describe import describe
-from spark_channel.errors import DirtyRowsError
+from spark_channel.errors import ChannelError, DirtyRowsError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyPart
 from spark_channel.progress import JobSpec, Phase
@@ -154,6 +154,9 @@ class ChannelWriter(DataSourceArrowWriter):
                 return ReceiptMessage(receipt, write.dirty_part, static=link.is_static)
             except DirtyRowsError as error:
                 return ReceiptMessage(None, write.dirty_part, str(error))
+            except ChannelError as error:
+                counters.explain(str(error))
+                raise
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:

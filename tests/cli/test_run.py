@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import sqlite3
 import subprocess
@@ -147,7 +148,9 @@ def test_a_plan_is_a_table_and_moves_nothing(tmp_path: Path) -> None:
     file = job(tmp_path, made_up(500), into_sqlite(path), speed={"channel": 4, "record": 1000})
     for command in (["plan", file], ["run", file, "--dry-run"]):
         out = run(*command)
-        assert "4 channels, 20 tasks in 4 task groups: 2k rows" in out
+        assert re.search(r"4 channels, 20 tasks in 4 task groups: 2k rows, [\d.]+kB\n", out), (
+            "as the progress line"
+        )
         assert "limit: 1k rows/s; dirty rows: any number" in out
         assert "id int64, name string" in out
     assert count(path) == (0, 0)

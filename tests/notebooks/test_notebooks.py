@@ -2,7 +2,9 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,17 +28,64 @@ def server(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.Monke
         monkeypatch.setenv("PGPASSWORD", postgres.password)
 
 
+SLOW_MACHINE = """
+def make_slow():
+    import concurrent.futures
+    import time
+    from concurrent.futures import ThreadPoolExecutor
+
+    sleep, wait, submit = time.sleep, concurrent.futures.wait, ThreadPoolExecutor.submit
+    delays = iter([0.0])
+
+    def slow_wait(*args, **kwargs):
+        sleep(5)
+        return wait(*args, **kwargs)
+
+    def late_submit(pool, work, *args):
+        delay = next(delays, 15.0)
+        return submit(pool, lambda: (sleep(delay), work(*args))[1])
+
+    time.sleep = lambda seconds: sleep(5)
+    concurrent.futures.wait = slow_wait
+    ThreadPoolExecutor.submit = late_submit
+
+
+make_slow()
+"""
+"""A cell looks at its jobs each 5 s only, and all jobs but the first begin 15 s late."""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
+    """Runs a notebook from top to bottom, in its own folder."""
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
+    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
+
+    def run(notebook: Any) -> None:
+        nbclient.NotebookClient(
+            notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+        ).execute()
+
+    return run
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("server")
-def test_a_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    notebook = nbformat.read(path, as_version=4)
-    client = nbclient.NotebookClient(
-        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
+def test_a_notebook_runs(path: Path, run: Callable[[Any], None]) -> None:
+    run(nbformat.read(path, as_version=4))
+
+
+@pytest.mark.timeout(600)
+def test_a_limit_changes_while_its_jobs_run_however_slow_the_machine_is(run: Callable[[Any], None]) -> None:
+    notebook = nbformat.read(ROOT / "notebooks" / "03_one_limit_for_two_jobs.ipynb", as_version=4)
+    jobs = next(
+        number
+        for number, cell in enumerate(notebook.cells)
+        if "SharedLimit(" in cell.source and cell.cell_type == "code"
     )
-    client.execute()
+    notebook.cells.insert(jobs, nbformat.v4.new_code_cell(SLOW_MACHINE))
+    run(notebook)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)

@@ -1,12 +1,13 @@
 """A job's figures: every task once, whatever is retried; percent, speed and time left."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
+from spark_channel.progress import Counters, JobProgress, JobSpec, Phase, Snapshot
 from spark_channel.progress.picture import by_the_second
 from spark_channel.testing import VirtualClock
 
@@ -357,3 +358,71 @@ def test_a_report_keeps_the_limits_that_were_in_force_and_both_ends_speed(clock:
     ]
     assert report.samples[-1].rows_per_second == pytest.approx(100)
     assert report.samples[-1].rows_written_per_second == pytest.approx(50)
+
+
+def test_rows_that_spark_wrote_by_itself_have_a_speed_too() -> None:
+    """A job of Spark's formats has no tasks that report: 1 000 rows in 5 s were shown as 0 rows/s."""
+    clock = VirtualClock()
+    job = JobProgress("j", JobSpec("transfer"), clock=clock)
+    clock.advance(5)
+    job.enter(Phase.DONE, rows=1000)
+    report = job.report()
+    assert (report.rows, report.rows_moved, report.rows_per_second) == (1000, 1000, 200.0)
+    assert str(report).startswith("copied 1 000 rows in 5.0 s: 200 rows/s\n")
+
+
+def plotted(field: str, steps: Sequence[tuple[float, int, int]]) -> list[float]:
+    """The plot of a job of one task, which has pushed and written so many rows at each of these seconds."""
+    clock = VirtualClock()
+    job = JobProgress("j", JobSpec("write", rows_per_second=100), clock=clock)
+    counters = Counters(0, 1, clock=clock)
+    at, pushed, written = 0.0, 0, 0
+    for seconds, pushed_by_now, written_by_now in steps:
+        clock.advance(seconds - at)
+        counters.pushed(pushed_by_now - pushed, 8 * (pushed_by_now - pushed))
+        counters.wrote(written_by_now - written, 8 * (written_by_now - written))
+        at, pushed, written = seconds, pushed_by_now, written_by_now
+        job.update(counters.snapshot())
+    return by_the_second(job.report().samples, field)[1]
+
+
+@pytest.mark.parametrize("behind", [0.0, 0.2, 1.0])
+@pytest.mark.parametrize("rows", [30, 70, 130, 270])
+def test_rows_that_are_counted_when_their_transaction_ends_are_not_plotted_above_the_limit(
+    rows: int, behind: float
+) -> None:
+    """100 rows/s, `behind` seconds behind, reported each half second: some seconds had two transactions, some none."""
+    steps = []
+    for each in range(1, 41):
+        written = max(0, 50 * each - round(100 * behind))
+        steps.append((each / 2, 50 * each, written // rows * rows))
+    speeds = plotted("rows_written_per_second", steps)
+    assert sum(speeds) == pytest.approx(steps[-1][2], rel=0.01)
+    assert max(speeds[5:]) <= 112
+    assert plotted("rows_per_second", steps) == pytest.approx([100.0] * 20)
+
+
+def test_rows_of_after_a_pause_are_not_plotted_into_it() -> None:
+    steps = [
+        (1.0, 100, 100),
+        *((float(each), 100, 100) for each in range(2, 6)),
+        (6.0, 200, 200),
+        (7.0, 300, 300),
+    ]
+    assert plotted("rows_written_per_second", steps) == pytest.approx([100, 0, 0, 0, 0, 100, 100])
+
+
+def test_a_source_that_gives_its_first_row_late_is_slow_and_not_late_to_start() -> None:
+    """22 831 rows in 0.9 s, of which half went by before the first one, were 54.1k rows/s "over the 0.4 s"."""
+    clock = VirtualClock()
+    job = JobProgress("j", JobSpec("read"), clock=clock)
+    counters = Counters(0, 1, clock=clock)
+    for seconds, rows in ((0.6, 0), (0.4, 1000)):
+        clock.advance(seconds)
+        counters.pushed(rows, 8 * rows)
+        job.update(counters.snapshot())
+    job.enter(Phase.DONE)
+    report = job.report()
+    assert (report.moving_seconds, report.rows_per_second) == (1.0, 1000.0)
+    assert str(report).startswith("read 1 000 rows (8kB) in 1.0 s: 1k rows/s\n")
+    assert by_the_second(report.samples, "rows_per_second") == ([0.0, 1.0], [pytest.approx(1000.0)])

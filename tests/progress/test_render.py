@@ -1,5 +1,6 @@
 """What people read, word by word."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -104,6 +105,47 @@ def test_the_speed_of_the_summary_names_the_time_it_is_of() -> None:
     )
 
 
+@given(
+    rows=st.integers(1, 10**12),
+    launching=st.floats(0, 10_000),
+    moving=st.floats(0.1, 10_000),
+    after=st.floats(0, 10_000),
+)
+def test_the_rows_of_a_summary_by_its_seconds_are_its_speed(
+    rows: int, launching: float, moving: float, after: float
+) -> None:
+    ends = round(launching + moving, 3)
+    samples = (Sample(round(launching, 3), 0.0, 0.0), Sample(ends, rows / moving, 0.0))
+    report = replace(
+        REPORT, rows=rows, rows_moved=rows, seconds=ends + after, samples=samples, rows_per_second_limit=None
+    )
+    first = summary_lines(report)[0]
+    words = re.fullmatch(
+        r"copied [\d ]+ rows \(.*?\) in (.+?): ([\d.]+)([kMGTPE]?) rows/s(?: over the (.+?) in which rows moved)?",
+        first,
+    )
+    assert words is not None, first
+    whole, speed, unit, part = words.groups()
+    shown = float(speed) * 1000 ** " kMGTPE".index(unit or " ")
+    assert rows / _seconds(part or whole) == pytest.approx(shown, rel=0.0125, abs=0.05)
+
+
+def test_a_job_too_short_to_measure_has_no_speed() -> None:
+    """10 rows were read in 0.0 s at 0 rows/s."""
+    short_one = replace(
+        REPORT, rows=10, rows_moved=10, bytes=80, seconds=0.0, samples=(), rows_per_second_limit=None
+    )
+    assert summary_lines(short_one)[0] == "copied 10 rows (80B) in less than 1 ms"
+    longer = replace(short_one, seconds=0.002, samples=(Sample(0.001, 0.0, 0.0), Sample(0.001, 0.0, 0.0)))
+    assert summary_lines(longer)[0] == "copied 10 rows (80B) in 0.002 s: 5k rows/s"
+
+
+def _seconds(text: str) -> float:
+    if text.endswith(" s"):
+        return float(text[:-2])
+    return float(sum(int(each) * 60**place for place, each in enumerate(reversed(text.split(":")))))
+
+
 def test_three_lines_before() -> None:
     assert before_lines("j", SPEC) == [
         "transfer flights: csv /data/flights.csv -> sqlite flights.db#flights",
@@ -129,7 +171,7 @@ def test_three_lines_before() -> None:
 def test_the_summary() -> None:
     assert summary_lines(REPORT) == [
         "copied 336 776 rows (28.1MB) in 3.5 s: 96.2k rows/s of 100k rows/s allowed (96.2 %)",
-        "the rows are in sqlite flights.db, table flights, published in 0.1 s (commit=job)",
+        "the rows are in sqlite flights.db, table flights, published in 0.13 s (commit=job)",
         "20 tasks, 21 attempts (1 retried); waits: limit 71 % source 3 % target 26 %; dirty 0",
     ]
 

@@ -32,6 +32,23 @@ def test_a_line_tells_rows_speed_limit_and_lag() -> None:
     )
 
 
+def test_the_speed_of_a_batch_names_the_time_it_is_of() -> None:
+    """1 500 rows in 4 s are no 1.5k rows/s: Spark needed 3 s to start its workers."""
+    clock, board = VirtualClock(), StreamBoard()
+    progress = JobProgress("j", JobSpec("read", name="orders", batch=1), clock=clock)
+    clock.advance(3)
+    counters = Counters(0, 1, clock=clock)
+    clock.advance(1)
+    counters.pushed(1500, 12_000)
+    counters.enter(Phase.DONE)
+    progress.update(counters.snapshot())
+    progress.enter(Phase.DONE)
+    board.closed(progress, 4.0)
+    assert board.last()[0].startswith(
+        "orders - batch 1: 1 500 rows (12kB) in 4.0 s, 1.5k/s over the 1.0 s in which rows moved - "
+    )
+
+
 def test_the_lines_before_come_once_per_stream() -> None:
     clock, board = VirtualClock(), StreamBoard()
     first = board.opened(batch(clock, 0), 0.0)

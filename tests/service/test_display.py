@@ -17,6 +17,7 @@ import pytest
 from spark_channel.progress import Counters, JobProgress, JobSpec, Phase, TransferReport
 from spark_channel.service import ProgressDisplay
 from spark_channel.service.display import choose_mode
+from spark_channel.service.live_line import LiveLine
 from tests.service.helpers import wait_for
 
 SPEC = JobSpec("read", name="flights", source="csv x", tasks=1, rows_expected=1000, rows_per_second=500)
@@ -68,7 +69,7 @@ def test_a_log_has_a_line_each_half_minute_and_no_more(
     clock = VirtualClock()
     view = _LogLines(io.StringIO(), clock)
     for _ in range(100):
-        view.show(["12 % 3 rows"])
+        view.show([LiveLine("12 % 3 rows")])
         clock.advance(1)
     assert [each.getMessage() for each in logged.records] == ["12 % 3 rows"] * 3
 

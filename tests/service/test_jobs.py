@@ -119,6 +119,37 @@ def test_a_read_below_a_limit_has_ended_not_failed(
     assert str(report).splitlines()[0].endswith("; Spark wanted no more, as with a LIMIT")
 
 
+def test_a_failed_task_says_why_its_job_failed(book: JobBook, heard: Listener, clock: VirtualClock) -> None:
+    """It was "it ended before all its tasks were done", below the error itself."""
+    failed = Counters(0, 0)
+    failed.explain("too early")
+    failed.enter(Phase.FAILED)
+    failed.explain("a.csv, line 2: column 'id' cannot hold 'x'")
+    failed.explain("the connection is closed")
+    book.report("j", "a", [Snapshot.from_json(failed.snapshot().to_json())], spec=SPEC, leaving=True)
+    book.open(JobSpec("write"), "w")
+    book.report("w", "b", [failed.snapshot()], spec=JobSpec("write"), leaving=True)
+    book.enter("w", Phase.FAILED)
+    clock.advance(5)
+    book.close_idle()
+    assert [each.report().error for each in heard.closed] == [
+        "a.csv, line 2: column 'id' cannot hold 'x'"
+    ] * 2
+
+
+def test_a_retry_that_succeeds_leaves_no_error(book: JobBook, heard: Listener, clock: VirtualClock) -> None:
+    failed = Counters(0, 0)
+    failed.enter(Phase.FAILED)
+    failed.explain("the connection is closed")
+    again = Counters(0, 7)
+    again.enter(Phase.DONE)
+    book.report("j", "a", [failed.snapshot(), again.snapshot(), done(1)], spec=SPEC, leaving=True)
+    clock.advance(5)
+    book.close_idle()
+    report = heard.closed[0].report()
+    assert (report.phase, report.error, report.retries) == ("done", "", 1)
+
+
 def test_a_failed_task_beside_one_that_ended_is_a_failure(
     book: JobBook, heard: Listener, clock: VirtualClock
 ) -> None:

@@ -2,6 +2,7 @@
 
 import re
 import sys
+from collections import OrderedDict
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,10 +13,11 @@ import spark_channel
 import spark_channel.progress.shown as shown_module
 import spark_channel.spark.session as session_module
 from spark_channel.connectors import Connector, registry
-from spark_channel.progress import Counters, JobSpec, Phase
+from spark_channel.progress import Counters, JobProgress, JobSpec, Phase
 from spark_channel.service import ServiceServer
 from spark_channel.spark.session import session_slots
 from spark_channel.spark.slots import slots_of
+from spark_channel.testing import VirtualClock
 
 HIDDEN = (
     "(?i)driverOptions|password|sharedLimitToken|sslpassword|tunnelStore|uri|url"
@@ -106,7 +108,7 @@ def test_a_notebook_is_told_of_a_read_under_its_own_cell() -> None:
     with pytest.MonkeyPatch.context() as patch, ServiceServer("127.0.0.1") as server:
         patch.setattr(shown_module, "_cells", [])
         patch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-        display = SimpleNamespace(flush=lambda: shown.append("flushed"))
+        display = SimpleNamespace(flush=lambda _timeout: shown.append("flushed"))
         take_off = session_module._after_each_cell(server, display)  # type: ignore[arg-type]
         counters = Counters(0, 0)
         counters.enter(Phase.DONE)
@@ -172,3 +174,31 @@ def test_a_session_whose_settings_are_closed_is_registered(
 )  # fmt: skip
 def test_how_many_tasks_run_at_once(settings: dict[str, str], cores: int, slots: int | None) -> None:
     assert slots_of(settings.get, cores) == slots
+
+
+def test_a_read_that_a_limit_ended_does_not_take_the_place_of_the_write_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its worker may hear of the end when the write of its rows has long finished."""
+    monkeypatch.setattr(session_module, "_reports", OrderedDict())
+    monkeypatch.setattr(session_module, "_ended", {})
+    clock, keeper = VirtualClock(), session_module._Keeper()
+
+    def last() -> str:
+        return next(reversed(session_module._reports))
+
+    read = JobProgress("read", JobSpec("read"), clock=clock)
+    clock.advance(1)
+    write = JobProgress("write", JobSpec("write"), clock=clock)
+    clock.advance(1)
+    write.enter(Phase.DONE)
+    keeper.job_closed(write)
+    clock.advance(1)
+    read.enter(Phase.ENDED)
+    keeper.job_closed(read)
+    assert last() == "write"
+    show = JobProgress("show", JobSpec("read"), clock=clock)
+    clock.advance(1)
+    show.enter(Phase.ENDED)
+    keeper.job_closed(show)
+    assert last() == "show"

@@ -347,3 +347,33 @@ def test_a_dirty_row_on_the_way_to_a_spark_format_ends_it(
     target = {"format": "parquet", "path": str(tmp_path / "out")}
     with pytest.raises(DirtyRowsError, match="maxDirtyRows is 0"):
         transfer(spark, frame_source, target, transformers=[Substr("name", 9, 1)])
+
+
+def descriptions(spark: SparkSession) -> list[str]:
+    """What Spark's UI calls its jobs."""
+    jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    found = [jobs.apply(number).description() for number in range(jobs.size())]
+    return [each.get() for each in found if each.isDefined()]
+
+
+def test_sparks_ui_names_the_jobs_of_a_transfer(
+    spark: SparkSession, tmp_path: Path, frame_source: Options
+) -> None:
+    source = {"name": "generator", "rows": "100", "schema": "id BIGINT, name STRING"}
+    report = transfer(spark, source, {"name": "discard"})
+    assert f"channel: {report.source} -> {report.target}" in descriptions(spark)
+    framed = transfer(spark, frame_source, {"format": "parquet", "path": str(tmp_path / "out")})
+    assert f"channel: {framed.source} -> {framed.target}" in descriptions(spark)
+    assert spark.sparkContext.getLocalProperty("spark.job.description") is None
+
+
+def test_what_is_shown_of_a_job_of_sparks_formats_is_what_is_returned(
+    spark: SparkSession, tmp_path: Path, frame_source: Options
+) -> None:
+    report = transfer(spark, frame_source, {"format": "parquet", "path": str(tmp_path / "out")})
+    shown = spark_channel.last_report()
+    assert shown is not None
+    assert (shown.job, shown.rows, shown.seconds, shown.rows_per_second) == (
+        report.job, 1000, report.seconds, report.rows_per_second,
+    )  # fmt: skip
+    assert shown.rows_per_second > 0

@@ -44,6 +44,34 @@ def test_a_json_array_is_named(tmp_path: Path, text: str) -> None:
         read("json", tmp_path / "a.json")
 
 
+@pytest.mark.parametrize("text", ['{\n  "a": 1\n}\n', '{"a": 1,\n "b": 2}\n{"a": 3,\n "b": 4}\n'])
+def test_an_object_over_several_lines_is_named(tmp_path: Path, text: str) -> None:
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(
+        SourceError, match=r"spans several lines, and this reads JSON lines.*jq -c \. .*multiLine"
+    ):
+        read("json", tmp_path / "a.json")
+
+
+def test_a_broken_line_is_not_taken_for_an_object_over_several(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text('{"a": 1\n{"a": 2}\n')
+    with pytest.raises(SourceError, match=r"line 1: not JSON"):
+        read("json", tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(("half", "other"), [("reader", "writer"), ("writer", "reader")])
+@pytest.mark.parametrize("place", [{"path": "/data/orders"}, {"url": "unknown://host/db"}, {}])
+def test_the_other_half_is_named_where_nothing_else_tells_the_connector(
+    half: str, other: str, place: dict[str, str]
+) -> None:
+    load = load_reader if half == "reader" else load_writer
+    verb = "reads" if half == "reader" else "writes"
+    with pytest.raises(
+        OptionError, match=rf"option '{other}' got 'csv', but this {verb}: use option '{half}'"
+    ):
+        load({**place, other: "csv"})
+
+
 def test_the_other_half_is_named() -> None:
     with pytest.raises(
         OptionError, match=r"unknown option 'writer' of connector 'csv'; did you mean 'reader'\?"

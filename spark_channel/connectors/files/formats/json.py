@@ -1,5 +1,6 @@
 """JSON lines: one object per line."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -39,10 +40,9 @@ class JsonFormat(TextFormat):
         if not sample.strip():
             return pa.schema([])
         if sample.lstrip().startswith(b"["):
-            raise SourceError(
-                f"{path} is one JSON array, and this reads JSON lines: one object in each line. Convert it, for one "
-                f"with jq -c '.[]' {path}; or read it with spark.read.json(path, multiLine=True), and throttle that"
-            )
+            raise _not_lines(path, "is one JSON array", "'.[]'")
+        if _spans_lines(sample):
+            raise _not_lines(path, "holds a JSON object that spans several lines", ".")
         schema = _infer(sample)
         fields = [pa.field(f.name, _as_written(f.type, options)) for f in schema]
         return pa.schema(fields)
@@ -75,6 +75,26 @@ class JsonFormat(TextFormat):
 
     def dialect(self, options: JsonWriteOptions) -> Dialect:
         return {"date_format": options.date_format, "timestamp_format": options.timestamp_format}
+
+
+def _not_lines(path: str, what: str, jq: str) -> SourceError:
+    return SourceError(
+        f"{path} {what}, and this reads JSON lines: one object in each line. Convert it, for one "
+        f"with jq -c {jq} {path}; or read it with spark.read.json(path, multiLine=True), and throttle that"
+    )
+
+
+def _spans_lines(sample: bytes) -> bool:
+    """Whether the first object continues behind its line."""
+    text = sample.decode("utf-8", "replace").lstrip()
+    first = text.split("\n", 1)[0].rstrip()
+    if first == "{":
+        return True
+    try:
+        _, end = json.JSONDecoder().raw_decode(text)
+    except (ValueError, RecursionError):
+        return False
+    return end > len(first)
 
 
 def _infer(sample: bytes) -> pa.Schema:
