@@ -285,7 +285,9 @@ class LakeWriter(Writer):
 
     def _publish(self, lake: Lake, plan: LakePlan, receipts: Sequence[Receipt]) -> None:
         added = new_files(receipts)
-        self._check_staged(lake, plan, added)
+        if self._was_published(lake, plan, added):
+            self._warn_published(plan)
+            return
         run = self._run(lake, plan)
         replaced = self._replaced(lake, plan, added)
         done: list[bool] = []
@@ -319,9 +321,12 @@ class LakeWriter(Writer):
         except (TargetError, OSError, pa.ArrowException) as error:
             self._settle(lake, plan, error)
         if done == [False]:
-            _log.warning(
-                "%s was published before: nothing is added by job %s", plan.claim.identity.shown, plan.job
-            )
+            self._warn_published(plan)
+
+    def _warn_published(self, plan: LakePlan) -> None:
+        _log.warning(
+            "%s was published before: nothing is added by job %s", plan.claim.identity.shown, plan.job
+        )
 
     def _on(
         self, lake: Lake, state: TableState, plan: LakePlan, made: Change, replaced: "_Replacement | None"
@@ -422,9 +427,14 @@ class LakeWriter(Writer):
             "before; run the job again"
         ) from error
 
-    def _check_staged(self, lake: Lake, plan: LakePlan, added: Sequence[NewFile]) -> None:
+    def _was_published(self, lake: Lake, plan: LakePlan, added: Sequence[NewFile]) -> bool:
+        """Whether files are gone because the write was published before, by this run or another.
+
+        Raises:
+            SupersededError: another run took over, and removed them. CommitError: they are gone, or incomplete.
+        """
         if not added:
-            return
+            return False
         paths = [f"{lake.base}/{file.path}" for file in added]
         infos = lake.store.place.fs.get_file_info(paths)
         lost = [
@@ -433,13 +443,13 @@ class LakeWriter(Writer):
             if info.type != pafs.FileType.File or info.size != f.size
         ]
         if not lost:
-            return
+            return False
         state = lake.open()
         held, found = _held_now(
             plan.claim, None if state is None else state.claim(plan.claim.identity, plan.job)
         )
         if found is not None and found.has_published(held.position):
-            return
+            return True
         protocol.check(found, held)
         raise CommitError(
             f"{len(lost)} data files of job {plan.job}, such as {lost[0]}, are missing or incomplete in "
