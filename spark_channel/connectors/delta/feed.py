@@ -158,7 +158,8 @@ class DeltaFeed(ChangeFeed):
         there = columns_of(self._reader.table(version))
         if not expected.equals(there):
             before, after = {f.name: f for f in expected}, {f.name: f for f in there}
-            changed = next((name for name in [*before, *after] if before.get(name) != after.get(name)), "?")
+            same = {name for name in before.keys() & after.keys() if before[name].equals(after[name])}
+            changed = next(name for name in [*before, *after] if name not in same)
             raise SchemaError(
                 f"version {version} of {self._shown} changed column {changed!r}, with which the stream began. {_AGAIN}"
             )

@@ -173,6 +173,9 @@ class DeltaState(TableState):
             )
         return outcome == []
 
+    def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
+        return list(planned(pa.schema(fields)))
+
     def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
         from deltalake import Field, Schema
 

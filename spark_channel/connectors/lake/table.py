@@ -83,6 +83,14 @@ class TableState(ABC):
         """
 
     @abstractmethod
+    def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
+        """As `columns` will have them after `add_columns`.
+
+        Raises:
+            SchemaError: a type that the format cannot hold exactly.
+        """
+
+    @abstractmethod
     def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
         """As `commit`, with new nullable columns and without files."""
 

@@ -141,7 +141,7 @@ class LakeWriter(Writer):
             table.check_writable(removes=removes)
             columns = table.columns
             names, new = match(schema, columns, lake.shown)
-            new = self._check_new(lake, new)
+            new = self._check_new(lake, table, new)
             partition_by = self._check_partitions(table, lake.shown)
             columns = pa.schema([*(columns.field(name) for name in names), *new])
             names |= {field.name: field.name for field in new}
@@ -166,14 +166,14 @@ class LakeWriter(Writer):
             layout=layout, new=tuple(new), within=within, key=key,
         )  # fmt: skip
 
-    def _check_new(self, lake: Lake, new: Sequence[pa.Field]) -> list[pa.Field]:
+    def _check_new(self, lake: Lake, table: TableState, new: Sequence[pa.Field]) -> list[pa.Field]:
         if new and self.options.on_schema_change == "fail":
             names = ", ".join(repr(field.name) for field in new)
             raise SchemaError(
                 f"{lake.shown} has no column {names}; omit it from the rows, or let the write add it with "
                 "onSchemaChange=evolve"
             )
-        return [field.with_nullable(True) for field in lake.planned_columns(pa.schema(new), ())]
+        return table.planned_new([field.with_nullable(True) for field in new]) if new else []
 
     def _check_partitions(self, table: TableState, shown: str) -> tuple[str, ...]:
         asked = self.options.partition_by
