@@ -162,6 +162,12 @@ _BUILT_IN = (
         feed=("new versions",),
     ),
     Connector(
+        "iceberg", "spark_channel.connectors.iceberg:IcebergReader",
+        "spark_channel.connectors.iceberg:IcebergWriter",
+        about="Apache Iceberg tables", needs=("pyiceberg",), secrets=("catalogProperties",),
+        feed=("new snapshots",),
+    ),
+    Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,
         schemes=("generator",), about="rows made up, for tests and benchmarks",
     ),

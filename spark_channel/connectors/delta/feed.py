@@ -27,7 +27,7 @@ __all__ = ["DeltaFeed"]
 
 _NOTHING = -1
 """The token before the first range."""
-_AGAIN = "Begin a new stream, or reset the tunnel, to read the table as it is now"
+_AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its newest version"
 
 
 class DeltaFeed(ChangeFeed):

@@ -274,7 +274,7 @@ class LakeWriter(Writer):
         assert isinstance(plan, LakePlan)
         if plan.published_at is not None:
             return
-        lake = self.lake()
+        lake = self.lake(plan.place)
         with writing(lake.shown):
             try:
                 self._publish(lake, plan, receipts)
@@ -398,7 +398,8 @@ class LakeWriter(Writer):
         """Find out whether a commit whose answer was an error was written; if not, make sure that it never will be.
 
         Raises:
-            CommitError: it was not, and will not be; or the table does not answer.
+            SupersededError: another run took over, and removed files of this one. CommitError: it was not, and will
+            not be; or the table does not answer.
         """
         published: list[bool] = []
 
@@ -408,12 +409,16 @@ class LakeWriter(Writer):
                 return None
             held, found = _held_now(plan.claim, state.claim(plan.claim.identity, plan.job))
             published[:] = [found is not None and found.has_published(held.position)]
+            if published == [False] and found is not None and found.owner and found.epoch != held.epoch:
+                protocol.check(found, held)
             given = protocol.release(found, held)
             # A version after this one: a request that is still on its way is rejected.
             return None if given is None else Change(plan.job, given, operation="release")
 
         try:
             self._commit_loop(lake, change)
+        except SupersededError as second:
+            raise second from error
         except (TargetError, OSError, pa.ArrowException) as second:
             raise CommitError(
                 f"publishing into {lake.shown} failed: {error}; and whether it was published cannot be found out: "
@@ -462,7 +467,7 @@ class LakeWriter(Writer):
         assert isinstance(plan, LakePlan)
         if plan.published_at is not None:
             return
-        lake = self.lake()
+        lake = self.lake(plan.place)
         with writing(lake.shown):
             self._give_back(lake, plan)
 

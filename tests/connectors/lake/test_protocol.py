@@ -250,7 +250,7 @@ def test_a_column_that_another_job_added_meanwhile(target: Target) -> None:
 
 
 def _work(target_options: dict[str, Any], number: int, kill: bool) -> None:
-    """In a process of its own: ten jobs, each of a pair that another process may run too."""
+    """In a separate process: ten jobs, each of a pair that another process may run too."""
     from spark_channel.connectors import load_writer
 
     for version in range(10):

@@ -21,7 +21,7 @@ from tests.servers.postgres import PostgresServer
 __all__ = ["KINDS", "LAKES", "Target", "open_target"]
 
 KINDS = ["sqlite", "duckdb", "postgresql", "mysql", "adbc", "firebird"]
-LAKES = ["delta"]
+LAKES = ["delta", "iceberg"]
 """Tables without SQL: `sql` is for the rest."""
 _CREATE = "CREATE TABLE t (id BIGINT NOT NULL)"
 
@@ -69,6 +69,8 @@ def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterat
         server.psql("SET client_min_messages = error; DROP SCHEMA IF EXISTS protocol CASCADE")
     elif kind == "delta":
         yield _delta(path / "t")
+    elif kind == "iceberg":
+        yield from _iceberg(path)
     elif kind == "firebird":
         install()
         firebird: FirebirdServer = request.getfixturevalue("firebird_server")
@@ -222,6 +224,26 @@ def _delta(path: Path) -> Target:
     return Target(
         "delta", {"writer": "delta", "path": str(path)}, _no_sql, lambda: leftovers(path), reset, ids=ids
     )
+
+
+def _iceberg(path: Path) -> Iterator[Target]:
+    pytest.importorskip("pyiceberg")
+    from tests.connectors.iceberg.helpers import create, drop, ids, leftovers, options_of, shop
+
+    with shop(path) as catalog:
+
+        def seen() -> list[int]:
+            if not catalog.table_exists("shop.t"):
+                raise MissingTableError
+            return ids(catalog, "shop.t")
+
+        def reset(there: bool) -> None:
+            drop(catalog, "shop.t")
+            if there:
+                create(catalog, "shop.t", pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+
+        options = {"writer": "iceberg", **options_of(path, "shop.t")}
+        yield Target("iceberg", options, _no_sql, lambda: leftovers(catalog, "shop.t"), reset, ids=seen)
 
 
 def _beside(path: Path) -> list[str]:
