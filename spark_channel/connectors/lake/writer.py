@@ -115,12 +115,13 @@ class LakeWriter(Writer):
             else:
                 taken = self._take(lake, table, context, identity, process)
                 if taken.held is None:
+                    self._tidy(lake, context.job)  # the driver that published may have died right after
                     return replace(plan, published_at=taken.published_at or "an unknown time")
                 held = taken.held
             plan = replace(plan, held=held, run=new_run_name(context.job, held.epoch), place=self.place(lake))
             try:
                 self._run(lake, plan).begin(held, process)
-                self._remove_orphans(lake)
+                self._remove_ended(lake)
             except BaseException:
                 self._give_back(lake, plan)
                 raise
@@ -486,13 +487,14 @@ class LakeWriter(Writer):
 
     def _clear(self, lake: Lake, plan: LakePlan, *, aborted: bool = False) -> None:
         """Remove what the write left, after it has ended one way or the other."""
-        try:
-            self._remove_ended(lake, own=plan if aborted else None, only=plan.claim.identity, last=plan.run)
-        except (OSError, pa.ArrowException, TargetError) as error:
-            _log.warning("what job %s staged in %s stays until the next job: %s", plan.job, lake.shown, error)
+        self._tidy(lake, plan.job, own=plan if aborted else None, only=plan.claim.identity, last=plan.run)
 
-    def _remove_orphans(self, lake: Lake) -> None:
-        self._remove_ended(lake)
+    def _tidy(self, lake: Lake, job: str, **what: Any) -> None:
+        """`_remove_ended`, which cannot fail a write that has ended."""
+        try:
+            self._remove_ended(lake, **what)
+        except (OSError, pa.ArrowException, TargetError) as error:
+            _log.warning("job %s: what is staged in %s stays until the next job: %s", job, lake.shown, error)
 
     def _remove_ended(
         self, lake: Lake, *, own: LakePlan | None = None, only: Identity | None = None, last: str = ""
