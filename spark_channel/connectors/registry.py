@@ -157,6 +157,17 @@ _BUILT_IN = (
         about="any database with an ADBC driver", secrets=("password", "uri", "driverOptions"),
     ),
     Connector(
+        "delta", "spark_channel.connectors.delta:DeltaReader", "spark_channel.connectors.delta:DeltaWriter",
+        about="Delta Lake tables", needs=("deltalake", "obstore"), secrets=("storageOptions",),
+        feed=("new versions",),
+    ),
+    Connector(
+        "iceberg", "spark_channel.connectors.iceberg:IcebergReader",
+        "spark_channel.connectors.iceberg:IcebergWriter",
+        about="Apache Iceberg tables", needs=("pyiceberg",), secrets=("catalogProperties",),
+        feed=("new snapshots",),
+    ),
+    Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,
         schemes=("generator",), about="rows made up, for tests and benchmarks",
     ),

@@ -20,7 +20,10 @@ from spark_channel.connectors.files.paths import Location, find_replaced, is_hid
 from spark_channel.connectors.files.visible import visible
 from spark_channel.errors import SourceError, TargetError
 
-__all__ = ["SourceFile", "list_files"]
+__all__ = ["UNCHANGING", "SourceFile", "list_files"]
+
+UNCHANGING = -1
+"""In place of a file's time of change, where a log says that the file is never written again."""
 
 _log = logging.getLogger(__name__)
 

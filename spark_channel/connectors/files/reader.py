@@ -18,7 +18,7 @@ from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.errors_at import reading
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Cut, Format, Piece, Wanted, batch_rows
-from spark_channel.connectors.files.listing import SourceFile
+from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.options import (
     ArrowReadOptions,
@@ -214,7 +214,7 @@ def _check_unchanged(
         if kept is None:
             return str(piece["path"])
         info = kept
-    if info.size != piece["size"] or (info.mtime_ns or 0) != piece["mtime_ns"]:
+    if info.size != piece["size"] or piece["mtime_ns"] not in (UNCHANGING, info.mtime_ns or 0):
         raise SourceError(
             f"{shown} was changed after the read was planned ({piece['size']} bytes then, {info.size} "
             "now); load() it again"

@@ -18,8 +18,9 @@ from spark_channel.connectors.files.partitions import partition_fields
 from spark_channel.connectors.files.paths import locate, open_planned
 from spark_channel.connectors.files.text_types import merge_inferred, plain_inferred
 from spark_channel.errors import SchemaError, SourceError
+from spark_channel.options import ReadOptions
 
-__all__ = ["SourcePlan", "find_files", "plan_source"]
+__all__ = ["SourcePlan", "find_files", "plan_columns", "plan_source"]
 
 _SAMPLED_FILES = 10
 
@@ -105,6 +106,25 @@ def plan_source(
     in_folders = pa.schema(partition_fields(files))
     in_files, dialect, certain = _columns_of(form, options, files, given)
     in_files = pa.schema([field for field in in_files if field.name not in in_folders.names])
+    inferred = form.text and not certain and (given is None or own)
+    return plan_columns(form, options, in_files, in_folders, given, dialect=dialect, inferred=inferred)
+
+
+def plan_columns(
+    form: Format,
+    options: ReadOptions,
+    in_files: pa.Schema,
+    in_folders: pa.Schema,
+    given: pa.Schema | None,
+    *,
+    dialect: Dialect | None = None,
+    inferred: bool = False,
+) -> SourcePlan:
+    """The plan of a read whose columns are known.
+
+    Raises:
+        SchemaError, OptionError: see `where`.
+    """
     if given is not None:
         in_files, in_folders = _as_given(form, in_files, in_folders, given)
     everything = pa.schema([*in_files, *in_folders])
@@ -115,9 +135,8 @@ def plan_source(
     if form.text:
         _check_text(form, result)
     condition = None if options.where is None else _condition(options.where, everything)
-    inferred = form.text and not certain and (given is None or own)
     strict = form.name == "json" and inferred and options.columns is None
-    return SourcePlan(in_files, in_folders, result, condition, dialect, strict, inferred)
+    return SourcePlan(in_files, in_folders, result, condition, dialect or {}, strict, inferred)
 
 
 def _condition(where: str, columns: pa.Schema) -> Condition:

@@ -1,6 +1,7 @@
 """What drivers need, imported once in the process that they are forked from."""
 
 import importlib
+from importlib.util import find_spec
 
 for _name in (
     "adbc_driver_postgresql.dbapi",
@@ -17,6 +18,10 @@ for _name in (
     "tests.connectors.protocol.runs",
 ):
     importlib.import_module(_name)
+for _library, _name in (("deltalake", "delta"), ("pyiceberg", "iceberg")):
+    if find_spec(_library) is not None:
+        importlib.import_module(f"spark_channel.connectors.{_name}")
+        importlib.import_module(_library)
 
 from tests.connectors.firebird import install  # noqa: E402
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Writer, load_writer
@@ -19,9 +20,11 @@ from tests.servers.firebird import FirebirdServer
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["KINDS", "Target", "open_target"]
+__all__ = ["KINDS", "LAKES", "Target", "open_target"]
 
 KINDS = ["sqlite", "duckdb", "postgresql", "mysql", "adbc", "firebird"]
+LAKES = ["delta", "iceberg"]
+"""Tables without SQL: `sql` is for the rest."""
 _CREATE = "CREATE TABLE t (id BIGINT NOT NULL)"
 
 
@@ -39,12 +42,15 @@ class Target:
     reset: Callable[[bool], None]
     schema: str = ""
     end_sessions: Callable[[], object] | None = None
+    ids: Callable[[], list[int]] | None = None
 
     def writer(self, **more: Any) -> Writer:
         return load_writer({**self.options, **more})[0]
 
     def seen(self) -> Counter[int]:
         try:
+            if self.ids is not None:
+                return Counter(self.ids())
             return Counter(int(each) for (each,) in self.sql("SELECT id FROM t"))
         except MissingTableError:
             return Counter()
@@ -69,6 +75,10 @@ def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterat
         server: PostgresServer = request.getfixturevalue("postgres_server")
         yield _postgresql(server, kind)
         server.psql("SET client_min_messages = error; DROP SCHEMA IF EXISTS protocol CASCADE")
+    elif kind == "delta":
+        yield _delta(path / "t")
+    elif kind == "iceberg":
+        yield from _iceberg(path)
     elif kind == "firebird":
         install()
         firebird: FirebirdServer = request.getfixturevalue("firebird_server")
@@ -220,6 +230,53 @@ def _firebird(server: FirebirdServer, name: str) -> Target:
         return [table for table in tables() if table.startswith("SPARK_CHANNEL_STAGE")]
 
     return Target("firebird", {**server.login(name), "dbtable": "t"}, sql, staged, reset)
+
+
+def _no_sql(_: str) -> list[tuple[str, ...]]:
+    raise NotImplementedError("a lakehouse table has no SQL here")
+
+
+def _delta(path: Path) -> Target:
+    pytest.importorskip("deltalake")
+    from deltalake import DeltaTable, Schema
+
+    from tests.connectors.delta.helpers import leftovers, rows_by_deltalake
+
+    def ids() -> list[int]:
+        if not (path / "_delta_log").exists():
+            raise MissingTableError
+        return [int(each) for each in rows_by_deltalake(path)["id"].to_pylist()]
+
+    def reset(there: bool) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+        if there:
+            DeltaTable.create(
+                str(path), Schema.from_arrow(pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+            )
+
+    return Target(
+        "delta", {"writer": "delta", "path": str(path)}, _no_sql, lambda: leftovers(path), reset, ids=ids
+    )
+
+
+def _iceberg(path: Path) -> Iterator[Target]:
+    pytest.importorskip("pyiceberg")
+    from tests.connectors.iceberg.helpers import create, drop, ids, leftovers, options_of, shop
+
+    with shop(path) as catalog:
+
+        def seen() -> list[int]:
+            if not catalog.table_exists("shop.t"):
+                raise MissingTableError
+            return ids(catalog, "shop.t")
+
+        def reset(there: bool) -> None:
+            drop(catalog, "shop.t")
+            if there:
+                create(catalog, "shop.t", pa.schema([pa.field("id", pa.int64(), nullable=False)]))
+
+        options = {"writer": "iceberg", **options_of(path, "shop.t")}
+        yield Target("iceberg", options, _no_sql, lambda: leftovers(catalog, "shop.t"), reset, ids=seen)
 
 
 def _beside(path: Path) -> list[str]:

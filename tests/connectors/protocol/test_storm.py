@@ -17,15 +17,15 @@ from typing import Any
 import pytest
 
 from tests.connectors.protocol.runs import Order, Run, start
-from tests.connectors.protocol.targets import KINDS, Target, open_target
+from tests.connectors.protocol.targets import KINDS, LAKES, Target, open_target
 
 pytestmark = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
 MOST_RUNS = 12
 SLEEP = 4.0
 """A process that sleeps may hold what its successor waits for, so it is woken after this many seconds at the latest."""
-WITHOUT_TASK = ("duckdb",)
-"""They have no `commit=task`: one process writes a file."""
+WITHOUT_TASK = ("duckdb", *LAKES)
+"""They have no `commit=task`: one process writes a file, and a table's log takes one commit for all tasks."""
 
 
 @dataclass
@@ -220,7 +220,7 @@ def rage(target: Target, faults: int, seed: int) -> Counter[str]:
     return storm.happened
 
 
-@pytest.fixture(params=[*KINDS, "parquet"])
+@pytest.fixture(params=[*KINDS, "parquet", *LAKES])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     yield from open_target(request.param, request, tmp_path)
 

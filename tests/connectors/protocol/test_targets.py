@@ -13,15 +13,15 @@ from spark_channel.connectors.commit import describe_owner
 from spark_channel.options import CommitMode
 from tests.connectors.protocol.model import Model, ModelWriter
 from tests.connectors.protocol.schedules import Schedule, all_schedules, play
-from tests.connectors.protocol.targets import KINDS, Target, open_target
+from tests.connectors.protocol.targets import KINDS, LAKES, Target, open_target
 
 CASES = [
     pytest.param((kind, mode), id=f"{kind}-{mode}")
-    for kind, mode in itertools.product(KINDS, ("job", "task"))
-    if (kind, mode) != ("duckdb", "task")
+    for kind, mode in itertools.product([*KINDS, *LAKES], ("job", "task"))
+    if mode == "job" or kind not in ("duckdb", *LAKES)
 ]
-CLAIMED_LATE = ("sqlite", "duckdb")
-"""A file that is not there keeps no claim: the first driver that makes it publishes, and the others find that out."""
+CLAIMED_LATE = ("sqlite", "duckdb", *LAKES)
+"""What is not there keeps no claim: the first driver that makes it publishes, and the others find that out."""
 SOME = 30
 """Of 3 570: every one of them on each target is `make soak`."""
 

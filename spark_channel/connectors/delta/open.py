@@ -1,0 +1,139 @@
+"""Opening a table by `deltalake`: its uri, its store's settings, and what it says of errors."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import datetime
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qs, urlsplit
+
+import pyarrow as pa
+
+from spark_channel.connectors.delta.options import Table
+from spark_channel.connectors.files.paths import Location, azure_account, locate
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.masking import without_login
+
+if TYPE_CHECKING:
+    from deltalake import DeltaTable
+
+__all__ = ["columns_of", "explained", "open_table", "place_of", "settings_of", "uri_of"]
+
+_SCHEMES = ("", "s3", "gs", "abfs", "abfss")
+
+
+def place_of(options: Table) -> Location:
+    """
+    Raises:
+        OptionError: a store without conditional puts.
+    """
+    place = locate(options.path)
+    scheme = place.root.split(":", 1)[0]
+    if scheme not in _SCHEMES:
+        raise OptionError(
+            f"option 'path' got a {scheme}:// uri; a Delta table needs a local disk, s3, gs or abfs, where two jobs "
+            "cannot commit one version",
+            option="path", got=scheme, takes="a local path, or an s3, gs or abfs uri",
+        )  # fmt: skip
+    if scheme == "s3" and os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("true", "1"):
+        raise OptionError(
+            "the environment sets AWS_S3_ALLOW_UNSAFE_RENAME: two jobs could then commit one version, and lose each "
+            "other's rows. Remove it: S3 takes conditional puts",
+            option="path",
+        )
+    return place
+
+
+def uri_of(place: Location) -> str:
+    if place.local:
+        return place.path
+    scheme = place.root.split(":", 1)[0]
+    if scheme in ("abfs", "abfss"):
+        container, _, inside = place.path.partition("/")
+        return f"abfss://{container}@{azure_account(place.root)}.dfs.core.windows.net/{inside}"
+    return f"{scheme}://{place.path}"
+
+
+def settings_of(place: Location, options: Table) -> dict[str, str] | None:
+    """What the uri's parameters and the environment say, in the words of `object_store`."""
+    found: dict[str, str] = {}
+    if not place.local:
+        parts = urlsplit(place.root)
+        query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+        plain = query.get("scheme") == "http" or query.get("enable_tls") == "false"
+        if plain:
+            found["allow_http"] = "true"
+        found |= {"s3": _s3, "gs": _gcs}.get(parts.scheme, _azure)(place, query, plain=plain)
+    return {**found, **options.more_storage()} or None
+
+
+def _address(address: str, *, plain: bool) -> str:
+    return address if "://" in address else f"http{'' if plain else 's'}://{address}"
+
+
+def _s3(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+    found = {"aws_region": str(getattr(place.fs, "region", "") or "") or "us-east-1"}
+    if "endpoint_override" in query:
+        found["aws_endpoint"] = _address(query["endpoint_override"], plain=plain)
+    return found
+
+
+def _gcs(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+    import json
+
+    if "endpoint_override" in query:
+        key = {
+            "gcs_base_url": _address(query["endpoint_override"], plain=plain),
+            "disable_oauth": True,
+            "client_email": "",
+            "private_key": "",
+            "private_key_id": "",
+        }
+        return {"google_service_account_key": json.dumps(key)}
+    return {"google_skip_signature": "true"} if urlsplit(place.root).username == "anonymous" else {}
+
+
+def _azure(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[str, str]:
+    account = azure_account(place.root)
+    found = {"azure_storage_account_name": account}
+    address = query.get("blob_storage_authority", ".")
+    if not address.startswith("."):
+        found["azure_storage_endpoint"] = f"{_address(address, plain=plain)}/{account}"
+    key = os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
+    return {**found, "azure_storage_account_key": key} if key else found
+
+
+@contextmanager
+def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
+    """Turn errors of deltalake into `failure`. Our own, and those of the file system, pass unchanged."""
+    from deltalake.exceptions import DeltaError, TableNotFoundError
+
+    try:
+        yield
+    except (ChannelError, OSError, pa.ArrowException):
+        raise
+    except TableNotFoundError as error:
+        raise failure(f"{shown} is not a Delta table: there is no {shown}/_delta_log") from error
+    except (DeltaError, ValueError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise failure(f"{shown}: deltalake says: {without_login(first)}") from error
+
+
+def open_table(
+    options: Table, place: Location, as_of: int | datetime | None = None, *, files: bool = True
+) -> "DeltaTable":
+    from deltalake import DeltaTable
+
+    settings = settings_of(place, options)
+    if isinstance(as_of, int):
+        return DeltaTable(uri_of(place), version=as_of, storage_options=settings, without_files=not files)
+    table = DeltaTable(uri_of(place), storage_options=settings, without_files=not files)
+    if as_of is not None:
+        table.load_as_version(as_of)
+    return table
+
+
+def columns_of(table: "DeltaTable") -> pa.Schema:
+    """The table's columns as Arrow's. What only the log says of them is in `DeltaTable.schema`."""
+    found = pa.schema(table.schema().to_arrow())
+    return pa.schema([pa.field(field.name, field.type, field.nullable) for field in found])

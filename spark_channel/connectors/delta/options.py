@@ -1,0 +1,90 @@
+"""The options of the Delta connector."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field, SecretStr
+
+from spark_channel.connectors.files.options import Instant
+from spark_channel.connectors.lake.options import LakeWriteOptions
+from spark_channel.errors import OptionError
+from spark_channel.options import ByteAmount, FilePath, Options, ReadOptions, Secret, Trait
+
+__all__ = ["DeltaReadOptions", "DeltaWriteOptions", "Table"]
+
+
+def _instant(value: object) -> object:
+    return str(value).strip().replace(" ", "T", 1)
+
+
+class Table(Options):
+    """Where the table is."""
+
+    path: FilePath = Field(description="the table's directory; a path, or an s3, gs or abfs uri")
+    storage_options: Annotated[Secret | None, Trait.SAME_ROWS] = Field(
+        None,
+        description="a JSON object of settings for deltalake's store, beside those of the uri and the environment",
+    )
+
+    def more_storage(self) -> dict[str, str]:
+        return {} if self.storage_options is None else _object(self.storage_options)
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        settings = {name.lower(): value.lower() for name, value in self.more_storage().items()}
+        for name in ("aws_s3_allow_unsafe_rename", "allow_unsafe_rename"):
+            if settings.get(name) in ("true", "1"):
+                raise OptionError(
+                    f"option 'storageOptions' sets {name}: two jobs could then commit one version, and lose each "
+                    "other's rows. Remove it: S3 takes conditional puts",
+                    option="storageOptions",
+                )
+
+
+def _object(secret: SecretStr) -> dict[str, str]:
+    try:
+        found = json.loads(secret.get_secret_value())
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise OptionError("option 'storageOptions' takes a JSON object", option="storageOptions")
+    return {str(name): str(value) for name, value in found.items()}
+
+
+class DeltaReadOptions(Table, ReadOptions):
+    """What the Delta reader takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **ReadOptions.aliases,
+        "versionAsOf": "version",
+        "timestampAsOf": "timestamp",
+    }
+    refused: ClassVar[Mapping[str, str]] = {
+        "readChangeFeed": "versions are read as the rows that they add",
+        "ignoreDeletes": "a stream ends with an error where rows were removed: begin a new one",
+        "ignoreChanges": "a stream ends with an error where rows were removed: begin a new one",
+        "skipChangeCommits": "a stream ends with an error where rows were removed: begin a new one",
+    }
+
+    version: Annotated[int, Field(ge=0)] | None = Field(None, description="the table as of this version")
+    timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
+        None, description="the table as of this time, UTC unless it has a zone"
+    )
+    split_bytes: ByteAmount | None = Field(None, description="about how many bytes of a file one split reads")
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.version is not None and self.timestamp is not None:
+            raise OptionError(
+                "options 'version' and 'timestamp' both say which state to read; give one", option="timestamp"
+            )
+
+    @property
+    def as_of(self) -> int | datetime | None:
+        return self.timestamp if self.version is None else self.version
+
+
+class DeltaWriteOptions(Table, LakeWriteOptions):
+    """What the Delta writer takes."""

@@ -1,0 +1,29 @@
+"""The writer of Delta tables. `lake.writer` says how a write goes; `claims` where its claim is."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.delta.log import DeltaLake
+from spark_channel.connectors.delta.options import DeltaWriteOptions
+from spark_channel.connectors.lake.read import file_rows
+from spark_channel.connectors.lake.table import Lake, TableFile, TableState
+from spark_channel.connectors.lake.writer import LakeWriter
+
+__all__ = ["DeltaWriter"]
+
+
+class DeltaWriter(LakeWriter):
+    """Data files are below `<table>/spark-channel/`; which rows are in the table, its log alone says."""
+
+    Options = DeltaWriteOptions
+    options: DeltaWriteOptions
+    partitions_outside = True
+    empty_text_is_null = True
+
+    def lake(self, place: Any = None) -> DeltaLake:
+        return DeltaLake(self.options)
+
+    def read_file(self, lake: Lake, table: TableState, file: TableFile) -> Iterator[pa.RecordBatch]:
+        return file_rows(lake.store.place.fs, file, table.columns, table.partition_columns)

@@ -1,0 +1,56 @@
+"""The catalog, and what pyiceberg says of errors."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.iceberg.options import Table as TableOptions
+from spark_channel.errors import ChannelError, SourceError, TargetError
+from spark_channel.masking import without_login
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog import Catalog
+    from pyiceberg.io import FileIO
+
+__all__ = ["explained", "file_io", "open_catalog"]
+
+
+@contextmanager
+def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
+    """Turn errors of pyiceberg into `failure`. Our own, and those of the file system, pass unchanged."""
+    from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
+
+    try:
+        yield
+    except (ChannelError, OSError, pa.ArrowException):
+        raise
+    except NoSuchTableError as error:
+        raise failure(f"the catalog has no table {shown}; check option 'dbtable'") from error
+    except NoSuchNamespaceError as error:
+        raise failure(
+            f"the catalog has no namespace for {shown}; create it, or check option 'dbtable'"
+        ) from error
+    except Exception as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise failure(f"{shown}: pyiceberg says: {type(error).__name__}: {without_login(first)}") from error
+
+
+@contextmanager
+def open_catalog(options: TableOptions) -> Iterator["Catalog"]:
+    """The catalog, closed in the end."""
+    from pyiceberg.catalog import load_catalog
+
+    found = load_catalog(options.catalog, **options.properties())
+    try:
+        yield found
+    finally:
+        found.close()
+
+
+def file_io(properties: dict[str, Any], location: str) -> "FileIO":
+    """Through pyarrow, as everything else here is."""
+    from pyiceberg.io import load_file_io
+
+    return load_file_io({**properties, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}, location)

@@ -1,0 +1,86 @@
+"""The options of the Iceberg connector."""
+
+import json
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Annotated, Any, ClassVar
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.connectors.files.options import Instant
+from spark_channel.connectors.lake.options import LakeWriteOptions
+from spark_channel.errors import OptionError
+from spark_channel.options import ByteAmount, Options, ReadOptions, Secret, Trait
+
+__all__ = ["IcebergReadOptions", "IcebergWriteOptions", "Table"]
+
+
+def _instant(value: object) -> object:
+    return str(value).strip().replace(" ", "T", 1)
+
+
+class Table(Options):
+    """Which table of which catalog."""
+
+    dbtable: str = Field(description="the table, with its namespace: `shop.orders`")
+    catalog: str = Field("default", description="the catalog's name, as pyiceberg's own configuration has it")
+    catalog_properties: Annotated[Secret | None, Trait.NAMES_SOURCE] = Field(
+        None, description="a JSON object of pyiceberg's catalog properties: type, uri, warehouse, credentials"
+    )
+
+    def properties(self) -> dict[str, str]:
+        if self.catalog_properties is None:
+            return {}
+        try:
+            found = json.loads(self.catalog_properties.get_secret_value())
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            raise OptionError("option 'catalogProperties' takes a JSON object", option="catalogProperties")
+        return {str(name): str(value) for name, value in found.items()}
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        self.properties()
+        if "." not in self.dbtable.strip("."):
+            raise OptionError(
+                f"option 'dbtable' got {self.dbtable!r}; it takes a table with its namespace, such as shop.orders",
+                option="dbtable", got=self.dbtable, takes="namespace.table",
+            )  # fmt: skip
+
+
+class IcebergReadOptions(Table, ReadOptions):
+    """What the Iceberg reader takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {
+        **ReadOptions.aliases,
+        "table": "dbtable",
+        "snapshot-id": "snapshotId",
+        "as-of-timestamp": "asOfTimestamp",
+    }
+
+    snapshot_id: int | None = Field(None, description="the table as of this snapshot")
+    as_of_timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
+        None, description="the table as of this time, UTC unless it has a zone"
+    )
+    split_bytes: ByteAmount | None = Field(
+        None, description="about how many bytes one split reads; whole files"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.snapshot_id is not None and self.as_of_timestamp is not None:
+            raise OptionError(
+                "options 'snapshotId' and 'asOfTimestamp' both say which state to read; give one",
+                option="asOfTimestamp",
+            )
+
+    @property
+    def as_of(self) -> int | datetime | None:
+        return self.as_of_timestamp if self.snapshot_id is None else self.snapshot_id
+
+
+class IcebergWriteOptions(Table, LakeWriteOptions):
+    """What the Iceberg writer takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**LakeWriteOptions.aliases, "table": "dbtable"}

@@ -1,0 +1,102 @@
+"""One data file: Parquet, with the statistics that a table's log keeps."""
+
+from collections.abc import Sequence
+from datetime import date
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from spark_channel.connectors.lake.options import LakeWriteOptions
+
+__all__ = ["DataFileEncoder"]
+
+_LONGEST_TEXT = 32
+
+
+class DataFileEncoder:
+    """Gathers batches into row groups. `statistics` are there after `finish`."""
+
+    def __init__(self, sink: Any, schema: pa.Schema, options: LakeWriteOptions) -> None:
+        self._schema, self._options = schema, options
+        self._held: list[pa.RecordBatch] = []
+        self._rows = self._bytes = 0
+        self.rows = 0
+        self._metadata: list[Any] = []
+        self._writer = pq.ParquetWriter(
+            sink, schema, compression=options.compression, version="2.6", metadata_collector=self._metadata
+        )
+
+    @property
+    def held_bytes(self) -> int:
+        return self._bytes
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        start = 0
+        while start < batch.num_rows:
+            taken = batch.slice(start, self._options.row_group_rows - self._rows)
+            start += taken.num_rows
+            self._held.append(taken)
+            self._rows += taken.num_rows
+            self._bytes += taken.nbytes
+            if self._rows >= self._options.row_group_rows or self._bytes >= self._options.row_group_bytes:
+                self._write_group()
+        self.rows += batch.num_rows
+
+    def _write_group(self) -> None:
+        if self._rows:
+            self._writer.write_table(
+                pa.Table.from_batches(self._held, self._schema), row_group_size=self._rows
+            )
+        self._held, self._rows, self._bytes = [], 0, 0
+
+    def finish(self) -> None:
+        self._write_group()
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Let go of the sink, which is about to be dropped."""
+        self._held = []
+        try:
+            self._writer.close()
+        except (OSError, ValueError, pa.ArrowException):
+            self._writer.is_open = False  # or it would try again when it is collected
+
+    @property
+    def statistics(self) -> dict[str, Any]:
+        """{column: [smallest, largest, nulls]} of whole numbers, dates and short texts; plain data.
+
+        A bound of None is not known. A column whose NULLs are not known is left out.
+        """
+        metadata = self._metadata[0]
+        found = {}
+        for index, field in enumerate(self._schema):
+            if pa.types.is_nested(field.type):
+                continue
+            column = _column_index(metadata, field.name, index)
+            chunks = [metadata.row_group(n).column(column).statistics for n in range(metadata.num_row_groups)]
+            if any(chunk is None or not chunk.has_null_count for chunk in chunks):
+                continue
+            nulls = sum(chunk.null_count for chunk in chunks)
+            low, high = _bounds(field.type, chunks)
+            found[field.name] = [low, high, nulls]
+        return found
+
+
+def _column_index(metadata: Any, name: str, start: int) -> int:
+    """The leaf column of a top-level field: at its own place, or behind the leaves of nested ones."""
+    return next(
+        index for index in range(start, metadata.num_columns) if metadata.schema.column(index).path == name
+    )
+
+
+def _bounds(kind: pa.DataType, chunks: Sequence[Any]) -> tuple[Any, Any]:
+    known = [chunk for chunk in chunks if chunk.has_min_max]
+    if not (pa.types.is_integer(kind) or pa.types.is_date32(kind) or pa.types.is_string(kind)):
+        return None, None
+    if not known or any(not chunk.has_min_max and chunk.num_values for chunk in chunks):
+        return None, None
+    low, high = min(chunk.min for chunk in known), max(chunk.max for chunk in known)
+    if isinstance(low, str) and max(len(low), len(high)) > _LONGEST_TEXT:
+        return None, None
+    return (low.isoformat(), high.isoformat()) if isinstance(low, date) else (low, high)

@@ -1,0 +1,111 @@
+"""Rows that a write replaces: files whose rows all go are removed, files of which some go are written again.
+
+The driver does this before the commit, file by file. What a file became is remembered: when another job commits first,
+only files that it added are looked at.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.connectors.files.conditions import Condition
+from spark_channel.connectors.lake.table import NewFile, TableFile
+from spark_channel.connectors.lake.task import FileSet
+from spark_channel.errors import TargetError
+
+__all__ = ["KeyMatch", "Replaced", "Rows", "WhereMatch"]
+
+Read = Callable[[TableFile], Iterable[pa.RecordBatch]]
+"""The rows of a file, in the table's columns."""
+
+
+class Rows(ABC):
+    """Which rows of the table go."""
+
+    @abstractmethod
+    def goes(self, batch: pa.RecordBatch) -> pa.Array:
+        """true where a row goes; never NULL."""
+
+
+@dataclass(frozen=True)
+class WhereMatch(Rows):
+    """Those that match a condition."""
+
+    condition: Condition
+
+    def goes(self, batch: pa.RecordBatch) -> pa.Array:
+        return pc.fill_null(self.condition.mask(batch), False)
+
+
+class KeyMatch(Rows):
+    """Those whose key is among `keys`, a table with a column for each of `names`.
+
+    Raises:
+        TargetError: two rows have one key.
+    """
+
+    def __init__(self, keys: pa.Table, names: Sequence[str]) -> None:
+        self._names = list(names)
+        counted = keys.group_by(self._names).aggregate([([], "count_all")])
+        twice = counted.filter(pc.greater(counted["count_all"], 1))
+        if twice.num_rows:
+            shown = {name: twice[name][0].as_py() for name in names}
+            raise TargetError(
+                f"writeMode=upsert: {twice['count_all'][0].as_py()} rows have the key {shown}, and which of them "
+                "should stay cannot be told; keep one row of each key, or name more 'keyColumns'"
+            )
+        self._keys = keys.combine_chunks()
+
+    def goes(self, batch: pa.RecordBatch) -> pa.Array:
+        if len(self._names) == 1:
+            name = self._names[0]
+            return pc.is_in(batch.column(name), value_set=self._keys[name].combine_chunks())
+        rows = pa.table([batch.column(name) for name in self._names], names=self._names)
+        rows = rows.append_column(_ROW, pa.array(range(batch.num_rows), pa.int64()))
+        found = rows.join(self._keys, keys=self._names, join_type="left semi", use_threads=False)
+        return pc.is_in(pa.array(range(batch.num_rows), pa.int64()), value_set=found[_ROW].combine_chunks())
+
+
+_ROW = "spark_channel_row"
+
+
+@dataclass
+class Replaced:
+    """`of` says what became of the files of one version of the table."""
+
+    rows: Rows
+    read: Read
+    write: Callable[[], FileSet]
+    _known: dict[str, tuple[bool, tuple[NewFile, ...]]] = field(default_factory=dict)
+
+    def of(self, files: Sequence[TableFile]) -> tuple[list[TableFile], list[NewFile]]:
+        """(the files to remove, the files to add with the rows that stay)."""
+        removed: list[TableFile] = []
+        added: list[NewFile] = []
+        for file in files:
+            goes, stay = self._known.get(file.path) or self._look(file)
+            self._known[file.path] = goes, stay
+            if goes:
+                removed.append(file)
+                added.extend(stay)
+        return removed, added
+
+    def _look(self, file: TableFile) -> tuple[bool, tuple[NewFile, ...]]:
+        if not any(pc.any(self.rows.goes(batch)).as_py() for batch in self.read(file)):
+            return False, ()
+        made = self.write()
+        try:
+            for batch in self._staying(file):
+                made.write(batch)
+            made.finish()
+        except BaseException:
+            made.drop()
+            raise
+        return True, tuple(made.files)
+
+    def _staying(self, file: TableFile) -> Iterator[pa.RecordBatch]:
+        for batch in self.read(file):
+            yield batch.filter(pc.invert(self.rows.goes(batch)))

@@ -1,0 +1,176 @@
+"""What a run keeps beside a table: that it lives, and its data files, which no commit names before the publish.
+
+`<table>/_spark_channel/runs/<run>.json` says whose run it is; `<table>/<data>/<run>/` holds its files. A run's files
+are removed when its claim cannot be published any more: the log says so, or its process is known to be dead and its
+claim was closed first. What a run is about to publish is noted before its commit, and never removed on a doubt.
+"""
+
+import json
+import posixpath
+import uuid
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from pyarrow import fs as pafs
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors.commit import Claim, Held, Identity, judge
+from spark_channel.connectors.files.paths import LOG
+from spark_channel.connectors.files.store import Store
+
+__all__ = ["Found", "Run", "all_runs", "new_run_name"]
+
+_RUNS = "runs"
+_TRIES = 20
+
+
+def new_run_name(job: str, epoch: int) -> str:
+    """Unique: a job that is prepared twice before its table is there has two runs."""
+    return f"{job}-e{epoch}-{uuid.uuid4().hex[:8]}"
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run in one table. `base` is the table's directory, `data` is relative to it."""
+
+    store: Store
+    base: str
+    data: str
+    name: str
+
+    @property
+    def folder(self) -> str:
+        return posixpath.join(self.base, self.data, self.name)
+
+    def _beside(self, ending: str) -> str:
+        return posixpath.join(self.base, LOG, _RUNS, f"{self.name}.{ending}")
+
+    def begin(self, held: Held, process: str) -> None:
+        identity = held.identity
+        about = {
+            "job": held.owner,
+            "identity": [identity.kind, identity.name, identity.version],
+            "epoch": held.epoch,
+            "position": held.position,
+            "process": process,
+            "started": utc_now().isoformat(timespec="seconds"),
+        }
+        self._put("json", json.dumps(about).encode())
+
+    def _put(self, ending: str, data: bytes) -> None:
+        """Another run may remove the folder as empty while this one makes it."""
+        for left in reversed(range(_TRIES)):
+            try:
+                self.store.make(posixpath.dirname(self._beside(ending)))
+                self.store.put(self._beside(ending), data)
+                return
+            except FileNotFoundError:
+                if not left:
+                    raise
+
+    def is_live(self) -> bool:
+        """Whether the run was not ended. The log decides; this spares a task useless work."""
+        return self.store.exists(self._beside("json")) and not self.store.exists(self._beside("ended"))
+
+    def beat(self) -> None:
+        if self.is_live():
+            self.store.touch(self._beside("json"))
+
+    def note_publishing(self, paths: Sequence[str]) -> None:
+        self._put("publishing", json.dumps(list(paths)).encode())
+
+    def publishing(self) -> list[str]:
+        """The files (relative to the table) that the run may have published."""
+        raw = self._read(self._beside("publishing"))
+        return [] if raw is None else [str(path) for path in json.loads(raw)]
+
+    def about(self) -> dict[str, Any] | None:
+        raw = self._read(self._beside("json"))
+        if raw is None:
+            return None
+        try:
+            found = json.loads(raw)
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) else None
+
+    def held(self, target: str) -> Held | None:
+        """The claim that the run began with; None = its note is gone or damaged."""
+        found = self.about()
+        try:
+            assert found is not None
+            identity = Identity(target, *found["identity"])
+            return Held(identity, str(found["job"]), int(found["epoch"]), found["position"])
+        except (AssertionError, KeyError, TypeError, ValueError):
+            return None
+
+    def is_dead(self, held: Held) -> bool:
+        """Whether the run's process is known to be gone; see `connectors.commit.liveness`. Notes a doubt."""
+        found = self.about() or {}
+        claim = Claim(
+            held.identity,
+            held.owner,
+            held.epoch,
+            process=str(found.get("process", "")),
+            beat_at=self._time(self._beside("json")) or str(found.get("started", "")),
+            doubted_at=self._time(self._beside("doubted")),
+        )
+        verdict = judge(claim, utc_now().isoformat(timespec="seconds"))
+        if verdict == "doubtful" and not claim.doubted_at > claim.beat_at:
+            self._put("doubted", b"")
+        return verdict == "dead"
+
+    def remove(self, keep: Collection[str] = ()) -> None:
+        """Remove the run's files but `keep` (relative to the table), then its notes."""
+        self._put("ended", b"")
+        kept = {posixpath.join(self.base, path) for path in keep}
+        there = [info for info in self.store.entries(self.folder, recursive=True) if info.is_file]
+        if any(info.path in kept for info in there):
+            self.store.remove_many([info.path for info in there if info.path not in kept])
+        elif self.store.exists(self.folder) or there:
+            self.store.remove_tree(self.folder)
+            self.store.remove_empty(posixpath.dirname(self.folder))
+        # Whoever still finds the note "json" has read "publishing" before: see `all_runs`.
+        for ending in ("json", "publishing", "doubted", "ended"):
+            self.store.remove(self._beside(ending))
+        self.store.remove_unfinished(posixpath.join(self.base, LOG))
+        self.store.remove_empty(posixpath.dirname(self._beside("json")))
+        self.store.remove_empty(posixpath.join(self.base, LOG))
+
+    def _time(self, path: str) -> str:
+        info = self.store.info(path)
+        if info.type == pafs.FileType.NotFound or info.mtime_ns is None:
+            return ""
+        return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC).isoformat(timespec="seconds")
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            with self.store.place.fs.open_input_file(path) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+
+@dataclass(frozen=True)
+class Found:
+    """A run as it was found beside a table."""
+
+    run: Run
+    held: Held
+    publishing: tuple[str, ...]
+
+
+def all_runs(store: Store, base: str, data: str, target: str) -> tuple[list[Found], set[str]]:
+    """Every run that has a note, and all files (relative to the table) that any run may have published.
+
+    What a run publishes is read before its note is: a run whose note is there has not lost the other one yet.
+    """
+    notes = store.entries(posixpath.join(base, LOG, _RUNS))
+    names = [info.base_name.rpartition(".")[0] for info in notes if info.base_name.endswith(".json")]
+    runs = [Run(store, base, data, name) for name in names]
+    publishing = {run.name: tuple(run.publishing()) for run in runs}
+    found = [(run, run.held(target)) for run in runs]
+    every = {path for paths in publishing.values() for path in paths}
+    return [Found(run, held, publishing[run.name]) for run, held in found if held is not None], every

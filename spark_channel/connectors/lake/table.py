@@ -1,0 +1,122 @@
+"""A table of a lakehouse as writers see it: one state of its log, and the conditional commit of the next."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from spark_channel.connectors.commit import Claim, Identity
+from spark_channel.connectors.files.store import Store
+
+__all__ = ["Change", "Lake", "NewFile", "TableFile", "TableState"]
+
+Partition = tuple[tuple[str, str | None], ...]
+"""(column, value as text) of each partition column; None = NULL."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewFile:
+    """A data file that no commit names yet. `path` is relative to the table; `statistics` by column."""
+
+    path: str
+    rows: int
+    size: int
+    partition: Partition = ()
+    statistics: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile:
+    """A data file of the table. `path` is absolute; `handle` is what the format's library knows it by."""
+
+    path: str
+    size: int
+    partition: Partition = ()
+    handle: Any = None
+
+
+@dataclass(frozen=True)
+class Change:
+    """The next commit. `claim` is written in any case, with the job that writes it."""
+
+    job: str
+    claim: Claim
+    added: Sequence[NewFile] = ()
+    removed: Sequence[TableFile] = ()
+    operation: str = "append"
+
+
+class TableState(ABC):
+    """One version of a table."""
+
+    columns: pa.Schema
+    """As they are read. Nullability is the table's; metadata of fields is what its data files carry."""
+    partition_columns: tuple[str, ...]
+
+    @abstractmethod
+    def claim(self, identity: Identity, job: str) -> Claim | None:
+        """The claim of `identity` that this version has; `job` is the caller."""
+
+    @abstractmethod
+    def check_writable(self, *, removes: bool) -> None:
+        """
+        Raises:
+            UnsupportedError: the table has a feature that this writer would break; names it.
+        """
+
+    @abstractmethod
+    def files(self) -> list[TableFile]:
+        """Every data file of this version.
+
+        Raises:
+            UnsupportedError: rows of a file are deleted elsewhere (deletion vectors, delete files).
+        """
+
+    @abstractmethod
+    def commit(self, change: Change) -> bool:
+        """Commit the version after this one. False = another commit was first, and nothing was written.
+
+        Raises:
+            TargetError: refused, or not known whether it is written.
+        """
+
+    @abstractmethod
+    def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
+        """As `columns` will have them after `add_columns`.
+
+        Raises:
+            SchemaError: a type that the format cannot hold exactly.
+        """
+
+    @abstractmethod
+    def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
+        """As `commit`, with new nullable columns and without files."""
+
+
+class Lake(ABC):
+    """One table, whether it is there or not."""
+
+    shown: str
+    store: Store
+    base: str
+    """The table's directory, in the store's filesystem."""
+    data: str
+    """Where runs put data files: `<data>/<run>/`. Relative to `base`."""
+
+    @abstractmethod
+    def open(self) -> TableState | None:
+        """The newest version; None = there is no table."""
+
+    @abstractmethod
+    def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
+        """The columns of a table that `create` makes for rows of `schema`.
+
+        Raises:
+            SchemaError: a type that the format cannot hold exactly.
+        """
+
+    @abstractmethod
+    def create(self, columns: pa.Schema, partition_by: Sequence[str], change: Change) -> bool:
+        """Create the table with `planned_columns` and the change. False = it was created by another job."""

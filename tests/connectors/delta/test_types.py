@@ -1,0 +1,110 @@
+"""Every type both ways: what is written is what deltalake, and this reader, read back; what cannot be is refused."""
+
+import datetime as dt
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("deltalake")
+
+from spark_channel.errors import SchemaError, TargetError
+from tests.connectors.delta.helpers import read, rows_by_deltalake, write
+
+_TIME = dt.datetime(2024, 2, 29, 23, 59, 59, 123456)
+_ZONED = _TIME.replace(tzinfo=dt.UTC)
+EXACT: list[tuple[pa.DataType, pa.DataType, list[Any]]] = [
+    (pa.bool_(), pa.bool_(), [True, False]),
+    (pa.int8(), pa.int8(), [-128, 127]),
+    (pa.int16(), pa.int16(), [-(2**15), 2**15 - 1]),
+    (pa.int32(), pa.int32(), [-(2**31), 2**31 - 1]),
+    (pa.int64(), pa.int64(), [-(2**63), 2**63 - 1]),
+    (pa.uint8(), pa.int16(), [0, 255]),
+    (pa.uint16(), pa.int32(), [0, 2**16 - 1]),
+    (pa.uint32(), pa.int64(), [0, 2**32 - 1]),
+    (pa.float16(), pa.float32(), [0.5, -2.0]),
+    (pa.float32(), pa.float32(), [1.5, float("inf")]),
+    (pa.float64(), pa.float64(), [0.1, -1e300]),
+    (pa.decimal128(38, 10), pa.decimal128(38, 10), [Decimal("-1234567890123456789012345678.0123456789")]),
+    (pa.decimal128(5, 0), pa.decimal128(5, 0), [Decimal(99999)]),
+    (pa.date32(), pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    (pa.timestamp("us"), pa.timestamp("us"), [_TIME, dt.datetime(1, 1, 1)]),
+    (pa.timestamp("ms"), pa.timestamp("us"), [_TIME.replace(microsecond=123000)]),
+    (pa.timestamp("ns"), pa.timestamp("us"), [_TIME]),
+    (pa.timestamp("us", "UTC"), pa.timestamp("us", "UTC"), [_ZONED]),
+    (pa.timestamp("us", "Europe/Berlin"), pa.timestamp("us", "UTC"), [_ZONED]),
+    (pa.string(), pa.string(), ["", "ü\n\0", "x" * 100]),
+    (pa.large_string(), pa.string(), ["a"]),
+    (pa.dictionary(pa.int8(), pa.string()), pa.string(), ["a", "b", "a"]),
+    (pa.binary(), pa.binary(), [b"", b"\0\xff"]),
+    (pa.binary(2), pa.binary(), [b"ab"]),
+    (pa.list_(pa.int32()), pa.list_(pa.int32()), [[], [1, None]]),
+    (pa.list_(pa.uint8(), 2), pa.list_(pa.int16()), [[1, 255]]),
+    (pa.struct([("x", pa.int32()), ("y", pa.string())]), pa.struct([("x", pa.int32()), ("y", pa.string())]),
+     [{"x": 1, "y": None}, {"x": None, "y": "a"}]),
+    (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int64()), [[("a", 1), ("b", None)], []]),
+]  # fmt: skip
+REFUSED = [
+    pa.uint64(), pa.decimal256(40, 2), pa.time64("us"), pa.duration("s"), pa.month_day_nano_interval(), pa.null(),
+    pa.date64(), pa.list_(pa.uint64()), pa.struct([("x", pa.time32("s"))]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("given", "kept", "values"), EXACT, ids=[str(case[0]) for case in EXACT])
+def test_values_come_back(tmp_path: Path, given: pa.DataType, kept: pa.DataType, values: list[Any]) -> None:
+    path = tmp_path / "t"
+    table = pa.table({"n": range(len(values) + 1), "x": pa.array([*values, None], given)})
+    write(path, table)
+    write(path, table)  # into a table that is there
+    expected = table["x"].to_pylist() * 2
+    for found in (read(path), rows_by_deltalake(path)):
+        rows = found["x"].to_pylist()
+        assert sorted(rows, key=repr) == sorted(expected, key=repr)
+    assert read(path).schema.field("x").type.equals(kept)
+
+
+@pytest.mark.parametrize("kind", REFUSED, ids=str)
+def test_types_that_delta_lacks_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+    with pytest.raises(SchemaError, match=r"column 'x' of type .* has no exact counterpart in Delta"):
+        write(tmp_path / "t", pa.table({"n": [1], "x": pa.nulls(1, kind)}))
+    assert not (tmp_path / "t").exists()
+
+
+def test_values_that_would_be_cut_are_refused(tmp_path: Path) -> None:
+    fine = pa.table({"x": pa.array([1], pa.timestamp("ns"))})
+    with pytest.raises(TargetError, match="column 'x' holds a value that does not fit timestamp"):
+        write(tmp_path / "t", fine)
+
+
+def test_types_that_a_table_does_not_hold_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, pa.table({"x": pa.array([1], pa.int32())}))
+    write(path, pa.table({"x": pa.array([2], pa.int16())}))
+    for kind in (pa.int64(), pa.uint32(), pa.float64(), pa.string()):
+        with pytest.raises(SchemaError, match=f"column 'x' is {kind}, and .* has it as int32"):
+            write(path, pa.table({"x": pa.nulls(1, kind)}))
+    assert sorted(read(path)["x"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [(pa.int8(), -3), (pa.int64(), 2**60), (pa.date32(), dt.date(2024, 2, 29)), (pa.bool_(), True)],
+)
+def test_partition_columns_of_each_type(tmp_path: Path, kind: pa.DataType, value: Any) -> None:
+    path = tmp_path / "t"
+    table = pa.table({"p": pa.array([value, None], kind), "id": [1, 2]})
+    write(path, table, partitionBy="p")
+    for found in (read(path), rows_by_deltalake(path)):
+        assert found.sort_by("id").select(["p", "id"]).to_pylist() == table.to_pylist()
+    write(path, table, overwrite=True)
+    assert read(path).num_rows == 2
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.float64(), pa.timestamp("us"), pa.binary(), pa.decimal128(5, 2)], ids=str
+)
+def test_partition_columns_without_an_exact_text_are_refused(tmp_path: Path, kind: pa.DataType) -> None:
+    with pytest.raises(SchemaError, match="partition column 'p'"):
+        write(tmp_path / "t", pa.table({"p": pa.nulls(1, kind), "id": [1]}), partitionBy="p")

@@ -1,0 +1,208 @@
+"""What the Iceberg writer does to a table, read back by pyiceberg itself."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("pyiceberg")
+pytest.importorskip("sqlalchemy")
+
+from pyiceberg.catalog import Catalog
+
+from spark_channel.connectors import WriteContext
+from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError, UnsupportedError
+from tests.connectors.iceberg.helpers import (
+    create,
+    leftovers,
+    numbers,
+    read,
+    reader_of,
+    rows_by_pyiceberg,
+    stage,
+    write,
+    writer_of,
+)
+
+Rows = list[tuple[object, ...]]
+
+
+def _rows(catalog: Catalog, *columns: str) -> Rows:
+    table = rows_by_pyiceberg(catalog, "shop.t")
+    names = columns or tuple(table.column_names)
+    return sorted(zip(*(table[name].to_pylist() for name in names), strict=True), key=repr)
+
+
+def _shop(*rows: tuple[int, str, str]) -> pa.Table:
+    ids, names, days = zip(*rows, strict=True)
+    columns = [pa.array(ids, pa.int64()), pa.array(names, pa.string()), pa.array(days, pa.string())]
+    return pa.table(columns, names=["id", "name", "day"])
+
+
+def test_append_overwrite_and_time_travel(tmp_path: Path, catalog: Catalog) -> None:
+    write(tmp_path, numbers(1, 2))
+    write(tmp_path, numbers(3))
+    assert _rows(catalog) == [(1,), (2,), (3,)]
+    before = catalog.load_table("shop.t").current_snapshot()
+    assert before is not None
+    write(tmp_path, numbers(9), overwrite=True)
+    assert _rows(catalog) == [(9,)]
+    assert read(tmp_path).to_pydict() == {"id": [9]}
+    assert sorted(read(tmp_path, snapshotId=before.snapshot_id)["id"].to_pylist()) == [1, 2, 3]
+    from datetime import UTC, datetime
+
+    when = datetime.fromtimestamp(before.timestamp_ms / 1000, UTC).isoformat()
+    assert sorted(read(tmp_path, asOfTimestamp=when)["id"].to_pylist()) == [1, 2, 3]
+    with pytest.raises(SourceError, match="has no snapshot 5"):
+        read(tmp_path, snapshotId=5)
+    assert leftovers(catalog, "shop.t") == []
+
+
+@pytest.mark.parametrize("partition", [None, "day"])
+def test_replace_where(tmp_path: Path, catalog: Catalog, partition: str | None) -> None:
+    rows = _shop(*((n, f"name {n}", f"d{n % 4}") for n in range(100)))
+    write(tmp_path, rows.slice(0, 50), rows.slice(50), partitionBy=partition)
+    write(tmp_path, _shop((1000, "new", "d2")), overwrite=True, replaceWhere="day = 'd2'")
+    expected = [(n, f"d{n % 4}") for n in range(100) if n % 4 != 2] + [(1000, "d2")]
+    assert _rows(catalog, "id", "day") == sorted(expected, key=repr)
+    scan = catalog.load_table("shop.t").scan(row_filter="day == 'd2'")
+    assert scan.to_arrow()["id"].to_pylist() == [1000]  # pruned by the partitions and bounds of the manifests
+    with pytest.raises(TargetError, match="does not match option 'replaceWhere'"):
+        write(tmp_path, _shop((5, "e", "d1")), overwrite=True, replaceWhere="day = 'd2'")
+
+
+@pytest.mark.parametrize("partition", [None, "day"])
+@pytest.mark.parametrize("key", ["id", "id,day"])
+def test_upsert(tmp_path: Path, catalog: Catalog, partition: str | None, key: str) -> None:
+    write(tmp_path, _shop((1, "a", "mon"), (2, "b", "tue")), _shop((3, "c", "mon")), partitionBy=partition)
+    more: dict[str, Any] = {"writeMode": "upsert", "keyColumns": key}
+    write(tmp_path, _shop((2, "B", "tue"), (4, "d", "wed")), _shop((3, "C", "mon")), **more)
+    expected = [(1, "a", "mon"), (2, "B", "tue"), (3, "C", "mon"), (4, "d", "wed")]
+    assert _rows(catalog, "id", "name", "day") == expected
+    with pytest.raises(TargetError, match=r"2 rows have the key \{'id': 7"):
+        write(tmp_path, _shop((7, "a", "mon")), _shop((7, "b", "mon")), **more)
+    assert _rows(catalog, "id", "name", "day") == expected
+
+
+def test_files_that_where_rules_out_are_not_read(tmp_path: Path, catalog: Catalog) -> None:
+    import datetime as dt
+
+    def day(number: int) -> dt.date:
+        return dt.date(1969, 12, 30) + dt.timedelta(days=number)
+
+    tables = [pa.table({"id": [n * 10, n * 10 + 9], "day": [day(n), None]}) for n in range(5)]
+    write(tmp_path, *tables)
+    for where, files, rows in (
+        ("id = 25", 1, 0), ("id >= 30", 2, 4), ("id < 0", 0, 0), ("id <> 0", 5, 9),
+        ("day = DATE '1970-01-01'", 1, 1), ("day IS NULL", 5, 5), ("day > DATE '1969-12-31'", 3, 3),
+    ):  # fmt: skip
+        source = reader_of(tmp_path, where=where, splitBytes="1")
+        source.schema()
+        splits = source.split(8)
+        assert sum(len(split.params["files"]) for split in splits) == files, where
+        assert sum(batch.num_rows for split in splits for batch in source.read(split)) == rows, where
+
+
+def test_new_columns(tmp_path: Path, catalog: Catalog) -> None:
+    write(tmp_path, numbers(1))
+    wide = pa.table({"id": [2], "name": ["b"], "tags": [["x"]]})
+    with pytest.raises(SchemaError, match=r"has no column 'name', 'tags'; .*onSchemaChange=evolve"):
+        write(tmp_path, wide)
+    write(tmp_path, wide, onSchemaChange="evolve")
+    write(tmp_path, numbers(3))
+    assert _rows(catalog, "id", "name", "tags") == [(1, None, None), (2, "b", ["x"]), (3, None, None)]
+    assert read(tmp_path).sort_by("id")["tags"].to_pylist() == [None, ["x"], None]
+
+
+def test_a_column_that_was_renamed_keeps_its_values(tmp_path: Path, catalog: Catalog) -> None:
+    write(tmp_path, pa.table({"id": [1], "nmae": ["a"]}))
+    with catalog.load_table("shop.t").update_schema() as update:
+        update.rename_column("nmae", "name")
+    write(tmp_path, pa.table({"id": [2], "name": ["b"]}))
+    assert read(tmp_path).sort_by("id").to_pydict() == {"id": [1, 2], "name": ["a", "b"]}
+    write(tmp_path, pa.table({"id": [1], "name": ["A"]}), writeMode="upsert", keyColumns="id")
+    assert _rows(catalog, "id", "name") == [(1, "A"), (2, "b")]
+
+
+def test_long_and_missing_partition_values(tmp_path: Path, catalog: Catalog) -> None:
+    values = ["x" * 100 + "1", "x" * 100 + "2", None, "", "a/b=c %"]
+    table = pa.table({"p": values, "id": range(5)})
+    write(tmp_path, table, partitionBy="p")
+    assert _rows(catalog, "p", "id") == sorted(zip(values, range(5), strict=True), key=repr)
+    scan = catalog.load_table("shop.t").scan(row_filter=f"p == '{values[1]}'")
+    assert scan.to_arrow()["id"].to_pylist() == [1]
+    write(tmp_path, table, overwrite=True)
+    assert read(tmp_path).num_rows == 5
+
+
+def test_claims_outlive_expired_snapshots(tmp_path: Path, catalog: Catalog) -> None:
+    out = writer_of(tmp_path)
+    out.commit(*stage(out, [numbers(1)], WriteContext("job", txn=("nightly", 1))))
+    for number in range(3):
+        write(tmp_path, numbers(number))
+    table = catalog.load_table("shop.t")
+    newest = table.current_snapshot()
+    assert newest is not None
+    table.maintenance.expire_snapshots().by_ids(
+        [each.snapshot_id for each in table.snapshots() if each.snapshot_id != newest.snapshot_id]
+    ).commit()
+    plan = writer_of(tmp_path).prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema)
+    assert plan.published_at is not None
+
+
+def test_old_jobs_are_forgotten_and_pairs_are_not(
+    tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from spark_channel.connectors.iceberg import claims
+
+    monkeypatch.setattr(claims, "_JOBS_KEPT", 2)
+    out = writer_of(tmp_path)
+    out.commit(*stage(out, [numbers(1)], WriteContext("job", txn=("nightly", 1))))
+    for number in range(6):
+        write(tmp_path, numbers(number))
+    kept = [text for name, text in catalog.load_table("shop.t").properties.items() if "claim" in name]
+    assert len([text for text in kept if '"kind": "job"' in text]) <= 4
+    assert len([text for text in kept if '"kind": "txn"' in text]) == 1
+
+
+def test_partitions_by_a_transform_are_refused(tmp_path: Path, catalog: Catalog) -> None:
+    create(catalog, "shop.t", numbers().schema)
+    with catalog.load_table("shop.t").update_spec() as update:
+        update.add_field("id", "bucket[4]")
+    with pytest.raises(UnsupportedError, match=r"partitioned by bucket\[4\] of a column"):
+        write(tmp_path, numbers(1))
+
+
+def test_delete_files_are_refused(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
+    """pyiceberg writes none, so that a planned file is given one here."""
+    from pyiceberg.table import DataScan
+
+    write(tmp_path, numbers(1))
+    original = DataScan.plan_files
+
+    def plan(scan: DataScan) -> Any:
+        tasks = list(original(scan))
+        for task in tasks:
+            task.delete_files = {task.file}
+        return tasks
+
+    monkeypatch.setattr(DataScan, "plan_files", plan)
+    with pytest.raises(UnsupportedError, match="merge-on-read"):
+        read(tmp_path)
+    with pytest.raises(UnsupportedError, match="merge-on-read"):
+        write(tmp_path, numbers(2), overwrite=True)
+
+
+def test_places_that_are_not_there(tmp_path: Path, catalog: Catalog) -> None:
+    with pytest.raises(SourceError, match=r"the catalog has no table shop\.t"):
+        read(tmp_path)
+    with pytest.raises(TargetError, match=r"the catalog has no namespace for nope\.t"):
+        write(tmp_path, numbers(1), dbtable="nope.t")
+    with pytest.raises(OptionError, match="with its namespace"):
+        reader_of(tmp_path, dbtable="t")
+    with pytest.raises(OptionError, match="takes a JSON object") as caught:
+        reader_of(tmp_path, catalogProperties="s3cret")
+    assert "s3cret" not in str(caught.value)
+    shown = repr(reader_of(tmp_path, catalogProperties='{"token": "s3cret"}').options)
+    assert "s3cret" not in shown

@@ -1,0 +1,284 @@
+"""What every lakehouse table promises to runs that overlap, hang, wake and die."""
+
+import itertools
+import json
+import multiprocessing
+import os
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import Receipt, WriteContext, WritePlan
+from spark_channel.connectors.commit import describe_owner
+from spark_channel.connectors.lake.table import TableState
+from spark_channel.connectors.lake.writer import LakeWriter
+from spark_channel.errors import CommitError, SupersededError, TargetError
+from tests.connectors.protocol.targets import LAKES, Target, open_target
+
+_attempts = itertools.count(1)
+
+
+@pytest.fixture(params=LAKES)
+def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
+    for target in open_target(request.param, request, tmp_path):
+        target.reset(True)
+        yield target
+
+
+def _rows(*ids: int) -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(ids, pa.int64())})
+
+
+def _stage(
+    target: Target, context: WriteContext, *ids: int, **options: Any
+) -> tuple[LakeWriter, WritePlan, list[Receipt]]:
+    writer = target.writer(**options)
+    assert isinstance(writer, LakeWriter)
+    plan = writer.prepare(context, _rows().schema)
+    attempt = writer.open(plan, 0, next(_attempts))
+    attempt.write(_rows(*ids))
+    return writer, plan, [attempt.close()]
+
+
+def _write(target: Target, job: str, *ids: int, overwrite: bool = False, **options: Any) -> None:
+    writer, plan, receipts = _stage(target, WriteContext(job, overwrite=overwrite), *ids, **options)
+    writer.commit(plan, receipts)
+
+
+def _batch(number: int, job: str = "") -> WriteContext:
+    return WriteContext(job or f"stream-q-{number}", commit="job", stream=("q", number))
+
+
+def _state(target: Target) -> TableState:
+    writer = target.writer()
+    assert isinstance(writer, LakeWriter)
+    state = writer.lake().open()
+    assert state is not None
+    return state
+
+
+def test_a_stream_has_one_claim_that_never_goes_back(
+    target: Target, caplog: pytest.LogCaptureFixture
+) -> None:
+    late, held_back, receipts_held = _stage(target, _batch(0), 0)
+    for number in (0, 1, 2):
+        writer, plan, receipts = _stage(target, _batch(number), number)
+        writer.commit(plan, receipts)
+    assert "takes the claim" not in caplog.text
+    late.commit(held_back, receipts_held)  # a driver that hung since the first batch
+    again, plan, receipts = _stage(target, _batch(1), 1)
+    assert plan.published_at is not None
+    again.commit(plan, receipts)
+    assert target.seen() == Counter([0, 1, 2])
+    assert target.staged() == []
+    _stage(target, _batch(3), 3)
+    _stage(target, _batch(3, "another-run"), 3)
+    assert "another-run takes the claim" in caplog.text
+
+
+def test_who_took_over_is_named(target: Target) -> None:
+    writer, plan, receipts = _stage(target, WriteContext("monday", txn=("nightly", 7)), 1)
+    writer.prepare(WriteContext("monday-again", txn=("nightly", 7)), _rows().schema)
+    with pytest.raises(
+        SupersededError, match=r"txnVersion 7 of 'nightly'.*'monday-again' took over"
+    ) as caught:
+        writer.commit(plan, receipts)
+    assert (caught.value.owner, caught.value.successor) == ("monday", "monday-again")
+    assert not target.seen()
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "replaceWhere", "upsert"])
+def test_an_overtaken_driver_changes_nothing_whatever_it_would_do(target: Target, mode: str) -> None:
+    _write(target, "before", 1, 2)
+    options = {
+        "append": {}, "overwrite": {}, "replaceWhere": {"replaceWhere": "id > 0"},
+        "upsert": {"writeMode": "upsert", "keyColumns": "id"},
+    }[mode]  # fmt: skip
+    context = WriteContext("older", txn=("n", 1), overwrite=mode in ("overwrite", "replaceWhere"))
+    writer, plan, receipts = _stage(target, context, 2, 3, **options)
+    later, later_plan, later_receipts = _stage(target, replace(context, job="later"), 2, 3, **options)
+    with pytest.raises(SupersededError):
+        writer.commit(plan, receipts)
+    assert target.seen() == Counter([1, 2])
+    later.commit(later_plan, later_receipts)
+    found = target.seen()
+    writer.commit(plan, receipts)  # published by now
+    assert target.seen() == found
+    assert target.staged() == []
+
+
+def test_a_look_before_is_not_what_protects(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The run is overtaken after it has read the table, and before its commit: the commit itself is rejected."""
+    context = WriteContext("older", txn=("n", 1))
+    writer, plan, receipts = _stage(target, context, 1)
+    state_class = type(_state(target))
+    original = state_class.commit
+    taken: list[bool] = []
+
+    def overtaken(self: Any, change: Any) -> bool:
+        if change.job == "older" and change.added and not taken:
+            taken.append(True)
+            target.writer().prepare(replace(context, job="later"), _rows().schema)
+        return bool(original(self, change))
+
+    monkeypatch.setattr(state_class, "commit", overtaken)
+    with pytest.raises(SupersededError):
+        writer.commit(plan, receipts)
+    assert taken
+    assert not target.seen()
+
+
+def test_a_commit_whose_answer_is_lost(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    state_class = type(_state(target))
+    original = state_class.commit
+
+    def lost(self: Any, change: Any) -> bool:
+        done = original(self, change)
+        if change.added:
+            raise TargetError("the connection was lost")
+        return bool(done)
+
+    writer, plan, receipts = _stage(target, WriteContext("job", txn=("n", 1)), 1)
+    monkeypatch.setattr(state_class, "commit", lost)
+    writer.commit(plan, receipts)
+    assert target.seen() == Counter([1])
+    assert target.staged() == []
+
+
+def test_a_commit_that_failed_cannot_arrive_later(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    state_class = type(_state(target))
+    original = state_class.commit
+    late: list[Any] = []
+
+    def delayed(self: Any, change: Any) -> bool:
+        if change.added:
+            late.append((self, change))
+            raise TargetError("the store did not answer")
+        return bool(original(self, change))
+
+    writer, plan, receipts = _stage(target, WriteContext("job", txn=("n", 1)), 1)
+    monkeypatch.setattr(state_class, "commit", delayed)
+    with pytest.raises(CommitError, match="has the rows that it had before"):
+        writer.commit(plan, receipts)
+    ((state, change),) = late
+    assert original(state, change) is False, (
+        "the request that was on its way is accepted after the job has failed"
+    )
+    writer.abort(plan, list(receipts))
+    assert not target.seen()
+    assert target.staged() == []
+
+
+def _die(target: Target, plan: WritePlan) -> None:
+    """The run's process is gone: its note names one that is not there."""
+    (note,) = [
+        Path(path) for path in target.staged() if getattr(plan, "run", "?") in path and path.endswith(".json")
+    ]
+    found = json.loads(note.read_text())
+    note.write_text(json.dumps({**found, "process": json.dumps({**describe_owner(), "started": "1"})}))
+
+
+def test_files_of_a_dead_run_are_removed_by_the_next_job(target: Target) -> None:
+    _write(target, "before", 1)
+    dead, plan, receipts = _stage(target, WriteContext("dead"), 2)
+    live, live_plan, live_receipts = _stage(target, WriteContext("live"), 3)
+    _die(target, plan)
+    _write(target, "next", 4)
+    assert [path for path in target.staged() if plan.run in path] == []  # type: ignore[attr-defined]
+    with pytest.raises(CommitError):  # what looked dead wakes up: it is fenced off
+        dead.commit(plan, receipts)
+    live.commit(live_plan, live_receipts)
+    assert target.seen() == Counter([1, 3, 4])
+    assert target.staged() == []
+
+
+def test_files_that_were_published_stay_when_the_driver_died_before_it_tidied_up(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for context in (WriteContext("pair", txn=("n", 1)), _batch(0), WriteContext("job")):
+        writer, plan, receipts = _stage(target, context, 7)
+        with monkeypatch.context() as patch:
+            patch.setattr(LakeWriter, "_clear", lambda *_, **__: None)
+            writer.commit(plan, receipts)
+        _write(target, f"next-{context.job}", 8)
+    assert target.seen() == Counter({7: 3, 8: 3})
+    assert target.staged() == []
+
+
+def test_a_dead_run_whose_files_old_versions_name_keeps_them(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Published, then overwritten, then found dead: time travel still reads its files."""
+    writer, plan, receipts = _stage(target, WriteContext("job", txn=("n", 1)), 7)
+    with monkeypatch.context() as patch:
+        patch.setattr(LakeWriter, "_clear", lambda *_, **__: None)
+        writer.commit(plan, receipts)
+        _write(target, "overwrite", 8, overwrite=True)
+    files = list(Path(target.options.get("path", target.options.get("warehouse", ""))).rglob("*.parquet"))
+    _write(target, "next", 9)
+    assert all(path.exists() for path in files)
+
+
+def test_of_two_overwrites_that_overlap_one_set_of_rows_stays(target: Target) -> None:
+    for before in ([], [1]):
+        target.reset(True)
+        if before:
+            _write(target, "before", *before)
+        one = _stage(target, WriteContext("one", overwrite=True), 10)
+        two = _stage(target, WriteContext("two", overwrite=True), 20)
+        two[0].commit(*two[1:])
+        one[0].commit(*one[1:])
+        assert target.seen() == Counter([10])
+
+
+def test_a_column_that_another_job_added_meanwhile(target: Target) -> None:
+    _write(target, "before", 1)
+    writer, plan, receipts = _stage(target, WriteContext("slow"), 2)
+    other = target.writer(onSchemaChange="evolve")
+    wide = pa.record_batch({"id": pa.array([3], pa.int64()), "name": ["c"]})
+    other_plan = other.prepare(WriteContext("other"), wide.schema)
+    attempt = other.open(other_plan, 0, next(_attempts))
+    attempt.write(wide)
+    other.commit(other_plan, [attempt.close()])
+    writer.commit(plan, receipts)
+    assert target.seen() == Counter([1, 2, 3])
+
+
+def _work(target_options: dict[str, Any], number: int, kill: bool) -> None:
+    """In a separate process: ten jobs, each of a pair that another process may run too."""
+    from spark_channel.connectors import load_writer
+
+    for version in range(10):
+        writer = load_writer(target_options)[0]
+        context = WriteContext(f"p{number}-{version}", txn=("n", version))
+        try:
+            plan = writer.prepare(context, _rows().schema)
+            attempt = writer.open(plan, 0, number * 1000 + version)
+            attempt.write(_rows(version))
+            if kill and version == 5:
+                os._exit(9)
+            writer.commit(plan, [attempt.close()])
+        except (SupersededError, TargetError):
+            continue
+
+
+@pytest.mark.timeout(300)
+def test_processes_that_write_the_same_pairs_at_once(target: Target) -> None:
+    spawn = multiprocessing.get_context("spawn")
+    options = {**target.options, "commitTimeout": "120"}
+    workers = [spawn.Process(target=_work, args=(options, n, n == 0)) for n in range(3)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(200)
+        assert worker.exitcode in (0, 9)
+    once = target.seen()
+    assert all(count == 1 for count in once.values()), once
+    _work(options, 9, False)  # the scheduler runs each of them again
+    assert target.seen() == Counter(range(10))
+    assert target.staged() == []
