@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["TransferReport"]
 
+_WHERE_ANY = ("targets",)
+"""Fields that are kept where they hold something: other programs read reports that have none."""
+
 
 @dataclass(frozen=True, slots=True)
 class TransferReport:
@@ -30,7 +33,8 @@ class TransferReport:
     task, speculative ones included. `phase` is "done", "ended" (a read
     of which Spark wanted no more rows) or "failed", then with `error`. `where` says where
     the rows are, `dirty_rows_path` where the `rows_dirty` refused ones are kept, `rerun` how to
-    run it again. `started_at` is ISO 8601 in UTC.
+    run it again. `started_at` is ISO 8601 in UTC. `targets`: of a transfer to several targets, the report of each; the
+    rows and bytes are those of the one with the fewest, of all that arrived.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -62,6 +66,7 @@ class TransferReport:
     changes: tuple[LimitChange, ...] = ()
     error: str = ""
     rerun: str = ""
+    targets: tuple["TransferReport", ...] = ()
 
     @property
     def moving_seconds(self) -> float:
@@ -96,7 +101,12 @@ class TransferReport:
 
     def to_json(self) -> str:
         """One JSON object, for a file or a log."""
-        return json.dumps(to_plain(self), ensure_ascii=False)
+        plain = to_plain(self)
+        for each in (*plain["targets"], plain):
+            for name in _WHERE_ANY:
+                if not each[name]:
+                    del each[name]
+        return json.dumps(plain, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -143,7 +153,7 @@ class TransferReport:
     def __str__(self) -> str:
         from spark_channel.progress.render import summary_lines
 
-        return "\n".join(summary_lines(self))
+        return "\n".join(line for each in self.targets or (self,) for line in summary_lines(each))
 
     def _ipython_display_(self) -> None:
         """Once in a cell, though the live display shows it and the cell's value may be it, too."""
@@ -165,6 +175,8 @@ class TransferReport:
         from spark_channel.progress.picture import svg
         from spark_channel.progress.render import summary_lines
 
+        if self.targets:
+            return "".join(each._repr_html_() for each in self.targets)
         first, *rest = (escape(line) for line in summary_lines(self))
         lines = "".join(f"<br>{line}" for line in rest)
         return f"<div><strong>{first}</strong>{lines}</div>{svg(self)}"

@@ -2,9 +2,9 @@
 
 import contextlib
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -22,6 +22,8 @@ from spark_channel.spark.session import context_of
 from spark_channel.spark.task import TaskLink
 
 __all__ = ["GroupRunner", "run_groups"]
+
+_T = TypeVar("_T")
 
 
 class GroupRunner:
@@ -89,7 +91,7 @@ class GroupRunner:
 class _ByNumber:
     """The same for `mapInArrow`: rows are numbers of groups, and outcomes are bytes."""
 
-    def __init__(self, runner: GroupRunner, groups: Sequence[TaskGroup]) -> None:
+    def __init__(self, runner: Callable[[TaskGroup], Any], groups: Sequence[TaskGroup]) -> None:
         self._runner = runner
         self._groups = groups
 
@@ -101,8 +103,8 @@ class _ByNumber:
 
 
 def run_groups(
-    spark: SparkSession, runner: GroupRunner, groups: Sequence[TaskGroup], tag: str
-) -> list[GroupOutcome]:
+    spark: SparkSession, runner: Callable[[TaskGroup], _T], groups: Sequence[TaskGroup], tag: str
+) -> list[_T]:
     """Run each group as one Spark task; of several attempts the outcome of the first that succeeds counts.
 
     A group is a partition of its own, in classic sessions of an RDD (nothing shuffles, reorders or merges
@@ -116,7 +118,7 @@ def run_groups(
     if context is not None:
         context.addJobTag(tag)
         try:
-            outcomes: list[GroupOutcome] = context.parallelize(groups, len(groups)).map(runner).collect()
+            outcomes: list[_T] = context.parallelize(groups, len(groups)).map(runner).collect()
         except BaseException:
             context.cancelJobsWithTag(tag)
             raise
