@@ -249,10 +249,11 @@ class GroupFanOut:
             if not parts:
                 return
             source, split = self._work.source_of(task)
+            trace = parts[0].counters.trace  # the reading is traced once, as the first target's
             with source.reader.reading() as read:
                 batches = read(split)
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
-                    for batch in batches:
+                    for batch in trace.reading(batches):
                         self._give(source, conform(batch, source.pipeline.schema), parts)
             for part in parts:
                 part.finish()
@@ -308,7 +309,9 @@ class GroupFanOut:
         """The batch, after the steps that all targets share, to every target that is not left behind."""
         refused: Sequence[Any] = ()
         if source.pipeline.steps:
-            outcome = source.pipeline.run(batch)
+            trace = parts[0].counters.trace
+            with trace.timed("transform"):
+                outcome = source.pipeline.run(batch, trace.dropped)
             batch, refused = outcome.batch, outcome.refused
         nbytes = arrow_bytes(batch)
         for part in parts:
@@ -344,9 +347,11 @@ class GroupFanOut:
         branch, task, counters = part.target.branch, part.task, part.counters
         task_writer: TaskWriter | None = None
         try:
-            task_writer = branch.writer.open(branch.plan, task.id, self._attempt)
+            with counters.trace.timed("connect"):
+                task_writer = branch.writer.open(branch.plan, task.id, self._attempt)
             self._drain(part, task_writer)
-            receipt = task_writer.close()
+            with counters.trace.timed("publish"):
+                receipt = task_writer.close()
             dirty = part.log.finish()
         except BaseException as error:
             self._target_failed(part.target, error)  # before the rollback, which may take its time
@@ -370,13 +375,15 @@ class GroupFanOut:
                     if batch is None:
                         continue
                     if branch.steps.steps:
-                        outcome = branch.steps.run(batch)
+                        with counters.trace.timed("transform"):
+                            outcome = branch.steps.run(batch, counters.trace.dropped)
                         batch = outcome.batch
                         for refused in outcome.refused:
                             log.refuse(refused.rows, refused.reason)
                     if batch.num_rows:
                         before = log.own_rows
-                        write(conform(batch, branch.plan.arriving))
+                        with counters.trace.timed("write"):
+                            write(conform(batch, branch.plan.arriving))
                         counters.wrote(batch.num_rows - (log.own_rows - before), batch.nbytes)
             except EndOfChannel:
                 return

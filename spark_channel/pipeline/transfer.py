@@ -219,7 +219,7 @@ class GroupTransfer:
                     contextlib.closing(cast("Generator[pa.RecordBatch]", batches)),
                     pushing(channel.push, channel.fail, limited=limited, name="spark-channel-pay") as give,
                 ):
-                    for batch in batches:
+                    for batch in passage.counters.trace.reading(batches):
                         fitting = conform(batch, wanted)
                         give(fitting, arrow_bytes(fitting))
                 channel.close()
@@ -276,9 +276,10 @@ class GroupTransfer:
             counters=counters,
         )
         try:
-            with self._opened(writer, plan, task) as task_writer:
+            with self._opened(writer, plan, task, counters) as task_writer:
                 self._drain(passage, task_writer, plan, log)
-                receipt = task_writer.close()
+                with counters.trace.timed("publish"):
+                    receipt = task_writer.close()
                 part = log.finish()
         except BaseException as error:
             self._fail(error)
@@ -291,10 +292,13 @@ class GroupTransfer:
         return TaskOutcome(task.id, part.into(receipt), replace(part, samples=()))
 
     @contextlib.contextmanager
-    def _opened(self, writer: Writer, plan: WritePlan, task: Task) -> Iterator[TaskWriter]:
+    def _opened(
+        self, writer: Writer, plan: WritePlan, task: Task, counters: Counters
+    ) -> Iterator[TaskWriter]:
         """The open attempt. One that fails holds its permit until it is rolled back: it is connected until then."""
         with self._permit():
-            task_writer = writer.open(plan, task.id, self._attempt)
+            with counters.trace.timed("connect"):
+                task_writer = writer.open(plan, task.id, self._attempt)
             try:
                 yield task_writer
             except BaseException as error:
@@ -313,13 +317,15 @@ class GroupTransfer:
                     if batch is None:
                         continue
                     if steps.steps:
-                        outcome = steps.run(batch)
+                        with counters.trace.timed("transform"):
+                            outcome = steps.run(batch, counters.trace.dropped)
                         batch = outcome.batch
                         for refused in outcome.refused:
                             log.refuse(refused.rows, refused.reason)
                     if batch.num_rows:
                         refused_before = log.rows
-                        write(conform(batch, plan.arriving))
+                        with counters.trace.timed("write"):
+                            write(conform(batch, plan.arriving))
                         counters.wrote(batch.num_rows - (log.rows - refused_before), batch.nbytes)
             except EndOfChannel:
                 return

@@ -11,6 +11,7 @@ from spark_channel.channel.statistics import ChannelStatistics
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.plain_data import Count, Seconds, Strict, Waits, from_plain, to_plain
 from spark_channel.progress.phase import Phase
+from spark_channel.progress.trace import Dropped, Trace
 
 __all__ = ["Counters", "Snapshot"]
 
@@ -29,7 +30,7 @@ class Snapshot:
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
     batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
-    pushes, they do not overlap.
+    pushes, they do not overlap. `phases` and `dropped`: see `Trace`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -50,6 +51,8 @@ class Snapshot:
     bytes_expected: Count | None = None
     seconds: Annotated[Seconds, PlainSerializer(lambda value: round(value, 3))] = 0.0
     waits: Annotated[Waits, PlainSerializer(_rounded)] = field(default_factory=dict)
+    phases: Waits = field(default_factory=dict)
+    dropped: Dropped = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; fields that hold their default are left out."""
@@ -95,6 +98,7 @@ class Counters:
         "rows_expected",
         "scan",
         "task",
+        "trace",
     )
 
     def __init__(
@@ -112,6 +116,7 @@ class Counters:
         self.scan = scan
         self.rows_expected = rows_expected
         self.bytes_expected = bytes_expected
+        self.trace = Trace()
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._waits: dict[str, float] = {}
@@ -230,5 +235,7 @@ class Counters:
             bytes_expected=self.bytes_expected,
             seconds=self._clock.now() - self._start,
             waits=dict(self._waits),
+            phases=self.trace.phases(),
+            dropped=self.trace.rows_dropped(),
             **self._counts,
         )

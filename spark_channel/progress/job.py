@@ -11,6 +11,7 @@ from spark_channel.progress.report import TransferReport
 from spark_channel.progress.spec import JobSpec, tighter
 from spark_channel.progress.speed import LimitChange, SlidingRates, SpeedSamples
 from spark_channel.progress.tasks import AttemptTable
+from spark_channel.progress.trace import added
 
 __all__ = ["SIDES", "JobProgress", "JobStatus", "side_of"]
 
@@ -332,6 +333,8 @@ class JobProgress:
                 ),
                 error=self._error,
                 rerun=spec.rerun,
+                traces=self._table.traces(),
+                rows_dropped=added(each.dropped for each in self._table.counted()),
             )
 
     def _spec_now(self) -> JobSpec:

@@ -10,6 +10,7 @@ from pydantic import ConfigDict
 from spark_channel.errors import UnsupportedError
 from spark_channel.plain_data import Strict, from_plain, to_plain
 from spark_channel.progress.speed import LimitChange, Sample
+from spark_channel.progress.trace import TaskTrace, as_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TransferReport"]
 
-_WHERE_ANY = ("targets",)
+_WHERE_ANY = ("targets", "traces", "rows_dropped")
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
 
@@ -34,7 +35,8 @@ class TransferReport:
     of which Spark wanted no more rows) or "failed", then with `error`. `where` says where
     the rows are, `dirty_rows_path` where the `rows_dirty` refused ones are kept, `rerun` how to
     run it again. `started_at` is ISO 8601 in UTC. `targets`: of a transfer to several targets, the report of each; the
-    rows and bytes are those of the one with the fewest, of all that arrived.
+    rows and bytes are those of the one with the fewest, of all that arrived. `traces`: where the time of each task
+    went, for 1 000 tasks at most; `rows_dropped`: rows that transformers dropped, by transformer.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -67,6 +69,8 @@ class TransferReport:
     error: str = ""
     rerun: str = ""
     targets: tuple["TransferReport", ...] = ()
+    traces: tuple[TaskTrace, ...] = ()
+    rows_dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def moving_seconds(self) -> float:
@@ -123,6 +127,13 @@ class TransferReport:
 
         columns = [each.name for each in fields(Sample)]
         return pd.DataFrame([asdict(each) for each in self.samples], columns=columns)
+
+    def trace(self) -> "pd.DataFrame":
+        """A row for each task: attempts, rows, bytes, and the seconds of each phase.
+
+        Phases: `connect`, `first_row`, `read`, `wait`, `transform`, `write`, `publish`; reading and writing overlap.
+        """
+        return as_frame(self.traces)
 
     def dirty_rows(self, spark: Any) -> Any:
         """The rows that the target refused, as a DataFrame of the session `spark`.

@@ -1,13 +1,16 @@
 """Snapshots of attempts, merged so that a task counts once however often it is tried."""
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spark_channel.progress.counters import Snapshot
 from spark_channel.progress.phase import Phase
+from spark_channel.progress.trace import TaskTrace, trace_of
 
 __all__ = ["STALE_SECONDS", "AttemptTable", "TaskAttempts"]
 
+_MOST_TRACES = 1000
 STALE_SECONDS = 60.0
 """An attempt that is silent for so long, while another of its task is heard, is taken for dead."""
 
@@ -105,6 +108,16 @@ class AttemptTable:
     def counted(self) -> Iterator[Snapshot]:
         """One snapshot for each task that has an attempt that counts."""
         return iter(self._counted.values())
+
+    def traces(self) -> tuple[TaskTrace, ...]:
+        """Of the tasks whose phases were timed; of very many, those that took longest."""
+        found = [
+            trace_of(snapshot, len(self._tasks[key].latest))
+            for key, snapshot in self._counted.items()
+            if snapshot.phases
+        ]
+        slowest = heapq.nlargest(_MOST_TRACES, found, key=lambda each: each.seconds)
+        return tuple(sorted(slowest, key=lambda each: each.task))
 
     def scans(self) -> int:
         """Passes over the plan that were heard of, at least 1."""
