@@ -35,6 +35,10 @@ class Seen:
             self.opened = opened
             self.changed.notify_all()
 
+    def wait_until_inside(self) -> bool:
+        with self.changed:
+            return self.changed.wait_for(lambda: self.inside == 1, JOIN_SECONDS)
+
     def wait_for(self, rows: int) -> bool:
         with self.changed:
             return self.changed.wait_for(lambda: len(self.rows) >= rows, JOIN_SECONDS)
@@ -58,6 +62,7 @@ class Gated(Consumer):
         seen = self.seen
         with seen.changed:
             seen.inside += 1
+            seen.changed.notify_all()
             assert seen.inside == 1, "one call at a time for each carrier"
             assert seen.changed.wait_for(lambda: seen.opened, JOIN_SECONDS)
             self._note("consume")
@@ -115,6 +120,10 @@ class PoolMachine(RuleBasedStateMachine):
         one = free[number % len(free)]
         one.held = True
         one.seen.hold(False)
+        one.produced.append(next(self.numbers))
+        assert one.carrier.produce(batch(one.produced[-1]))
+        if one.shared:  # now a thread is busy with it
+            assert one.seen.wait_until_inside()
 
     @precondition(lambda self: any(one.held for one in self.live))
     @rule(number=st.integers(0, 99))
