@@ -6,7 +6,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -15,12 +15,13 @@ from spark_channel.carrier import DataCarrier
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.size import arrow_bytes
 from spark_channel.connectors import TaskWriter, WritePlan, Writer
-from spark_channel.errors import DirtyRowsError, EndOfChannel
+from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
 from spark_channel.pipeline.conform import conform
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore
 from spark_channel.pipeline.handover import Handover
 from spark_channel.pipeline.read import ReadCancelledError
 from spark_channel.pipeline.spill import Feeder
+from spark_channel.pipeline.stall import StallWatch
 from spark_channel.pipeline.transfer import GroupOutcome, TaskOutcome, TransferSource
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
@@ -72,6 +73,7 @@ class BranchRun:
     limiter: Limiter | None = None
     counters: Callable[[Task], Counters] | None = None
     permit: Callable[[], AbstractContextManager[Any]] = nullcontext
+    watches: list[StallWatch] = field(default_factory=list)
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,9 @@ class GroupFanOut:
             for number, (branch, run) in enumerate(zip(work.branches, runs, strict=True))
         ]
         self._parts_made: list[_Part] = []
+        self._writing = len(self._lanes) * len(self._targets)
+        self._over = threading.Event()
+        """All writers have ended; or one hangs, and is not waited for."""
         self._error: BaseException | None = None
 
     def run(self) -> FanOutOutcome:
@@ -211,9 +216,8 @@ class GroupFanOut:
             if self._error is None:
                 for thread in (*readers, *writers):
                     thread.start()
-            for thread in writers:
-                if thread.ident is not None:
-                    thread.join()
+                if writers:
+                    self._over.wait()
         except BaseException as error:
             self._fail(error)
         for thread in (*writers, *readers):
@@ -223,16 +227,22 @@ class GroupFanOut:
                     _log.warning(
                         "%s is still blocked in its source or target and is left behind", thread.name
                     )
-        for part in self._parts_made:  # also those that no thread has taken
+        for part in self._unended():  # also those that no thread has taken
             part.channel.fail(self._error or ReadCancelledError("its target was left behind"))
             part.close()
         if self._error is not None and not isinstance(self._error, DirtyRowsError):
             raise self._error
         return FanOutOutcome(tuple(map(self._outcome, self._targets)), tuple(map(_why_left, self._targets)))
 
-    def cancel(self) -> None:
-        """End it from any thread: its rows are not wanted any more."""
-        self._fail(ReadCancelledError("the transfer was cancelled"))
+    def cancel(self, error: BaseException | None = None) -> None:
+        """End it from any thread: its rows are not wanted any more, or `error` happened."""
+        self._fail(error or ReadCancelledError("the transfer was cancelled"))
+        if isinstance(error, StalledError):
+            self._over.set()
+
+    def _unended(self) -> list[_Part]:
+        with self._lock:
+            return list(self._parts_made)
 
     def _check_budgets(self) -> None:
         for target in self._targets:
@@ -402,6 +412,12 @@ class GroupFanOut:
                 owner = args[0] if isinstance(args[0], _Target) else None
                 if owner is None or owner.left is None:
                     self._fail(error)
+            if isinstance(args[0], _Target):
+                with self._lock:
+                    self._writing -= 1
+                    over = not self._writing
+                if over:
+                    self._over.set()
 
         return threading.Thread(target=run, name=f"spark-channel-{name}", daemon=True)
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.size import arrow_bytes
 from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePlan, Writer
-from spark_channel.errors import DirtyRowsError, EndOfChannel
+from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
 from spark_channel.pipeline.ahead import pushing
 from spark_channel.pipeline.conform import conform
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyPart, DirtyStore
@@ -165,6 +165,9 @@ class GroupTransfer:
         self._open: dict[int, MemoryChannel] = {}
         self._outcomes: list[TaskOutcome] = []
         self._error: BaseException | None = None
+        self._writing = len(self._lanes)
+        self._over = threading.Event()
+        """All writers have ended; or one hangs, and is not waited for."""
 
     def run(self) -> GroupOutcome:
         """Move all tasks of the group.
@@ -180,8 +183,8 @@ class GroupTransfer:
             self._budget.check()
             for thread in (*readers, *writers):
                 thread.start()
-            for thread in writers:
-                thread.join()
+            if writers:
+                self._over.wait()
         except BaseException as error:
             self._fail(error)
         for thread in (*writers, *readers):
@@ -197,9 +200,11 @@ class GroupTransfer:
         outcomes = tuple(sorted(self._outcomes, key=lambda each: each.task))
         return GroupOutcome(self._group.id, outcomes, "" if failed is None else str(failed))
 
-    def cancel(self) -> None:
-        """End it from any thread: nobody wants its rows any more."""
-        self._fail(ReadCancelledError("the transfer was cancelled"))
+    def cancel(self, error: BaseException | None = None) -> None:
+        """End it from any thread: nobody wants its rows any more, or `error` happened."""
+        self._fail(error or ReadCancelledError("the transfer was cancelled"))
+        if isinstance(error, StalledError):
+            self._over.set()
 
     # ---- the reading half of a lane
 
@@ -340,6 +345,12 @@ class GroupTransfer:
                 work(lane)
             except BaseException as error:
                 self._fail(error)
+            if half == "write":
+                with self._lock:
+                    self._writing -= 1
+                    over = not self._writing
+                if over:
+                    self._over.set()
 
         return threading.Thread(target=run, name=f"spark-channel-{half}-{number}", daemon=True)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from spark_channel.progress.counters import Snapshot
 from spark_channel.progress.phase import Phase
+from spark_channel.progress.stall import Growth
 from spark_channel.progress.trace import TaskTrace, trace_of
 
 __all__ = ["STALE_SECONDS", "AttemptTable", "TaskAttempts"]
@@ -21,6 +22,7 @@ class TaskAttempts:
 
     latest: dict[int, Snapshot] = field(default_factory=dict)
     heard: dict[int, float] = field(default_factory=dict)
+    growth: dict[int, Growth] = field(default_factory=dict)
 
     def counted(self) -> Snapshot | None:
         """The attempt that stands for the task; None while all have failed.
@@ -82,6 +84,7 @@ class AttemptTable:
             self.waits[reason] = self.waits.get(reason, 0.0) + spent - known
         task.latest[snapshot.attempt] = snapshot
         task.heard[snapshot.attempt] = now
+        task.growth.setdefault(snapshot.attempt, Growth()).see(snapshot, now)
         earlier = self._counted.pop(key, None)
         counted = task.counted()
         if counted is not None:
@@ -108,6 +111,15 @@ class AttemptTable:
     def counted(self) -> Iterator[Snapshot]:
         """One snapshot for each task that has an attempt that counts."""
         return iter(self._counted.values())
+
+    def stalled(self, seconds: float, now: float) -> list[tuple[int, float]]:
+        """The tasks whose attempt that counts has made no progress for so long, and for how long."""
+        found = []
+        for key, snapshot in self._counted.items():
+            idle = self._tasks[key].growth[snapshot.attempt].idle(snapshot, now)
+            if idle >= seconds:
+                found.append((snapshot.task, idle))
+        return found
 
     def traces(self) -> tuple[TaskTrace, ...]:
         """Of the tasks whose phases were timed; of very many, those that took longest."""

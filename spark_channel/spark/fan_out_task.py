@@ -9,12 +9,14 @@ from pyspark import TaskContext
 from spark_channel.limits import StaticShare
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import BranchRun, FanOutOutcome, FanOutWork, GroupFanOut
+from spark_channel.pipeline.stall import StallWatch
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
 from spark_channel.spark.dirty import dirty_budget
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.task import TaskLink
+from spark_channel.spark.transfer_task import stall_watch
 
 __all__ = ["FanOutRunner", "TargetJob"]
 
@@ -46,6 +48,10 @@ class FanOutRunner:
             runs = [self._run(number, link, attempt) for number, link in enumerate(links)]
             running = GroupFanOut(self._work, group, attempt, runs)
             stack.enter_context(watch.calling(running.cancel))
+            for number, run in enumerate(runs):
+                stall = stall_watch(self._options(number), running.cancel)
+                if stall is not None:
+                    run.watches.append(stack.enter_context(stall))
             outcome = running.run()
             targets = zip(outcome.targets, links, strict=True)
             return replace(
@@ -70,14 +76,16 @@ class FanOutRunner:
         )
 
     def _run(self, number: int, link: TaskLink, attempt: int) -> BranchRun:
-        return BranchRun(
-            dirty_budget(link, self._options(number)), link.limiter, _counters(link, attempt), link.permit
-        )
+        run = BranchRun(dirty_budget(link, self._options(number)), link.limiter, permit=link.permit)
+        return replace(run, counters=_counters(link, attempt, run.watches))
 
 
-def _counters(link: TaskLink, attempt: int) -> Callable[[Task], Counters]:
+def _counters(link: TaskLink, attempt: int, watches: Sequence[StallWatch]) -> Callable[[Task], Counters]:
     def counters(one: Task) -> Counters:
         split = one.split
-        return link.counters(one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes)
+        made = link.counters(one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes)
+        for watch in watches:
+            watch.add(made)
+        return made
 
     return counters

@@ -328,6 +328,7 @@ class Transfer:
             max_dirty_rows=options.most_dirty_rows,
             max_dirty_fraction=options.max_dirty_fraction,
             where=opened.target,
+            stall_timeout=options.stall_timeout,
         )
 
     def _first_of_each(self, outcomes: Sequence[GroupOutcome]) -> list[TaskOutcome]:

@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from spark_channel.limits import StaticShare
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import GroupOutcome, GroupTransfer, TransferWork
+from spark_channel.pipeline.stall import StallWatch
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
@@ -21,7 +22,7 @@ from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.session import context_of
 from spark_channel.spark.task import TaskLink
 
-__all__ = ["GroupRunner", "run_groups"]
+__all__ = ["GroupRunner", "run_groups", "stall_watch"]
 
 _T = TypeVar("_T")
 
@@ -56,6 +57,7 @@ class GroupRunner:
         assert task is not None
         attempt = task.taskAttemptId()
         with contextlib.ExitStack() as stack:
+            stall: StallWatch | None = None
             link = stack.enter_context(
                 TaskLink(
                     self._service,
@@ -72,7 +74,8 @@ class GroupRunner:
 
             def counters(one: Task) -> Counters:
                 split = one.split
-                return link.counters(one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes)
+                made = link.counters(one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes)
+                return made if stall is None else stall.add(made)
 
             running = GroupTransfer(
                 self._work,
@@ -85,7 +88,16 @@ class GroupRunner:
                 again=task.attemptNumber() > 0,
             )
             stack.enter_context(watch.calling(running.cancel))
+            stall = stall_watch(self._options, running.cancel)
+            if stall is not None:
+                stack.enter_context(stall)
             return replace(running.run(), static=link.is_static)
+
+
+def stall_watch(options: WriteOptions, stalled: Callable[[BaseException], None]) -> StallWatch | None:
+    """What ends a task that makes no progress, where that is asked for."""
+    seconds = options.stall_timeout if options.on_stall == "fail" else None
+    return None if seconds is None else StallWatch(seconds, stalled)
 
 
 class _ByNumber:
