@@ -69,7 +69,10 @@ def page() -> str:
         for half, base in (("reader", ReadOptions), ("writer", WriteOptions)):
             if getattr(connector, half) is None:
                 continue
-            model = (connector.reader_class() if half == "reader" else connector.writer_class()).Options
+            found = connector.reader_class() if half == "reader" else connector.writer_class()
+            if not found.__module__.startswith("spark_channel."):
+                continue  # a stranger's connector, which other tests have put on Python's path
+            model = found.Options
             lines = table(model, base)
             if lines:
                 parts.append(f"\n\n## {connector.name}: {half}\n\n" + "\n".join(lines).strip())

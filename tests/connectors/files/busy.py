@@ -21,8 +21,6 @@ from tests.connectors.files.helpers import prepare, read, stage, writer_of
 ROWS = 3
 SHORT = 5
 """Seconds for which some writes keep what they replace."""
-log._KEPT = 1_000_000  # the history is checked against the order of the log
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def rows_of(operation: str) -> pa.Table:
@@ -101,6 +99,8 @@ class Busy:
 
 
 if __name__ == "__main__":
+    log._KEPT = 1_000_000  # the history is checked against the order of the log
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
         Busy(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])).run()
     except ChannelError as error:

@@ -52,9 +52,10 @@ def test_a_writer_that_slept_while_its_number_was_written_and_removed_publishes_
     receipts = stage(out, plan, [numbers(1)])
     original = LocalStore.put_new
     slept: list[str] = []
+    sleeper = threading.current_thread()
 
     def sleepy(this: LocalStore, path: str, data: bytes) -> bool:
-        if not slept and threading.current_thread() is threading.main_thread():
+        if not slept and threading.current_thread() is sleeper:
             slept.append(path)
             others = threading.Thread(target=meanwhile)
             others.start()
