@@ -171,7 +171,7 @@ def parse_section(model: type[_S], data: Any, root: str) -> _S:
         return model.model_validate(data)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-    # Which shape a value has is no part of its place.
+    # The tag of a shape is not part of the path.
     path = json_path(tuple(each for each in detail["loc"] if each not in (ONE, MANY)), root) or "job"
     if detail["type"] == "missing":
         raise JobFileError(f"{path} is missing")

@@ -127,7 +127,7 @@ class _Part:
         self._feeder: Feeder | None = None
         self._ended = threading.Lock()
         if spills or target.run.limiter is not None:
-            # Each limit is paid by a thread of its own, since those of all targets are to be used at the same time.
+            # A thread pays each limit, so that the limits of all targets are used at the same time.
             self._feeder = Feeder(
                 self._push, fail=channel.fail, done=channel.close,
                 spill_bytes=branch.spill_bytes if spills else 0, name=f"spark-channel-feed-{target.number}",
@@ -200,7 +200,7 @@ class GroupFanOut:
     def run(self) -> FanOutOutcome:
         """Move all tasks of the group to all targets.
 
-        A target that refused too many rows is no error here: its outcome says so, since Spark would only try again.
+        A target that refused too many rows does not raise here: its outcome says so, since Spark would only try again.
 
         Raises:
             ChannelError: what the source met, or a target that may not be left behind, or the last of those that may.

@@ -17,7 +17,7 @@ __all__ = ["Feeder"]
 
 
 class Feeder:
-    """Takes batches from the thread that reads, and gives them to `pay` in order from a thread of its own.
+    """Takes batches from the thread that reads, and gives them to `pay` in order from another thread.
 
     One batch waits in memory while another is paid, and up to `spill_bytes` wait on disk; then `put` waits. The file
     has no name, so nothing is left behind however the process ends; its room is used again whenever it is empty.

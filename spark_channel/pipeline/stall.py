@@ -14,7 +14,7 @@ __all__ = ["StallWatch"]
 
 
 class StallWatch:
-    """Looks at counters when the first of them could have stalled, from a thread of its own, in a `with` block.
+    """Looks at counters when the first of them could have stalled, from another thread, in a `with` block.
 
     Args:
         seconds: without a row moved, waits for the limit left out, after which `stalled` is called, once.

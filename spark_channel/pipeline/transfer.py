@@ -201,7 +201,7 @@ class GroupTransfer:
         return GroupOutcome(self._group.id, outcomes, "" if failed is None else str(failed))
 
     def cancel(self, error: BaseException | None = None) -> None:
-        """End it from any thread: nobody wants its rows any more, or `error` happened."""
+        """End it from any thread: its rows are not wanted any more, or `error` happened."""
         self._fail(error or ReadCancelledError("the transfer was cancelled"))
         if isinstance(error, StalledError):
             self._over.set()

@@ -168,7 +168,7 @@ class _FanOut:
         copy = self._copies[number]
         copy.fail(error)
         self._reports[number] = copy.failed_report(spec, error)
-        _log.warning("job %s goes on without %s: %s", self._job, self._opened[number].target, error)
+        _log.warning("job %s continues without %s: %s", self._job, self._opened[number].target, error)
 
     def _may_be_left(self, number: int, error: BaseException) -> bool:
         return isinstance(error, Exception) and self._target(number).on_failure == "leave"

@@ -27,10 +27,11 @@ class TargetOptions(Options):
     )
     on_failure: Literal["fail", "leave"] = Field(
         "fail",
-        description="when this target fails, `fail` ends the job; `leave` goes on without it, and removes its rows",
+        description="when this target fails, `fail` ends the job; `leave` continues without it, and removes its rows",
     )
     spill_bytes: ByteAmount = Field(
-        1 << 30, description="with onSlow=spill: the most that each Spark task keeps on disk; then it blocks"
+        1 << 30,
+        description="with onSlow=spill: the most on disk for each task that is read, of which a channel has two at most; then it blocks",
     )
 
 
@@ -82,7 +83,7 @@ def target_options(spec: TransferSpec, number: int, more: Mapping[str, Any]) -> 
     if target.writer.spark_format:
         raise OptionError(
             f"option 'writer[{number}]' has format {target.writer.name!r}: of several targets each is written by a "
-            "connector of spark-channel. Name one with 'name', or write it by a transfer of its own",
+            "connector of spark-channel. Name one with 'name', or write it by a separate transfer",
             option="format", got=target.writer.name,
         )  # fmt: skip
     own = {key.lower(): key for key in target.writer.options}

@@ -23,7 +23,7 @@ __all__ = ["FanOutRunner", "TargetJob"]
 
 @dataclass(frozen=True)
 class TargetJob:
-    """One target as a job of its own: its progress, its limit, and the shares of it without the service."""
+    """One target as a separate job: its progress, its limit, and the shares of it without the service."""
 
     spec: JobSpec
     service: ServiceAddress | None

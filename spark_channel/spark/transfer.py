@@ -62,8 +62,8 @@ def transfer(
     **options}` for any format of Spark; `schema` in a reader is what `spark.read.schema` takes. The rows
     go from one to the other inside the Python process of each Spark task; with a Spark format at either
     end they go through Spark. The target sees them as after `df.write`: once, whatever is retried.
-    `writer` may be a list: the source is read once, and each target gets all rows, with a claim, a limit and a report
-    of its own (`report.targets`). In each, `onSlow` is `block` (the reading waits for it) or `spill` (its rows wait on
+    `writer` may be a list: the source is read once, and each target gets all rows, with its own claim, limit and
+    report (`report.targets`). In each, `onSlow` is `block` (the reading waits for it) or `spill` (its rows wait on
     disk, up to `spillBytes`), and `onFailure` is `fail` (the job fails) or `leave` (the others go on).
     `channels` None: the session's parallelism. The speeds hold for the whole job, bytes are Arrow bytes; see
     docs/options.md for the other names, which may stand in `reader` and `writer` just as well.

@@ -109,7 +109,7 @@ def open_transfer(
     """Read the source's schema, cut it into splits, and deal them out; what is half done goes on as it was cut.
 
     `held` keeps open what a reader's splits share, such as a snapshot: until all is read. `alone`: the target is the
-    only one, so that what is half done there may go on.
+    only one, so that a partially committed version may be continued.
 
     Raises:
         ChannelError: an option, the source, a step that does not fit its columns, or splits and targets that

@@ -1,4 +1,4 @@
-"""Reads and checkpoints of a tunnel as calls of their own, for programs that write their own loop."""
+"""Separate calls to read and to checkpoint a tunnel, for programs that write their own loop."""
 
 import threading
 from collections import deque

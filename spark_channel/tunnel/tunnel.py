@@ -191,7 +191,7 @@ class Tunnel:
             drained: `read` returns None when everything that is there has been checkpointed.
 
         Raises:
-            TunnelError: there is no such tunnel, or it is of another source or schema.
+            TunnelError: the tunnel does not exist, or is of another source or schema.
         """
         record = self.store.get(self.name)
 

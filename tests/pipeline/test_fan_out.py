@@ -34,7 +34,7 @@ from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, batch, plan
 
 @dataclass
 class Own(MemoryWriter):
-    """A task writer for each task, with batches of its own."""
+    """Notes which task each writer is opened for."""
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         self.events.append(f"open {task}")
