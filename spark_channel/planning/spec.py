@@ -100,8 +100,8 @@ class Target:
     """One of several targets of a transfer, each of which gets all rows.
 
     `transformers` come after the transfer's own. `on_slow`: while it has no room, `block` stops the reading, `spill`
-    keeps its rows on disk, up to `spill_bytes` for each task that is read. `on_failure`: `fail` ends the job, `leave` continues
-    without it.
+    keeps its rows on disk, up to `spill_bytes` for each task that is read. `on_failure`: `fail` ends the job,
+    `leave` continues without it.
     """
 
     writer: Endpoint

@@ -31,7 +31,8 @@ class TargetOptions(Options):
     )
     spill_bytes: ByteAmount = Field(
         1 << 30,
-        description="with onSlow=spill: the most on disk for each task that is read, of which a channel has two at most; then it blocks",
+        description="with onSlow=spill: the most on disk for each task that is read, of which a channel has two at "
+        "most; then it blocks",
     )
 
 
