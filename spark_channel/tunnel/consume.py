@@ -155,7 +155,7 @@ class Consumer:
     def beaten(self) -> None:
         for channel in self._client.running():
             run = self._runs.get(channel.id)
-            if run is not None and run.until is None and channel.until is not None:  # it was split
+            if run is not None and channel.until not in (None, run.until):  # it was split
                 run.until = channel.until
                 run.reading.ask()
         with self._changed:

@@ -18,6 +18,8 @@ from spark_channel.connectors.feed import FeedLimit
 from spark_channel.errors import OptionError, TunnelError, UnsupportedError
 from spark_channel.testing.expect import held_now
 from spark_channel.tunnel import Delivery, Tunnel
+from spark_channel.tunnel.positions import Offset, OwnPositions
+from spark_channel.tunnel.shared_positions import SharedPositions
 from spark_channel.tunnel.source import StreamSource
 from spark_channel.tunnel.states import ChannelState
 from tests.tunnel.test_consume import Keeper, fill, run, tunnel_of
@@ -275,3 +277,64 @@ def test_what_cannot_be_split_is_told(shop: Path, tmp_path: Path) -> None:
     arriving.split("stream-0")
     with pytest.raises(TunnelError, match="was split into stream-1, stream-2, and cannot be split"):
         arriving.split("stream-0")
+
+
+# --- as a streaming query asks
+
+
+def read(positions: SharedPositions, start: Offset, end: Offset) -> list[int]:
+    return sorted(
+        n
+        for each in positions.ranges(start, end)
+        for split in each.splits
+        for found in positions.source.feed.read(split)
+        for n in found.column("id").to_pylist()
+    )
+
+
+def test_a_query_on_a_tunnel_reads_to_the_end_of_its_channels(shop: Path) -> None:
+    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", endingOffsets='{"cursor": 950}')
+    tunnel.create()
+    given = {
+        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnel": "orders",
+        "tunnelStore": str(shop.parent / "tunnels.db"),
+    }  # fmt: skip
+    positions = SharedPositions(StreamSource(given), tunnel.store)
+    token, rows = positions.initial(), list[int]()
+    while (end := positions.latest(token, FeedLimit(rows=300))) != token:
+        rows += read(positions, token, end)
+        token = end
+    assert rows == list(range(1, 951))
+    assert positions.latest(token, FeedLimit()) == token
+    positions.close()
+    assert states(tunnel) == {"stream-0": ChannelState.TERMINATED}
+
+
+def test_a_query_of_files_goes_on_with_the_channels_of_a_split(tmp_path: Path) -> None:
+    dealt(tmp_path / "in", range(10))
+    tunnel = arrivals(tmp_path / "in", startingOffsets="earliest")
+    tunnel.create()
+    given = {
+        "reader": "parquet", "path": str(tmp_path / "in"), "tunnel": "files",
+        "tunnelStore": str(tmp_path / "tunnels.db"),
+    }  # fmt: skip
+    positions = SharedPositions(StreamSource(given), tunnel.store)
+    start = positions.initial()
+    first = positions.latest(start, FeedLimit(rows=4))
+    rows = read(positions, start, first)
+    assert tunnel.split("stream-0") == ("stream-1", "stream-2")
+    dealt(tmp_path / "in", range(10, 30))
+    token = first
+    for _ in range(8):
+        end = positions.latest(token, FeedLimit())
+        rows += read(positions, token, end) if end != token else []
+        token = end
+    positions.close()
+    assert sorted(rows) == list(range(30)), "each file once"
+    assert states(tunnel)["stream-0"] is ChannelState.TERMINATED
+
+
+def test_a_query_without_a_tunnel_has_no_end(shop: Path) -> None:
+    given = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnelType": "stream"}
+    with pytest.raises(OptionError, match="'endingOffsets' needs option 'tunnel'"):
+        OwnPositions(StreamSource({**given, "endingOffsets": "latest"}), 4)
