@@ -20,6 +20,7 @@ ChannelError
 │   ├── TunnelStoreError         the tunnel's store does not answer; clients try again
 │   ├── ClientExpiredError       the tunnel has given this client up: connect anew
 │   └── ChannelLostError         the tunnel channel went to another client: stop reading it
+├── StalledError             a task moved no row for `stallTimeout`; Spark tries it again
 ├── JobCancelledError        the job was cancelled in Spark: run it again if that was not wanted
 ├── MissingPackageError      a connector's libraries are not installed here; the message says how
 ├── SchemaError              a column's name or type cannot be carried; the message names the column
@@ -52,6 +53,7 @@ __all__ = [
     "ServiceDeniedError",
     "ServiceUnavailableError",
     "SourceError",
+    "StalledError",
     "SupersededError",
     "TargetError",
     "TransactionFullError",
@@ -97,6 +99,10 @@ class JobFileError(ChannelError):
 
 class JobCancelledError(ChannelError):
     """A user, or the program, cancelled the Spark job of a transfer; the message says what Spark was told."""
+
+
+class StalledError(ChannelError):
+    """A task made no progress for `stallTimeout`, and `onStall` is `fail`."""
 
 
 class UnsupportedError(ChannelError):

@@ -525,6 +525,15 @@ class WriteOptions(CommonOptions):
         None, description="a directory that keeps refused rows as Parquet, with reason, job, task and target"
     )
 
+    stall_timeout: Annotated[float, Field(gt=0, le=604_800)] | None = Field(
+        None,
+        description="seconds without a row moved, waits for the limit left out, until the progress line names a task",
+    )
+    on_stall: Literal["report", "fail"] = Field(
+        "report",
+        description="a task that stalls is only named (`report`), or fails and is tried again (`fail`)",
+    )
+
     dirty_commit: ClassVar[CommitMode | None] = None
     """The only commit mode in which the target judges rows while they are written; None = any."""
 

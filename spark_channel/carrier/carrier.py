@@ -3,7 +3,7 @@
 import logging
 import operator
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from types import TracebackType
 from typing import Literal, Self
@@ -47,7 +47,7 @@ class DataCarrier:
         partitioner: "rolling" (each channel in turn), "thread" (a producer thread keeps to one channel,
             so its batches stay in order), or a callable; see `Partitioner`.
         overflow: what `produce` does without room: "block", "reject" or "overwrite"; see `Overflow`.
-        limiter: what all channels pay together; None = unlimited.
+        limiter: what all channels pay together; None = unlimited. Or a list, with one or None for each channel.
         clock: where time comes from; the machine's when None.
 
     Raises `ValueError` for what these do not take.
@@ -61,15 +61,18 @@ class DataCarrier:
         *,
         partitioner: PartitionerName | Partitioner = "rolling",
         overflow: Overflow | str = Overflow.BLOCK,
-        limiter: Limiter | None = None,
+        limiter: Limiter | Sequence[Limiter | None] | None = None,
         clock: Clock | None = None,
     ) -> None:
         if isinstance(channels, bool) or not isinstance(channels, int) or channels < 1:
             raise ValueError(f"channels={channels!r} is not a whole number, 1 or more")
+        limiters = list(limiter) if isinstance(limiter, Sequence) else [limiter] * channels
+        if len(limiters) != channels:
+            raise ValueError(f"limiter={limiter!r} has {len(limiters)} for {channels} channels")
         self._clock = clock or SYSTEM_CLOCK
         self._channels = tuple(
-            MemoryChannel(capacity_rows, capacity_bytes, overflow=overflow, limiter=limiter, clock=clock)
-            for _ in range(channels)
+            MemoryChannel(capacity_rows, capacity_bytes, overflow=overflow, limiter=own, clock=clock)
+            for own in limiters
         )
         self._lock = threading.Lock()
         self._partitioner = named_partitioner(partitioner)

@@ -67,7 +67,8 @@ def _needs(spec: TransferSpec) -> list[str]:
         ChannelError: options that a connector does not take.
     """
     needs = []
-    for half, end in (("reader", spec.reader), ("writer", spec.writer)):
+    targets = [each.writer for each in spec.targets] or [spec.writer]
+    for half, end in (("reader", spec.reader), *(("writer", each) for each in targets)):
         first = end.resolve(lambda urls: urls[0])[0]
         if end.spark_format:
             needs.append(f"{half}: {_driver(first)}")

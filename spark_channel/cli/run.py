@@ -90,7 +90,8 @@ def _show_one(spec: TransferSpec, parallelism: int, console: Console) -> None:
     with ExitStack() as held:  # nothing is read: what the splits share may go at once
         opened = open_transfer(job_options(spec, {}), parallelism, held)
     options, made = opened.options, opened.plan
-    console.print(f"{opened.source} -> {opened.target}", markup=False)
+    others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
+    console.print(f"{opened.source} -> {opened.target}{''.join(others)}", markup=False)
     steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
     console.print(f"mode {spec.save_mode}, transformers: {steps or 'none'}", markup=False)
     limits = [

@@ -15,7 +15,9 @@ from spark_channel.tunnel.tunnel import Tunnel, TunnelView
 
 __all__ = ["tunnel"]
 
-tunnel = typer.Typer(help="Make, list, describe, resume, delete and reset tunnels.", no_args_is_help=True)
+tunnel = typer.Typer(
+    help="Make, list, describe, resume, split, delete and reset tunnels.", no_args_is_help=True
+)
 
 _SHOWN = 40
 
@@ -94,6 +96,16 @@ def resume(
 
 
 @tunnel.command()
+def split(
+    name: _Name, channel: Annotated[str, typer.Option(help="A stream channel.")], option: _Option = None,
+    options_file: _OptionsFile = None, store: _Store = None,
+) -> None:  # fmt: skip
+    """Divide a stream channel of files in two, while the tunnel is read; the new ones open when it is drained."""
+    made = Tunnel(name, _options(option, options_file), store=store).split(channel)
+    typer.echo(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
+
+
+@tunnel.command()
 def delete(
     name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
     yes: _Yes = False,
@@ -156,8 +168,9 @@ def _print(view: TunnelView) -> None:
     wide.print(channels)
     for each in view.channels:
         if each.stage == "stream":
-            place = _shown(each.channel.token)
-            wide.print(f"{each.channel.id} (stream) reads on from {place}", markup=False, highlight=False)
+            until = "" if each.channel.until is None else f", and ends at {_shown(each.channel.until)}"
+            place = f"reads on from {_shown(each.channel.token)}{until}"
+            wide.print(f"{each.channel.id} (stream) {place}", markup=False, highlight=False)
     for each in view.channels:
         if each.channel.parked:
             wide.print(f"parked {each.channel.id}: {each.channel.parked}", markup=False, highlight=False)

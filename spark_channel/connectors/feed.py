@@ -8,10 +8,12 @@ start and closed at their end.
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 
 import pyarrow as pa
 
 from spark_channel.connectors.split_reader import SplitReader, Token
+from spark_channel.errors import OptionError, UnsupportedError
 from spark_channel.planning import Split
 
 __all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions"]
@@ -95,6 +97,53 @@ class ChangeFeed(SplitReader):
             SourceError: `after` is damaged, of another source, from the future, or not there any more.
             SchemaError: the source's columns have changed; names the column.
         """
+
+    def at(self, time: datetime) -> list[Token]:
+        """Where each partition was at `time`: what changed then or later comes after the token, and nothing else.
+
+        Raises:
+            OptionError: this feed cannot tell.
+        """
+        raise OptionError(
+            f"options 'startingTimestamp' and 'endingTimestamp' do not go with {type(self).__name__}, whose positions "
+            "are not times: use 'startingOffsets' and 'endingOffsets'",
+            option="startingTimestamp",
+        )
+
+    def reaches(self, token: Token, end: Token) -> bool:
+        """Whether `token` is `end` or comes after it.
+
+        Raises:
+            OptionError: this feed cannot tell.
+        """
+        raise OptionError(
+            f"options 'endingOffsets' and 'endingTimestamp' do not go with {type(self).__name__}, whose positions "
+            "cannot be compared: omit them",
+            option="endingOffsets",
+        )
+
+    def before(self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None) -> Token | None:
+        """As `latest`, but never past `end`; None when everything up to `end` is at or before `after`, for good.
+
+        `end` may lie ahead of what the source has now.
+        """
+        found = self.latest(after, limit, upto)
+        if not self.reaches(found, end):
+            return found
+        cut = self.latest(after, limit, end)  # all up to `end` is there, as it is before `found`
+        return None if cut == after else cut
+
+    def divide(self, token: Token) -> list[Token]:
+        """Tokens of partitions that replace the one of `token` from there on: together they have its changes, each
+        change once. Pure, and quick: called inside a transaction of the tunnel's store.
+
+        Raises:
+            UnsupportedError: this feed's partitions cannot be divided.
+        """
+        raise UnsupportedError(
+            f"a channel of {type(self).__name__} cannot be split, since its changes have one order: only feeds of "
+            "files can"
+        )
 
     @abstractmethod
     def changes(self, after: Token, upto: Token) -> list[Split]:

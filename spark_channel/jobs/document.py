@@ -1,10 +1,12 @@
 """The frame of a job file: settings, contents, and DataX's core and common sections."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from spark_channel.jobs.values import (
+    MANY,
+    ONE,
     Fraction,
     NotNegative,
     Positive,
@@ -55,15 +57,36 @@ class Plugin(Section):
     parameter: dict[str, Any] = Field(default_factory=dict)
 
 
+class WriterPlugin(Plugin):
+    """A writer; in a list of them, with what happens when it is slow or fails."""
+
+    on_slow: Literal["block", "spill"] = "block"
+    on_failure: Literal["fail", "leave"] = "fail"
+    spill_bytes: Positive = 1 << 30
+
+
 class Step(Section):
     name: Text
     parameter: dict[str, Any] = Field(default_factory=dict)
 
 
+def _shape(value: Any) -> str:
+    return MANY if isinstance(value, list) else ONE
+
+
 class Content(Section):
+    """One reader, and the writers that each get all rows: an object, as in DataX, or a list of them."""
+
     reader: Plugin
-    writer: Plugin
+    writer: Annotated[
+        Annotated[WriterPlugin, Tag(ONE)] | Annotated[tuple[WriterPlugin, ...], Tag(MANY)],
+        Discriminator(_shape),
+    ]
     transformer: tuple[Step, ...] = ()
+
+    @property
+    def writers(self) -> tuple[WriterPlugin, ...]:
+        return self.writer if isinstance(self.writer, tuple) else (self.writer,)
 
 
 def _contents(value: Any) -> Any:

@@ -1,7 +1,7 @@
 """A job file becomes the transfers that it asks for. Opens nothing but the file."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from spark_channel.jobs.text import parse_text
 from spark_channel.jobs.transformers import job_transformers
 from spark_channel.jobs.values import parse_section, refusal
 from spark_channel.jobs.variables import expand_data
-from spark_channel.planning import TransferSpec, channel_count
+from spark_channel.planning import Target, TransferSpec, channel_count
 
 __all__ = ["LoadedJob", "load_job"]
 
@@ -106,7 +106,7 @@ def _loaded(job: JobFile, name: str, all_content: bool) -> LoadedJob:
     left = [text for text in leftovers(job) if all_content or not _of_later_content(text)]
     if len(contents) > 1 and not all_content:
         others = ", ".join(
-            f"job.content[{n}] ({content.reader.name} to {content.writer.name})"
+            f"job.content[{n}] ({content.reader.name} to {', '.join(each.name for each in content.writers)})"
             for n, content in enumerate(contents[1:], 1)
         )
         warnings.append(f"only job.content[0] runs, as in DataX; left out: {others}. --all-content runs each")
@@ -174,16 +174,39 @@ def _spec(
         channels=settings["channels"],
     )
     read = find_plugin(content.reader.name, readers(), f"{path}.reader.name")
-    write = find_plugin(content.writer.name, writers(), f"{path}.writer.name")
     reader = read(content.reader.parameter, place("reader", content.reader))
     steps = job_transformers(content.transformer, f"{path}.transformer", left)
-    writer = write(content.writer.parameter, place("writer", content.writer))
+    targets = _targets(content, path, place)
+    first = targets[0]
     if reader.splits_per_channel is not None:
         settings = {**settings, "splits_per_channel": reader.splits_per_channel}
+    several = len(targets) > 1
     return TransferSpec(
         reader.endpoint,
-        writer.endpoint,
-        (*reader.transformers, *steps, *writer.transformers),
-        save_mode=writer.save_mode,
+        first.writer,
+        (*reader.transformers, *steps, *(() if several else first.transformers)),
+        save_mode=first.save_mode,
+        targets=targets if several else (),
         **settings,
     )
+
+
+def _targets(content: Content, path: str, place: Callable[[str, Plugin], Place]) -> tuple[Target, ...]:
+    if not content.writers:
+        raise refusal(f"{path}.writer", [], "a writer, or a list of them")
+    made = []
+    for number, plugin in enumerate(content.writers):
+        half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
+        write = find_plugin(plugin.name, writers(), f"{path}.{half}.name")
+        end = write(plugin.parameter, place(half, plugin))
+        made.append(
+            Target(
+                end.endpoint,
+                end.transformers,
+                end.save_mode,
+                plugin.on_slow,
+                plugin.on_failure,
+                plugin.spill_bytes,
+            )
+        )
+    return tuple(made)

@@ -30,6 +30,9 @@ __all__ = [
 _LARGEST = 2**63 - 1
 _WHOLE = re.compile(r"[-+]?\d{1,20}")
 
+ONE, MANY = "$one", "$many"
+"""Tags of a value that is an object or a list of them."""
+
 
 def _whole(value: object, takes: str) -> int:
     if isinstance(value, bool):
@@ -168,7 +171,8 @@ def parse_section(model: type[_S], data: Any, root: str) -> _S:
         return model.model_validate(data)
     except ValidationError as error:
         detail = error.errors(include_url=False)[0]
-    path = json_path(detail["loc"], root) or "job"
+    # The tag of a shape is not part of the path.
+    path = json_path(tuple(each for each in detail["loc"] if each not in (ONE, MANY)), root) or "job"
     if detail["type"] == "missing":
         raise JobFileError(f"{path} is missing")
     takes = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _standard(detail)

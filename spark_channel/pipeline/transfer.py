@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_channel.channel import Limiter, MemoryChannel
 from spark_channel.channel.size import arrow_bytes
 from spark_channel.connectors import Read, Reader, Receipt, TaskWriter, WritePlan, Writer
-from spark_channel.errors import DirtyRowsError, EndOfChannel
+from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
 from spark_channel.pipeline.ahead import pushing
 from spark_channel.pipeline.conform import conform
 from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyPart, DirtyStore
@@ -165,6 +165,9 @@ class GroupTransfer:
         self._open: dict[int, MemoryChannel] = {}
         self._outcomes: list[TaskOutcome] = []
         self._error: BaseException | None = None
+        self._writing = len(self._lanes)
+        self._over = threading.Event()
+        """All writers have ended; or one hangs, and is not waited for."""
 
     def run(self) -> GroupOutcome:
         """Move all tasks of the group.
@@ -180,8 +183,8 @@ class GroupTransfer:
             self._budget.check()
             for thread in (*readers, *writers):
                 thread.start()
-            for thread in writers:
-                thread.join()
+            if writers:
+                self._over.wait()
         except BaseException as error:
             self._fail(error)
         for thread in (*writers, *readers):
@@ -197,9 +200,11 @@ class GroupTransfer:
         outcomes = tuple(sorted(self._outcomes, key=lambda each: each.task))
         return GroupOutcome(self._group.id, outcomes, "" if failed is None else str(failed))
 
-    def cancel(self) -> None:
-        """End it from any thread: nobody wants its rows any more."""
-        self._fail(ReadCancelledError("the transfer was cancelled"))
+    def cancel(self, error: BaseException | None = None) -> None:
+        """End it from any thread: its rows are not wanted any more, or `error` happened."""
+        self._fail(error or ReadCancelledError("the transfer was cancelled"))
+        if isinstance(error, StalledError):
+            self._over.set()
 
     # ---- the reading half of a lane
 
@@ -219,7 +224,7 @@ class GroupTransfer:
                     contextlib.closing(cast("Generator[pa.RecordBatch]", batches)),
                     pushing(channel.push, channel.fail, limited=limited, name="spark-channel-pay") as give,
                 ):
-                    for batch in batches:
+                    for batch in passage.counters.trace.reading(batches):
                         fitting = conform(batch, wanted)
                         give(fitting, arrow_bytes(fitting))
                 channel.close()
@@ -276,9 +281,10 @@ class GroupTransfer:
             counters=counters,
         )
         try:
-            with self._opened(writer, plan, task) as task_writer:
+            with self._opened(writer, plan, task, counters) as task_writer:
                 self._drain(passage, task_writer, plan, log)
-                receipt = task_writer.close()
+                with counters.trace.timed("publish"):
+                    receipt = task_writer.close()
                 part = log.finish()
         except BaseException as error:
             self._fail(error)
@@ -291,10 +297,13 @@ class GroupTransfer:
         return TaskOutcome(task.id, part.into(receipt), replace(part, samples=()))
 
     @contextlib.contextmanager
-    def _opened(self, writer: Writer, plan: WritePlan, task: Task) -> Iterator[TaskWriter]:
+    def _opened(
+        self, writer: Writer, plan: WritePlan, task: Task, counters: Counters
+    ) -> Iterator[TaskWriter]:
         """The open attempt. One that fails holds its permit until it is rolled back: it is connected until then."""
         with self._permit():
-            task_writer = writer.open(plan, task.id, self._attempt)
+            with counters.trace.timed("connect"):
+                task_writer = writer.open(plan, task.id, self._attempt)
             try:
                 yield task_writer
             except BaseException as error:
@@ -313,13 +322,15 @@ class GroupTransfer:
                     if batch is None:
                         continue
                     if steps.steps:
-                        outcome = steps.run(batch)
+                        with counters.trace.timed("transform"):
+                            outcome = steps.run(batch, counters.trace.dropped)
                         batch = outcome.batch
                         for refused in outcome.refused:
                             log.refuse(refused.rows, refused.reason)
                     if batch.num_rows:
                         refused_before = log.rows
-                        write(conform(batch, plan.arriving))
+                        with counters.trace.timed("write"):
+                            write(conform(batch, plan.arriving))
                         counters.wrote(batch.num_rows - (log.rows - refused_before), batch.nbytes)
             except EndOfChannel:
                 return
@@ -334,6 +345,12 @@ class GroupTransfer:
                 work(lane)
             except BaseException as error:
                 self._fail(error)
+            if half == "write":
+                with self._lock:
+                    self._writing -= 1
+                    over = not self._writing
+                if over:
+                    self._over.set()
 
         return threading.Thread(target=run, name=f"spark-channel-{half}-{number}", daemon=True)
 

@@ -73,7 +73,7 @@ class TaskWrite:
             with pushing(
                 self._channel.push, self._channel.fail, limited=self._limited, name="spark-channel-pay"
             ) as give:
-                for batch in batches:
+                for batch in self._counters.trace.reading(batches):
                     fitting = conform(batch, self._plan.schema)
                     give(fitting, arrow_bytes(fitting))
             self._channel.close()
@@ -97,10 +97,13 @@ class TaskWrite:
     def _consume(self) -> None:
         task_writer: TaskWriter | None = None
         try:
-            task_writer = self._writer.open(self._plan, self._task, self._attempt)
+            trace = self._counters.trace
+            with trace.timed("connect"):
+                task_writer = self._writer.open(self._plan, self._task, self._attempt)
             write = writing(task_writer, self._dirty)
             self._drain_into(write)
-            receipt = task_writer.close()
+            with trace.timed("publish"):
+                receipt = task_writer.close()
             if self._dirty is not None:
                 self.dirty_part = self._dirty.finish()
                 receipt = self.dirty_part.into(receipt)
@@ -118,7 +121,8 @@ class TaskWrite:
                 with self._channel.transaction() as transaction:
                     batch = transaction.take()
                     if batch is not None:
-                        write(batch)
+                        with self._counters.trace.timed("write"):
+                            write(batch)
             except EndOfChannel:
                 return
 

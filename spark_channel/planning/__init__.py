@@ -7,7 +7,7 @@ from spark_channel import lazy
 if TYPE_CHECKING:
     from spark_channel.planning.assign import assign_fairly
     from spark_channel.planning.channels import channel_count, plan_channels, split_advice
-    from spark_channel.planning.spec import Endpoint, EndpointPart, TransferSpec
+    from spark_channel.planning.spec import Endpoint, EndpointPart, Target, TransferSpec
     from spark_channel.planning.tasks import merge_tasks
     from spark_channel.planning.transfer import TransferPlan, advise, deal, plan
     from spark_channel.planning.types import Split, Task, TaskGroup
@@ -18,6 +18,7 @@ __all__ = [
     "Endpoint",
     "EndpointPart",
     "Split",
+    "Target",
     "Task",
     "TaskGroup",
     "TransferPlan",

@@ -7,9 +7,11 @@ from typing import Any, Literal, Self
 from spark_channel.errors import OptionError
 from spark_channel.masking import mask_untyped, mask_url
 
-__all__ = ["Endpoint", "EndpointPart", "SaveMode", "TransferSpec"]
+__all__ = ["Endpoint", "EndpointPart", "SaveMode", "Target", "TransferSpec"]
 
 SaveMode = Literal["append", "overwrite", "errorIfExists"]
+OnSlow = Literal["block", "spill"]
+OnFailure = Literal["fail", "leave"]
 
 
 def _untyped(options: Mapping[str, Any]) -> dict[str, str]:
@@ -94,8 +96,26 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class Target:
+    """One of several targets of a transfer, each of which gets all rows.
+
+    `transformers` come after the transfer's own. `on_slow`: while it has no room, `block` stops the reading, `spill`
+    keeps its rows on disk, up to `spill_bytes` for each task that is read. `on_failure`: `fail` ends the job,
+    `leave` continues without it.
+    """
+
+    writer: Endpoint
+    transformers: tuple[Any, ...] = ()
+    save_mode: SaveMode = "append"
+    on_slow: OnSlow = "block"
+    on_failure: OnFailure = "fail"
+    spill_bytes: int = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
 class TransferSpec:
-    """Reader, writer, and how the rows go from one to the other.
+    """Reader, writer, and how the rows go from one to the other. `targets`: the rows go to each of them, once read;
+    `writer` is the first one's.
 
     Speeds are per second and over the whole job; `bytes` are Arrow bytes. The `channel_` speeds only
     divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
@@ -120,3 +140,4 @@ class TransferSpec:
     max_dirty_fraction: float | None = None
     save_mode: SaveMode = "append"
     job_id: str | None = None
+    targets: tuple[Target, ...] = ()

@@ -11,6 +11,7 @@ from spark_channel.channel.statistics import ChannelStatistics
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.plain_data import Count, Seconds, Strict, Text, Waits, from_plain, to_plain
 from spark_channel.progress.phase import Phase
+from spark_channel.progress.trace import Dropped, Trace
 
 __all__ = ["Counters", "Snapshot"]
 
@@ -30,7 +31,7 @@ class Snapshot:
 
     `waits`: seconds by reason, "side" or "side:reason", where side is "source" (waiting for the next
     batch), "limit" (for the limiter) or "target" (for room in the channel). Measured on the thread that
-    pushes, they do not overlap.
+    pushes, they do not overlap. `phases` and `dropped`: see `Trace`.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -52,6 +53,8 @@ class Snapshot:
     seconds: Annotated[Seconds, PlainSerializer(lambda value: round(value, 3))] = 0.0
     waits: Annotated[Waits, PlainSerializer(_rounded)] = field(default_factory=dict)
     error: Text = ""
+    phases: Waits = field(default_factory=dict)
+    dropped: Dropped = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
         """Plain data; fields that hold their default are left out."""
@@ -99,6 +102,7 @@ class Counters:
         "rows_expected",
         "scan",
         "task",
+        "trace",
     )
 
     def __init__(
@@ -116,6 +120,7 @@ class Counters:
         self.scan = scan
         self.rows_expected = rows_expected
         self.bytes_expected = bytes_expected
+        self.trace = Trace()
         self._lock = threading.Lock()
         self._counts = dict.fromkeys(_COUNTS, 0)
         self._waits: dict[str, float] = {}
@@ -243,5 +248,7 @@ class Counters:
             seconds=self._clock.now() - self._start,
             waits=dict(self._waits),
             error=self._error,
+            phases=self.trace.phases(),
+            dropped=self.trace.rows_dropped(),
             **self._counts,
         )

@@ -10,7 +10,9 @@ from spark_channel.progress.phase import Phase
 from spark_channel.progress.report import TransferReport
 from spark_channel.progress.spec import JobSpec, tighter
 from spark_channel.progress.speed import LimitChange, SlidingRates, SpeedSamples
+from spark_channel.progress.stall import stalled_text
 from spark_channel.progress.tasks import AttemptTable
+from spark_channel.progress.trace import added
 
 __all__ = ["SIDES", "JobProgress", "JobStatus", "side_of"]
 
@@ -305,7 +307,7 @@ class JobProgress:
                 tasks_done=totals.done,
                 tasks=max(self.spec.tasks or 0, self._table.tasks),
                 attempts=self._table.attempts,
-                note=self._note,
+                note="; ".join(filter(None, (self._note, self._stalled(now)))),
             )
 
     def report(self) -> TransferReport:
@@ -346,6 +348,8 @@ class JobProgress:
                 ),
                 error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 rerun=spec.rerun,
+                traces=self._table.traces(),
+                rows_dropped=added(each.dropped for each in self._table.counted()),
             )
 
     def _spec_now(self) -> JobSpec:
@@ -353,6 +357,13 @@ class JobProgress:
         if (rows, nbytes) == (self.spec.rows_per_second, self.spec.bytes_per_second):
             return self.spec
         return replace(self.spec, rows_per_second=rows, bytes_per_second=nbytes)
+
+    def _stalled(self, now: float) -> str:
+        """Tasks that make no progress, while nothing but they themselves keeps them from it."""
+        seconds = self.spec.stall_timeout
+        if seconds is None or self._phase is not Phase.RUNNING or self._note:
+            return ""
+        return stalled_text(self._table.stalled(seconds, now))
 
     def _totals(self) -> _Totals:
         totals = _Totals()

@@ -10,12 +10,16 @@ from pydantic import ConfigDict
 from spark_channel.errors import UnsupportedError
 from spark_channel.plain_data import Strict, from_plain, to_plain
 from spark_channel.progress.speed import LimitChange, Sample
+from spark_channel.progress.trace import TaskTrace, as_frame
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
 __all__ = ["TransferReport"]
+
+_WHERE_ANY = ("targets", "traces", "rows_dropped")
+"""Fields that are kept where they hold something: other programs read reports that have none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,9 @@ class TransferReport:
     task, speculative ones included. `phase` is "done", "ended" (a read
     of which Spark wanted no more rows) or "failed", then with `error`. `where` says where
     the rows are, `dirty_rows_path` where the `rows_dirty` refused ones are kept, `rerun` how to
-    run it again. `started_at` is ISO 8601 in UTC.
+    run it again. `started_at` is ISO 8601 in UTC. `targets`: of a transfer to several targets, the report of each; the
+    rows and bytes are those of the one with the fewest, of all that arrived. `traces`: where the time of each task
+    went, for 1 000 tasks at most; `rows_dropped`: rows that transformers dropped, by transformer.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -62,6 +68,9 @@ class TransferReport:
     changes: tuple[LimitChange, ...] = ()
     error: str = ""
     rerun: str = ""
+    targets: tuple["TransferReport", ...] = ()
+    traces: tuple[TaskTrace, ...] = ()
+    rows_dropped: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def moving_seconds(self) -> float:
@@ -96,7 +105,12 @@ class TransferReport:
 
     def to_json(self) -> str:
         """One JSON object, for a file or a log."""
-        return json.dumps(to_plain(self), ensure_ascii=False)
+        plain = to_plain(self)
+        for each in (*plain["targets"], plain):
+            for name in _WHERE_ANY:
+                if not each[name]:
+                    del each[name]
+        return json.dumps(plain, ensure_ascii=False)
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -113,6 +127,13 @@ class TransferReport:
 
         columns = [each.name for each in fields(Sample)]
         return pd.DataFrame([asdict(each) for each in self.samples], columns=columns)
+
+    def trace(self) -> "pd.DataFrame":
+        """A row for each task: attempts, rows, bytes, and the seconds of each phase.
+
+        Phases: `connect`, `first_row`, `read`, `wait`, `transform`, `write`, `publish`; reading and writing overlap.
+        """
+        return as_frame(self.traces)
 
     def dirty_rows(self, spark: Any) -> Any:
         """The rows that the target refused, as a DataFrame of the session `spark`.
@@ -143,7 +164,7 @@ class TransferReport:
     def __str__(self) -> str:
         from spark_channel.progress.render import summary_lines
 
-        return "\n".join(summary_lines(self))
+        return "\n".join(line for each in self.targets or (self,) for line in summary_lines(each))
 
     def _ipython_display_(self) -> None:
         """Once in a cell, though the live display shows it and the cell's value may be it, too."""
@@ -165,6 +186,8 @@ class TransferReport:
         from spark_channel.progress.picture import svg
         from spark_channel.progress.render import summary_lines
 
+        if self.targets:
+            return "".join(each._repr_html_() for each in self.targets)
         first, *rest = (escape(line) for line in summary_lines(self))
         lines = "".join(f"<br>{line}" for line in rest)
         return f"<div><strong>{first}</strong>{lines}</div>{svg(self)}"

@@ -28,6 +28,7 @@ class JobSpec:
     done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,
     `behind` how far it is behind its source ("behind 12.4k rows, 3 s"). `static_tasks`: a Spark task that does not
     reach the service keeps 1/static_tasks of the job's own limit; None = it fails. `at_once`: so many run at a time.
+    `stall_timeout`: seconds without progress after which a task is named.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -57,6 +58,7 @@ class JobSpec:
     behind: Text = ""
     static_tasks: Limit | None = None
     at_once: bool = False
+    stall_timeout: Annotated[float, Field(gt=0)] | None = None
 
     @property
     def speeds(self) -> tuple[int | None, int | None]:

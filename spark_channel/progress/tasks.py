@@ -1,14 +1,18 @@
 """Snapshots of attempts, merged so that a task counts once however often it is tried."""
 
+import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from spark_channel.progress.counters import Snapshot
 from spark_channel.progress.landing import Landing
 from spark_channel.progress.phase import Phase
+from spark_channel.progress.stall import Growth
+from spark_channel.progress.trace import TaskTrace, trace_of
 
 __all__ = ["STALE_SECONDS", "AttemptTable", "TaskAttempts"]
 
+_MOST_TRACES = 1000
 STALE_SECONDS = 60.0
 """An attempt that is silent for so long, while another of its task is heard, is taken for dead."""
 
@@ -19,6 +23,7 @@ class TaskAttempts:
 
     latest: dict[int, Snapshot] = field(default_factory=dict)
     heard: dict[int, float] = field(default_factory=dict)
+    growth: dict[int, Growth] = field(default_factory=dict)
 
     def counted(self) -> Snapshot | None:
         """The attempt that stands for the task; None while all have failed.
@@ -84,6 +89,7 @@ class AttemptTable:
         self.error = snapshot.error or self.error
         task.latest[snapshot.attempt] = snapshot
         task.heard[snapshot.attempt] = now
+        task.growth.setdefault(snapshot.attempt, Growth()).see(snapshot, now)
         earlier = self._counted.pop(key, None)
         counted = task.counted()
         if counted is not None:
@@ -126,6 +132,25 @@ class AttemptTable:
     def counted(self) -> Iterator[Snapshot]:
         """One snapshot for each task that has an attempt that counts."""
         return iter(self._counted.values())
+
+    def stalled(self, seconds: float, now: float) -> list[tuple[int, float]]:
+        """The tasks whose attempt that counts has made no progress for so long, and for how long."""
+        found = []
+        for key, snapshot in self._counted.items():
+            idle = self._tasks[key].growth[snapshot.attempt].idle(snapshot, now)
+            if idle >= seconds:
+                found.append((snapshot.task, idle))
+        return found
+
+    def traces(self) -> tuple[TaskTrace, ...]:
+        """Of the tasks whose phases were timed; of very many, those that took longest."""
+        found = [
+            trace_of(snapshot, len(self._tasks[key].latest))
+            for key, snapshot in self._counted.items()
+            if snapshot.phases
+        ]
+        slowest = heapq.nlargest(_MOST_TRACES, found, key=lambda each: each.seconds)
+        return tuple(sorted(slowest, key=lambda each: each.task))
 
     def scans(self) -> int:
         """Passes over the plan that were heard of, at least 1."""

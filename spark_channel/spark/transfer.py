@@ -10,7 +10,7 @@ from typing import Any, get_args
 from pyspark.sql import SparkSession
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors import Receipt, WriteContext, WritePlan
+from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
 from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError, OptionError
 from spark_channel.limits import StaticShare
 from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
@@ -22,6 +22,7 @@ from spark_channel.spark.description import described
 from spark_channel.spark.dirty import standing, too_many
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.failures import own_error, reason_of
+from spark_channel.spark.fan_out_options import read_targets
 from spark_channel.spark.job_limits import is_limited
 from spark_channel.spark.session import is_local, register, service_of, session_slots
 from spark_channel.spark.static_limit import static_of_spec, static_shares, told_static
@@ -38,7 +39,7 @@ _log = logging.getLogger(__name__)
 def transfer(
     spark: SparkSession,
     reader: Mapping[str, Any],
-    writer: Mapping[str, Any],
+    writer: Mapping[str, Any] | Sequence[Mapping[str, Any]],
     *,
     transformers: Sequence[Any] = (),
     mode: SaveMode = "append",
@@ -61,6 +62,9 @@ def transfer(
     **options}` for any format of Spark; `schema` in a reader is what `spark.read.schema` takes. The rows
     go from one to the other inside the Python process of each Spark task; with a Spark format at either
     end they go through Spark. The target sees them as after `df.write`: once, whatever is retried.
+    `writer` may be a list: the source is read once, and each target gets all rows, with its own claim, limit and
+    report (`report.targets`). In each, `onSlow` is `block` (the reading waits for it) or `spill` (its rows wait on
+    disk, up to `spillBytes`), and `onFailure` is `fail` (the job fails) or `leave` (the others go on).
     `channels` None: the session's parallelism. The speeds hold for the whole job, bytes are Arrow bytes; see
     docs/options.md for the other names, which may stand in `reader` and `writer` just as well.
 
@@ -87,11 +91,13 @@ def transfer(
     if mode not in get_args(SaveMode):
         takes = f"one of {', '.join(get_args(SaveMode))}"
         raise OptionError(f"option 'mode' got {mode!r}; it takes {takes}", option="mode", takes=takes)
+    targets = () if isinstance(writer, Mapping) else read_targets(writer, mode)
     spec = TransferSpec(
         Endpoint.parse("reader", reader),
-        Endpoint.parse("writer", writer),
+        Endpoint.parse("writer", writer) if isinstance(writer, Mapping) else targets[0].writer,
         tuple(transformers),
         save_mode=mode,
+        targets=targets if len(targets) > 1 else (),
     )
     return carry_out(spark, spec, {key: value for key, value in more.items() if value is not None})
 
@@ -100,6 +106,10 @@ def carry_out(
     spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None = None
 ) -> TransferReport:
     """Run a transfer; `more` are options of the whole job beside those of `spec`. Raises as `transfer`."""
+    if spec.targets:
+        from spark_channel.spark.fan_out import fan_out
+
+        return fan_out(spark, spec, more or {})
     job = job_options(spec, more or {})
     if spec.reader.spark_format or spec.writer.spark_format:
         from spark_channel.spark.frames import copy_frames
@@ -107,24 +117,58 @@ def carry_out(
         return copy_frames(spark, job)
     register(spark)
     with ExitStack() as held:
-        return _Transfer(spark, open_transfer(job, parallelism_of(spark), held)).run()
+        return Transfer(spark, open_transfer(job, parallelism_of(spark), held)).run()
 
 
-class _Transfer:
+class Transfer:
     """One run, from the prepared target to the report."""
 
-    def __init__(self, spark: SparkSession, opened: OpenedTransfer) -> None:
+    def __init__(self, spark: SparkSession, opened: OpenedTransfer, job: str | None = None) -> None:
         self._spark = spark
         self._opened = opened
+        self.job = job or job_name(opened.options.job_id)
         self._options = opened.options
-        self._job = _job_name(self._options.job_id)
         self._started = utc_now()
-        self._service = self._reach_service()
+        self.service = self._reach_service()
         self._plans: list[WritePlan] = []
-        self._store: DirtyStore | None = None
+        self.dirty_store: DirtyStore | None = None
+        self._reporter = JobReporter(self.service, self.job)
+        self._receipts: list[Receipt] = []
+        self._dirty = 0
 
     def run(self) -> TransferReport:
+        if not self.prepare():
+            return self.published_before()
         opened, options = self._opened, self._options
+        spec = self.spec()
+        work = TransferWork(
+            opened.sources,
+            self.targets(),
+            self.job,
+            options.capacity_rows,
+            options.capacity_bytes,
+            options.transaction_rows,
+            self.dirty_store,
+        )
+        shares = self.shares()
+        runner = GroupRunner(work, spec, self.service, opened.limits.address, shares)
+        try:
+            self.begin(spec)
+            with described(self._spark, spec.source, spec.target):
+                outcomes = run_groups(self._spark, runner, opened.plan.groups, self.job)
+            return self.publish(spec, outcomes)
+        except BaseException as error:
+            own = self.fail(error)
+            if own is error:
+                raise
+            raise own from error
+
+    def prepare(self) -> bool:
+        """Claim the targets; False when all of them are published already.
+
+        Raises:
+            ChannelError: what a target refuses; nothing is left of this run then.
+        """
         try:
             self._prepare()
         except BaseException:
@@ -132,63 +176,76 @@ class _Transfer:
             raise
         published = {number for number, plan in enumerate(self._plans) if plan.published_at is not None}
         if len(published) == len(self._plans):
-            return self._published_before()
+            return False
         if published:
-            opened = self._opened = opened.without(published)
-        spec = self._spec()
-        work = TransferWork(
-            opened.sources,
-            tuple(zip(opened.writers, self._plans, strict=True)),
-            self._job,
-            options.capacity_rows,
-            options.capacity_bytes,
-            options.transaction_rows,
-            self._store,
+            self._opened = self._opened.without(published)
+        return True
+
+    def targets(self) -> tuple[tuple[Writer, WritePlan], ...]:
+        """The writers with their plans, after `prepare`."""
+        return tuple(zip(self._opened.writers, self._plans, strict=True))
+
+    def begin(self, spec: JobSpec) -> None:
+        """Tell the service of the job."""
+        self._reporter.open(spec)
+
+    def publish(self, spec: JobSpec, outcomes: Sequence[GroupOutcome]) -> TransferReport:
+        """Commit what the task groups have written.
+
+        Raises:
+            ChannelError: rows are missing, too many were refused, or a target does not publish; then call `fail`.
+        """
+        self.judge(outcomes)
+        return self.commit(spec)
+
+    def receive(self, outcomes: Sequence[GroupOutcome]) -> None:
+        """Before `fail`, of a target that was left behind: what it has committed by task stays in it."""
+        self._receipts = [
+            task.receipt for each in outcomes for task in each.tasks if task.receipt is not None
+        ]
+
+    def judge(self, outcomes: Sequence[GroupOutcome]) -> None:
+        """Hold the outcomes to be complete and clean enough to be published."""
+        tasks = self._first_of_each(outcomes)
+        self._receipts = [
+            *self._committed(tasks),
+            *(task.receipt for task in tasks if task.receipt is not None),
+        ]
+        self._dirty = self._judge(outcomes, tasks, self._receipts)
+        shares = self.shares()
+        static = told_static(
+            sum(each.static for each in outcomes), len(outcomes), shares[0] if shares else None
         )
-        shares = self._shares()
-        runner = GroupRunner(work, spec, self._service, opened.limits.address, shares)
-        reporter = JobReporter(self._service, self._job)
-        receipts: list[Receipt] = []
-        try:
-            reporter.open(spec)
-            with described(self._spark, spec.source, spec.target):
-                outcomes = run_groups(self._spark, runner, opened.plan.groups, self._job)
-            tasks = self._first_of_each(outcomes)
-            receipts = [
-                *self._committed(tasks),
-                *(task.receipt for task in tasks if task.receipt is not None),
-            ]
-            dirty = self._judge(outcomes, tasks, receipts)
-            static = told_static(
-                sum(each.static for each in outcomes), len(outcomes), shares[0] if shares else None
-            )
-            if static:
-                _log.warning("job %s: %s", self._job, static)
-            reporter.enter(Phase.PUBLISHING, limit=static)
-            self._commit(receipts)
-        except BaseException as error:
-            own = own_error(error)
-            self._abort(receipts)
-            stay = sum(each.rows for each in receipts) if self._plans[0].commit == "task" else 0
-            reporter.enter(Phase.FAILED, error=reason_of(own or error), rows=stay)
-            if own is None or own is error:
-                raise
-            raise own from error
+        if static:
+            _log.warning("job %s: %s", self.job, static)
+        self._reporter.enter(Phase.PUBLISHING, limit=static)
+
+    def commit(self, spec: JobSpec) -> TransferReport:
+        """Publish what `judge` has let pass."""
+        receipts = self._receipts
+        self._commit(receipts)
         rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
-        reporter.enter(Phase.DONE, rows=rows)
-        return self._report(spec, rows, nbytes, dirty)
+        self._reporter.enter(Phase.DONE, rows=rows)
+        return self._report(spec, rows, nbytes, self._dirty)
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Remove what was staged and tell the service; returns the error to raise, which is ours where there is one."""
+        own = own_error(error)
+        self._abort(self._receipts)
+        self._reporter.enter(Phase.FAILED, error=reason_of(own or error), rows=self._stay())
+        return own or error
 
     def _reach_service(self) -> ServiceAddress | None:
         try:
             return service_of(self._spark)
         except LimitError:
             shared, counted = self._options.shared_limit is not None, self._max_connections() is not None
-            if shared or counted or (is_limited(self._options) and not any(self._shares())):
+            if shared or counted or (is_limited(self._options) and not any(self.shares())):
                 raise
             _log.warning("progress is not shown", exc_info=True)
             return None
 
-    def _shares(self) -> list[StaticShare | None]:
+    def shares(self) -> list[StaticShare | None]:
         """What each group keeps of the limit where its task does not reach the service."""
         opened = self._opened
         return static_shares(
@@ -208,13 +265,13 @@ class _Transfer:
                 refuse_existing(writer, opened)
         path = options.dirty_rows_path
         if path is not None:
-            self._store = DirtyStore.prepare(path, self._job, opened.target)
+            self.dirty_store = DirtyStore.prepare(path, self.job, opened.target)
         half_done = opened.half_done
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
         native = opened.native_rows()
         for number, writer in enumerate(opened.writers):
             context = WriteContext(
-                job=job_of(self._job, number),
+                job=job_of(self.job, number),
                 commit=commit if half_done is None else "task",
                 overwrite=opened.spec.save_mode == "overwrite",
                 txn=transaction_of(options),
@@ -246,7 +303,7 @@ class _Transfer:
         again = {task.task for task in tasks}
         return [] if half_done is None else [each for each in half_done.receipts if each.task not in again]
 
-    def _spec(self) -> JobSpec:
+    def spec(self) -> JobSpec:
         opened, options = self._opened, self._options
         made = opened.plan
         return JobSpec(
@@ -259,10 +316,10 @@ class _Transfer:
             splits=len(made.tasks),
             rows_expected=made.rows,
             bytes_expected=made.nbytes,
-            commit=self._plans[0].commit,
+            commit=self._plans[0].commit if self._plans else "",
             **opened.limits.of_spec(per_mark=opened.per_mark),
             **static_of_spec(
-                next(iter(self._shares()), None),
+                next(iter(self.shares()), None),
                 len(made.groups),
                 session_slots(self._spark),
                 one_host=is_local(self._spark),
@@ -271,6 +328,7 @@ class _Transfer:
             max_dirty_rows=options.most_dirty_rows,
             max_dirty_fraction=options.max_dirty_fraction,
             where=opened.target,
+            stall_timeout=options.stall_timeout,
         )
 
     def _first_of_each(self, outcomes: Sequence[GroupOutcome]) -> list[TaskOutcome]:
@@ -296,8 +354,8 @@ class _Transfer:
         dirty = sum(task.dirty.rows if task.receipt is None else task.receipt.dirty_rows for task in tasks)
         stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped), "")
         why = stopped or too_many(self._options, dirty, receipts)
-        if self._store is not None:
-            self._store.publish([task.dirty for task in tasks])
+        if self.dirty_store is not None:
+            self.dirty_store.publish([task.dirty for task in tasks])
         if why:
             raise DirtyRowsError(f"{why}. {standing(self._plans[0], self._opened.target, receipts)}")
         return dirty
@@ -323,28 +381,28 @@ class _Transfer:
                     writer.abort(plan, receipts)
             except Exception:
                 _log.exception("the staging of job %s was not removed", plan.job)
-        if self._store is not None:
+        if self.dirty_store is not None:
             try:
-                self._store.drop()
+                self.dirty_store.drop()
             except Exception:
-                _log.exception("the staging of refused rows of job %s was not removed", self._job)
+                _log.exception("the staging of refused rows of job %s was not removed", self.job)
 
-    def _published_before(self) -> TransferReport:
+    def published_before(self) -> TransferReport:
         plan = self._plans[0]
         app, version = plan.txn or ("", 0)
         _log.warning(
             "txnAppId %r, txnVersion %d was published at %s: nothing written", app, version, plan.published_at
         )
-        if self._store is not None:
-            self._store.drop()
-        return self._plain_report(self._spec(), 0, 0, 0)
+        if self.dirty_store is not None:
+            self.dirty_store.drop()
+        return self._plain_report(self.spec(), 0, 0, 0)
 
     def _report(self, spec: JobSpec, rows: int, nbytes: int, dirty: int) -> TransferReport:
         report = None
-        if self._service is not None:
+        if self.service is not None:
             try:
-                with ServiceControl(self._service) as control:
-                    report = control.report(self._job)
+                with ServiceControl(self.service) as control:
+                    report = control.report(self.job)
             except LimitError as error:
                 _log.warning("the report lacks what the service counted: %s", error)
         report = report or self._plain_report(spec, rows, nbytes, dirty)
@@ -354,9 +412,19 @@ class _Transfer:
             _log.warning("%d rows were refused%s", dirty, kept)
         return replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
 
+    def failed_report(self, spec: JobSpec, error: BaseException) -> TransferReport:
+        """After `fail`, of a target that was left behind."""
+        report = self._report(spec, self._stay(), 0, 0)
+        return replace(report, phase=str(Phase.FAILED), error=reason_of(error))
+
+    def _stay(self) -> int:
+        """Rows that stay in the target of a run that failed."""
+        by_task = any(plan.commit == "task" for plan in self._plans)
+        return sum(each.rows for each in self._receipts) if by_task else 0
+
     def _plain_report(self, spec: JobSpec, rows: int, nbytes: int, dirty: int) -> TransferReport:
         return TransferReport(
-            job=self._job,
+            job=self.job,
             kind=spec.kind,
             phase=str(Phase.DONE),
             source=spec.source,
@@ -375,7 +443,7 @@ class _Transfer:
         )
 
 
-def _job_name(label: str | None) -> str:
+def job_name(label: str | None) -> str:
     """A name for one run, unique even when the user gives the same `jobId` twice."""
     unique = uuid.uuid4().hex[:12]
     return f"{label}-{unique}" if label else unique

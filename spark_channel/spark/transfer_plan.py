@@ -11,11 +11,11 @@ import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_channel.connectors import Reader, Writer, find_connector, load_reader, load_writer
+from spark_channel.connectors import FetchSize, Reader, Writer, find_connector, load_reader, load_writer
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql.ddl import arrow_columns
-from spark_channel.errors import SchemaError, SourceError, TargetError
+from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import (
@@ -34,9 +34,16 @@ from spark_channel.spark.read import assign_by_mark
 from spark_channel.spark.session import context_of
 from spark_channel.spark.transfer_kept import HalfDone, find_half_done
 from spark_channel.spark.transfer_options import JobOptions
-from spark_channel.transform import prepare
+from spark_channel.transform import Pipeline, prepare
 
-__all__ = ["OpenedTransfer", "open_transfer", "parallelism_of", "refuse_existing", "take_schema"]
+__all__ = [
+    "OpenedTransfer",
+    "open_targets",
+    "open_transfer",
+    "parallelism_of",
+    "refuse_existing",
+    "take_schema",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -54,6 +61,8 @@ class OpenedTransfer:
     per_mark: bool
     limits: JobLimits
     half_done: HalfDone | None = None
+    steps: Pipeline | None = None
+    """Of one of several targets: its own, after the steps that all share."""
 
     @property
     def options(self) -> WriteOptions:
@@ -64,6 +73,8 @@ class OpenedTransfer:
     @property
     def schema(self) -> pa.Schema:
         """What arrives at the target."""
+        if self.steps is not None:
+            return self.steps.output_schema
         return self.sources[0].pipeline.output_schema
 
     def native_rows(self) -> NativeRows | None:
@@ -71,7 +82,7 @@ class OpenedTransfer:
 
         Steps, and rows that are refused one by one, need values that can be read.
         """
-        if len(self.writers) > 1 or self.options.tolerates_dirty_rows:
+        if len(self.writers) > 1 or self.steps is not None or self.options.tolerates_dirty_rows:
             return None
         found = [self._native_of(number, source) for number, source in enumerate(self.sources)]
         return found[0] if all(each == found[0] for each in found) else None
@@ -92,10 +103,13 @@ class OpenedTransfer:
         return replace(self, plan=_dealt(self.spec, left, max(1, self.plan.channels), per_mark=self.per_mark))
 
 
-def open_transfer(job: JobOptions, parallelism: int, held: ExitStack) -> OpenedTransfer:
+def open_transfer(
+    job: JobOptions, parallelism: int, held: ExitStack, *, alone: bool = True
+) -> OpenedTransfer:
     """Read the source's schema, cut it into splits, and deal them out; what is half done goes on as it was cut.
 
-    `held` keeps open what a reader's splits share, such as a snapshot: until all is read.
+    `held` keeps open what a reader's splits share, such as a snapshot: until all is read. `alone`: the target is the
+    only one, so that a partially committed version may be continued.
 
     Raises:
         ChannelError: an option, the source, a step that does not fit its columns, or splits and targets that
@@ -110,7 +124,7 @@ def open_transfer(job: JobOptions, parallelism: int, held: ExitStack) -> OpenedT
     limits = JobLimits.of(writers[0].options)
     for source in sources:
         source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
-    half_done = find_half_done(writers, spec, sources[0].pipeline.output_schema)
+    half_done = find_half_done(writers, spec, sources[0].pipeline.output_schema) if alone else None
     if half_done is None:
         tasks = _cut(spec, sources, writers, parallelism, held)
     else:
@@ -130,6 +144,45 @@ def open_transfer(job: JobOptions, parallelism: int, held: ExitStack) -> OpenedT
         limits,
         half_done,
     )
+
+
+def open_targets(
+    spec: TransferSpec, jobs: Sequence[JobOptions], parallelism: int, held: ExitStack
+) -> tuple[OpenedTransfer, ...]:
+    """As `open_transfer`, for several targets that each get all rows; `jobs` are theirs, in their order."""
+    shared = replace(jobs[0].spec, transformers=spec.transformers)
+    first = open_transfer(replace(jobs[0], spec=shared), parallelism, held, alone=False)
+    made: list[OpenedTransfer] = []
+    for target, job in zip(spec.targets, jobs, strict=True):
+        writers = (
+            first.writers
+            if not made
+            else tuple(_writer(end, job.job) for end in job.spec.writer.resolve(first_reachable))
+        )
+        if len(writers) > 1:
+            raise OptionError(
+                "a transfer to several targets takes targets of one table each; this one has "
+                f"{len(writers)} tables: {_shown('writer', job.spec.writer, [each.options for each in writers])}",
+                option="writer",
+            )
+        limits = JobLimits.of(writers[0].options)
+        made.append(
+            replace(
+                first,
+                spec=job.spec,
+                writers=writers,
+                target=_shown("writer", job.spec.writer, [writers[0].options]),
+                limits=limits,
+                steps=prepare(target.transformers, first.sources[0].pipeline.output_schema),
+            )
+        )
+    sizes = [each.limits.fetch_size(spec.channels or parallelism) for each in made]
+    for source in first.sources:
+        source.reader.fetch_size = FetchSize(
+            min((each.rows for each in sizes if each.rows is not None), default=None),
+            min((each.nbytes for each in sizes if each.nbytes is not None), default=None),
+        )
+    return tuple(made)
 
 
 def _cut(

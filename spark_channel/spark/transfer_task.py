@@ -2,9 +2,9 @@
 
 import contextlib
 import pickle
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from spark_channel.limits import StaticShare
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import GroupOutcome, GroupTransfer, TransferWork
+from spark_channel.pipeline.stall import StallWatch
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
@@ -21,7 +22,9 @@ from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.session import context_of
 from spark_channel.spark.task import TaskLink
 
-__all__ = ["GroupRunner", "run_groups"]
+__all__ = ["GroupRunner", "run_groups", "stall_watch"]
+
+_T = TypeVar("_T")
 
 
 class GroupRunner:
@@ -54,6 +57,7 @@ class GroupRunner:
         assert task is not None
         attempt = task.taskAttemptId()
         with contextlib.ExitStack() as stack:
+            stall: StallWatch | None = None
             link = stack.enter_context(
                 TaskLink(
                     self._service,
@@ -70,7 +74,8 @@ class GroupRunner:
 
             def counters(one: Task) -> Counters:
                 split = one.split
-                return link.counters(one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes)
+                made = link.counters(one.id, attempt, rows_expected=split.rows, bytes_expected=split.nbytes)
+                return made if stall is None else stall.add(made)
 
             running = GroupTransfer(
                 self._work,
@@ -83,13 +88,22 @@ class GroupRunner:
                 again=task.attemptNumber() > 0,
             )
             stack.enter_context(watch.calling(running.cancel))
+            stall = stall_watch(self._options, running.cancel)
+            if stall is not None:
+                stack.enter_context(stall)
             return replace(running.run(), static=link.is_static)
+
+
+def stall_watch(options: WriteOptions, stalled: Callable[[BaseException], None]) -> StallWatch | None:
+    """What ends a task that makes no progress, where that is asked for."""
+    seconds = options.stall_timeout if options.on_stall == "fail" else None
+    return None if seconds is None else StallWatch(seconds, stalled)
 
 
 class _ByNumber:
     """The same for `mapInArrow`: rows are numbers of groups, and outcomes are bytes."""
 
-    def __init__(self, runner: GroupRunner, groups: Sequence[TaskGroup]) -> None:
+    def __init__(self, runner: Callable[[TaskGroup], Any], groups: Sequence[TaskGroup]) -> None:
         self._runner = runner
         self._groups = groups
 
@@ -101,8 +115,8 @@ class _ByNumber:
 
 
 def run_groups(
-    spark: SparkSession, runner: GroupRunner, groups: Sequence[TaskGroup], tag: str
-) -> list[GroupOutcome]:
+    spark: SparkSession, runner: Callable[[TaskGroup], _T], groups: Sequence[TaskGroup], tag: str
+) -> list[_T]:
     """Run each group as one Spark task; of several attempts the outcome of the first that succeeds counts.
 
     A group is a partition of its own, in classic sessions of an RDD (nothing shuffles, reorders or merges
@@ -116,7 +130,7 @@ def run_groups(
     if context is not None:
         context.addJobTag(tag)
         try:
-            outcomes: list[GroupOutcome] = context.parallelize(groups, len(groups)).map(runner).collect()
+            outcomes: list[_T] = context.parallelize(groups, len(groups)).map(runner).collect()
         except BaseException:
             context.cancelJobsWithTag(tag)
             raise

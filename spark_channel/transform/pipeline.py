@@ -99,15 +99,21 @@ class Pipeline:
     schema: pa.Schema
     output_schema: pa.Schema
 
-    def run(self, batch: pa.RecordBatch) -> Outcome:
-        """All steps on one batch. Refused rows do not reach later steps.
+    def run(self, batch: pa.RecordBatch, dropped: Callable[[str, int], object] | None = None) -> Outcome:
+        """All steps on one batch. Refused rows do not reach later steps. `dropped` is told of a step that returns
+        fewer rows than it was given and did not refuse.
 
         Raises:
             SchemaError: a step's batch has another schema than it said.
         """
         refused: list[Refused] = []
-        for step in self.steps:
+        for number, step in enumerate(self.steps):
             outcome = step.apply(batch)
+            if dropped is not None:
+                gone = batch.num_rows - outcome.batch.num_rows
+                gone -= sum(each.rows.num_rows for each in outcome.refused)
+                if gone > 0:
+                    dropped(_label(step, number), gone)
             batch = outcome.batch
             refused.extend(outcome.refused)
         if self.steps and not batch.schema.equals(self.output_schema):
@@ -117,6 +123,13 @@ class Pipeline:
                 "a function must not depend on its rows"
             )
         return Outcome(batch, tuple(refused))
+
+
+def _label(step: Transformer, number: int) -> str:
+    if isinstance(step, Labelled):
+        return step.label
+    name = step.name if isinstance(step, Apply) else type(step).__name__
+    return f"transformers[{number}] {name}"
 
 
 def prepare(steps: Iterable[Any], schema: pa.Schema) -> Pipeline:

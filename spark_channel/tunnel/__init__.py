@@ -6,9 +6,19 @@ from spark_channel import lazy
 
 if TYPE_CHECKING:
     from spark_channel.tunnel.consume import Delivery, Processor
+    from spark_channel.tunnel.own_loop import TunnelReader
     from spark_channel.tunnel.states import ChannelState, ClientState, ConnectState, TunnelType
     from spark_channel.tunnel.tunnel import Tunnel
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
 
-__all__ = ["ChannelState", "ClientState", "ConnectState", "Delivery", "Processor", "Tunnel", "TunnelType"]
+__all__ = [
+    "ChannelState",
+    "ClientState",
+    "ConnectState",
+    "Delivery",
+    "Processor",
+    "Tunnel",
+    "TunnelReader",
+    "TunnelType",
+]

@@ -49,19 +49,21 @@ class Consumer:
     Args:
         processor: one for all channels; or `factory`, which makes one for each.
         drained: end when everything that was there at the start is processed; else run until `stop`.
+        ending: called when the end begins, with the error that ends it, if any. Must return at once.
     """
 
     def __init__(
         self, store: TunnelStore, record: TunnelRecord, options: Mapping[str, Any],
         processor: Processor | Callable[[Delivery], object] | None, *, threads: int, drained: bool,
         factory: Callable[[str], Processor | Callable[[Delivery], object]] | None = None,
-        clock: Clock | None = None,
+        ending: Callable[[BaseException | None], None] | None = None, clock: Clock | None = None,
     ) -> None:  # fmt: skip
         self._store = store
         self._record = record
         self._options = dict(options)
         self._processor = processor
         self._factory = factory
+        self._ending = ending
         self._drained = drained
         self._clock: Clock = clock or SYSTEM_CLOCK
         self._stream = StreamSource(options)
@@ -121,6 +123,24 @@ class Consumer:
         """End `run` after the ranges at hand, from any thread."""
         self._end(None)
 
+    def keeping(self, channel: str, sequence: int) -> Callable[[], bool]:
+        """For a range that is processed now: what waits until its checkpoint is kept; False: it never will be."""
+        with self._changed:
+            run = self._runs.get(channel)
+            found = None if run is None else next((r for r in run.ranges if r.sequence == sequence), None)
+
+        def kept() -> bool:
+            if run is None or found is None:
+                return False
+            with self._changed:
+                while run.sequence <= sequence:
+                    if run.lost or run.closed or found not in run.ranges:
+                        return False
+                    self._clock.wait(self._changed)
+                return True
+
+        return kept
+
     # --- ChannelHost ---
 
     def dial(self, channel: Channel) -> None:
@@ -133,6 +153,11 @@ class Consumer:
         self._end(error)
 
     def beaten(self) -> None:
+        for channel in self._client.running():
+            run = self._runs.get(channel.id)
+            if run is not None and channel.until not in (None, run.until):  # it was split
+                run.until = channel.until
+                run.reading.ask()
         with self._changed:
             asks = self._drained or not self._runs
         if asks:
@@ -171,7 +196,7 @@ class Consumer:
         limit = FeedLimit(settings.max_rows_per_trigger, settings.max_bytes_per_trigger)
         known = {current.sequence: current.pending, current.sequence + 1: current.after}
         run = Run(
-            channel, source, current.token, current.sequence,
+            current, source, current.token, current.sequence,
             {sequence: end for sequence, end in known.items() if end is not None},
             RangeSize(limit, settings.checkpoint_interval), self._new_trouble(),
         )  # fmt: skip
@@ -216,11 +241,11 @@ class Consumer:
             run.source.feed.settle(run.settle)
             run.settle = None
         start, sequence = run.planned, run.planned_sequence
-        if run.channel.is_base and start == READ:
-            if run.token == READ:
+        end = None if _is_drained(run, start) else self._end_of_range(run, start, sequence)
+        if end is None:
+            if run.token == start:  # else its last checkpoint is on its way
                 self._over_with(run, finished=True)
             return None
-        end = self._end_of_range(run, start, sequence)
         if end == start:
             self._idle(run)
             return run.backoff.after(0, 0)
@@ -239,11 +264,15 @@ class Consumer:
         full = run.channel.is_base or run.size.is_full(found.rows, found.nbytes)
         return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
 
-    def _end_of_range(self, run: Run, start: Token, sequence: int) -> Token:
+    def _end_of_range(self, run: Run, start: Token, sequence: int) -> Token | None:
+        """Where the next range ends; None when nothing is left of the channel, for good."""
         known = run.ends.get(sequence)
         if known is not None:
             return known
-        return READ if run.channel.is_base else run.source.feed.latest(start, run.size.limit())
+        if run.channel.is_base:
+            return READ
+        feed, limit = run.source.feed, run.size.limit()
+        return feed.latest(start, limit) if run.until is None else feed.before(start, limit, run.until)
 
     # --- calls: what the store is told ---
 
@@ -257,7 +286,9 @@ class Consumer:
                 pass
         except ChannelLostError as error:
             _log.warning("%s", error)
-            run.lost = True
+            with self._changed:
+                run.lost = True
+                self._changed.notify_all()
             run.reading.ask()
         except Exception as error:
             wait = self._wait_after(run, error)
@@ -295,6 +326,11 @@ class Consumer:
 
     def _fix(self, run: Run, found: RangeRead) -> None:
         end = self._client.hand_out(run.id, found.sequence, found.end)
+        if end == found.start:  # the channel was split here
+            run.until = end
+            self._drop(run, found)
+            run.reading.ask()
+            return
         run.ends[found.sequence] = end
         if end == found.end:
             with self._changed:
@@ -461,6 +497,7 @@ class Consumer:
             run.closed = True
             self._runs.pop(run.id, None)
             ranges = list(run.ranges)
+            self._changed.notify_all()
         for each in ranges:
             each.cancel()
         if run.closes is not None:
@@ -479,13 +516,15 @@ class Consumer:
     def _end_if_nothing_is_left(self) -> None:
         """All that this client can have is drained or parked: what is left belongs to other clients.
 
-        Without `drained` it ends only where no client can have anything: all that is left is parked.
+        Without `drained` it ends only where no client can have anything, ever: all is drained for good, or all that is
+        left is parked.
         """
         state = self._store.state(self._record.name)
-        parked = None
+        parked, is_over = None, True
         for channel in state.channels.values():
             if channel.state is ChannelState.TERMINATED:
                 continue
+            is_over = False
             if desk.is_blocked(channel, state.channels):
                 parked = channel if channel.state is ChannelState.PARKED else parked
                 continue
@@ -497,7 +536,7 @@ class Consumer:
             if run is None or not run.idle:
                 return
         if parked is None:
-            if self._drained:
+            if self._drained or is_over:
                 self._end(None)
             return
         text = (
@@ -523,6 +562,8 @@ class Consumer:
             self._error = self._error or error
             self._over = True
             self._changed.notify_all()
+        if self._ending is not None:
+            self._ending(error)
 
     def _leave(self) -> None:
         """Give back at once what is not processed at this moment, and the rest when it is."""
@@ -578,6 +619,10 @@ class Consumer:
         for run in busy:
             for each in list(run.ranges):
                 each.cancel()
+
+
+def _is_drained(run: Run, start: Token) -> bool:
+    return start == (READ if run.channel.is_base else run.until)
 
 
 class _Deliver(CarrierConsumer):

@@ -5,13 +5,13 @@ depends on clocks for safety: a hand-over always raises the version, and a check
 compare-and-set by the owner. A clock that is wrong makes a take-over early or late, never wrong.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from spark_channel.connectors.contracts import Token
-from spark_channel.errors import ChannelLostError, ClientExpiredError
+from spark_channel.errors import ChannelLostError, ClientExpiredError, TunnelError
 from spark_channel.tunnel.balance import share
-from spark_channel.tunnel.records import Channel, ChannelStatus, Client, TunnelState
+from spark_channel.tunnel.records import PARTITION, UNTIL, Channel, ChannelStatus, Client, TunnelState
 from spark_channel.tunnel.states import ChannelState
 
 __all__ = [
@@ -22,11 +22,13 @@ __all__ = [
     "connect",
     "disconnect",
     "hand_out",
+    "handed_out",
     "is_blocked",
     "is_ready",
     "park",
     "release",
     "resume",
+    "split",
 ]
 
 FORCED_AFTER = 3
@@ -110,17 +112,63 @@ def is_blocked(channel: Channel, channels: Mapping[str, Channel]) -> bool:
 def hand_out(state: TunnelState, client: str, channel: str, sequence: int, end: Token) -> TunnelState:
     """Fix the range that follows checkpoint `sequence`; one that is fixed already stays.
 
-    Two may be fixed at a time: the one after the present checkpoint, and the one after that.
+    Two may be fixed at a time: the one after the present checkpoint, and the one after that. None is fixed beyond
+    the end of a channel that was split: that end counts, and the channel is drained.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint has moved.
     """
     found = _owned(state, client, channel)
+    if _ends_before(found, sequence):
+        return state
     if found.sequence == sequence:
         return state if found.pending is not None else _with(state, replace(found, pending=end))
     if found.sequence + 1 == sequence and found.pending is not None:
         return state if found.after is not None else _with(state, replace(found, after=end))
     raise _moved(found, sequence)
+
+
+def handed_out(state: TunnelState, channel: str, sequence: int) -> Token:
+    """The end that counts of a range that `hand_out` has fixed, or would not."""
+    found = state.channels[channel]
+    counts = found.pending if found.sequence == sequence else found.after
+    counts = found.until if counts is None else counts
+    assert counts is not None
+    return counts
+
+
+def split(
+    state: TunnelState, channel: str, divide: Callable[[Token], Sequence[Token]]
+) -> tuple[TunnelState, tuple[str, ...]]:
+    """Let a stream channel end after the ranges that are handed out, and others begin there, each with a part of
+    what follows. They open when it is drained. `divide` is the feed's.
+
+    Raises:
+        TunnelError: the channel is not there, is a split of what was there, or has ended. What `divide` raises.
+    """
+    found = state.channels.get(channel)
+    streams = [each for each in state.channels.values() if not each.is_base]
+    if found is None or found.is_base:
+        what = "is a base channel" if found is not None else "is not there"
+        raise TunnelError(
+            f"channel {channel!r} {what}: name a stream channel, one of {', '.join(each.id for each in streams)}"
+        )
+    heirs = [each.id for each in streams if channel in each.parents]
+    if found.state is ChannelState.TERMINATED or heirs:
+        what = f"was split into {', '.join(heirs)}" if heirs else "is drained"
+        raise TunnelError(f"channel {channel!r} {what}, and cannot be split")
+    end = found.last_end
+    tokens = divide(end)
+    ends = [None] * len(tokens) if found.until is None else divide(found.until)
+    number = 1 + max(int(each.id.rpartition("-")[2]) for each in streams)
+    place = 1 + max(each.place for each in state.channels.values())
+    made = {}
+    for offset, (token, until) in enumerate(zip(tokens, ends, strict=True)):
+        params = {PARTITION: found.partition} if until is None else {PARTITION: found.partition, UNTIL: until}
+        key = f"stream-{number + offset}"
+        made[key] = Channel(key, place + offset, params, (channel,), token=token)
+    ended = replace(found, params={**found.params, UNTIL: end})
+    return replace(state, channels={**state.channels, channel: ended, **made}), tuple(made)
 
 
 def checkpoint(
@@ -175,6 +223,16 @@ def release(state: TunnelState, client: str, channels: Collection[str]) -> Tunne
         for key, channel in state.channels.items()
     }  # fmt: skip
     return replace(state, channels=freed)
+
+
+def _ends_before(channel: Channel, sequence: int) -> bool:
+    """Whether the range after checkpoint `sequence` would begin where the channel ends."""
+    if channel.until is None:
+        return False
+    if channel.sequence == sequence:
+        return channel.pending is None and channel.token == channel.until
+    is_next = channel.sequence + 1 == sequence and channel.pending is not None
+    return is_next and channel.after is None and channel.pending == channel.until
 
 
 def _owned(state: TunnelState, client: str, channel: str) -> Channel:

@@ -2,9 +2,10 @@
 
 import re
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, field_validator
 
 from spark_channel.connectors.feed import FeedLimit, FeedOptions
 from spark_channel.errors import OptionError
@@ -58,6 +59,18 @@ class TunnelOptions(Options):
     starting_offsets: str | None = Field(
         None, description="with tunnelType `stream`: `latest` (default), `earliest`, or a JSON token"
     )
+    starting_timestamp: datetime | None = Field(
+        None,
+        description="with tunnelType `stream`: begin with what changed at this time or later, such as "
+        "`2026-05-01T00:00:00Z`; UTC without a zone. Files, and cursor columns of dates or timestamps",
+    )
+    ending_offsets: str | None = Field(
+        None,
+        description="with tunnelType `stream` and a tunnel: where its channels end for good: `latest`, or a JSON token",
+    )
+    ending_timestamp: datetime | None = Field(
+        None, description="as `endingOffsets`: end before what changes at this time or later"
+    )
     max_rows_per_trigger: Amount | None = Field(None, description="rows of a micro-batch, about")
     max_bytes_per_trigger: ByteAmount | None = Field(None, description="bytes of a micro-batch, about")
     heartbeat_interval: Annotated[float, Field(ge=5, le=3_600)] = Field(
@@ -91,14 +104,33 @@ class TunnelOptions(Options):
                 f"'heartbeatInterval' ({self.heartbeat_interval:g} s), or one lost heartbeat ends a client",
                 option="heartbeatTimeout", got=f"{self.heartbeat_timeout:g}",
             )  # fmt: skip
-        if self.starting_offsets is not None and self.tunnel_type != "stream":
-            raise OptionError(
-                f"option 'startingOffsets' goes with tunnelType stream; {self.tunnel_type} begins with what "
-                "is there",
-                option="startingOffsets", got=self.starting_offsets,
-            )  # fmt: skip
+        for name, does in (
+            ("starting_offsets", "begins with what is there"), ("starting_timestamp", "begins with what is there"),
+            ("ending_offsets", "is read to its end"), ("ending_timestamp", "is read to its end"),
+        ):  # fmt: skip
+            if getattr(self, name) is not None and self.tunnel_type != "stream":
+                option = type(self).model_fields[name].alias or name
+                raise OptionError(
+                    f"option {option!r} goes with tunnelType stream; {self.tunnel_type} {does}",
+                    option=option, got=str(getattr(self, name)),
+                )  # fmt: skip
+        for one, other in (
+            (self.starting_offsets, self.starting_timestamp), (self.ending_offsets, self.ending_timestamp),
+        ):  # fmt: skip
+            if one is not None and other is not None:
+                which = "starting" if other is self.starting_timestamp else "ending"
+                raise OptionError(
+                    f"options '{which}Offsets' and '{which}Timestamp' are given, and name one position: omit one of "
+                    "them",
+                    option=f"{which}Timestamp",
+                )
         if self.tunnel is not None and not self.tunnel.strip():
             raise OptionError("option 'tunnel' is empty", option="tunnel", got=self.tunnel)
+
+    @field_validator("starting_timestamp", "ending_timestamp")
+    @classmethod
+    def _with_zone(cls, value: datetime | None) -> datetime | None:
+        return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
     @property
     def type(self) -> TunnelType:

@@ -15,7 +15,7 @@ from typing import Any
 from spark_channel.clock import Clock
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import FeedLag, FeedLimit
-from spark_channel.errors import SourceError, TunnelError, UnsupportedError
+from spark_channel.errors import OptionError, SourceError, TunnelError, UnsupportedError
 from spark_channel.planning import Split
 from spark_channel.tunnel import plain
 from spark_channel.tunnel.records import Channel
@@ -178,6 +178,14 @@ class OwnPositions(Positions):
 
     def __init__(self, source: StreamSource, advice: int, *, clock: Clock | None = None) -> None:
         super().__init__(source, clock=clock)
+        for name in ("ending_offsets", "ending_timestamp"):
+            if getattr(source.options, name) is not None:
+                option = type(source.options).model_fields[name].alias or name
+                raise OptionError(
+                    f"option {option!r} needs option 'tunnel', which keeps where its channels end: name a tunnel, or "
+                    "end the query with Trigger.AvailableNow",
+                    option=option,
+                )
         self._advice = advice
         self._planned: Offset | None = None
 

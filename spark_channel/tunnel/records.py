@@ -7,7 +7,7 @@ from typing import Any
 from spark_channel.connectors.contracts import Token
 from spark_channel.tunnel.states import ChannelState, TunnelType
 
-__all__ = ["Channel", "ChannelStatus", "Client", "TunnelRecord", "TunnelState"]
+__all__ = ["PARTITION", "UNTIL", "Channel", "ChannelStatus", "Client", "TunnelRecord", "TunnelState"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +17,11 @@ class ChannelStatus:
     id: str
     version: int
     state: ChannelState
+
+
+UNTIL = "$until"
+PARTITION = "$partition"
+"""Names in the `params` of stream channels."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,21 @@ class Channel:
     def is_base(self) -> bool:
         """Whether it is a split of what was there when the tunnel was made."""
         return "split" in self.params
+
+    @property
+    def until(self) -> Token | None:
+        """Where a stream channel ends for good, and is drained: an end that was asked for, or a split."""
+        return self.params.get(UNTIL)
+
+    @property
+    def partition(self) -> int:
+        """The partition of the feed that a stream channel is of, or that it was split from."""
+        return int(self.params.get(PARTITION, self.id.rpartition("-")[2]))
+
+    @property
+    def last_end(self) -> Token:
+        """Where the last range ends that is handed out."""
+        return next((end for end in (self.after, self.pending) if end is not None), self.token)
 
 
 @dataclass(frozen=True, slots=True)

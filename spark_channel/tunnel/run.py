@@ -21,6 +21,7 @@ class Run:
     """`token` and `sequence` are its checkpoint; `planned` and `planned_sequence`: where the last planned range ends.
 
     `ranges`: those without a checkpoint, in order. `ends`: what the store says of where ranges end, by sequence.
+    `until`: where it is drained for good, if anywhere.
     `source` and `planned` belong to the turn that reads, which one thread has at a time.
     """
 
@@ -41,6 +42,7 @@ class Run:
     stopping: bool = False
     lost: bool = False
     closed: bool = False
+    until: Token | None = None
     idle: bool = False
     parked_by: BaseException | None = None
     read_after: float = 0.0
@@ -50,6 +52,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.planned, self.planned_sequence = self.token, self.sequence
+        self.until = self.channel.until
 
     @property
     def id(self) -> str:

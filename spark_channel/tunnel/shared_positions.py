@@ -44,6 +44,7 @@ class _Run:
     token: Token | None = None
     pending: Token | None = None
     stopping: bool = False
+    finished: bool = False
 
 
 class SharedPositions(Positions):
@@ -239,12 +240,15 @@ class SharedPositions(Positions):
         gone: Collection[_Run] = [
             run
             for run in self._all()
-            if run.stopping or (run.channel.is_base and run.token == READ and run.pending is None)
+            if run.stopping
+            or run.finished
+            or (run.channel.is_base and run.token == READ and run.pending is None)
         ]
         for run in gone:
             with self._changed:
                 del self._runs[run.channel.id]
-            self._client.ended(run.channel.id, finished=run.channel.is_base and run.token == READ)
+            drained = run.finished or (run.channel.is_base and run.token == READ)
+            self._client.ended(run.channel.id, finished=drained)
         return bool(gone)
 
     def _next(self, run: _Run, room: Room) -> dict[str, object] | None:
@@ -259,16 +263,26 @@ class SharedPositions(Positions):
                 return None
             end = READ
         elif end is None:
-            number = int(run.channel.id.rpartition("-")[2])
-            end = self.feed.latest(run.token, room.left, self.target.of(number))
+            target, until = self.target.of(run.channel.partition), run.channel.until
+            if until is None:
+                end = self.feed.latest(run.token, room.left, target)
+            elif run.token != until:
+                end = self.feed.before(run.token, room.left, until, target)
+            if end is None:
+                run.finished = True
+                return None
             if end == run.token:
                 return None
             room.full = bool(room.left)
         try:
-            run.pending = self._calls.hand_out(run.channel.id, run.sequence, end)
+            counts = self._calls.hand_out(run.channel.id, run.sequence, end)
         except ChannelLostError:
             with self._changed:
                 self._runs.pop(run.channel.id, None)
             self._client.ended(run.channel.id, finished=False)
             return None
-        return entry(run.sequence, run.token, run.pending)
+        if counts == run.token:  # the channel was split here
+            run.finished = True
+            return None
+        run.pending = counts
+        return entry(run.sequence, run.token, counts)

@@ -15,7 +15,7 @@ from spark_channel.errors import OptionError, TunnelError
 from spark_channel.planning import Split
 from spark_channel.tunnel import plain
 from spark_channel.tunnel.options import split_options
-from spark_channel.tunnel.records import Channel, TunnelRecord
+from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord
 from spark_channel.tunnel.states import TunnelType
 
 __all__ = ["NOT_READ", "READ", "StreamSource", "base_split"]
@@ -60,8 +60,10 @@ class StreamSource:
     def channels(self, advice: int) -> list[Channel]:
         """A new tunnel's channels: `base` splits first, then the feed's partitions, which wait for them."""
         kind = self.options.type
+        ends: Sequence[Token] | None = None
         if kind is TunnelType.STREAM:
             tokens, splits = self._start(), []
+            ends = self._ends(tokens)
         else:
             tokens = self.feed.now()
             splits = self.feed.base(tokens, advice)
@@ -73,9 +75,12 @@ class StreamSource:
         if kind is not TunnelType.BASE:
             parents = tuple(channel.id for channel in made)
             made += [
-                Channel(f"stream-{number}", len(parents) + number, {}, parents, token=token)
+                Channel(
+                    f"stream-{number}", len(parents) + number, {} if ends is None else {UNTIL: ends[number]}, parents,
+                    token=token,
+                )
                 for number, token in enumerate(tokens)
-            ]
+            ]  # fmt: skip
         return made
 
     def check(self, record: TunnelRecord) -> None:
@@ -97,25 +102,50 @@ class StreamSource:
             )
 
     def _start(self) -> Sequence[Token]:
+        if self.options.starting_timestamp is not None:
+            return self.feed.at(self.options.starting_timestamp)
         text = (self.options.starting_offsets or "latest").strip()
         if text == "latest":
             return self.feed.now()
         if text == "earliest":
             return self.feed.earliest()
-        takes = "latest, earliest, or a JSON token (or a list of them, one per channel)"
-        try:
-            found = plain.load(text)
-        except ValueError:
-            found = None
-        tokens = found if isinstance(found, list) else [found]
-        if not all(isinstance(token, dict) and token for token in tokens):
-            raise OptionError(
-                f"option 'startingOffsets' got {text!r}; it takes {takes}",
-                option="startingOffsets", got=text, takes=takes,
-            )  # fmt: skip
+        tokens = _given("startingOffsets", text, "latest, earliest")
         for token in tokens:
             self.feed.lag(token)  # a damaged one is told now
         return tokens
+
+    def _ends(self, starts: Sequence[Token]) -> Sequence[Token] | None:
+        """Where each channel ends for good; None: never."""
+        text = (self.options.ending_offsets or "").strip()
+        if self.options.ending_timestamp is not None:
+            name, ends = "endingTimestamp", self.feed.at(self.options.ending_timestamp)
+        elif not text:
+            return None
+        else:
+            name = "endingOffsets"
+            ends = self.feed.now() if text == "latest" else _given(name, text, "latest")
+        if len(ends) != len(starts):
+            raise OptionError(
+                f"option {name!r} names {len(ends)} positions for {len(starts)} channels: give one for each",
+                option=name, got=text,
+            )  # fmt: skip
+        for start, end in zip(starts, ends, strict=True):
+            self.feed.reaches(start, end)  # a damaged one is told now
+        return ends
+
+
+def _given(name: str, text: str, words: str) -> list[Token]:
+    takes = f"{words}, or a JSON token (or a list of them, one per channel)"
+    try:
+        found = plain.load(text)
+    except ValueError:
+        found = None
+    tokens = found if isinstance(found, list) else [found]
+    if not all(isinstance(token, dict) and token for token in tokens):
+        raise OptionError(
+            f"option {name!r} got {text!r}; it takes {takes}", option=name, got=text, takes=takes
+        )
+    return tokens
 
 
 def base_split(channel: Channel) -> Split:

@@ -5,7 +5,7 @@ transaction under the tunnel's lock: whatever statement it breaks off at, nothin
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
@@ -133,10 +133,7 @@ class SqlStore(ABC):
             old = self._load_one(statements, name, channel)
             new = desk.hand_out(old, client, channel, sequence, end)
             self._save(statements, name, old, new)
-            found = new.channels[channel]
-            counts = found.pending if found.sequence == sequence else found.after
-            assert counts is not None
-            return counts
+            return desk.handed_out(new, channel, sequence)
 
     def checkpoint(self, name: str, client: str, channel: str, sequence: int, token: Token) -> None:
         with self._transaction() as statements:
@@ -168,6 +165,14 @@ class SqlStore(ABC):
             self._save(statements, name, old, new)
             return parked
 
+    def split(self, name: str, channel: str, divide: Callable[[Token], Sequence[Token]]) -> tuple[str, ...]:
+        with self._transaction() as statements:
+            self._record(statements, name)
+            old = self._load(statements, name)
+            new, made = desk.split(old, channel, divide)
+            self._save(statements, name, old, new)
+            return made
+
     def release(self, name: str, client: str, channels: Collection[str]) -> None:
         with self._transaction() as statements:
             if self._lock(statements, name):
@@ -197,15 +202,15 @@ class SqlStore(ABC):
             (record.name, record.id, str(record.type), record.source, record.schema, record.created_at),
         )
         for channel in channels:
-            statements.rows(
-                f"INSERT INTO spark_channel_tunnel_channels (tunnel, {_CHANNEL_COLUMNS}) "  # noqa: S608
-                "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    record.name, channel.id, channel.place, _params(channel), dump(channel.parents),
-                    *_changing(channel),
-                ),
-            )  # fmt: skip
+            self._insert(statements, record.name, channel)
         return record
+
+    def _insert(self, statements: Statements, name: str, channel: Channel) -> None:
+        statements.rows(
+            f"INSERT INTO spark_channel_tunnel_channels (tunnel, {_CHANNEL_COLUMNS}) "  # noqa: S608
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (name, channel.id, channel.place, _params(channel), dump(channel.parents), *_changing(channel)),
+        )
 
     def _remove(self, statements: Statements, name: str) -> None:
         for table in ("tunnel_clients", "tunnel_channels"):
@@ -227,7 +232,10 @@ class SqlStore(ABC):
 
     def _save(self, statements: Statements, name: str, old: TunnelState, new: TunnelState) -> None:
         for key, channel in new.channels.items():
-            if channel != old.channels[key]:
+            before = old.channels.get(key)
+            if before is None:
+                self._insert(statements, name, channel)
+            elif channel != before:
                 statements.rows(
                     "UPDATE spark_channel_tunnel_channels SET params = ?, state = ?, version = ?, client = ?, "
                     "closing_beats = ?, sequence = ?, token = ?, pending = ? WHERE tunnel = ? AND id = ?",
@@ -238,8 +246,8 @@ class SqlStore(ABC):
                 "DELETE FROM spark_channel_tunnel_clients WHERE tunnel = ? AND id = ?", (name, key)
             )
         for key, client in new.clients.items():
-            before = old.clients.get(key)
-            if before is None:
+            known = old.clients.get(key)
+            if known is None:
                 statements.rows(
                     "INSERT INTO spark_channel_tunnel_clients "
                     "(tunnel, id, tag, timeout, last_seen, host, process) VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -248,7 +256,7 @@ class SqlStore(ABC):
                         client.process,
                     ),
                 )  # fmt: skip
-            elif before != client:
+            elif known != client:
                 statements.rows(
                     "UPDATE spark_channel_tunnel_clients SET last_seen = ? WHERE tunnel = ? AND id = ?",
                     (client.last_seen, name, key),

@@ -1,7 +1,7 @@
 """Where tunnels are kept: the protocol of a store, and how one is found by its url."""
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -78,6 +78,10 @@ class TunnelStore(Protocol):
         Raises:
             TunnelError: the tunnel has no channel of that name.
         """
+        ...
+
+    def split(self, name: str, channel: str, divide: Callable[[Token], Sequence[Token]]) -> tuple[str, ...]:
+        """`desk.split`; returns the new channels. `divide` is called inside the transaction."""
         ...
 
     def release(self, name: str, client: str, channels: Collection[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 from spark_channel.connectors.feed import FeedLag
 from spark_channel.errors import ChannelError, TunnelError
 from spark_channel.tunnel.consume import Consumer, Delivery, Processor
+from spark_channel.tunnel.own_loop import TunnelReader
 from spark_channel.tunnel.records import Channel, Client, TunnelRecord
 from spark_channel.tunnel.renewal import Renewal
 from spark_channel.tunnel.source import READ, StreamSource, base_split
@@ -129,7 +130,8 @@ class Tunnel:
         factory: Callable[[str], Processor | Callable[[Delivery], object]] | None = None,
         threads: int = 4, drained: bool = False,
     ) -> None:  # fmt: skip
-        """Hand every range of this client's channels to `processor`, until `stop`, SIGTERM, or an error.
+        """Hand every range of this client's channels to `processor`, until `stop`, SIGTERM, an error, or until all
+        channels have ended for good.
 
         Several clients, in other threads, processes or hosts, share the channels; when one dies, the others
         go on from its checkpoints. A range is delivered at least once; (channel, sequence) names it. The next
@@ -179,8 +181,30 @@ class Tunnel:
             with self._changed:
                 del self._calls[call]
 
+    def open(self, *, ranges: int = 4, drained: bool = False) -> TunnelReader:
+        """A client for a program that writes its own loop: `read`, `checkpoint`, and heartbeats in the background.
+
+        All that `consume` says of channels, reading ahead and ranges that fail holds here.
+
+        Args:
+            ranges: how many deliveries may be read and not checkpointed, each of another channel.
+            drained: `read` returns None when everything that is there has been checkpointed.
+
+        Raises:
+            TunnelError: the tunnel does not exist, or is of another source or schema.
+        """
+        record = self.store.get(self.name)
+
+        def make(reader: TunnelReader) -> Consumer:
+            return Consumer(
+                self.store, record, self._options, reader.deliver, threads=ranges, drained=drained,
+                ending=reader.ending,
+            )  # fmt: skip
+
+        return TunnelReader(make)
+
     def stop(self) -> None:
-        """End every `consume` that has begun, after the ranges at hand, from another thread."""
+        """End every `consume` that has begun, after the ranges at hand, in another thread. Readers of `open` run on."""
         with self._changed:
             calls = list(self._calls.values())
         for stopped, consumer in calls:
@@ -195,6 +219,20 @@ class Tunnel:
             TunnelError: the tunnel is not there, or has no channel of that name.
         """
         return self.store.resume(self.name, channels)
+
+    def split(self, channel: str) -> tuple[str, ...]:
+        """Divide a stream channel while the tunnel is read; returns the channels that take its place.
+
+        It ends after the ranges that are handed out, and the new channels open when those are processed, so that no
+        change is delivered before an earlier one. Files only: changes of a table have one order.
+
+        Raises:
+            TunnelError: the tunnel has no such stream channel, or it has ended. UnsupportedError: its source's
+                channels cannot be divided.
+        """
+        source = StreamSource(self._options)
+        source.check(self.store.get(self.name))
+        return self.store.split(self.name, channel, source.feed.divide)
 
 
 def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> FeedLag | None:

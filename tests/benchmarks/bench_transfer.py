@@ -13,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,16 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.connectors import WriteContext, load_reader, load_writer
-from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
+from spark_channel.pipeline import (
+    Branch,
+    BranchRun,
+    DirtyBudget,
+    FanOutWork,
+    GroupFanOut,
+    GroupTransfer,
+    TransferSource,
+    TransferWork,
+)
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import DirtyLimit
 from spark_channel.transform import prepare
@@ -163,6 +173,9 @@ class _Sleeper:
         self.spans: list[tuple[float, float]] = []
         self.lock = threading.Lock()
 
+    def reading(self) -> Any:
+        return nullcontext(self.read)
+
     def read(self, split: Split) -> Any:
         start = time.perf_counter()
         time.sleep(split.params["seconds"])
@@ -194,8 +207,34 @@ def idle_channels() -> Row:
     return Row("idle channels", statistics.median(worst), "<= 5", "%", note)
 
 
+def two_targets() -> Row:
+    """One read for two targets, against two transfers to one each: the source is what costs here."""
+    reader, _ = load_reader({"reader": "generator", "rows": GENERATED})
+    writer, _ = load_writer({"writer": "discard"})
+    pipeline = prepare((), reader.schema())
+    plan = writer.prepare(WriteContext("bench"), pipeline.output_schema)
+    source = TransferSource(reader, pipeline)
+    tasks = tuple(Task(n, TransferSource.wrap(0, split)) for n, split in enumerate(reader.split(10)))
+    group = TaskGroup(0, tasks, 2)
+    alone = TransferWork((source,), ((writer, plan),), "bench", *ROOM)
+    both = FanOutWork((source,), tuple(Branch(writer, plan, name, pipeline) for name in "ab"), *ROOM)
+
+    def together() -> None:
+        runs = [BranchRun(DirtyBudget(DirtyLimit())) for _ in both.branches]
+        outcome = GroupFanOut(both, group, 0, runs).run()
+        for target in outcome.targets:
+            assert sum(each.receipt.rows for each in target.tasks if each.receipt) == GENERATED
+
+    def one_by_one() -> None:
+        for _ in both.branches:
+            GroupTransfer(alone, group, 0, budget=DirtyBudget(DirtyLimit())).run()
+
+    found = ratio(*alternate(together, one_by_one, ROUNDS))
+    return Row("one transfer to two targets / two transfers", found, "< 1", "x", "generator -> discard")
+
+
 def main() -> list[Row]:
-    rows = [idle_channels(), against_a_bare_loop()]
+    rows = [idle_channels(), against_a_bare_loop(), two_targets()]
     with tempfile.TemporaryDirectory(prefix="spark-channel-bench-") as name:
         folder = Path(name)
         sources = {form: make_lineitem(folder, form) for form in ("parquet", "csv")}

@@ -9,6 +9,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from tests.tunnel.world import BEATS, MOST_SKEW, SimulatedClient, World
 
 CLIENTS = 5
+CHANNELS = 12
 
 
 class TunnelMachine(RuleBasedStateMachine):
@@ -93,6 +94,13 @@ class TunnelMachine(RuleBasedStateMachine):
     def work(self, number: int, saves: bool, ahead: int, parks: bool) -> None:
         runs = [(client, key) for client in self.living() for key in client.pipelines]
         self.world.work(*runs[number % len(runs)], saves=saves, ahead=ahead, parks=parks)
+
+    @precondition(lambda self: hasattr(self, "world") and self.world.can_be_split())
+    @rule(number=st.integers(0, 9))
+    def split(self, number: int) -> None:
+        can = self.world.can_be_split()
+        if len(self.world.store.channels) < CHANNELS:
+            self.world.split(can[number % len(can)])
 
     @rule()
     def resume(self) -> None:

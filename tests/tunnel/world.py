@@ -34,6 +34,7 @@ class Pipeline:
     channel: Channel
     at: int
     sequence: int
+    until: int | None = None
     stopping: bool = False
 
 
@@ -71,6 +72,7 @@ class World:
         self.requests: list[Request] = []
         self.responses: list[Response] = []
         self.seen: dict[str, set[int]] = {key: set() for key in self.store.channels}
+        self.starts: dict[str, int] = dict.fromkeys(self.store.channels, 0)
         self.open_at: dict[tuple[str, int], str] = {}
         self.asked_back = 0
         self.names: dict[tuple[str, int], int] = {}
@@ -103,7 +105,9 @@ class World:
 
     def _write(self, state: TunnelState) -> None:
         for key, new in state.channels.items():
-            old = self.store.channels[key]
+            if key not in self.store.channels:
+                self.seen[key], self.starts[key] = set(), new.token["at"]
+            old = self.store.channels.get(key, new)
             assert new.version >= old.version, "versions never go back"
             assert new.token["at"] >= old.token["at"], "checkpoints never go back"
             assert new.sequence >= old.sequence
@@ -140,17 +144,19 @@ class World:
         `parks`: the range fails for good.
         """
         pipeline = client.pipelines[key]
-        if pipeline.stopping or pipeline.at >= self.records:
+        done = pipeline.at >= (self.records if pipeline.until is None else pipeline.until)
+        if pipeline.stopping or done:
             del client.pipelines[key]
-            done = pipeline.at >= self.records
             self._do(client, client.connects.ended(key, finished=done))
             return
         end = min(self.records, pipeline.at + 3)
         try:
             self._write(desk.hand_out(self.store, client.id, key, pipeline.sequence, {"at": end}))
-            pending = self.store.channels[key].pending
-            assert pending is not None
-            end = pending["at"]
+            end = desk.handed_out(self.store, key, pipeline.sequence)["at"]
+            if end == pipeline.at:  # it was split here
+                del client.pipelines[key]
+                self._do(client, client.connects.ended(key, finished=True))
+                return
             if parks:
                 self._write(desk.park(self.store, client.id, key, pipeline.sequence, "why"))
                 del client.pipelines[key]
@@ -161,10 +167,10 @@ class World:
             if ahead and end < self.records:
                 wanted = {"at": min(self.records, end + ahead)}
                 self._write(desk.hand_out(self.store, client.id, key, pipeline.sequence + 1, wanted))
-                after = self.store.channels[key].after
-                assert after is not None
-                self._name(key, pipeline.sequence + 1, after["at"])
-                self.seen[key].update(range(end, after["at"]))
+                after = desk.handed_out(self.store, key, pipeline.sequence + 1)["at"]
+                if after > end:
+                    self._name(key, pipeline.sequence + 1, after)
+                    self.seen[key].update(range(end, after))
             if saves:
                 self._write(desk.checkpoint(self.store, client.id, key, pipeline.sequence, {"at": end}))
                 pipeline.at, pipeline.sequence = end, pipeline.sequence + 1
@@ -175,6 +181,22 @@ class World:
     def resume(self) -> None:
         for key in list(self.store.channels):
             self._write(desk.resume(self.store, key))
+
+    def can_be_split(self) -> list[str]:
+        channels = self.store.channels.values()
+        parents = {parent for each in channels for parent in each.parents}
+        return [
+            each.id
+            for each in channels
+            if not each.is_base and each.id not in parents and each.state is not ChannelState.TERMINATED
+        ]
+
+    def split(self, key: str) -> None:
+        """Two channels follow it; here each has all the rows that come after."""
+        state, made = desk.split(self.store, key, lambda token: [token, token])
+        assert len(made) == 2
+        assert all(state.channels[each].token == self.store.channels[key].last_end for each in made)
+        self._write(state)
 
     def _name(self, key: str, sequence: int, end: int) -> None:
         """A range that was processed ends where it ends, whoever processes it again."""
@@ -191,7 +213,10 @@ class World:
                 case Start(channel):
                     current = self.store.channels[channel.id]
                     assert channel.id not in client.pipelines
-                    client.pipelines[channel.id] = Pipeline(channel, current.token["at"], current.sequence)
+                    until = None if current.until is None else current.until["at"]
+                    client.pipelines[channel.id] = Pipeline(
+                        channel, current.token["at"], current.sequence, until
+                    )
                 case Stop(key):
                     client.pipelines[key].stopping = True
 
@@ -282,7 +307,9 @@ class World:
                 break
             self.round(work=True)
         for key, seen in self.seen.items():
-            assert seen == set(range(self.records)), f"{key} was not read to its end"
+            until = self.store.channels[key].until
+            end = self.records if until is None else until["at"]
+            assert seen == set(range(self.starts[key], end)), f"{key} was not read to its end"
 
     def round(self, *, work: bool, chance: random.Random | None = None, gone: Collection[str] = ()) -> bool:
         """One heartbeat of every live client, in any order, all of it answered and obeyed.

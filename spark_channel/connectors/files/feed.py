@@ -8,6 +8,7 @@ hidden (a name that begins with `.` or `_`) until it is whole.
 
 import hashlib
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ _LATE_SECONDS = 600.0
 _AHEAD_SECONDS = 86_400.0
 """Clocks differ; a token this far ahead of both the clock and every file is no token of this source."""
 _CHUNK = 4 << 20
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = {"part", "parts", "until", "recent"}
 
 
@@ -60,13 +62,51 @@ class FilesFeed(ChangeFeed):
     def now(self) -> list[Token]:
         return [self.latest(token, FeedLimit()) for token in self.earliest()]
 
+    def at(self, time: datetime) -> list[Token]:
+        # What changed before `time` is covered, also when it shows up late: see `_covers`.
+        until = (time - _EPOCH) // timedelta(microseconds=1) * 1_000 + self._late_ns
+        return [{**token, "until": until} for token in self.earliest()]
+
+    def reaches(self, token: Token, end: Token) -> bool:
+        _check(token)
+        _check(end)
+        if (token["part"], token["parts"]) != (end["part"], end["parts"]):
+            raise OptionError(
+                f"option 'endingOffsets' has part {end['part']} of {end['parts']} for the channel of part "
+                f"{token['part']} of {token['parts']}: give the positions in the order of the channels",
+                option="endingOffsets",
+            )
+        return int(token["until"]) >= int(end["until"])
+
+    def before(self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None) -> Token | None:
+        _check(end)
+        cut = self._latest(after, limit, [end] if upto is None else [end, upto])
+        # A file with a time before the end may show up until then.
+        over = utc_now().timestamp() * 1e9 >= int(end["until"])
+        return None if cut == after and over and upto is None else cut
+
+    def divide(self, token: Token) -> list[Token]:
+        _check(token)
+        part, parts = int(token["part"]), 2 * int(token["parts"])
+        return [
+            {
+                **token,
+                "part": each,
+                "parts": parts,
+                "recent": [name for name in token["recent"] if int(name, 16) % parts == each],
+            }
+            for each in (part, part + parts // 2)
+        ]
+
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        return self._latest(after, limit, [] if upto is None else [upto])
+
+    def _latest(self, after: Token, limit: FeedLimit, ends: Sequence[Token]) -> Token:
         _check(after)
         files = self._listed(after)
         self._check_not_ahead(after, files)
-        new = sorted((file for file in files if not self._covers(after, file)), key=_order)
-        if upto is not None:
-            new = [file for file in new if self._covers(upto, file)]
+        new = [file for file in files if not self._covers(after, file)]
+        new = [file for file in sorted(new, key=_order) if all(self._covers(end, file) for end in ends)]
         taken = self._within(new, limit)
         if not taken:
             return after

@@ -24,6 +24,7 @@ from spark_channel.connectors.sql.cursor import (
     cursor_type,
     token_of,
 )
+from spark_channel.connectors.sql.cursor_order import is_at_or_past, value_before
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.feed_width import RowWidth
 from spark_channel.connectors.sql.session import Session
@@ -150,6 +151,7 @@ class CursorFeed(ChangeFeed):
         with self.looking() as look:
             self._column = self._check(look)
             self._schema = look.source.schema
+            self._kind = cursor_type(look.source, self._column)
 
     @contextmanager
     def looking(self) -> Iterator[CursorLook]:
@@ -176,6 +178,16 @@ class CursorFeed(ChangeFeed):
     def settled(self, upto: Sequence[Token]) -> None:
         for token in upto:
             self._late.settle(cursor_of(token, self._column))
+
+    def at(self, time: datetime) -> list[Token]:
+        with self.looking() as look:
+            about = look.source.about(self._column)
+        assert about is not None
+        return [token_of(value_before(self.reader.dialect, about, self._kind, time))]
+
+    def reaches(self, token: Token, end: Token) -> bool:
+        column = self._column
+        return is_at_or_past(column, self._kind, cursor_of(token, column), cursor_of(end, column))
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         start = cursor_of(after, self._column)

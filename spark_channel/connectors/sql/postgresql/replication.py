@@ -110,6 +110,9 @@ class ReplicationFeed(ChangeFeed):
             end = min(end, position(upto))
         return _token(end) if end > start else after
 
+    def reaches(self, token: Token, end: Token) -> bool:
+        return position(token) >= position(end)
+
     def changes(self, after: Token, upto: Token) -> list[Split]:
         start, end = position(after), position(upto)
         return [Split({"kind": "changes", "after": start, "upto": end})] if end > start else []

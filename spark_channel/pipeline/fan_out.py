@@ -1,0 +1,467 @@
+"""Runs one task group of a transfer to several targets: each split is read once, and every target gets its rows."""
+
+import contextlib
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import Any, cast
+
+import pyarrow as pa
+
+from spark_channel.carrier import DataCarrier
+from spark_channel.channel import Limiter, MemoryChannel
+from spark_channel.channel.size import arrow_bytes
+from spark_channel.connectors import TaskWriter, WritePlan, Writer
+from spark_channel.errors import DirtyRowsError, EndOfChannel, StalledError
+from spark_channel.pipeline.conform import conform
+from spark_channel.pipeline.dirty import DirtyBudget, DirtyLog, DirtyStore
+from spark_channel.pipeline.handover import Handover
+from spark_channel.pipeline.read import ReadCancelledError
+from spark_channel.pipeline.spill import Feeder
+from spark_channel.pipeline.stall import StallWatch
+from spark_channel.pipeline.transfer import GroupOutcome, TaskOutcome, TransferSource
+from spark_channel.pipeline.write import end_phase, writing
+from spark_channel.planning import Split, Task, TaskGroup
+from spark_channel.planning.spec import OnFailure, OnSlow
+from spark_channel.progress import Counters, Phase
+from spark_channel.transform import Pipeline
+
+__all__ = ["Branch", "BranchRun", "FanOutOutcome", "FanOutWork", "GroupFanOut"]
+
+_log = logging.getLogger(__name__)
+
+_JOIN_SECONDS = 5.0
+"""How long the end waits for threads after an error: one that hangs in its source or target must not hang Spark."""
+
+
+@dataclass(frozen=True)
+class Branch:
+    """One target, as all task groups know it. Picklable. `steps` come after the source's own."""
+
+    writer: Writer
+    plan: WritePlan
+    job: str
+    steps: Pipeline
+    dirty_store: DirtyStore | None = None
+    on_slow: OnSlow = "block"
+    on_failure: OnFailure = "fail"
+    spill_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class FanOutWork:
+    """What all task groups share. Picklable. A task's split is one that `TransferSource.wrap` made."""
+
+    sources: tuple[TransferSource, ...]
+    branches: tuple[Branch, ...]
+    capacity_rows: int
+    capacity_bytes: int
+    transaction_rows: int | None = None
+
+    def source_of(self, task: Task) -> tuple[TransferSource, Split]:
+        return self.sources[task.split.params["source"]], task.split.params["split"]
+
+
+@dataclass(frozen=True)
+class BranchRun:
+    """What one target has inside a Spark task: its own budget of refused rows, limit, counters, and permits."""
+
+    budget: DirtyBudget
+    limiter: Limiter | None = None
+    counters: Callable[[Task], Counters] | None = None
+    permit: Callable[[], AbstractContextManager[Any]] = nullcontext
+    watches: list[StallWatch] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class FanOutOutcome:
+    """What one attempt of a task group brought, by target. `left`: why a target was left behind; empty = it was not."""
+
+    targets: tuple[GroupOutcome, ...]
+    left: tuple[str, ...]
+
+
+class _Log(DirtyLog):
+    """Of one task and target; the thread that reads may refuse rows for all targets beside the one that writes."""
+
+    def __init__(self, *args: Any, **named: Any) -> None:
+        super().__init__(*args, **named)
+        self._one = threading.Lock()
+        self._before = 0
+
+    def refuse(self, rows: pa.RecordBatch, reason: str) -> None:
+        with self._one:
+            super().refuse(rows, reason)
+
+    def refuse_before(self, rows: pa.RecordBatch, reason: str) -> None:
+        """Refused on the way to every target."""
+        with self._one:
+            self._before += rows.num_rows
+            super().refuse(rows, reason)
+
+    @property
+    def own_rows(self) -> int:
+        """Rows that this target refused."""
+        with self._one:
+            return self.rows - self._before
+
+
+class _Part:
+    """One task on its way to one target: a channel of the task's carrier, and what feeds it."""
+
+    def __init__(
+        self, target: "_Target", task: Task, channel: MemoryChannel, log: _Log, counters: Counters,
+        permit: AbstractContextManager[Any],
+    ) -> None:  # fmt: skip
+        self.target = target
+        self.task = task
+        self.channel = channel
+        self.log = log
+        self.counters = counters
+        self.permit = permit
+        branch = target.branch
+        spills = branch.on_slow == "spill"
+        self._feeder: Feeder | None = None
+        self._ended = threading.Lock()
+        if spills or target.run.limiter is not None:
+            # A thread pays each limit, so that the limits of all targets are used at the same time.
+            self._feeder = Feeder(
+                self._push, fail=channel.fail, done=channel.close,
+                spill_bytes=branch.spill_bytes if spills else 0, name=f"spark-channel-feed-{target.number}",
+            )  # fmt: skip
+
+    def give(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        if self._feeder is None:
+            self._push(batch, nbytes)
+        else:
+            self._feeder.put(batch, nbytes)
+
+    def finish(self) -> None:
+        """All was given."""
+        if self._feeder is None:
+            self.channel.close()
+        else:
+            self._feeder.finish()
+
+    def close(self) -> None:
+        """The target has everything, or gets nothing any more. Safe twice."""
+        if not self._ended.acquire(blocking=False):
+            return
+        if self._feeder is not None:
+            self._feeder.close()
+        self.permit.__exit__(None, None, None)
+
+    def _push(self, batch: pa.RecordBatch, nbytes: int) -> None:
+        self.channel.push(batch, nbytes=nbytes)
+
+
+class _Target:
+    """One target in this attempt of a group."""
+
+    def __init__(self, number: int, branch: Branch, run: BranchRun, lanes: int) -> None:
+        self.number = number
+        self.branch = branch
+        self.run = run
+        self.lanes = [Handover[_Part]() for _ in range(lanes)]
+        self.outcomes: list[TaskOutcome] = []
+        self.open: dict[int, MemoryChannel] = {}
+        self.left: BaseException | None = None
+        self.stopped = ""
+
+
+class GroupFanOut:
+    """One attempt of one task group; `run` is called once.
+
+    Each of the group's channels is a lane: one thread reads a task and runs its steps, and each target has one that
+    writes. A task has a carrier with a channel for each target. A target whose channel is full stops the reading, or
+    spills (`on_slow`); one that fails ends the group, or is left behind (`on_failure`) while the others go on.
+    """
+
+    def __init__(self, work: FanOutWork, group: TaskGroup, attempt: int, runs: Sequence[BranchRun]) -> None:
+        self._work = work
+        self._group = group
+        self._attempt = attempt
+        self._lock = threading.Lock()
+        self._queue: deque[Task] = deque(group.tasks)
+        self._lanes = range(min(group.channels, len(group.tasks)))
+        self._targets = [
+            _Target(number, branch, run, len(self._lanes))
+            for number, (branch, run) in enumerate(zip(work.branches, runs, strict=True))
+        ]
+        self._parts_made: list[_Part] = []
+        self._writing = len(self._lanes) * len(self._targets)
+        self._over = threading.Event()
+        """All writers have ended; or one hangs, and is not waited for."""
+        self._error: BaseException | None = None
+
+    def run(self) -> FanOutOutcome:
+        """Move all tasks of the group to all targets.
+
+        A target that refused too many rows does not raise here: its outcome says so, since Spark would only try again.
+
+        Raises:
+            ChannelError: what the source met, or a target that may not be left behind, or the last of those that may.
+        """
+        readers = [self._thread(f"read-{lane}", self._read, lane) for lane in self._lanes]
+        writers = [
+            self._thread(f"write-{lane}-{target.number}", self._write, target, lane)
+            for lane in self._lanes
+            for target in self._targets
+        ]
+        try:
+            self._check_budgets()
+            if self._error is None:
+                for thread in (*readers, *writers):
+                    thread.start()
+                if writers:
+                    self._over.wait()
+        except BaseException as error:
+            self._fail(error)
+        for thread in (*writers, *readers):
+            if thread.ident is not None:
+                thread.join(_JOIN_SECONDS if self._error is not None else None)
+                if thread.is_alive():
+                    _log.warning(
+                        "%s is still blocked in its source or target and is left behind", thread.name
+                    )
+        for part in self._unended():  # also those that no thread has taken
+            part.channel.fail(self._error or ReadCancelledError("its target was left behind"))
+            part.close()
+        if self._error is not None and not isinstance(self._error, DirtyRowsError):
+            raise self._error
+        return FanOutOutcome(tuple(map(self._outcome, self._targets)), tuple(map(_why_left, self._targets)))
+
+    def cancel(self, error: BaseException | None = None) -> None:
+        """End it from any thread: its rows are not wanted any more, or `error` happened."""
+        self._fail(error or ReadCancelledError("the transfer was cancelled"))
+        if isinstance(error, StalledError):
+            self._over.set()
+
+    def _unended(self) -> list[_Part]:
+        with self._lock:
+            return list(self._parts_made)
+
+    def _check_budgets(self) -> None:
+        for target in self._targets:
+            try:
+                target.run.budget.check()
+            except DirtyRowsError as error:
+                self._target_failed(target, error)
+
+    # ---- the reading half of a lane
+
+    def _read(self, lane: int) -> None:
+        while (task := self._next()) is not None:
+            parts = self._parts(task, lane)
+            if not parts:
+                return
+            source, split = self._work.source_of(task)
+            trace = parts[0].counters.trace  # the reading is traced once, as the first target's
+            with source.reader.reading() as read:
+                batches = read(split)
+                with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
+                    for batch in trace.reading(batches):
+                        self._give(source, conform(batch, source.pipeline.schema), parts)
+            for part in parts:
+                part.finish()
+        for target in self._targets:
+            target.lanes[lane].close()
+
+    def _next(self) -> Task | None:
+        with self._lock:
+            return None if self._error is not None or not self._queue else self._queue.popleft()
+
+    def _parts(self, task: Task, lane: int) -> list[_Part]:
+        """The task's way to each target that is not left behind."""
+        live = [target for target in self._targets if target.left is None]
+        work = self._work
+        carrier = DataCarrier(
+            len(live),
+            work.capacity_rows,
+            work.capacity_bytes,
+            limiter=[target.run.limiter for target in live],
+        )
+        if work.transaction_rows is not None:
+            carrier.resize(transaction_rows=work.transaction_rows)
+        parts = []
+        for target, channel in zip(live, carrier.channels, strict=True):
+            # Permits are taken in one order before a row is read: two tasks cannot wait for each other's.
+            permit = target.run.permit()
+            permit.__enter__()
+            part = self._part(target, task, channel, permit)
+            with self._lock:
+                target.open[task.id] = channel
+                self._parts_made.append(part)
+                failed = self._error or target.left
+            if failed is not None:
+                channel.fail(failed)
+            if target.lanes[lane].give(part):
+                parts.append(part)
+            else:
+                part.close()
+        return parts
+
+    def _part(
+        self, target: _Target, task: Task, channel: MemoryChannel, permit: AbstractContextManager[Any]
+    ) -> _Part:
+        branch, run = target.branch, target.run
+        counters = Counters(task.id, self._attempt) if run.counters is None else run.counters(task)
+        counters.follow(channel.statistics)
+        log = _Log(
+            run.budget, task.id, self._attempt, store=branch.dirty_store, job=branch.job, counters=counters
+        )
+        return _Part(target, task, channel, log, counters, permit)
+
+    def _give(self, source: TransferSource, batch: pa.RecordBatch, parts: Sequence[_Part]) -> None:
+        """The batch, after the steps that all targets share, to every target that is not left behind."""
+        refused: Sequence[Any] = ()
+        if source.pipeline.steps:
+            trace = parts[0].counters.trace
+            with trace.timed("transform"):
+                outcome = source.pipeline.run(batch, trace.dropped)
+            batch, refused = outcome.batch, outcome.refused
+        nbytes = arrow_bytes(batch)
+        for part in parts:
+            if part.target.left is not None:
+                continue
+            try:
+                for each in refused:
+                    part.log.refuse_before(each.rows, each.reason)
+                if batch.num_rows:
+                    part.give(batch, nbytes)
+            except BaseException as error:
+                self._target_failed(part.target, error)
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+        if all(part.target.left is not None for part in parts):
+            raise ReadCancelledError("no target is left")
+
+    # ---- the writing half
+
+    def _write(self, target: _Target, lane: int) -> None:
+        while (part := target.lanes[lane].take()) is not None:
+            try:
+                outcome = self._carry_out(part)
+            finally:
+                part.close()
+            with self._lock:
+                target.open.pop(part.task.id, None)
+                self._parts_made.remove(part)
+                target.outcomes.append(outcome)
+
+    def _carry_out(self, part: _Part) -> TaskOutcome:
+        branch, task, counters = part.target.branch, part.task, part.counters
+        task_writer: TaskWriter | None = None
+        try:
+            with counters.trace.timed("connect"):
+                task_writer = branch.writer.open(branch.plan, task.id, self._attempt)
+            self._drain(part, task_writer)
+            with counters.trace.timed("publish"):
+                receipt = task_writer.close()
+            dirty = part.log.finish()
+        except BaseException as error:
+            self._target_failed(part.target, error)  # before the rollback, which may take its time
+            counters.enter(end_phase(error))
+            if task_writer is not None:
+                self._tidy(task_writer.rollback, task)
+            if not isinstance(error, DirtyRowsError):
+                self._tidy(part.log.rollback, task)
+                raise
+            return TaskOutcome(task.id, None, part.log.finish())
+        counters.enter(Phase.DONE)
+        return TaskOutcome(task.id, dirty.into(receipt), replace(dirty, samples=()))
+
+    def _drain(self, part: _Part, task_writer: TaskWriter) -> None:
+        branch, log, counters = part.target.branch, part.log, part.counters
+        write = writing(task_writer, log)
+        while True:
+            try:
+                with part.channel.transaction() as transaction:
+                    batch = transaction.take()
+                    if batch is None:
+                        continue
+                    if branch.steps.steps:
+                        with counters.trace.timed("transform"):
+                            outcome = branch.steps.run(batch, counters.trace.dropped)
+                        batch = outcome.batch
+                        for refused in outcome.refused:
+                            log.refuse(refused.rows, refused.reason)
+                    if batch.num_rows:
+                        before = log.own_rows
+                        with counters.trace.timed("write"):
+                            write(conform(batch, branch.plan.arriving))
+                        counters.wrote(batch.num_rows - (log.own_rows - before), batch.nbytes)
+            except EndOfChannel:
+                return
+
+    # ---- the end
+
+    def _outcome(self, target: _Target) -> GroupOutcome:
+        tasks = tuple(sorted(target.outcomes, key=lambda each: each.task))
+        return GroupOutcome(self._group.id, tasks, target.stopped)
+
+    def _thread(self, name: str, work: Callable[..., None], *args: Any) -> threading.Thread:
+        def run() -> None:
+            try:
+                work(*args)
+            except BaseException as error:
+                owner = args[0] if isinstance(args[0], _Target) else None
+                if owner is None or owner.left is None:
+                    self._fail(error)
+            if isinstance(args[0], _Target):
+                with self._lock:
+                    self._writing -= 1
+                    over = not self._writing
+                if over:
+                    self._over.set()
+
+        return threading.Thread(target=run, name=f"spark-channel-{name}", daemon=True)
+
+    def _target_failed(self, target: _Target, error: BaseException) -> None:
+        """It is left behind, or it ends all: the first error of each counts."""
+        with self._lock:
+            if self._error is not None or target.left is not None:
+                return
+            others = any(each.left is None for each in self._targets if each is not target)
+            leaves = target.branch.on_failure == "leave" and isinstance(error, Exception) and others
+            if leaves:
+                target.left = error
+            elif isinstance(error, DirtyRowsError):
+                target.stopped = str(error)
+            channels = list(target.open.values())
+        if not leaves:
+            self._fail(error)
+            return
+        _log.warning(
+            "job %s is left behind (onFailure=leave), the other targets go on: %s", target.branch.job, error
+        )
+        for channel in channels:
+            channel.fail(error)
+        for lane in target.lanes:
+            lane.cancel()
+
+    def _fail(self, error: BaseException) -> None:
+        with self._lock:
+            if self._error is None:
+                self._error = error
+            first = self._error
+            channels = [channel for target in self._targets for channel in target.open.values()]
+        for channel in channels:
+            channel.fail(first)
+        for target in self._targets:
+            for lane in target.lanes:
+                lane.cancel()
+
+    def _tidy(self, tidy: Callable[[], None], task: Task) -> None:
+        try:
+            tidy()
+        except Exception:
+            _log.exception("rolling back task %d, attempt %d failed", task.id, self._attempt)
+
+
+def _why_left(target: _Target) -> str:
+    return "" if target.left is None else f"{type(target.left).__name__}: {target.left}"

@@ -1,0 +1,177 @@
+"""A transfer to several targets: the source is read once, and each target is claimed and published by itself."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from spark_channel.errors import CommitError, OptionError
+from spark_channel.pipeline import Branch, FanOutOutcome, FanOutWork
+from spark_channel.planning import Target, TransferSpec
+from spark_channel.progress import JobSpec, TransferReport
+from spark_channel.progress.several import one_report
+from spark_channel.spark.description import described
+from spark_channel.spark.failures import own_error
+from spark_channel.spark.fan_out_options import target_options
+from spark_channel.spark.fan_out_task import FanOutRunner, TargetJob
+from spark_channel.spark.session import register
+from spark_channel.spark.transfer import Transfer, job_name
+from spark_channel.spark.transfer_kept import job_of
+from spark_channel.spark.transfer_plan import OpenedTransfer, open_targets, parallelism_of
+from spark_channel.spark.transfer_task import run_groups
+from spark_channel.transform import prepare
+
+__all__ = ["fan_out"]
+
+_log = logging.getLogger(__name__)
+
+
+def fan_out(spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
+    """Carry out a transfer to several targets. The report has one for each in `targets`, in their order.
+
+    Raises:
+        ChannelError: as `transfer`; what happened to the targets before is in the message.
+    """
+    if spec.reader.spark_format:
+        raise OptionError(
+            f"the reader has format {spec.reader.name!r}, and there are {len(spec.targets)} writers: a transfer to "
+            "several targets reads with a connector of spark-channel. Name one with 'name', or make a transfer for "
+            "each",
+            option="format", got=spec.reader.name,
+        )  # fmt: skip
+    jobs = [target_options(spec, number, more) for number in range(len(spec.targets))]
+    register(spark)
+    with ExitStack() as held:
+        opened = open_targets(spec, jobs, parallelism_of(spark), held)
+        return _FanOut(spark, spec, opened).run()
+
+
+class _FanOut:
+    """One run. Targets that may be left behind are published last, so that a failure undoes as much as it can."""
+
+    def __init__(self, spark: SparkSession, spec: TransferSpec, opened: Sequence[OpenedTransfer]) -> None:
+        self._spark = spark
+        self._spec = spec
+        self._opened = opened
+        self._job = job_name(opened[0].options.job_id)
+        self._copies = [
+            Transfer(spark, each, job_of(self._job, number)) for number, each in enumerate(opened)
+        ]
+        self._reports: dict[int, TransferReport] = {}
+
+    def run(self) -> TransferReport:
+        live = self._prepare()
+        specs = {number: self._copies[number].spec() for number in live}
+        try:
+            for number in live:
+                self._copies[number].begin(specs[number])
+            if live:
+                outcomes = self._move(live, specs)
+                self._publish(live, specs, outcomes)
+        except BaseException as error:
+            own = own_error(error) or error
+            for number in live:
+                if number not in self._reports:
+                    self._copies[number].fail(error)
+            if own is error:
+                raise
+            raise own from error
+        return one_report(self._job, [self._reports[number] for number in sorted(self._reports)])
+
+    def _prepare(self) -> list[int]:
+        """Claim the targets; returns those that are not published yet."""
+        live: list[int] = []
+        for number, copy in enumerate(self._copies):
+            try:
+                if copy.prepare():
+                    live.append(number)
+                else:
+                    self._reports[number] = copy.published_before()
+            except BaseException as error:
+                if self._may_be_left(number, error):
+                    self._reports[number] = copy.failed_report(copy.spec(), error)
+                    continue
+                for each in live:
+                    self._copies[each].fail(error)
+                raise
+        if not live and self._reports and all(each.phase == "failed" for each in self._reports.values()):
+            raise CommitError(f"no target is left: {self._reports[0].error}")
+        return live
+
+    def _move(self, live: Sequence[int], specs: Mapping[int, JobSpec]) -> list[FanOutOutcome]:
+        opened, options = self._opened[0], self._opened[0].options
+        branches = tuple(self._branch(number) for number in live)
+        work = FanOutWork(
+            opened.sources, branches, options.capacity_rows, options.capacity_bytes, options.transaction_rows
+        )
+        jobs = [
+            TargetJob(
+                specs[number],
+                self._copies[number].service,
+                self._opened[number].limits.address,
+                self._copies[number].shares(),
+            )
+            for number in live
+        ]
+        targets = ", ".join(specs[number].target for number in live)
+        with described(self._spark, opened.source, targets):
+            return run_groups(self._spark, FanOutRunner(work, jobs), opened.plan.groups, self._job)
+
+    def _branch(self, number: int) -> Branch:
+        target, copy = self._spec.targets[number], self._copies[number]
+        steps = prepare(target.transformers, self._opened[0].sources[0].pipeline.output_schema)
+        ((writer, plan),) = copy.targets()
+        return Branch(
+            writer,
+            plan,
+            copy.job,
+            steps,
+            copy.dirty_store,
+            target.on_slow,
+            target.on_failure,
+            target.spill_bytes,
+        )
+
+    def _publish(
+        self, live: Sequence[int], specs: Mapping[int, JobSpec], outcomes: Sequence[FanOutOutcome]
+    ) -> None:
+        """Judge all, then publish all; what fails of those that may be left behind ends nothing but itself."""
+        sound: list[int] = []
+        for place, number in enumerate(live):
+            why = next((each.left[place] for each in outcomes if each.left[place]), "")
+            try:
+                if why:
+                    self._copies[number].receive([each.targets[place] for each in outcomes])
+                    raise CommitError(f"it was left behind: {why}")
+                self._copies[number].judge([each.targets[place] for each in outcomes])
+                sound.append(number)
+            except Exception as error:
+                self._leave(number, specs[number], error)
+        for number in sorted(sound, key=lambda each: self._target(each).on_failure == "leave"):
+            try:
+                self._reports[number] = self._copies[number].commit(specs[number])
+            except Exception as error:
+                done = [
+                    self._opened[each].target for each in self._reports if self._reports[each].phase == "done"
+                ]
+                if done:
+                    error.add_note(f"published before it: {', '.join(done)}")
+                self._leave(number, specs[number], error)
+        if not any(report.phase == "done" for report in self._reports.values()):
+            raise CommitError(f"no target is left: {next(iter(self._reports.values())).error}")
+
+    def _leave(self, number: int, spec: JobSpec, error: Exception) -> None:
+        if not self._may_be_left(number, error):
+            raise error
+        copy = self._copies[number]
+        copy.fail(error)
+        self._reports[number] = copy.failed_report(spec, error)
+        _log.warning("job %s continues without %s: %s", self._job, self._opened[number].target, error)
+
+    def _may_be_left(self, number: int, error: BaseException) -> bool:
+        return isinstance(error, Exception) and self._target(number).on_failure == "leave"
+
+    def _target(self, number: int) -> Target:
+        return self._spec.targets[number]
