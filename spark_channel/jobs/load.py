@@ -11,6 +11,7 @@ from spark_channel.jobs.document import Content, JobFile, Plugin
 from spark_channel.jobs.leftovers import leftovers
 from spark_channel.jobs.place import Place
 from spark_channel.jobs.plugins import find_plugin, readers, writers
+from spark_channel.jobs.plugins.own_databases import with_local_times
 from spark_channel.jobs.text import parse_text
 from spark_channel.jobs.transformers import job_transformers
 from spark_channel.jobs.values import parse_section, refusal
@@ -181,7 +182,7 @@ def _spec(
     if reader.splits_per_channel is not None:
         settings = {**settings, "splits_per_channel": reader.splits_per_channel}
     return TransferSpec(
-        reader.endpoint,
+        with_local_times(reader.endpoint) if writer.local_times else reader.endpoint,
         writer.endpoint,
         (*reader.transformers, *steps, *writer.transformers),
         save_mode=writer.save_mode,

@@ -21,12 +21,16 @@ _S = TypeVar("_S", bound=Section)
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end as a plugin understood it. A reader's transformers come first in the job, a writer's last."""
+    """One end as a plugin understood it. A reader's transformers come first in the job, a writer's last.
+
+    `local_times`: a writer of texts, which wants instants as the reader's session shows them.
+    """
 
     endpoint: Endpoint
     transformers: tuple[Transformer, ...] = ()
     save_mode: SaveMode = "append"
     splits_per_channel: int | None = None
+    local_times: bool = False
 
 
 @dataclass(slots=True)

@@ -26,6 +26,7 @@ def prepare_write(
     path = writer.options.dirty_rows_path
     store = None if path is None else DirtyStore.prepare(path, context.job, target)
     try:
+        writer.begin()
         plan = writer.prepare(context, schema)
     except BaseException:
         if store is not None:

@@ -27,7 +27,13 @@ from spark_channel.spark.session import is_local, register, service_of, session_
 from spark_channel.spark.static_limit import static_of_spec, static_shares, told_static
 from spark_channel.spark.transfer_kept import job_of, plan_text, transaction_of
 from spark_channel.spark.transfer_options import job_options
-from spark_channel.spark.transfer_plan import OpenedTransfer, open_transfer, parallelism_of, refuse_existing
+from spark_channel.spark.transfer_plan import (
+    OpenedTransfer,
+    begin_transfer,
+    open_transfer,
+    parallelism_of,
+    refuse_existing,
+)
 from spark_channel.spark.transfer_task import GroupRunner, run_groups
 
 __all__ = ["carry_out", "transfer"]
@@ -100,7 +106,7 @@ def carry_out(
     spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None = None
 ) -> TransferReport:
     """Run a transfer; `more` are options of the whole job beside those of `spec`. Raises as `transfer`."""
-    job = job_options(spec, more or {})
+    job = begin_transfer(job_options(spec, more or {}))
     if spec.reader.spark_format or spec.writer.spark_format:
         from spark_channel.spark.frames import copy_frames
 

@@ -36,7 +36,14 @@ from spark_channel.spark.transfer_kept import HalfDone, find_half_done
 from spark_channel.spark.transfer_options import JobOptions
 from spark_channel.transform import prepare
 
-__all__ = ["OpenedTransfer", "open_transfer", "parallelism_of", "refuse_existing", "take_schema"]
+__all__ = [
+    "OpenedTransfer",
+    "begin_transfer",
+    "open_transfer",
+    "parallelism_of",
+    "refuse_existing",
+    "take_schema",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -90,6 +97,30 @@ class OpenedTransfer:
         """The tasks of targets that are published are not run again."""
         left = [task for task in self.plan.tasks if self.target_of(task.id) not in published]
         return replace(self, plan=_dealt(self.spec, left, max(1, self.plan.channels), per_mark=self.per_mark))
+
+
+_START = "startsql"
+
+
+def begin_transfer(job: JobOptions) -> JobOptions:
+    """Run `startSql` at the writer's end, before the source is looked at; returns the job without it.
+
+    Raises:
+        ChannelError: an option, or what the target says of it.
+    """
+    writer = job.spec.writer
+    given = [writer.options, *(part.options for part in writer.parts)]
+    if writer.spark_format or not any(key.lower() == _START for options in given for key in options):
+        return job
+    for end in writer.resolve(first_reachable):
+        _writer(end, job.job).begin()
+
+    def rest(options: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in options.items() if key.lower() != _START}
+
+    parts = tuple(replace(part, options=rest(part.options)) for part in writer.parts)
+    left = replace(writer, options=rest(writer.options), parts=parts)
+    return replace(job, spec=replace(job.spec, writer=left))
 
 
 def open_transfer(job: JobOptions, parallelism: int, held: ExitStack) -> OpenedTransfer:

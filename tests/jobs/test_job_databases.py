@@ -52,6 +52,8 @@ def test_a_reader_becomes_our_connectors_options(make_job: Any) -> None:
         "partitionColumn": "id",
         "fetchsize": "100",
         "sessionInitStatement": '["set a = 1", "set b = 2"]',
+        "tinyInt1IsBit": "false",
+        "zeroDates": "null",
     }
 
 
@@ -221,7 +223,8 @@ def test_a_writer_becomes_our_connectors_options(make_job: Any) -> None:
         "password": "p",
         "dbtable": "t",
         "batchSize": "512",
-        "preSql": '["delete from t"]',
+        "createTable": "false",
+        "startSql": '["delete from t"]',
         "postSql": '["analyze table t"]',
     }
     assert loaded.spec.save_mode == "append"
@@ -230,7 +233,7 @@ def test_a_writer_becomes_our_connectors_options(make_job: Any) -> None:
 def test_several_tables_have_their_own_statements(make_job: Any) -> None:
     connection = [{"jdbcUrl": MYSQL, "table": ["t[0-1]"]}, {"jdbcUrl": "jdbc:mysql://i/x", "table": "u"}]
     writer = write(make_job, connection=connection, preSql=["delete from @table"]).spec.writer
-    assert [(part.urls, json.loads(part.options["preSql"])) for part in writer.parts] == [
+    assert [(part.urls, json.loads(part.options["startSql"])) for part in writer.parts] == [
         ((MYSQL,), ["delete from t0"]),
         ((MYSQL,), ["delete from t1"]),
         (("jdbc:mysql://i/x",), ["delete from u"]),
@@ -242,15 +245,39 @@ def test_several_tables_have_their_own_statements(make_job: Any) -> None:
     [
         ({"writeMode": "insert"}, None, None),
         ({"writeMode": "INSERT INTO"}, None, None),
-        ({"writeMode": "replace"}, "upsert", None),
+        ({"writeMode": "replace"}, None, None),
         ({"writeMode": "update", "keyColumns": ["id"]}, "upsert", '["id"]'),
         ({"writeMode": "replace", "conflictColumn": "id"}, "upsert", '["id"]'),
-        ({"writeMode": "update(id, day)"}, "upsert", '["id", "day"]'),
+        ({"writeMode": "update(id, day)"}, None, None),
+        ({"writeMode": "insert ignore"}, None, None),
     ],
 )
 def test_write_modes(make_job: Any, given: dict[str, Any], mode: str | None, keys: str | None) -> None:
     options = write(make_job, **given).spec.writer.options
     assert (options.get("writeMode"), options.get("keyColumns")) == (mode, keys)
+
+
+@pytest.mark.parametrize(
+    ("mode", "duplicates"),
+    [("replace", "replace"), ("Update (id)", "update"), ("insert  ignore into", "ignore"), ("insert", None)],
+)
+def test_mysqls_own_modes_go_by_every_key(make_job: Any, mode: str, duplicates: str | None) -> None:
+    assert write(make_job, writeMode=mode).spec.writer.options.get("duplicates") == duplicates
+
+
+def test_other_databases_go_by_one_key(make_job: Any) -> None:
+    postgres = [{"jdbcUrl": "jdbc:postgresql://h/x", "table": ["t"]}]
+    named = write(make_job, "postgresqlwriter", connection=postgres, writeMode="update(id, day)").spec.writer
+    assert (named.options["writeMode"], named.options["keyColumns"]) == ("upsert", '["id", "day"]')
+    ignored = write(make_job, "postgresqlwriter", connection=postgres, writeMode="insert ignore").spec.writer
+    assert (ignored.options["writeMode"], ignored.options.get("keyColumns")) == ("skipExisting", None)
+
+
+def test_what_a_url_says_of_values_holds(make_job: Any) -> None:
+    url = f"{MYSQL}?zeroDateTimeBehavior=exception&tinyInt1isBit=true"
+    options = read(make_job, connection=[{"jdbcUrl": [url], "table": ["t"]}]).spec.reader.options
+    assert "zeroDates" not in options
+    assert "tinyInt1IsBit" not in options
 
 
 def test_the_writers_columns_are_names_by_position(make_job: Any) -> None:
@@ -315,7 +342,11 @@ def test_sparks_jdbc_writer_empties_the_table_itself(make_job: Any, statement: s
             {"jdbcConfig": {"a": []}},
             "jdbcConfig got an object; it takes an object of the driver's settings",
         ),
-        ("w", {"writeMode": "merge"}, "writeMode got 'merge'; it takes insert, replace, update"),
+        (
+            "w",
+            {"writeMode": "merge"},
+            "writeMode got 'merge'; it takes insert, insert ignore, replace, update",
+        ),
         ("w", {"column": ["a", "a"]}, "column got a list; it takes the target's column names, each once"),
         (
             "w",

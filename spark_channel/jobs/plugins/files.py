@@ -229,7 +229,7 @@ def txtfile_writer(parameter: dict[str, Any], place: Place) -> End:
     if given.header:
         steps.append(Labelled(Rename(given.header), place.key("header")))
     steps.append(_times(given.date_format or given.format, place))
-    return End(Endpoint("csv", options), tuple(steps), given.write_mode)
+    return End(Endpoint("csv", options), tuple(steps), given.write_mode, local_times=True)
 
 
 def _text_options(given: TxtFileWriter | HdfsWriter, target: str, place: Place) -> dict[str, str]:
@@ -282,4 +282,4 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
             "path": target,
             **({} if codec == "none" and not given.compress else {"compression": codec}),
         }
-    return End(Endpoint(connector, options), tuple(steps), given.write_mode)
+    return End(Endpoint(connector, options), tuple(steps), given.write_mode, local_times=True)

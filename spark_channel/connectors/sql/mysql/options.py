@@ -18,7 +18,7 @@ _TAKES = "jdbc:mysql://host:3306/database, mysql://host/database or mariadb://ho
 _HARMLESS = frozenset({
     "allowloadlocalinfile", "allowpublickeyretrieval", "autoreconnect", "cacheprepstmts", "characterencoding",
     "connectionattributes", "defaultfetchsize", "prepstmtcachesize", "prepstmtcachesqllimit",
-    "rewritebatchedstatements", "servertimezone", "sessionvariables", "tcpkeepalive", "usebulkstmts", "usecompression",
+    "rewritebatchedstatements", "servertimezone", "tcpkeepalive", "usebulkstmts", "usecompression",
     "usecursorfetch", "uselegacydatetimecode", "useserverprepstmts", "useunicode",
 })  # fmt: skip
 """Parameters of the JDBC drivers that change nothing here: how they fetch, batch and cache."""
@@ -59,6 +59,20 @@ class ServerOptions(AnyServerOptions):
         None,
         description="`disable`, `prefer` (TLS where the server has it), `require` (encrypted, unchecked), `verify-ca` "
         "or `verify-full`; default: `verify-full` with sslrootcert, else prefer. MySQL's own words are taken, too",
+    )
+
+    session_time_zone: str | None = Field(
+        None,
+        description="the time zone of every session, in which `where`, `query` and `now()` are worked out, such as "
+        "`+08:00`; default: the server's. Values arrive as exact instants in any case",
+    )
+    session_variables: str | None = Field(
+        None, description="`name=value` pairs, set in every session: Connector/J's parameter of the url"
+    )
+    sql_mode: Literal["strict", "session"] = Field(
+        "strict",
+        description="`strict`: a value that does not fit is an error, whatever the server's mode is; `session`: as "
+        "the server, `sessionVariables` and `sessionInitStatement` set it",
     )
 
     @property
@@ -142,6 +156,10 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return ("connectTimeout", str(max(1, int(text) // 1000))) if text.isdigit() and int(text) else None
     if lowered == "sockettimeout":
         return None
+    if lowered == "sessionvariables":
+        return "sessionVariables", value
+    if lowered == "tinyint1isbit":
+        return "tinyInt1IsBit", text
     raise OptionError(
         f"option 'url' carries parameter {name!r}, which this connector does not know; leave it out, or give "
         "the option that means it (such as sslmode, zeroDates, connectTimeout)",
@@ -158,6 +176,26 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
     zero_dates: Literal["error", "null"] = Field(
         "error", description="what `0000-00-00` is read as: an error that names the column, or NULL"
     )
+    tiny_int1_is_bit: bool = Field(
+        True, description="whether TINYINT(1) is read as true and false, or else as a number from -128 to 127"
+    )
+    timestamps_as: Literal["instant", "local"] = Field(
+        "instant",
+        description="TIMESTAMP columns as exact instants, or as the session's time zone shows them, without a zone",
+    )
+
+    @property
+    def is_plain_table(self) -> bool:
+        """Whether nothing of the user's is worked out in the session."""
+        own = (
+            self.query,
+            self.where,
+            self.session_init_statement,
+            self.session_variables,
+            self.session_time_zone,
+        )
+        bracket = (self.dbtable or "").lstrip().startswith("(")
+        return self.timestamps_as == "instant" and not bracket and all(each is None for each in own)
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -171,9 +209,16 @@ class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
         **SqlWriteOptions.ignored,
         **_IGNORED,
         "zeroDates": "it applies to reading",
+        "tinyInt1IsBit": "it applies to reading",
+        "timestampsAs": "it applies to reading",
     }
 
     table_comment: str | None = Field(None, description="the comment of a new table")
+    duplicates: Literal["error", "update", "replace", "ignore"] = Field(
+        "error",
+        description="writeMode=insert: rows that meet any unique key of the table, or each other: an error, or MySQL's "
+        "own ON DUPLICATE KEY UPDATE, REPLACE and INSERT IGNORE; of several rows the last one counts",
+    )
     local_infile: bool | None = Field(
         None, description="false: never LOAD DATA LOCAL; default: where the server allows it, else INSERT"
     )
@@ -181,6 +226,14 @@ class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         address_of(self)
+        if self.duplicates != "error" and self.write_mode != "insert":
+            raise OptionError(
+                f"option 'duplicates' got {self.duplicates!r} with writeMode {self.write_mode}; it takes part in "
+                "writeMode insert alone, since the other modes go by 'keyColumns': give one of the two",
+                option="duplicates",
+                got=self.duplicates,
+                takes="error",
+            )
         if not self.truncate:
             raise OptionError(
                 "option 'truncate' got 'false'; a table cannot be dropped and made anew in one transaction here "

@@ -289,7 +289,7 @@ class DirectWriter(_Attempt):
         self, writer: SqlWriter, options: MysqlWriteOptions, plan: SqlPlan, task: int, attempt: int
     ) -> None:
         super().__init__(writer, options, plan, task, attempt)
-        self._straight = options.write_mode == "insert"
+        self._straight = options.write_mode == "insert" and options.duplicates == "error"
         self._begun = self._committing = False
         self._done: Receipt | None = None
         self._loaded: list[pa.RecordBatch] | None = []
