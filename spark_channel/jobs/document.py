@@ -1,6 +1,6 @@
 """The frame of a job file: settings, contents, and DataX's core and common sections."""
 
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
@@ -38,6 +38,10 @@ class ErrorLimit(Section):
     percentage: Fraction | None = None
 
 
+def _word(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
 class Setting(Section):
     ignored: ClassVar[dict[str, str]] = {
         "dryRun": "use `spark-channel run --dry-run`, or `plan`",
@@ -48,6 +52,8 @@ class Setting(Section):
 
     speed: Annotated[SpeedSetting, BeforeValidator(_speed_setting)] = SpeedSetting()
     error_limit: ErrorLimit | None = None
+    commit: Annotated[Literal["job", "task"] | None, BeforeValidator(_word)] = None
+    transaction: Text | None = None
 
 
 class Plugin(Section):

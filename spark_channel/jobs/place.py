@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from spark_channel.errors import JobFileError, OptionError
 from spark_channel.jobs.document import ColumnFormats
 from spark_channel.jobs.leftovers import leftovers
+from spark_channel.jobs.once import Commit
 from spark_channel.jobs.values import Section, parse_section
 from spark_channel.planning import Endpoint
 from spark_channel.planning.spec import SaveMode
@@ -44,6 +45,7 @@ class Place:
     plugin: str
     formats: ColumnFormats = field(default_factory=ColumnFormats)
     channels: int | None = None
+    commit: Commit = field(default_factory=Commit)
     warnings: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 

@@ -19,7 +19,7 @@ from spark_channel.planning.spec import SaveMode
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
 from spark_channel.spark.description import described
-from spark_channel.spark.dirty import standing, too_many
+from spark_channel.spark.dirty import standing, tell_refused, too_many
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.failures import own_error, reason_of
 from spark_channel.spark.job_limits import is_limited
@@ -300,6 +300,12 @@ class _Transfer:
             DirtyRowsError: they are too many.
         """
         dirty = sum(task.dirty.rows if task.receipt is None else task.receipt.dirty_rows for task in tasks)
+        samples = (
+            sample
+            for task in tasks
+            for sample in (task.dirty.samples if task.receipt is None else task.receipt.dirty_samples)
+        )
+        tell_refused(self._job, samples, dirty, self._options.dirty_rows_path or "")
         stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped), "")
         why = stopped or too_many(self._options, dirty, receipts)
         if self._store is not None:
@@ -355,9 +361,6 @@ class _Transfer:
                 _log.warning("the report lacks what the service counted: %s", error)
         report = report or self._plain_report(spec, rows, nbytes, dirty)
         place = self._options.dirty_rows_path or ""
-        if dirty:
-            kept = f"; they are in {place}" if place else ""
-            _log.warning("%d rows were refused%s", dirty, kept)
         return replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
 
     def _plain_report(self, spec: JobSpec, rows: int, nbytes: int, dirty: int) -> TransferReport:

@@ -312,3 +312,35 @@ def test_pre_sql_of_sqlite(make_job: Any, tmp_path: Path) -> None:
     move(between(make_job, reader, writer, "sqlite3"))
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT id FROM u").fetchall() == [(1,)]
+
+
+# Idempotent jobs
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_killed_job_that_is_run_again_doubles_no_row(make_job: Any, shop: Shop, commit: str) -> None:
+    shop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY); CREATE TABLE u (id INT); INSERT INTO t SELECT seq FROM seq_1_to_400"
+    )
+    writer = writes(shop, preSql=["truncate table @table"] if commit == "job" else [])
+    job = between(make_job, reads(shop, splitPk="id"), writer)
+    once: dict[str, Any] = {"commit": commit, "transaction": "nightly:2024-01-31"}
+    move(job, name="killed", die_after=1, **once)
+    move(job, name="again", **once)
+    assert shop.sql("SELECT COUNT(*), COUNT(DISTINCT id) FROM u") == "400\t400"
+    move(job, name="once more", **once)
+    assert shop.sql("SELECT COUNT(*) FROM u") == "400"
+    move(job, name="tomorrow", commit=commit, transaction="nightly:2024-02-01")
+    assert shop.sql("SELECT COUNT(*) FROM u") == ("400" if commit == "job" else "800")
+
+
+def test_a_job_that_commits_at_once_shows_no_row_before(make_job: Any, pg: Pg) -> None:
+    pg.psql(
+        "CREATE TABLE t (id int); INSERT INTO t VALUES (1); CREATE TABLE u (id int); INSERT INTO u VALUES (7)"
+    )
+    writer = to_pg(pg, preSql=["delete from @table"])
+    job = make_job("postgresqlreader", from_pg(pg), "postgresqlwriter", writer, setting={"commit": "job"})
+    move(job, die_after=0)
+    assert pg.psql("SELECT id FROM u") == "7"
+    move(job, name="again")
+    assert pg.psql("SELECT id FROM u") == "1"

@@ -82,6 +82,7 @@ def _of(connector: Connector) -> Database:
 _SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
 _WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
 _UPDATE = re.compile(r"(?:update|replace)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
+_TRUNCATE = re.compile(r"^\s*truncate\s+(?:table\s+)?(\S+?)\s*;?\s*$", re.IGNORECASE)
 _EMPTIES = re.compile(r"(?:truncate\s+table|delete\s+from)\s+(\S+?)\s*;?", re.IGNORECASE)
 
 
@@ -395,11 +396,21 @@ def _own(given: DatabaseWriter, tables: list[str], place: Place, connector: str)
     for table in tables:
         more = {}
         if given.pre_sql:
-            more["startSql"] = _statements(given.pre_sql, table)
+            if place.commit:
+                more["preSql"] = _statements(_emptying(given.pre_sql, place.plugin), table)
+            else:
+                more["startSql"] = _statements(given.pre_sql, table)
         if given.post_sql:
             more["postSql"] = _statements(given.post_sql, table)
         each.append(more)
     return options, each, "append"
+
+
+def _emptying(texts: tuple[str, ...], plugin: str) -> tuple[str, ...]:
+    """MySQL's TRUNCATE would commit the transaction that it is to be a part of."""
+    if not plugin.lower().startswith(("mysql", "rdbms")):
+        return texts
+    return tuple(_TRUNCATE.sub(r"DELETE FROM \1", text) for text in texts)
 
 
 def _write_mode(given: DatabaseWriter, place: Place) -> tuple[str, tuple[str, ...]]:

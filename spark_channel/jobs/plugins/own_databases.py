@@ -6,7 +6,7 @@ from dataclasses import replace
 from spark_channel.connectors.registry import AsDatax, all_connectors
 from spark_channel.planning import Endpoint
 
-__all__ = ["duplicate_options", "mode_options", "reading_options", "with_local_times"]
+__all__ = ["duplicate_options", "is_database", "mode_options", "reading_options", "with_local_times"]
 
 _IN_URL = {"zeroDates": "zerodatetimebehavior"}
 """Options that a url calls otherwise."""
@@ -34,6 +34,11 @@ def duplicate_options(connector: str, write_mode: str) -> Mapping[str, str]:
 def with_local_times(end: Endpoint) -> Endpoint:
     """The reader that brings instants as its session shows them, where it can."""
     return end if end.spark_format else replace(end, options={**end.options, **_as_datax(end.name).texts})
+
+
+def is_database(connector: str) -> bool:
+    """Whether the connector of that name is of a database."""
+    return any(each.name == connector and each.dialect for each in all_connectors())
 
 
 def _as_datax(connector: str) -> AsDatax:
