@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyarrow import dataset
 
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from tests.connectors.sql.mysql.conftest import Shop
@@ -344,3 +345,81 @@ def test_a_job_that_commits_at_once_shows_no_row_before(make_job: Any, pg: Pg) -
     assert pg.psql("SELECT id FROM u") == "7"
     move(job, name="again")
     assert pg.psql("SELECT id FROM u") == "1"
+
+
+# Files
+
+
+HIVE = [
+    {"name": "id", "type": "int"},
+    {"name": "v", "type": "string"},
+    {"name": "at", "type": "string"},
+    {"name": "ts", "type": "timestamp"},
+    {"name": "d", "type": "date"},
+    {"name": "x", "type": "double"},
+]
+
+
+def hive_source(shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(20), at DATETIME(3), ts TIMESTAMP NULL, d DATE, x DOUBLE); "
+        "INSERT INTO t VALUES "
+        "(1, 'say \"so\", a\\\\b', '2022-12-28 00:00:00.25', '2022-12-28 06:00:00', '2022-12-28', 100), "
+        "(2, NULL, NULL, NULL, NULL, NULL), "
+        "(3, ' x ', '2022-12-28 12:00:01', '2022-12-28 06:00:00', '2022-12-28', 1e10)"
+    )
+
+
+def test_hdfswriter_writes_raw_text(make_job: Any, shop: Shop, tmp_path: Path) -> None:
+    hive_source(shop)
+    target = {
+        "defaultFS": "", "path": str(tmp_path), "fileName": "f", "fileType": "text", "writeMode": "append",
+        "fieldDelimiter": ",", "column": HIVE, "nullFormat": "\\N",
+    }  # fmt: skip
+    move(make_job("mysqlreader", reads(shop), "hdfswriter", target))
+    assert lines(tmp_path) == [
+        '1,say "so", a\\b,2022-12-28 00:00:00,2022-12-28 07:00:00.0,2022-12-28,100.0',
+        "2,,,,,",
+        "3, x ,2022-12-28 12:00:01,2022-12-28 07:00:00.0,2022-12-28,1.0E10",
+    ]
+
+
+@pytest.mark.parametrize("kind", ["orc", "parquet"])
+def test_a_datetime_that_is_declared_a_string(make_job: Any, shop: Shop, tmp_path: Path, kind: str) -> None:
+    hive_source(shop)
+    target = {
+        "defaultFS": "", "path": str(tmp_path), "fileName": "f", "fileType": kind, "writeMode": "append",
+        "fieldDelimiter": ",", "column": HIVE,
+    }  # fmt: skip
+    move(make_job("mysqlreader", reads(shop), "hdfswriter", target))
+    found = (
+        dataset.dataset([str(path) for path in tmp_path.glob(f"*.{kind}")], format=kind)
+        .to_table()
+        .sort_by("id")
+    )
+    assert found["at"].to_pylist() == ["2022-12-28 00:00:00", None, "2022-12-28 12:00:01"]
+    assert [str(value) for value in found["ts"].to_pylist()] == [
+        "2022-12-28 07:00:00",
+        "None",
+        "2022-12-28 07:00:00",
+    ]
+
+
+def test_txtfilewriter_writes_null_and_no_quotes(make_job: Any, shop: Shop, tmp_path: Path) -> None:
+    hive_source(shop)
+    target = {"path": str(tmp_path), "fileName": "f", "writeMode": "truncate", "header": ["id", "v"]}
+    move(make_job("mysqlreader", reads(shop, column=["id", "v"], where="id < 3"), "txtfilewriter", target))
+    assert set(lines(tmp_path)) == {'1,say "so", a\\b', "2,null", "id,v"}
+
+
+def test_txtfilewriter_quotes_in_csv(make_job: Any, shop: Shop, tmp_path: Path) -> None:
+    hive_source(shop)
+    target = {
+        "path": str(tmp_path),
+        "fileName": "f",
+        "writeMode": "truncate",
+        "fileFormat": "csv",
+        "nullFormat": "-",
+    }
+    move(make_job("mysqlreader", reads(shop, column=["id", "v"]), "txtfilewriter", target))
+    assert lines(tmp_path) == ['1,"say ""so"", a\\b"', "2,-", "3,x"]
