@@ -423,3 +423,18 @@ def test_txtfilewriter_quotes_in_csv(make_job: Any, shop: Shop, tmp_path: Path) 
     }
     move(make_job("mysqlreader", reads(shop, column=["id", "v"]), "txtfilewriter", target))
     assert lines(tmp_path) == ['1,"say ""so"", a\\b"', "2,-", "3,x"]
+
+
+def test_zero_dates_are_null(make_job: Any, shop: Shop) -> None:
+    shop.sql(
+        "SET sql_mode = ''; CREATE TABLE t (id INT PRIMARY KEY, d DATE, dt DATETIME, ts TIMESTAMP NULL); "
+        "CREATE TABLE u LIKE t; INSERT INTO t VALUES (1, '0000-00-00', '0000-00-00', '0000-00-00'), "
+        "(2, '2024-01-31', '2024-01-31', '2024-01-31')"
+    )
+    move(between(make_job, reads(shop, where="id > 0"), writes(shop)))
+    assert shop.rows("SELECT * FROM u ORDER BY id") == [
+        ("1", "NULL", "NULL", "NULL"),
+        ("2", "2024-01-31", "2024-01-31 00:00:00", "2024-01-31 00:00:00"),
+    ]
+    with pytest.raises(SourceError, match="zeroDates"):
+        move(between(make_job, reads(shop, more="?zeroDateTimeBehavior=exception"), writes(shop)))

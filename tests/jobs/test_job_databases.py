@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors import Connector, registry
-from spark_channel.errors import JobFileError
+from spark_channel.connectors import Connector, load_reader, registry
+from spark_channel.errors import JobFileError, OptionError
 from spark_channel.jobs import LoadedJob, load_job
 from spark_channel.transform import prepare
 
@@ -271,6 +271,36 @@ def test_other_databases_go_by_one_key(make_job: Any) -> None:
     assert (named.options["writeMode"], named.options["keyColumns"]) == ("upsert", '["id", "day"]')
     ignored = write(make_job, "postgresqlwriter", connection=postgres, writeMode="insert ignore").spec.writer
     assert (ignored.options["writeMode"], ignored.options.get("keyColumns")) == ("skipExisting", None)
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("useUnicode=true&characterEncoding=utf8&allowMultiQueries=true&noDatetimeStringSync=true", {}),
+        ("yearIsDateType=false&useAffectedRows=true&autoReconnectForPools=true&serverTimezone=GMT%2B8", {}),
+        ("stringtype=unspecified&reWriteBatchedInserts=true", {}),
+        ("useSSL=true&verifyServerCertificate=true", {"sslmode": "verify-ca"}),
+        ("verifyServerCertificate=true&useSSL=false", {"sslmode": "disable"}),
+        (
+            "connectionTimeZone=%2B08:00&forceConnectionTimeZoneToSession=true",
+            {"session_time_zone": "+08:00"},
+        ),
+        ("sessionVariables=sql_mode%3D''", {"session_variables": "sql_mode=''"}),
+    ],
+)
+def test_parameters_of_jdbcs_urls_refuse_no_job(query: str, options: dict[str, str]) -> None:
+    reader, warnings = load_reader({"url": f"{MYSQL}?{query}", "dbtable": "t"})
+    defaults, _ = load_reader({"url": MYSQL, "dbtable": "t"})
+    given = {name: value for name, value in reader.options if value != getattr(defaults.options, name)}
+    assert (given, warnings) == (options, [])
+
+
+def test_a_postgresql_url_may_carry_mysqls_parameters() -> None:
+    query = "useUnicode=true&characterEncoding=utf-8&useSSL=false&prepareThreshold=0&stringtype=unspecified"
+    reader, _ = load_reader({"url": f"jdbc:postgresql://h/x?{query}", "dbtable": "t"})
+    assert reader.options.address.shown == "postgresql://h:5432/x"
+    with pytest.raises(OptionError, match="parameter 'sslmood'"):
+        load_reader({"url": "jdbc:postgresql://h/x?sslmood=require", "dbtable": "t"})
 
 
 def test_what_a_url_says_of_values_holds(make_job: Any) -> None:

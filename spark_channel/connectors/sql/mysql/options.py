@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BeforeValidator, Field
 
+from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
 from spark_channel.connectors.sql.options import SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
@@ -135,6 +136,14 @@ def _without_login(raw: Mapping[str, Any]) -> dict[str, Any]:
         option = _parameter(name, value)
         if option is not None and option[0].lower() not in by_name:
             made[option[0]] = option[1]
+    said = {name.lower(): value for name, value in kept}
+    zone = said.get("connectiontimezone", said.get("servertimezone"))
+    forced = said.get("forceconnectiontimezonetosession", "").lower() == "true"
+    if forced and zone is not None and "sessiontimezone" not in by_name:
+        made["sessionTimeZone"] = zone
+    checked = said.get("verifyservercertificate", "").lower() == "true"
+    if checked and made.get("sslmode") == "require":
+        made["sslmode"] = "verify-ca"
     made |= {name: value for name, value in found.items() if name not in by_name}
     made[key] = url
     return made
@@ -154,12 +163,14 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return "zeroDates", "null" if text in ("converttonull", "convert_to_null") else "error"
     if lowered == "connecttimeout":
         return ("connectTimeout", str(max(1, int(text) // 1000))) if text.isdigit() and int(text) else None
-    if lowered == "sockettimeout":
+    if lowered in ("sockettimeout", "verifyservercertificate"):
         return None
     if lowered == "sessionvariables":
         return "sessionVariables", value
     if lowered == "tinyint1isbit":
         return "tinyInt1IsBit", text
+    if lowered in WITHOUT_EFFECT:
+        return None
     raise OptionError(
         f"option 'url' carries parameter {name!r}, which this connector does not know; leave it out, or give "
         "the option that means it (such as sslmode, zeroDates, connectTimeout)",
