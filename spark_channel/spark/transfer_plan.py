@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from spark_channel.connectors import Reader, Writer, find_connector, load_reader
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql.ddl import arrow_columns
+from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.errors import SchemaError, SourceError, TargetError
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import TransferSource
@@ -134,7 +136,8 @@ def open_transfer(job: JobOptions, parallelism: int, held: ExitStack) -> OpenedT
     """
     spec = job.spec
     writers = tuple(_writer(end, job.job) for end in spec.writer.resolve(first_reachable))
-    opened = [_reader(end, job.limits) for end in spec.reader.resolve(first_reachable)]
+    ends = spec.reader.resolve(partial(_first_open, spec.reader))
+    opened = [_reader(end, job.limits) for end in ends]
     readers = [reader for reader, _ in opened]
     sources = tuple(_source(reader, schema, spec) for reader, schema in opened)
     _refuse_other_columns(sources)
@@ -265,6 +268,30 @@ def _reader(end: Endpoint, limits: Mapping[str, Any]) -> tuple[Reader, pa.Schema
     for warning in warnings:
         _log.warning(warning)
     return reader, None if text is None else pa.schema(list(arrow_columns(text, "schema").items()))
+
+
+def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
+    """The first url at which the reader can log in, and finds the database.
+
+    Raises:
+        SourceError: there is none; names each url with its reason.
+    """
+    reasons = []
+    part = end.parts[0].options if end.parts else {}
+    for url in urls:
+        try:
+            first_reachable([url])
+            reader, _ = load_reader(
+                _named("reader", replace(end, options={**end.options, **part, "url": url}), {})
+            )
+            if isinstance(reader, SqlReader):
+                with reader.connect("plan"):
+                    pass
+        except SourceError as error:
+            reasons.append(str(error))
+        else:
+            return url
+    raise SourceError(f"none of {len(urls)} urls can be read: {'; '.join(reasons)}")
 
 
 def take_schema(named: dict[str, Any]) -> str | None:

@@ -438,3 +438,16 @@ def test_zero_dates_are_null(make_job: Any, shop: Shop) -> None:
     ]
     with pytest.raises(SourceError, match="zeroDates"):
         move(between(make_job, reads(shop, more="?zeroDateTimeBehavior=exception"), writes(shop)))
+
+
+def test_the_next_url_is_taken_where_the_first_has_no_such_database(make_job: Any, shop: Shop) -> None:
+    shop.sql("CREATE TABLE t (id INT PRIMARY KEY); INSERT INTO t VALUES (1); CREATE TABLE u LIKE t")
+    reader = reads(shop)
+    (right,) = reader["connection"][0]["jdbcUrl"]
+    wrong = right.replace(shop.database, "no_such_database")
+    reader["connection"][0]["jdbcUrl"] = ["jdbc:mysql://127.0.0.1:1/x", wrong, right]
+    move(between(make_job, reader, writes(shop)))
+    assert shop.rows("SELECT id FROM u") == [("1",)]
+    reader["connection"][0]["jdbcUrl"] = [wrong, wrong]
+    with pytest.raises(SourceError, match="none of 2 urls can be read: .*no_such_database"):
+        move(between(make_job, reader, writes(shop)))
