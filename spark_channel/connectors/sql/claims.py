@@ -155,11 +155,16 @@ class Claims:
     ) -> Taken:
         """Claim the write for the run `owner`, and let other runs of it know.
 
+        Tasks that committed before another job overwrote the table count as never run: their rows are gone.
+
         Raises:
             TargetError: another run has committed tasks that this one does not continue.
         """
         found = self._locked(identity, self._dialect.update)
         receipts = self.receipts(identity)
+        if receipts and found is not None and self._overwritten(found, self._dialect.share):
+            self._forget_tasks(identity)
+            receipts = []
         taken = commit.take(
             found,
             identity,
@@ -192,7 +197,7 @@ class Claims:
         identity = Identity.of(target, context)
         found = self._read(identity)
         receipts = self.receipts(identity)
-        if found is None or found.has_published(None) or not receipts:
+        if found is None or found.has_published(None) or not receipts or self._overwritten(found, None):
             return None
         return Unfinished(found.owner, self.plans.find(identity.key), tuple(receipts), found.epoch)
 
@@ -219,7 +224,7 @@ class Claims:
         found = self._locked(held.identity, lock)
         commit.check(found, held)
         if held.generation is not None:
-            commit.check_generation(self.generation(held, self._dialect.share), held)
+            commit.check_generation(self._generation(held.identity.target, self._dialect.share), held)
         assert found is not None
         return found
 
@@ -234,9 +239,10 @@ class Claims:
         found = self.fence(held, exclusive=True)
         if found.state == "prepared":
             held = replace(held, generation=found.generation)
-            commit.check_generation(self.generation(held, self._dialect.share), held)
+            commit.check_generation(self._generation(held.identity.target, self._dialect.share), held)
             return held, False
-        generation = self.overwrite(held) if overwrite else self.generation(held, self._dialect.share)
+        target = held.identity.target
+        generation = self.overwrite(held) if overwrite else self._generation(target, self._dialect.share)
         self._write(replace(found, state="prepared", generation=generation), found)
         return replace(held, generation=generation), True
 
@@ -251,11 +257,21 @@ class Claims:
         self._write(replace(claim, owner=held.owner), found)
         return claim.epoch
 
-    def generation(self, held: Held, lock: str | None) -> int:
-        """How often the table was overwritten, locked until the transaction ends."""
-        table = Identity(held.identity.target, "table", held.identity.target)
-        found = self._locked(table, lock)
+    def _generation(self, target: str, lock: str | None) -> int:
+        """How often the table was overwritten; with `lock` it stays so until the transaction ends."""
+        table = Identity(target, "table", target)
+        found = self._read(table) if lock is None else self._locked(table, lock)
         return 0 if found is None else found.epoch
+
+    def _overwritten(self, found: Claim, lock: str | None) -> bool:
+        """Whether another job has overwritten the table since the run made it ready (`commit=task`)."""
+        return found.generation is not None and found.generation != self._generation(
+            found.identity.target, lock
+        )
+
+    def _forget_tasks(self, identity: Identity) -> None:
+        self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (identity.key,))  # noqa: S608 - a quoted name
+        self.plans.drop(identity.key)
 
     def task(self, held: Held, task: int) -> Receipt | None:
         """The receipt of a task that has committed under the claim."""
@@ -306,8 +322,7 @@ class Claims:
         done = commit.publish(found, held, at=utc_text(), rows=rows, nbytes=nbytes)
         assert done is not None, "begin_publish holds the lock"
         self._write(done, found)
-        self._run(f"DELETE FROM {self._dialect.table(TASKS)} WHERE claim = ?", (held.identity.key,))  # noqa: S608
-        self.plans.drop(held.identity.key)
+        self._forget_tasks(held.identity)
 
     def hold_committed(self, held: Held, receipts: Sequence[Receipt]) -> None:
         """Hold each task that has a receipt to have committed.

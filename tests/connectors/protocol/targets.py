@@ -25,7 +25,10 @@ _CREATE = "CREATE TABLE t (id BIGINT NOT NULL)"
 
 @dataclass
 class Target:
-    """`sql` runs a statement as an independent client; its rows as text. `staged` is what staging holds."""
+    """`sql` runs a statement as an independent client; its rows as text. `staged` is what staging holds.
+
+    `end_sessions` has the server end every session of a writer; None = no server.
+    """
 
     kind: str
     options: dict[str, Any]
@@ -33,6 +36,7 @@ class Target:
     staged: Callable[[], list[str]]
     reset: Callable[[bool], None]
     schema: str = ""
+    end_sessions: Callable[[], object] | None = None
 
     def writer(self, **more: Any) -> Writer:
         return load_writer({**self.options, **more})[0]
@@ -138,7 +142,14 @@ def _postgresql(server: PostgresServer, kind: str) -> Target:
         options = {"writer": "adbc", "driver": "postgresql", "uri": uri, "dbtable": "protocol.t"}
     else:
         options = {**server.login, "currentschema": "protocol", "dbtable": "t"}
-    return Target(kind, options, sql, staged, reset, "protocol.")
+
+    def end_sessions() -> None:
+        server.psql(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+        )
+
+    return Target(kind, options, sql, staged, reset, "protocol.", end_sessions)
 
 
 def _mysql(server: MariadbServer) -> Target:
@@ -161,7 +172,11 @@ def _mysql(server: MariadbServer) -> Target:
         "user": server.user,
         "password": server.password,
     }
-    return Target("mysql", {**login, "dbtable": "t"}, sql, staged, reset)
+
+    def end_sessions() -> None:
+        server.sql(f"KILL USER {server.user}")
+
+    return Target("mysql", {**login, "dbtable": "t"}, sql, staged, reset, end_sessions=end_sessions)
 
 
 def _firebird(server: FirebirdServer) -> Target:

@@ -122,3 +122,29 @@ def test_who_took_over_is_named(target: Target) -> None:
         writer.commit(plan, receipts) if receipts else _run(target, plan, 1)
     assert (caught.value.owner, caught.value.successor) == ("monday", "monday again")
     assert not target.seen()
+
+
+@pytest.mark.parametrize("overwrite", [False, True], ids=["append", "overwrite"])
+def test_a_run_whose_rows_were_overwritten_begins_anew_when_it_is_run_again(
+    target: Target, overwrite: bool
+) -> None:
+    if target.kind == "duckdb":
+        pytest.skip("DuckDB has no commit=task")
+    context = WriteContext("monday", commit="task", overwrite=overwrite, txn=("nightly", 7))
+    writer = target.writer()
+    plan = writer.prepare(context, _rows().schema)
+    _run(target, plan, 1)
+    other, staged = _stage(target, WriteContext("tuesday", commit="job", overwrite=True), 8)
+    target.writer().commit(other, staged)
+    late = writer.open(plan, 1, 2)
+    late.write(_rows(2))
+    with pytest.raises(SupersededError, match="was overwritten by another job"):
+        late.close()
+    late.rollback()
+    found = writer.unfinished(context)
+    assert found is None, "nothing of it is left to be continued"
+    plan = writer.prepare(replace(context, job="monday again"), _rows().schema)
+    assert writer.committed(plan, 0) is None
+    writer.commit(plan, [_run(target, plan, 1)])
+    assert target.seen() == Counter([1] if overwrite else [1, 8])
+    assert target.staged() == []
