@@ -449,5 +449,5 @@ def test_the_next_url_is_taken_where_the_first_has_no_such_database(make_job: An
     move(between(make_job, reader, writes(shop)))
     assert shop.rows("SELECT id FROM u") == [("1",)]
     reader["connection"][0]["jdbcUrl"] = [wrong, wrong]
-    with pytest.raises(SourceError, match="none of 2 urls can be read: .*no_such_database"):
+    with pytest.raises(SourceError, match=r"none of 2 urls can be read: .*no_such_database"):
         move(between(make_job, reader, writes(shop)))
