@@ -87,6 +87,18 @@ def run(
     dirty_rows_path: Annotated[
         str | None, typer.Option(help="A directory that keeps refused rows, as Parquet.")
     ] = None,
+    commit: Annotated[
+        str | None,
+        typer.Option(metavar="job|task", help="Publish all rows at once, or those of each task as it ends."),
+    ] = None,
+    txn: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:VERSION",
+            help="Name this load: a rerun of it adds nothing twice. The version is a number or a date; NAME alone "
+            "takes the one date among the values of -p.",
+        ),
+    ] = None,
 ) -> None:
     """Carry out a DataX job. Exit codes: 0 done, 1 failed, 2 bad input, 3 dirty limit, 130 interrupted."""
     from spark_channel.cli.run import run_job
@@ -99,6 +111,8 @@ def run(
         dry_run=dry_run,
         all_content=all_content,
         dirty_rows_path=dirty_rows_path,
+        commit=commit,
+        txn=txn,
     )
 
 

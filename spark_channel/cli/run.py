@@ -12,10 +12,16 @@ from rich.table import Table
 from spark_channel.cli.session import parse_conf, session
 from spark_channel.errors import ChannelError
 from spark_channel.jobs import LoadedJob, load_job, parse_parameters
+from spark_channel.jobs.plugins.own_databases import is_database
 from spark_channel.planning import TransferSpec
 from spark_channel.progress.render import short
 
 __all__ = ["plan_job", "run_job"]
+
+_AT_LEAST_ONCE = (
+    "delivery is at least once, as with DataX: a rerun after a failure can add rows twice. "
+    "--txn NAME:VERSION makes a rerun of the same load add nothing twice, and --commit job shows all rows at once"
+)
 
 
 def run_job(
@@ -27,14 +33,18 @@ def run_job(
     dry_run: bool = False,
     all_content: bool = False,
     dirty_rows_path: str | None = None,
+    commit: str | None = None,
+    txn: str | None = None,
 ) -> None:
     """Carry out the job; with `dry_run`, show its plan.
 
     Raises:
         ChannelError: see `spark_channel.run`.
     """
-    loaded = _load(job, parameters, all_content)
+    loaded = _load(job, parameters, all_content, commit=commit, transaction=txn)
     settings = parse_conf(conf)
+    for note in _notes(loaded):
+        print(f"note: {note}", file=sys.stderr)  # noqa: T201 - the command line talks
     if dry_run:
         _show(loaded, master or settings.get("spark.master"))
         return
@@ -61,8 +71,32 @@ def plan_job(job: Path, parameters: Sequence[str], *, master: str | None, all_co
     _show(_load(job, parameters, all_content), master)
 
 
-def _load(job: Path, parameters: Sequence[str], all_content: bool) -> LoadedJob:
-    loaded = load_job(str(job), parse_parameters(" ".join(parameters)), all_content=all_content)
+def _notes(loaded: LoadedJob) -> list[str]:
+    """What the job could have and does not ask for."""
+    adds = any(
+        not spec.writer.spark_format
+        and is_database(spec.writer.name)
+        and "txnAppId" not in spec.writer.options
+        for spec in loaded.specs
+    )
+    return [_AT_LEAST_ONCE] if adds else []
+
+
+def _load(
+    job: Path,
+    parameters: Sequence[str],
+    all_content: bool,
+    *,
+    commit: str | None = None,
+    transaction: str | None = None,
+) -> LoadedJob:
+    loaded = load_job(
+        str(job),
+        parse_parameters(" ".join(parameters)),
+        all_content=all_content,
+        commit=commit,
+        transaction=transaction,
+    )
     for warning in loaded.warnings:
         print(f"warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line talks
     return loaded

@@ -288,6 +288,12 @@ class Writer(ABC):
         """Driver, before `prepare`. Whether the target is there, as its catalog says; None = it cannot tell."""
         return None
 
+    def begin(self) -> None:  # noqa: B027 - optional: most targets have nothing to run
+        """Driver, a transfer's, once, before the source is looked at: what the user wants to be done first.
+
+        It may make what the source reads, or the target itself. It is not part of the write: nothing undoes it.
+        """
+
     @abstractmethod
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         """Driver, once, before any task: check the target, decide the commit mode, clear orphans.

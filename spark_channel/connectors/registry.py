@@ -10,7 +10,7 @@ import importlib
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +21,7 @@ from spark_channel.errors import MissingPackageError, OptionError
 from spark_channel.options import Options
 
 __all__ = [
+    "AsDatax",
     "Connector",
     "all_connectors",
     "connector_names",
@@ -33,6 +34,20 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True)
+class AsDatax:
+    """Options of a database's connector, for jobs of DataX's plugin for it.
+
+    `reader`: of every read. `texts`: of a read whose rows become texts in files. `own_mode`: of a session that sets
+    its SQL mode itself. `modes`: of a write, by DataX's `writeMode`, where the database itself has such a mode.
+    """
+
+    reader: Mapping[str, str] = field(default_factory=dict)
+    texts: Mapping[str, str] = field(default_factory=dict)
+    own_mode: Mapping[str, str] = field(default_factory=dict)
+    modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Connector:
     """One connector: where its classes are (`module:Class`), and what points to it.
 
@@ -41,7 +56,8 @@ class Connector:
 
     What the rest of the code must know before any class of it is loaded: `port`, where its server listens
     when the url names no port; None = its url names no server. `dialect`, sqlglot's name of the SQL it speaks; "" =
-    none. `datax`, the names of DataX's plugins that mean it, without `reader` and `writer`. `secrets`, the options that
+    none. `datax`, the names of DataX's plugins that mean it, without `reader` and `writer`; `as_datax`, the
+    options with which it does as they do. `secrets`, the options that
     are `Secret`, and `Url`s but for paths: Spark's plans and event logs hide them whole. `feed`, what its change
     feed goes by, as an option or in words; () = it has none. `keeps`: what is written is there afterwards, so
     that `errorIfExists` asks for it.
@@ -57,6 +73,7 @@ class Connector:
     port: int | None = None
     dialect: str = ""
     datax: tuple[str, ...] = ()
+    as_datax: AsDatax = AsDatax()
     secrets: tuple[str, ...] = ()
     feed: tuple[str, ...] = ()
     keeps: bool = True
@@ -143,13 +160,19 @@ _BUILT_IN = (
         schemes=("postgresql", "postgres"), about="PostgreSQL databases",
         needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy"),
         port=5432, dialect="postgres", datax=("postgresql",), secrets=("url", "password", "sslpassword"),
-        feed=(_CURSOR, "slot"),
+        feed=(_CURSOR, "slot"), as_datax=AsDatax(texts={"timestampsAs": "local"}),
     ),
     Connector(
         "mysql", "spark_channel.connectors.sql.mysql:MysqlReader",
         "spark_channel.connectors.sql.mysql:MysqlWriter",
         schemes=("mysql", "mariadb"), about="MySQL and MariaDB", needs=("pymysql", "numpy"),
         port=3306, dialect="mysql", datax=("mysql",), secrets=("url", "password"), feed=(_CURSOR,),
+        as_datax=AsDatax(
+            reader={"tinyInt1IsBit": "false", "zeroDates": "null"},
+            texts={"timestampsAs": "local"},
+            own_mode={"sqlMode": "session"},
+            modes={word: {"duplicates": word.rpartition(" ")[2]} for word in ("update", "replace", "insert ignore")},
+        ),
     ),
     Connector(
         "adbc", "spark_channel.connectors.sql.adbc:AdbcReader",

@@ -11,7 +11,14 @@ from spark_channel.jobs.place import Place, at
 from spark_channel.jobs.values import NotNegative, Section, Text, parse_section, refusal, refused
 from spark_channel.transform import Labelled, Output, Select, strptime_pattern
 
-__all__ = ["NamedColumn", "column_type", "is_every_column", "picked_columns", "time_patterns"]
+__all__ = [
+    "NamedColumn",
+    "column_type",
+    "is_every_column",
+    "picked_columns",
+    "text_positions",
+    "time_patterns",
+]
 
 _TYPES = {
     "string": pa.string(),
@@ -147,6 +154,16 @@ def _named(value: Any) -> Any:
 
 
 NamedColumns = Annotated[tuple[NamedColumn, ...], BeforeValidator(_named)]
+
+
+def text_positions(columns: tuple[NamedColumn, ...]) -> frozenset[int]:
+    """Where columns are declared as texts."""
+    words = ("string", "varchar", "char")
+    return frozenset(
+        number
+        for number, column in enumerate(columns)
+        if column.type.partition("(")[0].strip().lower() in words
+    )
 
 
 def written_columns(columns: tuple[NamedColumn, ...], place: Place) -> Labelled:

@@ -40,6 +40,10 @@ class ErrorLimit(Section):
     percentage: Fraction | None = None
 
 
+def _word(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
+
+
 class Setting(Section):
     ignored: ClassVar[dict[str, str]] = {
         "dryRun": "use `spark-channel run --dry-run`, or `plan`",
@@ -50,6 +54,8 @@ class Setting(Section):
 
     speed: Annotated[SpeedSetting, BeforeValidator(_speed_setting)] = SpeedSetting()
     error_limit: ErrorLimit | None = None
+    commit: Annotated[Literal["job", "task"] | None, BeforeValidator(_word)] = None
+    transaction: Text | None = None
 
 
 class Plugin(Section):

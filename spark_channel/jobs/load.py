@@ -2,20 +2,22 @@
 
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, cast
 
-from spark_channel.errors import JobFileError
+from spark_channel.errors import JobFileError, OptionError
 from spark_channel.jobs.document import Content, JobFile, Plugin
 from spark_channel.jobs.leftovers import leftovers
-from spark_channel.jobs.place import Place
+from spark_channel.jobs.once import Commit, parse_transaction
+from spark_channel.jobs.place import Place, at
 from spark_channel.jobs.plugins import find_plugin, readers, writers
+from spark_channel.jobs.plugins.own_databases import is_database, with_local_times
 from spark_channel.jobs.text import parse_text
 from spark_channel.jobs.transformers import job_transformers
-from spark_channel.jobs.values import parse_section, refusal
+from spark_channel.jobs.values import parse_section, refusal, refused
 from spark_channel.jobs.variables import expand_data
-from spark_channel.planning import Target, TransferSpec, channel_count
+from spark_channel.planning import Endpoint, Target, TransferSpec, channel_count
 
 __all__ = ["LoadedJob", "load_job"]
 
@@ -37,22 +39,46 @@ class LoadedJob:
 
 
 def load_job(
-    source: Source, variables: Mapping[str, Any] | None = None, *, all_content: bool = False
+    source: Source,
+    variables: Mapping[str, Any] | None = None,
+    *,
+    all_content: bool = False,
+    commit: str | None = None,
+    transaction: str | None = None,
 ) -> LoadedJob:
     """Read a DataX job: a path, JSON text, or the data itself; `variables` are put in for `${name}`.
 
-    DataX runs the first entry of `job.content`; `all_content` makes a transfer of each.
+    DataX runs the first entry of `job.content`; `all_content` makes a transfer of each. `commit` ("job" or "task") and
+    `transaction` ("name:version") count instead of the same keys of `job.setting`.
 
     Raises:
+        OptionError: `commit` or `transaction` that is neither.
         JobFileError: the file is not there, is no JSON, or asks for what cannot be done; names the place.
     """
     values = {name: _as_text(value) for name, value in (variables or {}).items()}
     name, data = _read(source, values)
     try:
         job = parse_section(JobFile, data, "")
-        return _loaded(job, name, all_content)
+        return _loaded(job, name, all_content, _commit(job, values, commit, transaction))
     except RecursionError:
         raise JobFileError(f"{name}: nested too deeply") from None
+
+
+def _commit(job: JobFile, values: Mapping[str, str], commit: str | None, transaction: str | None) -> Commit:
+    setting = job.job.setting
+    if commit not in (None, "job", "task"):
+        raise OptionError(
+            f"option '--commit' got {commit!r}; it takes job or task",
+            option="--commit", got=commit, takes="job or task",
+        )  # fmt: skip
+    mode = cast(Literal["job", "task"] | None, commit or setting.commit)
+    if transaction is not None:
+        return Commit(mode, parse_transaction(transaction, values, "--txn"))
+    if setting.transaction is None:
+        return Commit(mode)
+    path = "job.setting.transaction"
+    with at(path):
+        return Commit(mode, parse_transaction(setting.transaction, values, path))
 
 
 def _as_text(value: Any) -> str:
@@ -100,7 +126,7 @@ def _plain(data: Any, path: str) -> Any:
     raise refusal(path, type(data).__name__, "what JSON can hold: text, numbers, true, false, lists, objects")
 
 
-def _loaded(job: JobFile, name: str, all_content: bool) -> LoadedJob:
+def _loaded(job: JobFile, name: str, all_content: bool, commit: Commit) -> LoadedJob:
     warnings: list[str] = []
     contents = job.job.content
     left = [text for text in leftovers(job) if all_content or not _of_later_content(text)]
@@ -113,7 +139,7 @@ def _loaded(job: JobFile, name: str, all_content: bool) -> LoadedJob:
     settings = _settings(job, warnings)
     chosen = contents if all_content else contents[:1]
     specs = tuple(
-        _spec(job, content, f"job.content[{number}]", settings, warnings, left)
+        _spec(job, content, f"job.content[{number}]", settings, warnings, left, commit)
         for number, content in enumerate(chosen)
     )
     if left:
@@ -154,6 +180,26 @@ def _settings(job: JobFile, warnings: list[str]) -> dict[str, Any]:
     return settings
 
 
+def _judged_whole(
+    settings: Mapping[str, Any], commit: Commit, target: Endpoint, warnings: list[str]
+) -> dict[str, Any]:
+    """With `commit=job` a database judges all rows at once, so that one bad row refuses them all.
+
+    Raises:
+        JobFileError: the job allows refused rows.
+    """
+    if commit.mode != "job" or not is_database(target.name):
+        return {}
+    if settings["max_dirty_rows"] or settings.get("max_dirty_fraction"):
+        raise refused(
+            "job.setting.errorLimit", "a number of rows that may be refused, with commit job",
+            "record 0, or none: the rows are published together, and one refused row refuses them all; or commit task",
+        )  # fmt: skip
+    if settings["max_dirty_rows"] is None:
+        warnings.append("commit job: one row that the target refuses ends the job, and nothing is written")
+    return {"max_dirty_rows": 0}
+
+
 def _spec(
     job: JobFile,
     content: Content,
@@ -161,10 +207,11 @@ def _spec(
     settings: dict[str, Any],
     warnings: list[str],
     left: list[str],
+    commit: Commit,
 ) -> TransferSpec:
     def place(half: str, plugin: Plugin) -> Place:
         where = f"{path}.{half}.parameter"
-        return Place(where, plugin.name, job.common.column, channels, warnings, left)
+        return Place(where, plugin.name, job.common.column, channels, commit, warnings, left)
 
     channels = channel_count(
         rows_per_second=settings["rows_per_second"],
@@ -176,13 +223,27 @@ def _spec(
     read = find_plugin(content.reader.name, readers(), f"{path}.reader.name")
     reader = read(content.reader.parameter, place("reader", content.reader))
     steps = job_transformers(content.transformer, f"{path}.transformer", left)
-    targets = _targets(content, path, place)
+    targets, local_times = _targets(content, path, place)
     first = targets[0]
     if reader.splits_per_channel is not None:
         settings = {**settings, "splits_per_channel": reader.splits_per_channel}
+    if commit:
+        more = commit.options(int(path[len("job.content[") : -1]))
+        for plugin, target in zip(content.writers, targets, strict=True):
+            if target.writer.spark_format:
+                raise refused(
+                    f"{path}.writer", f"commit or transaction with {plugin.name}, which Spark writes",
+                    "neither: Spark's own writers have no transaction",
+                )  # fmt: skip
+            settings = {**settings, **_judged_whole(settings, commit, target.writer, warnings)}
+        targets = tuple(
+            replace(each, writer=replace(each.writer, options={**each.writer.options, **more}))
+            for each in targets
+        )
+        first = targets[0]
     several = len(targets) > 1
     return TransferSpec(
-        reader.endpoint,
+        with_local_times(reader.endpoint) if local_times else reader.endpoint,
         first.writer,
         (*reader.transformers, *steps, *(() if several else first.transformers)),
         save_mode=first.save_mode,
@@ -191,14 +252,18 @@ def _spec(
     )
 
 
-def _targets(content: Content, path: str, place: Callable[[str, Plugin], Place]) -> tuple[Target, ...]:
+def _targets(
+    content: Content, path: str, place: Callable[[str, Plugin], Place]
+) -> tuple[tuple[Target, ...], bool]:
+    """The targets, and whether they take instants as the reader's session shows them."""
     if not content.writers:
         raise refusal(f"{path}.writer", [], "a writer, or a list of them")
-    made = []
+    made, local_times = [], set()
     for number, plugin in enumerate(content.writers):
         half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
         write = find_plugin(plugin.name, writers(), f"{path}.{half}.name")
         end = write(plugin.parameter, place(half, plugin))
+        local_times.add(end.local_times)
         made.append(
             Target(
                 end.endpoint,
@@ -209,4 +274,9 @@ def _targets(content: Content, path: str, place: Callable[[str, Plugin], Place])
                 plugin.spill_bytes,
             )
         )
-    return tuple(made)
+    if len(local_times) > 1:
+        raise refused(
+            f"{path}.writer", "writers of text files beside writers of other kinds, which need times in another form",
+            "writers of one kind; a job of its own for the others",
+        )  # fmt: skip
+    return tuple(made), local_times.pop()

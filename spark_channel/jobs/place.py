@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from spark_channel.errors import JobFileError, OptionError
 from spark_channel.jobs.document import ColumnFormats
 from spark_channel.jobs.leftovers import leftovers
+from spark_channel.jobs.once import Commit
 from spark_channel.jobs.values import Section, parse_section
 from spark_channel.planning import Endpoint
 from spark_channel.planning.spec import SaveMode
@@ -21,12 +22,16 @@ _S = TypeVar("_S", bound=Section)
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """One end as a plugin understood it. A reader's transformers come first in the job, a writer's last."""
+    """One end as a plugin understood it. A reader's transformers come first in the job, a writer's last.
+
+    `local_times`: a writer of texts, which wants instants as the reader's session shows them.
+    """
 
     endpoint: Endpoint
     transformers: tuple[Transformer, ...] = ()
     save_mode: SaveMode = "append"
     splits_per_channel: int | None = None
+    local_times: bool = False
 
 
 @dataclass(slots=True)
@@ -40,6 +45,7 @@ class Place:
     plugin: str
     formats: ColumnFormats = field(default_factory=ColumnFormats)
     channels: int | None = None
+    commit: Commit = field(default_factory=Commit)
     warnings: list[str] = field(default_factory=list)
     left: list[str] = field(default_factory=list)
 

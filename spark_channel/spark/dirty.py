@@ -1,18 +1,25 @@
 """Refused rows of a job: opened on the driver, counted in the tasks, judged before the rows are published."""
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterable, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
+from spark_channel.connectors.contracts import DirtyRow
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyBudget, DirtyStore, dirty_limit_of
 
 if TYPE_CHECKING:
     from spark_channel.spark.task import TaskLink
 
-__all__ = ["dirty_budget", "prepare_write", "standing", "too_many"]
+__all__ = ["dirty_budget", "prepare_write", "standing", "tell_refused", "too_many"]
+
+_log = logging.getLogger(__name__)
+_TOLD = 10
+"""Refused rows that the log shows."""
 
 
 def prepare_write(
@@ -26,6 +33,7 @@ def prepare_write(
     path = writer.options.dirty_rows_path
     store = None if path is None else DirtyStore.prepare(path, context.job, target)
     try:
+        writer.begin()
         plan = writer.prepare(context, schema)
     except BaseException:
         if store is not None:
@@ -51,6 +59,18 @@ def too_many(options: WriteOptions, dirty: int, receipts: Sequence[Receipt]) -> 
     """Driver, at the end: why `dirty` refused rows are too many; empty when they are not."""
     rows = sum(receipt.rows for receipt in receipts)
     return dirty_limit_of(options).exceeded(dirty, dirty + rows, final=True)
+
+
+def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, place: str) -> None:
+    """Driver: log the first refused rows, each with its reason, and how many there are; nothing without any."""
+    if not rows:
+        return
+    shown = list(islice(samples, _TOLD))
+    for sample in shown:
+        _log.warning("job %s: refused row %s: %s", job, sample.row, sample.reason)
+    where = f"they are in {place}" if place else "option dirtyRowsPath (--dirty-rows-path) keeps them"
+    more = f", of which the first {len(shown)} are shown above" if rows > len(shown) else ""
+    _log.warning("job %s: %d rows were refused%s; %s", job, rows, more, where)
 
 
 def standing(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:

@@ -8,13 +8,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from spark_channel import errors
-from spark_channel.errors import ChannelError, JobCancelledError
+from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
 
 __all__ = ["own_error", "reason_of", "without_traceback"]
 
 _log = logging.getLogger(__name__)
 _OURS = re.compile(
     r"(?:^(?:E\s+)?|: )spark_channel\.errors\.(\w+): (.*?)(?=\n\s*\n|\n\s+at |\Z)", re.DOTALL | re.MULTILINE
+)
+_NO_CLASS = re.compile(
+    r"java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError): (?P<named>[\w./$]*[Dd]river[\w$]*)"
+    r"|java\.sql\.SQLException: No suitable driver"
 )
 _CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
 
@@ -44,6 +48,8 @@ def own_error(error: BaseException) -> ChannelError | None:
     """The error of this package that made a Spark job fail, as the task raised it; None = another one."""
     if isinstance(error, ChannelError):
         return error
+    if (missing := _missing_class(str(error))) is not None:
+        return missing
     found = _OURS.findall(str(error))
     if not found:
         cancelled = _CANCELLED.search(str(error))
@@ -57,6 +63,20 @@ def own_error(error: BaseException) -> ChannelError | None:
     kind = getattr(errors, name, ChannelError)
     made: ChannelError = kind(message.strip())
     return made
+
+
+def _missing_class(text: str) -> MissingPackageError | None:
+    """That Spark's JVM lacks a driver; None = it has said nothing of the kind."""
+    match = _NO_CLASS.search(text)
+    if match is None:
+        return None
+    name = (match["named"] or "").replace("/", ".")
+    what = f"the class {name}" if name else "a JDBC driver for the url"
+    return MissingPackageError(
+        f"Spark does not have {what}: give the driver's jar with --conf spark.jars=/path/to/driver.jar (or its "
+        "coordinates with --conf spark.jars.packages=group:name:version)",
+        name=name,
+    )
 
 
 def reason_of(error: BaseException) -> str:

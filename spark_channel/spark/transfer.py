@@ -19,7 +19,7 @@ from spark_channel.planning.spec import SaveMode
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl
 from spark_channel.spark.description import described
-from spark_channel.spark.dirty import standing, too_many
+from spark_channel.spark.dirty import standing, tell_refused, too_many
 from spark_channel.spark.driver import JobReporter
 from spark_channel.spark.failures import own_error, reason_of
 from spark_channel.spark.fan_out_options import read_targets
@@ -28,7 +28,13 @@ from spark_channel.spark.session import is_local, register, service_of, session_
 from spark_channel.spark.static_limit import static_of_spec, static_shares, told_static
 from spark_channel.spark.transfer_kept import job_of, plan_text, transaction_of
 from spark_channel.spark.transfer_options import job_options
-from spark_channel.spark.transfer_plan import OpenedTransfer, open_transfer, parallelism_of, refuse_existing
+from spark_channel.spark.transfer_plan import (
+    OpenedTransfer,
+    begin_transfer,
+    open_transfer,
+    parallelism_of,
+    refuse_existing,
+)
 from spark_channel.spark.transfer_task import GroupRunner, run_groups
 
 __all__ = ["carry_out", "transfer"]
@@ -110,7 +116,7 @@ def carry_out(
         from spark_channel.spark.fan_out import fan_out
 
         return fan_out(spark, spec, more or {})
-    job = job_options(spec, more or {})
+    job = begin_transfer(job_options(spec, more or {}))
     if spec.reader.spark_format or spec.writer.spark_format:
         from spark_channel.spark.frames import copy_frames
 
@@ -352,6 +358,12 @@ class Transfer:
             DirtyRowsError: they are too many.
         """
         dirty = sum(task.dirty.rows if task.receipt is None else task.receipt.dirty_rows for task in tasks)
+        samples = (
+            sample
+            for task in tasks
+            for sample in (task.dirty.samples if task.receipt is None else task.receipt.dirty_samples)
+        )
+        tell_refused(self.job, samples, dirty, self._options.dirty_rows_path or "")
         stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped), "")
         why = stopped or too_many(self._options, dirty, receipts)
         if self.dirty_store is not None:
@@ -407,9 +419,6 @@ class Transfer:
                 _log.warning("the report lacks what the service counted: %s", error)
         report = report or self._plain_report(spec, rows, nbytes, dirty)
         place = self._options.dirty_rows_path or ""
-        if dirty:
-            kept = f"; they are in {place}" if place else ""
-            _log.warning("%d rows were refused%s", dirty, kept)
         return replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
 
     def failed_report(self, spec: JobSpec, error: BaseException) -> TransferReport:

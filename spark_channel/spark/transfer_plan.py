@@ -5,6 +5,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from spark_channel.connectors import FetchSize, Reader, Writer, find_connector, 
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql.ddl import arrow_columns
+from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import TransferSource
@@ -38,6 +40,7 @@ from spark_channel.transform import Pipeline, prepare
 
 __all__ = [
     "OpenedTransfer",
+    "begin_transfer",
     "open_targets",
     "open_transfer",
     "parallelism_of",
@@ -103,6 +106,30 @@ class OpenedTransfer:
         return replace(self, plan=_dealt(self.spec, left, max(1, self.plan.channels), per_mark=self.per_mark))
 
 
+_START = "startsql"
+
+
+def begin_transfer(job: JobOptions) -> JobOptions:
+    """Run `startSql` at the writer's end, before the source is looked at; returns the job without it.
+
+    Raises:
+        ChannelError: an option, or what the target says of it.
+    """
+    writer = job.spec.writer
+    given = [writer.options, *(part.options for part in writer.parts)]
+    if writer.spark_format or not any(key.lower() == _START for options in given for key in options):
+        return job
+    for end in writer.resolve(first_reachable):
+        _writer(end, job.job).begin()
+
+    def rest(options: Mapping[str, Any]) -> dict[str, Any]:
+        return {key: value for key, value in options.items() if key.lower() != _START}
+
+    parts = tuple(replace(part, options=rest(part.options)) for part in writer.parts)
+    left = replace(writer, options=rest(writer.options), parts=parts)
+    return replace(job, spec=replace(job.spec, writer=left))
+
+
 def open_transfer(
     job: JobOptions, parallelism: int, held: ExitStack, *, alone: bool = True
 ) -> OpenedTransfer:
@@ -117,7 +144,8 @@ def open_transfer(
     """
     spec = job.spec
     writers = tuple(_writer(end, job.job) for end in spec.writer.resolve(first_reachable))
-    opened = [_reader(end, job.limits) for end in spec.reader.resolve(first_reachable)]
+    ends = spec.reader.resolve(partial(_first_open, spec.reader))
+    opened = [_reader(end, job.limits) for end in ends]
     readers = [reader for reader, _ in opened]
     sources = tuple(_source(reader, schema, spec) for reader, schema in opened)
     _refuse_other_columns(sources)
@@ -289,6 +317,30 @@ def _reader(end: Endpoint, limits: Mapping[str, Any]) -> tuple[Reader, pa.Schema
     for warning in warnings:
         _log.warning(warning)
     return reader, None if text is None else pa.schema(list(arrow_columns(text, "schema").items()))
+
+
+def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
+    """The first url at which the reader can log in, and finds the database.
+
+    Raises:
+        SourceError: there is none; names each url with its reason.
+    """
+    reasons = []
+    part = end.parts[0].options if end.parts else {}
+    for url in urls:
+        try:
+            first_reachable([url])
+            reader, _ = load_reader(
+                _named("reader", replace(end, options={**end.options, **part, "url": url}), {})
+            )
+            if isinstance(reader, SqlReader):
+                with reader.connect("plan"):
+                    pass
+        except SourceError as error:
+            reasons.append(str(error))
+        else:
+            return url
+    raise SourceError(f"none of {len(urls)} urls can be read: {'; '.join(reasons)}")
 
 
 def take_schema(named: dict[str, Any]) -> str | None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from spark_channel.transform.columns import Output, Rename, Select
     from spark_channel.transform.contract import Outcome, Refused, Transformer
     from spark_channel.transform.digest import Digest
+    from spark_channel.transform.java_texts import CsvTexts, JavaTexts
     from spark_channel.transform.made_up import RandomValues
     from spark_channel.transform.patterns import strptime_pattern
     from spark_channel.transform.pipeline import Apply, Labelled, Pipeline, as_transformers, prepare
@@ -22,8 +23,10 @@ else:
 
 __all__ = [
     "Apply",
+    "CsvTexts",
     "Digest",
     "DropRows",
+    "JavaTexts",
     "Labelled",
     "Outcome",
     "Output",

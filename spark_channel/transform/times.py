@@ -13,14 +13,20 @@ __all__ = ["TimesAsText"]
 
 @dataclass(frozen=True, slots=True)
 class TimesAsText(Transformer):
-    """Every timestamp, date and time becomes text by its pattern (strftime's letters), cut to the second."""
+    """Every timestamp, date and time becomes text by its pattern (strftime's letters), cut to the second.
+
+    `only`: the columns of these positions; None = all.
+    """
 
     timestamps: str = "%Y-%m-%d %H:%M:%S"
     dates: str = "%Y-%m-%d"
     times: str = "%H:%M:%S"
+    only: frozenset[int] | None = None
     step: ClassVar[str] = "times as text"
 
-    def _pattern(self, kind: pa.DataType) -> str | None:
+    def _pattern(self, position: int, kind: pa.DataType) -> str | None:
+        if self.only is not None and position not in self.only:
+            return None
         if pa.types.is_timestamp(kind):
             return self.timestamps
         if pa.types.is_date(kind):
@@ -29,13 +35,16 @@ class TimesAsText(Transformer):
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         return pa.schema(
-            [part if self._pattern(part.type) is None else part.with_type(pa.string()) for part in schema]
+            [
+                part if self._pattern(position, part.type) is None else part.with_type(pa.string())
+                for position, part in enumerate(schema)
+            ]
         )
 
     def apply(self, batch: pa.RecordBatch) -> Outcome:
         columns = []
-        for column in batch.columns:
-            pattern = self._pattern(column.type)
+        for position, column in enumerate(batch.columns):
+            pattern = self._pattern(position, column.type)
             columns.append(column if pattern is None else _formatted(column, pattern))
         schema = self.output_schema(batch.schema)
         return Outcome(pa.RecordBatch.from_arrays(columns, schema=schema))

@@ -92,6 +92,24 @@ def test_too_many_dirty_rows_end_with_3_and_are_kept(tmp_path: Path) -> None:
 
 @pytest.mark.spark
 @pytest.mark.newest
+def test_refused_rows_are_told_and_a_named_load_is_written_once(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.db", "id INTEGER CHECK (id < 1), name TEXT")
+    columns = [{"type": "long", "random": "0,1"}, {"type": "string", "value": "x"}]
+    reader = {"name": "streamreader", "parameter": {"column": columns, "sliceRecordCount": 100}}
+    file = job(tmp_path, reader, into_sqlite(path), speed={"channel": 1})
+    arguments = ("run", file, *MASTER, "-p", "-Dday=2024-01-31", "--txn", "nightly")
+    out = run(*arguments)
+    there, _ = count(path)
+    assert 0 < there < 100
+    assert 'refused row {"id": 1, "name": "x"}: ' in out
+    assert f"{100 - there} rows were refused" in out
+    out = run(*arguments)
+    assert count(path) == (there, there)
+    assert "txnAppId 'nightly', txnVersion 20240131 was published" in out
+
+
+@pytest.mark.spark
+@pytest.mark.newest
 def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
     file = job(tmp_path, made_up(10), into_sqlite(tmp_path / "no" / "t.db"), speed={"channel": 1})
     assert "there is no directory" in run("run", file, *MASTER, code=1)

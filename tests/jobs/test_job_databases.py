@@ -3,8 +3,8 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors import Connector, registry
-from spark_channel.errors import JobFileError
+from spark_channel.connectors import Connector, load_reader, registry
+from spark_channel.errors import JobFileError, OptionError
 from spark_channel.jobs import LoadedJob, load_job
 from spark_channel.transform import prepare
 
@@ -52,6 +52,8 @@ def test_a_reader_becomes_our_connectors_options(make_job: Any) -> None:
         "partitionColumn": "id",
         "fetchsize": "100",
         "sessionInitStatement": '["set a = 1", "set b = 2"]',
+        "tinyInt1IsBit": "false",
+        "zeroDates": "null",
     }
 
 
@@ -221,7 +223,8 @@ def test_a_writer_becomes_our_connectors_options(make_job: Any) -> None:
         "password": "p",
         "dbtable": "t",
         "batchSize": "512",
-        "preSql": '["delete from t"]',
+        "createTable": "false",
+        "startSql": '["delete from t"]',
         "postSql": '["analyze table t"]',
     }
     assert loaded.spec.save_mode == "append"
@@ -230,7 +233,7 @@ def test_a_writer_becomes_our_connectors_options(make_job: Any) -> None:
 def test_several_tables_have_their_own_statements(make_job: Any) -> None:
     connection = [{"jdbcUrl": MYSQL, "table": ["t[0-1]"]}, {"jdbcUrl": "jdbc:mysql://i/x", "table": "u"}]
     writer = write(make_job, connection=connection, preSql=["delete from @table"]).spec.writer
-    assert [(part.urls, json.loads(part.options["preSql"])) for part in writer.parts] == [
+    assert [(part.urls, json.loads(part.options["startSql"])) for part in writer.parts] == [
         ((MYSQL,), ["delete from t0"]),
         ((MYSQL,), ["delete from t1"]),
         (("jdbc:mysql://i/x",), ["delete from u"]),
@@ -242,15 +245,69 @@ def test_several_tables_have_their_own_statements(make_job: Any) -> None:
     [
         ({"writeMode": "insert"}, None, None),
         ({"writeMode": "INSERT INTO"}, None, None),
-        ({"writeMode": "replace"}, "upsert", None),
+        ({"writeMode": "replace"}, None, None),
         ({"writeMode": "update", "keyColumns": ["id"]}, "upsert", '["id"]'),
         ({"writeMode": "replace", "conflictColumn": "id"}, "upsert", '["id"]'),
-        ({"writeMode": "update(id, day)"}, "upsert", '["id", "day"]'),
+        ({"writeMode": "update(id, day)"}, None, None),
+        ({"writeMode": "insert ignore"}, None, None),
     ],
 )
 def test_write_modes(make_job: Any, given: dict[str, Any], mode: str | None, keys: str | None) -> None:
     options = write(make_job, **given).spec.writer.options
     assert (options.get("writeMode"), options.get("keyColumns")) == (mode, keys)
+
+
+@pytest.mark.parametrize(
+    ("mode", "duplicates"),
+    [("replace", "replace"), ("Update (id)", "update"), ("insert  ignore into", "ignore"), ("insert", None)],
+)
+def test_mysqls_own_modes_go_by_every_key(make_job: Any, mode: str, duplicates: str | None) -> None:
+    assert write(make_job, writeMode=mode).spec.writer.options.get("duplicates") == duplicates
+
+
+def test_other_databases_go_by_one_key(make_job: Any) -> None:
+    postgres = [{"jdbcUrl": "jdbc:postgresql://h/x", "table": ["t"]}]
+    named = write(make_job, "postgresqlwriter", connection=postgres, writeMode="update(id, day)").spec.writer
+    assert (named.options["writeMode"], named.options["keyColumns"]) == ("upsert", '["id", "day"]')
+    ignored = write(make_job, "postgresqlwriter", connection=postgres, writeMode="insert ignore").spec.writer
+    assert (ignored.options["writeMode"], ignored.options.get("keyColumns")) == ("skipExisting", None)
+
+
+@pytest.mark.parametrize(
+    ("query", "options"),
+    [
+        ("useUnicode=true&characterEncoding=utf8&allowMultiQueries=true&noDatetimeStringSync=true", {}),
+        ("yearIsDateType=false&useAffectedRows=true&autoReconnectForPools=true&serverTimezone=GMT%2B8", {}),
+        ("stringtype=unspecified&reWriteBatchedInserts=true", {}),
+        ("useSSL=true&verifyServerCertificate=true", {"sslmode": "verify-ca"}),
+        ("verifyServerCertificate=true&useSSL=false", {"sslmode": "disable"}),
+        (
+            "connectionTimeZone=%2B08:00&forceConnectionTimeZoneToSession=true",
+            {"session_time_zone": "+08:00"},
+        ),
+        ("sessionVariables=sql_mode%3D''", {"session_variables": "sql_mode=''"}),
+    ],
+)
+def test_parameters_of_jdbcs_urls_refuse_no_job(query: str, options: dict[str, str]) -> None:
+    reader, warnings = load_reader({"url": f"{MYSQL}?{query}", "dbtable": "t"})
+    defaults, _ = load_reader({"url": MYSQL, "dbtable": "t"})
+    given = {name: value for name, value in reader.options if value != getattr(defaults.options, name)}
+    assert (given, warnings) == (options, [])
+
+
+def test_a_postgresql_url_may_carry_mysqls_parameters() -> None:
+    query = "useUnicode=true&characterEncoding=utf-8&useSSL=false&prepareThreshold=0&stringtype=unspecified"
+    reader, _ = load_reader({"url": f"jdbc:postgresql://h/x?{query}", "dbtable": "t"})
+    assert reader.options.address.shown == "postgresql://h:5432/x"
+    with pytest.raises(OptionError, match="parameter 'sslmood'"):
+        load_reader({"url": "jdbc:postgresql://h/x?sslmood=require", "dbtable": "t"})
+
+
+def test_what_a_url_says_of_values_holds(make_job: Any) -> None:
+    url = f"{MYSQL}?zeroDateTimeBehavior=exception&tinyInt1isBit=true"
+    options = read(make_job, connection=[{"jdbcUrl": [url], "table": ["t"]}]).spec.reader.options
+    assert "zeroDates" not in options
+    assert "tinyInt1IsBit" not in options
 
 
 def test_the_writers_columns_are_names_by_position(make_job: Any) -> None:
@@ -315,7 +372,11 @@ def test_sparks_jdbc_writer_empties_the_table_itself(make_job: Any, statement: s
             {"jdbcConfig": {"a": []}},
             "jdbcConfig got an object; it takes an object of the driver's settings",
         ),
-        ("w", {"writeMode": "merge"}, "writeMode got 'merge'; it takes insert, replace, update"),
+        (
+            "w",
+            {"writeMode": "merge"},
+            "writeMode got 'merge'; it takes insert, insert ignore, replace, update",
+        ),
         ("w", {"column": ["a", "a"]}, "column got a list; it takes the target's column names, each once"),
         (
             "w",

@@ -127,7 +127,10 @@ def test_a_text_writer_names_columns_and_formats_times(make_job: Any) -> None:
     steps = loaded.spec.transformers[1:]  # the stream's own columns come first
     assert prepare(steps, rows.schema).run(rows).batch.to_pylist() == [{"name": "x", "at": "20240131"}]
     assert loaded.spec.writer.options["header"] == "true"
-    assert loaded.spec.writer.options["quote"] == "'"
+    quoted = write(make_job, fileFormat="csv", quoteChar="'").spec.transformers[-1]
+    assert quoted.apply(pa.record_batch({"a": ["x,y"]})).batch.to_pylist() == [{"a": "'x,y'"}]
+    with pytest.raises(JobFileError, match=r"quoteChar got ''; it takes one character"):
+        write(make_job, fileFormat="csv", quoteChar="")
     plain = write(make_job, common={"datetimeFormat": "dd.MM.yyyy HH:mm"})
     assert prepare(plain.spec.transformers[1:], rows.schema).run(rows).batch.to_pylist() == [
         {"a": "x", "t": "31.01.2024 08:30"}

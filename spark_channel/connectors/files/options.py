@@ -488,9 +488,16 @@ class CsvWriteOptions(_TextWriteOptions):
         "\\", description='before a quote or itself inside quotes; `"` = quotes are doubled'
     )
     null_value: str = Field("", description="what stands for NULL, unquoted")
+    raw: bool = Field(
+        False,
+        description="values as they are, never quoted: what holds the separator or a line end cannot be told apart "
+        "by a reader",
+    )
 
     @model_validator(mode="after")
     def _distinct(self) -> "CsvWriteOptions":
+        if self.raw:
+            return self
         _distinct_characters(self.sep, self.quote, self.escape)
         if any(character in self.null_value for character in (self.sep, self.quote, "\n", "\r")):
             raise OptionError(

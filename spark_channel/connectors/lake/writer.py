@@ -225,7 +225,7 @@ class LakeWriter(Writer):
                 "job %s takes the claim on %s over from run %s",
                 context.job,
                 lake.shown,
-                taken[0].overtaken[0],
+                taken[0].overtaken.owner,
             )
         return taken[0]
 

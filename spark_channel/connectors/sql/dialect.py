@@ -154,6 +154,10 @@ class Dialect(ABC):
     def check_condition(self, column: Column, compared: Node) -> None:  # noqa: B027 - optional
         """Refuse a condition on a column that would not mean what it says; `compared` is the column in its place."""
 
+    def compared(self, column: Column | None, text: str) -> str:
+        """`text`, a column, as what is compared with literals, whatever the session's settings are."""
+        return text
+
     def ordered(self, column: Column | None, text: str) -> str:
         """`text`, a column, as what comparisons with literals and ORDER BY agree on."""
         return text

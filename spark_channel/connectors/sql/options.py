@@ -46,7 +46,7 @@ def _statements(value: object) -> tuple[str, ...]:
     elif str(value).lstrip().startswith("["):
         try:
             texts = json.loads(str(value))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(takes) from None
     else:
         texts = [str(value)]
@@ -255,6 +255,11 @@ class SqlWriteOptions(WriteOptions):
     )
     session_init_statement: Statements | None = Field(
         None, description="SQL run in every session before it writes"
+    )
+    start_sql: Statements = Field(
+        (),
+        description="SQL that a transfer runs before it looks at its source, each statement by itself: what it did "
+        "stays whatever becomes of the write, and is done again with each run",
     )
     pre_sql: Statements = Field((), description="SQL run before the rows, in their transaction")
     post_sql: Statements = Field((), description="SQL run after the rows, in their transaction")

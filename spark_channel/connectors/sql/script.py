@@ -8,7 +8,7 @@ from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from spark_channel.errors import OptionError
 
-__all__ = ["IN_SESSION", "IN_TRANSACTION", "TRANSACTION_WORDS", "session_script", "split_script"]
+__all__ = ["BY_ITSELF", "IN_SESSION", "IN_TRANSACTION", "TRANSACTION_WORDS", "session_script", "split_script"]
 
 TRANSACTION_WORDS = frozenset(
     {"ABORT", "BEGIN", "COMMIT", "END", "RELEASE", "ROLLBACK", "SAVEPOINT", "START", "XA"}
@@ -17,6 +17,7 @@ TRANSACTION_WORDS = frozenset(
 IN_TRANSACTION = (
     "its statements run inside the transaction that writes the rows, and may not end it or leave it"
 )
+BY_ITSELF = "each of its statements runs by itself, and is committed by itself"
 IN_SESSION = "its statements make a session ready, and may not begin a transaction"
 
 

@@ -51,7 +51,11 @@ class ReadSource:
         return [column.name for column in self.all_columns]
 
     def column(self, name: str) -> str:
-        """A column in a statement. Qualified: SQLite reads a quoted name without such a column as a text."""
+        """A column in a statement, as it is compared with literals."""
+        return self.dialect.compared(self.about(name), self.bare(name))
+
+    def bare(self, name: str) -> str:
+        """A column as it is. Qualified: SQLite reads a quoted name without such a column as a text."""
         return f"{self.dialect.quoted(self.name)}.{self.dialect.quoted(name)}"
 
     def about(self, name: str) -> Column | None:
@@ -106,14 +110,14 @@ def _read_columns(
     session: Session, source: ReadSource, picked: Sequence[Column], custom: Mapping[str, pa.DataType]
 ) -> tuple[ReadColumn, ...]:
     dialect = source.dialect
-    unchosen = [(each, source.column(each.name)) for each in picked if each.name not in custom]
+    unchosen = [(each, source.bare(each.name)) for each in picked if each.name not in custom]
     own = dialect.types(session, unchosen, source.behind()) if unchosen else []
     kinds = {**{each.name: kind for (each, _), kind in zip(unchosen, own, strict=True)}, **custom}
     found = []
     for column in picked:
         kind = kinds[column.name]
         assert kind is not None, f"{dialect.product} gives column {column.name!r} no type"
-        text = dialect.selected(column, kind, source.column(column.name))
+        text = dialect.selected(column, kind, source.bare(column.name))
         found.append(ReadColumn(column.name, column.declared, kind, text))
     return tuple(found)
 

@@ -28,6 +28,7 @@ from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
+from spark_channel.connectors.sql.script import BY_ITSELF, split_script
 from spark_channel.connectors.sql.target import NOWHERE, Target
 from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.errors import CommitError, SupersededError, TargetError
@@ -94,6 +95,30 @@ class SqlWriter(Writer):
         return self.run(
             TargetError, "look", lambda session: self.look(session).table is not None, begins=True
         )
+
+    def begin(self) -> None:
+        texts = self.options.start_sql
+        if texts:
+            statements = split_script(texts, "startSql", self.script_dialect, why=BY_ITSELF)
+
+            sent: list[str] = []
+
+            def run(session: Any) -> None:
+                if sent:
+                    raise TargetError(
+                        f"the connection was lost while 'startSql' ran {sent[-1]!r}, so whether that was done is not "
+                        "known: look, and run the job again"
+                    )
+                for statement in statements:
+                    sent.append(statement)
+                    session.rows(statement)
+
+            self.run(TargetError, "look", run)
+
+    @property
+    def script_dialect(self) -> str:
+        """What sqlglot calls the SQL of the user's scripts."""
+        return str(self.dialect.sql)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)

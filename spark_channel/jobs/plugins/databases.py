@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.registry import Connector, all_connectors
 from spark_channel.jobs.place import End, Place
+from spark_channel.jobs.plugins.own_databases import duplicate_options, mode_options, reading_options
 from spark_channel.jobs.sql import expand_tables, plain_columns, select_statements, selects
 from spark_channel.jobs.values import Flag, NotNegative, Positive, Section, Text, Texts, refusal, refused
 from spark_channel.planning import Endpoint, EndpointPart
@@ -81,6 +82,7 @@ def _of(connector: Connector) -> Database:
 _SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
 _WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
 _UPDATE = re.compile(r"(?:update|replace)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
+_TRUNCATE = re.compile(r"^\s*truncate\s+(?:table\s+)?(\S+?)\s*;?\s*$", re.IGNORECASE)
 _EMPTIES = re.compile(r"(?:truncate\s+table|delete\s+from)\s+(\S+?)\s*;?", re.IGNORECASE)
 
 
@@ -207,7 +209,11 @@ def database_reader(named: Database, parameter: dict[str, Any], place: Place) ->
     """Every table, or every querySql, is a part of the reader; one of them alone is the reader itself."""
     given = place.read(DatabaseReader, parameter)
     database = _kinds(named, [connection.jdbc_url for connection in given.connection], place)
+    urls = [url for connection in given.connection for url in connection.jdbc_url]
     options = {**_login(given), **_session(given.session, database)}
+    if database.connector is not None:
+        options = {**reading_options(database.connector, urls), **options}
+        options |= mode_options(database.connector, (*urls, *given.session))
     if given.jdbc_config and database.connector is None:
         options = {**given.jdbc_config, **options}
     elif given.jdbc_config:
@@ -341,8 +347,13 @@ def database_writer(named: Database, parameter: dict[str, Any], place: Place) ->
         for table in expand_tables(connection.table, f"{place.key('connection')}[{number}].table")
     ]
     options = _login(given)
-    build = _own if database.connector is not None else _spark_jdbc
-    shared, each, mode = build(given, [table for _, table in tables], place)
+    names = [table for _, table in tables]
+    if database.connector is None:
+        shared, each, mode = _spark_jdbc(given, names, place)
+    else:
+        shared, each, mode = _own(given, names, place, database.connector)
+        urls = [url for group, _ in tables for url in group]
+        shared |= mode_options(database.connector, (*urls, *given.session))
     parts = [
         EndpointPart({"dbtable": table, **more}, url) for (url, table), more in zip(tables, each, strict=True)
     ]
@@ -367,14 +378,17 @@ def _statements(texts: tuple[str, ...], table: str) -> str:
     return json.dumps([text.replace("@table", table) for text in texts])
 
 
-def _own(given: DatabaseWriter, tables: list[str], place: Place) -> Built:
-    options = {}
+def _own(given: DatabaseWriter, tables: list[str], place: Place, connector: str) -> Built:
+    options = {"createTable": "false"}
     if given.batch_size is not None:
         options["batchSize"] = str(given.batch_size)
     if given.session:
         options["sessionInitStatement"] = json.dumps(given.session)
     mode, keys = _write_mode(given, place)
-    if mode != "insert":
+    by_every_key = duplicate_options(connector, given.write_mode)
+    if by_every_key and not (given.key_columns or given.conflict_column):
+        options |= by_every_key
+    elif mode != "insert":
         options["writeMode"] = mode
         if keys:
             options["keyColumns"] = json.dumps(keys)
@@ -382,20 +396,34 @@ def _own(given: DatabaseWriter, tables: list[str], place: Place) -> Built:
     for table in tables:
         more = {}
         if given.pre_sql:
-            more["preSql"] = _statements(given.pre_sql, table)
+            if place.commit:
+                more["preSql"] = _statements(_emptying(given.pre_sql, place.plugin), table)
+            else:
+                more["startSql"] = _statements(given.pre_sql, table)
         if given.post_sql:
             more["postSql"] = _statements(given.post_sql, table)
         each.append(more)
     return options, each, "append"
 
 
+def _emptying(texts: tuple[str, ...], plugin: str) -> tuple[str, ...]:
+    """MySQL's TRUNCATE would commit the transaction that it is to be a part of."""
+    if not plugin.lower().startswith(("mysql", "rdbms")):
+        return texts
+    return tuple(_TRUNCATE.sub(r"DELETE FROM \1", text) for text in texts)
+
+
 def _write_mode(given: DatabaseWriter, place: Place) -> tuple[str, tuple[str, ...]]:
-    text = given.write_mode.strip()
+    text = " ".join(given.write_mode.split())
     if text.lower() in ("insert", "insert into", ""):
         return "insert", ()
+    if text.lower() in ("insert ignore", "insert ignore into"):
+        return "skipExisting", given.key_columns or given.conflict_column
     update = _UPDATE.fullmatch(text)
     if update is None:
-        raise refusal(place.key("writeMode"), text, "insert, replace, update, or update(key, columns)")
+        raise refusal(
+            place.key("writeMode"), text, "insert, insert ignore, replace, update, or update(key, columns)"
+        )
     inside = tuple(name.strip() for name in (update.group(1) or "").split(",") if name.strip())
     return "upsert", inside or given.key_columns or given.conflict_column
 

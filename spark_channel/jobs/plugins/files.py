@@ -6,12 +6,20 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
-from spark_channel.jobs.columns import NamedColumns, picked_columns, written_columns
+from spark_channel.jobs.columns import NamedColumns, picked_columns, text_positions, written_columns
 from spark_channel.jobs.place import End, Place, at
 from spark_channel.jobs.values import Flag, Section, Text, Texts, refusal
 from spark_channel.planning import Endpoint
 from spark_channel.planning.spec import SaveMode
-from spark_channel.transform import Labelled, Rename, TimesAsText, Transformer, strptime_pattern
+from spark_channel.transform import (
+    CsvTexts,
+    JavaTexts,
+    Labelled,
+    Rename,
+    TimesAsText,
+    Transformer,
+    strptime_pattern,
+)
 
 __all__ = ["hdfs_reader", "hdfs_writer", "txtfile_reader", "txtfile_writer"]
 
@@ -27,6 +35,8 @@ _BUFFER = {
     "maxTraversalLevel": "folders are read to their ends",
 }
 _NULL = "\\N"
+_WRITTEN_NULL = "null"
+"""What txtfilewriter writes for NULL where a job says nothing."""
 _CODECS = {
     "gzip": "gzip",
     "gz": "gzip",
@@ -190,7 +200,7 @@ class TxtFileWriter(Section):
     write_mode: FileMode
     field_delimiter: Text = ","
     encoding: Text = "utf-8"
-    null_format: Text = _NULL
+    null_format: Text = _WRITTEN_NULL
     compress: Text = ""
     file_format: Annotated[Literal["text", "csv"], BeforeValidator(_word)] = "text"
     date_format: Text | None = None
@@ -200,7 +210,10 @@ class TxtFileWriter(Section):
 
 
 class HdfsWriter(Section):
-    ignored: ClassVar[dict[str, str]] = _HADOOP
+    ignored: ClassVar[dict[str, str]] = {
+        **_HADOOP,
+        "nullFormat": "a NULL is an empty text, as DataX's hdfswriter writes it",
+    }
 
     default_fs: Text = Field("", alias="defaultFS")
     file_type: Text
@@ -210,7 +223,6 @@ class HdfsWriter(Section):
     write_mode: FileMode
     field_delimiter: Text = ","
     encoding: Text = "utf-8"
-    null_format: Text = _NULL
     compress: Text = ""
     overwrite_directory: Flag = False
 
@@ -223,13 +235,16 @@ def txtfile_writer(parameter: dict[str, Any], place: Place) -> End:
     target = f"{given.path.rstrip('/')}/{given.file_name}"
     place.warnings.append(f"{place.path}: the files go into the folder {target}")
     options = _text_options(given, target, place)
-    options["quote"] = given.quote_char
     options["header"] = str(bool(given.header)).lower()
     steps: list[Transformer] = []
     if given.header:
         steps.append(Labelled(Rename(given.header), place.key("header")))
     steps.append(_times(given.date_format or given.format, place))
-    return End(Endpoint("csv", options), tuple(steps), given.write_mode)
+    if given.file_format == "csv":
+        if len(given.quote_char) != 1:
+            raise refusal(place.key("quoteChar"), given.quote_char, "one character")
+        steps.append(CsvTexts(given.field_delimiter, given.quote_char))
+    return End(Endpoint("csv", options), tuple(steps), given.write_mode, local_times=True)
 
 
 def _text_options(given: TxtFileWriter | HdfsWriter, target: str, place: Place) -> dict[str, str]:
@@ -239,13 +254,13 @@ def _text_options(given: TxtFileWriter | HdfsWriter, target: str, place: Place) 
         "header": "false",
         "sep": given.field_delimiter,
         "encoding": given.encoding,
-        "nullValue": given.null_format,
-        "escape": '"',
+        "nullValue": given.null_format if isinstance(given, TxtFileWriter) else "",
+        "raw": "true",
         **({} if codec == "none" else {"compression": codec}),
     }
 
 
-def _times(date_format: str | None, place: Place) -> Transformer:
+def _times(date_format: str | None, place: Place, only: frozenset[int] | None = None) -> Transformer:
     """DataX writes times to the second, days and times of day by `common.column`, or all by `dateFormat`."""
     formats = place.formats
     given = {
@@ -258,7 +273,7 @@ def _times(date_format: str | None, place: Place) -> Transformer:
         if text is not None:
             with at(place.key(key) if date_format else f"common.column ({what})"):
                 patterns[what] = strptime_pattern(text)
-    return TimesAsText(**patterns)
+    return TimesAsText(**patterns, only=only)
 
 
 def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
@@ -272,14 +287,18 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
             f"whose names begin with {given.file_name!r}; here the whole folder {target} is replaced",
         )  # fmt: skip
     place.left.append(f"{place.key('fileName')} (files get unique names of their own)")
-    steps: list[Transformer] = [written_columns(given.column, place)]
+    # A time that becomes text is shown as `common.column` says, whatever the files' format is.
+    steps: list[Transformer] = [
+        _times(None, place, text_positions(given.column)),
+        written_columns(given.column, place),
+    ]
     if connector == "csv":
         options = _text_options(given, target, place)
-        steps.append(_times(None, place))
+        steps.append(JavaTexts())
     else:
         codec = _codec(given.compress, place)
         options = {
             "path": target,
             **({} if codec == "none" and not given.compress else {"compression": codec}),
         }
-    return End(Endpoint(connector, options), tuple(steps), given.write_mode)
+    return End(Endpoint(connector, options), tuple(steps), given.write_mode, local_times=True)

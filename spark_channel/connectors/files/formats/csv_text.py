@@ -33,7 +33,8 @@ class CsvEncoder(Encoder):
         for start in range(0, batch.num_rows, _ROWS):
             part = batch.slice(start, _ROWS)
             texts = [self._text(part.column(i), part.schema.field(i)) for i in range(part.num_columns)]
-            if len(texts) == 1 and self._options.null_value == "" and texts[0].null_count:
+            is_lost = len(texts) == 1 and not self._options.raw
+            if is_lost and self._options.null_value == "" and texts[0].null_count:
                 raise TargetError(
                     f"column {batch.schema.names[0]!r} holds NULL, which is an empty line in a CSV file "
                     "of one column, and "
@@ -59,6 +60,8 @@ class CsvEncoder(Encoder):
 
     def _quoted(self, values: pa.Array) -> pa.Array:
         options = self._options
+        if options.raw:
+            return values
         quote, escape = options.quote, options.escape or options.quote
         inner = values
         if escape != quote:

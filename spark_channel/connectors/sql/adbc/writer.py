@@ -81,6 +81,10 @@ class AdbcWriter(SqlWriter):
     def is_conflict(self, error: TargetError) -> bool:
         return is_conflict(error)
 
+    @property
+    def script_dialect(self) -> str:
+        return self.sql_name
+
     def claim_dialect(self, session: Session, place: Place) -> ClaimDialect:
         return claim_dialect(session, place.schema, self.sql_name)
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column, KeyColumn, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.mysql.column_types import arrow_type, declared_of, parts
+from spark_channel.connectors.sql.mysql.column_types import INSTANT, LOCAL, arrow_type, declared_of, parts
 from spark_channel.connectors.sql.mysql.decode import decode_fields, selected
 from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away, is_ended, quoted
 from spark_channel.connectors.sql.named import name_readings
@@ -60,15 +60,20 @@ class MysqlTable(Table):
 
 
 class MysqlDialect(Dialect):
-    """`zero_dates`: whether `0000-00-00` is read as NULL."""
+    """`zero_dates`: whether `0000-00-00` is read as NULL. `one_is_bit`: whether TINYINT(1) is true and false.
+
+    `local`: TIMESTAMPs are read as the session shows them. `in_utc`: the session's zone is UTC.
+    """
 
     product = "MySQL"
     sql = "mysql"
     batch_bytes = 4 << 20
     cuts_by_bytes = True
 
-    def __init__(self, *, zero_dates: bool = False) -> None:
-        self.zero_dates = zero_dates
+    def __init__(
+        self, *, zero_dates: bool = False, one_is_bit: bool = True, local: bool = False, in_utc: bool = False
+    ) -> None:
+        self.zero_dates, self.one_is_bit, self.local, self.in_utc = zero_dates, one_is_bit, local, in_utc
 
     def quoted(self, name: str) -> str:
         return quoted(name)
@@ -108,10 +113,25 @@ class MysqlDialect(Dialect):
         return tuple(Column(str(field.name), declared_of(field)) for field in fields)
 
     def arrow_type(self, column: Column) -> pa.DataType:
-        return arrow_type(column.name, column.declared)
+        kind = arrow_type(column.name, column.declared)
+        if pa.types.is_boolean(kind) and not self.one_is_bit and parts(column.declared)[0] == "tinyint":
+            return pa.int8()
+        return LOCAL if self.local and kind == INSTANT else kind
+
+    def compared(self, column: Column | None, text: str) -> str:
+        """A TIMESTAMP in UTC: a session shows it in its zone, where an hour of each autumn may come twice."""
+        is_instant = column is not None and parts(column.declared)[0] == "timestamp"
+        if not is_instant or self.in_utc:
+            return text
+        seconds = f"UNIX_TIMESTAMP({text})"
+        return (
+            f"IF({seconds} = 0, {text}, DATE_ADD(CAST('1970-01-01' AS DATETIME), INTERVAL {seconds} SECOND))"
+        )
 
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
         name = parts(column.declared)[0]
+        if not self.local:
+            text = self.compared(column, text)
         if name in ("date", "datetime", "timestamp") and self.zero_dates:
             text = f"IF(CAST({text} AS CHAR) LIKE '0000-00-00%', NULL, {text})"
         if name == "bit":

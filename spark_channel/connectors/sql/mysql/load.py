@@ -3,7 +3,7 @@
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 import pyarrow as pa
 
@@ -32,6 +32,7 @@ class Loader:
         self._session = session
         self._table = table
         self._columns = columns
+        self._instants = any(_is_instant(column.kind) for column in columns)
         self._local = session.local_infile if local is None else local
         if not self._local:
             self._packet = min(_MOST_PACKET, session.most_packet // 2)
@@ -63,12 +64,17 @@ class Loader:
             )
 
     def _run(self, sql: str, rows: int) -> None:
-        affected, warnings = self._session.affected(sql)
-        if warnings:
+        with self._session.in_utc() if self._instants else nullcontext():
+            affected, warnings = self._session.affected(sql)
+        if warnings and not self._session.lenient:
             texts = [text for _, _, text in self._session.warnings()]
             raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
         if affected != rows:
             raise RefusedRowsError(f"the server took {affected} of {rows} rows")
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
 
 
 @contextmanager

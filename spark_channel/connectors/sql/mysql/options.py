@@ -7,6 +7,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BeforeValidator, Field
 
+from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
 from spark_channel.connectors.sql.options import SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
@@ -18,7 +19,7 @@ _TAKES = "jdbc:mysql://host:3306/database, mysql://host/database or mariadb://ho
 _HARMLESS = frozenset({
     "allowloadlocalinfile", "allowpublickeyretrieval", "autoreconnect", "cacheprepstmts", "characterencoding",
     "connectionattributes", "defaultfetchsize", "prepstmtcachesize", "prepstmtcachesqllimit",
-    "rewritebatchedstatements", "servertimezone", "sessionvariables", "tcpkeepalive", "usebulkstmts", "usecompression",
+    "rewritebatchedstatements", "servertimezone", "tcpkeepalive", "usebulkstmts", "usecompression",
     "usecursorfetch", "uselegacydatetimecode", "useserverprepstmts", "useunicode",
 })  # fmt: skip
 """Parameters of the JDBC drivers that change nothing here: how they fetch, batch and cache."""
@@ -65,6 +66,19 @@ class ServerOptions(AnyServerOptions):
         None,
         description="seconds without a byte from the server after which a connection is given up; default: as long as "
         "the server's host answers (keepalives, 60 s)",
+    )
+    session_time_zone: str | None = Field(
+        None,
+        description="the time zone of every session, in which `where`, `query` and `now()` are worked out, such as "
+        "`+08:00`; default: the server's. Values arrive as exact instants in any case",
+    )
+    session_variables: str | None = Field(
+        None, description="`name=value` pairs, set in every session: Connector/J's parameter of the url"
+    )
+    sql_mode: Literal["strict", "session"] = Field(
+        "strict",
+        description="`strict`: a value that does not fit is an error, whatever the server's mode is; `session`: as "
+        "the server, `sessionVariables` and `sessionInitStatement` set it",
     )
 
     @property
@@ -127,6 +141,14 @@ def _without_login(raw: Mapping[str, Any]) -> dict[str, Any]:
         option = _parameter(name, value)
         if option is not None and option[0].lower() not in by_name:
             made[option[0]] = option[1]
+    said = {name.lower(): value for name, value in kept}
+    zone = said.get("connectiontimezone", said.get("servertimezone"))
+    forced = said.get("forceconnectiontimezonetosession", "").lower() == "true"
+    if forced and zone is not None and "sessiontimezone" not in by_name:
+        made["sessionTimeZone"] = zone
+    checked = said.get("verifyservercertificate", "").lower() == "true"
+    if checked and made.get("sslmode") == "require":
+        made["sslmode"] = "verify-ca"
     made |= {name: value for name, value in found.items() if name not in by_name}
     made[key] = url
     return made
@@ -148,6 +170,14 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return ("connectTimeout", str(max(1, int(text) // 1000))) if text.isdigit() and int(text) else None
     if lowered == "sockettimeout":
         return ("socketTimeout", str(int(text) / 1000)) if text.isdigit() and int(text) else None
+    if lowered == "verifyservercertificate":
+        return None
+    if lowered == "sessionvariables":
+        return "sessionVariables", value
+    if lowered == "tinyint1isbit":
+        return "tinyInt1IsBit", text
+    if lowered in WITHOUT_EFFECT:
+        return None
     raise OptionError(
         f"option 'url' carries parameter {name!r}, which this connector does not know; leave it out, or give "
         "the option that means it (such as sslmode, zeroDates, connectTimeout)",
@@ -164,6 +194,26 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
     zero_dates: Literal["error", "null"] = Field(
         "error", description="what `0000-00-00` is read as: an error that names the column, or NULL"
     )
+    tiny_int1_is_bit: bool = Field(
+        True, description="whether TINYINT(1) is read as true and false, or else as a number from -128 to 127"
+    )
+    timestamps_as: Literal["instant", "local"] = Field(
+        "instant",
+        description="TIMESTAMP columns as exact instants, or as the session's time zone shows them, without a zone",
+    )
+
+    @property
+    def is_plain_table(self) -> bool:
+        """Whether nothing of the user's is worked out in the session."""
+        own = (
+            self.query,
+            self.where,
+            self.session_init_statement,
+            self.session_variables,
+            self.session_time_zone,
+        )
+        bracket = (self.dbtable or "").lstrip().startswith("(")
+        return self.timestamps_as == "instant" and not bracket and all(each is None for each in own)
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -180,9 +230,16 @@ class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
         **SqlWriteOptions.ignored,
         **_IGNORED,
         "zeroDates": "it applies to reading",
+        "tinyInt1IsBit": "it applies to reading",
+        "timestampsAs": "it applies to reading",
     }
 
     table_comment: str | None = Field(None, description="the comment of a new table")
+    duplicates: Literal["error", "update", "replace", "ignore"] = Field(
+        "error",
+        description="writeMode=insert: rows that meet any unique key of the table, or each other: an error, or MySQL's "
+        "own ON DUPLICATE KEY UPDATE, REPLACE and INSERT IGNORE; of several rows the last one counts",
+    )
     local_infile: bool | None = Field(
         None, description="false: never LOAD DATA LOCAL; default: where the server allows it, else INSERT"
     )
@@ -190,6 +247,14 @@ class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
         address_of(self)
+        if self.duplicates != "error" and self.write_mode != "insert":
+            raise OptionError(
+                f"option 'duplicates' got {self.duplicates!r} with writeMode {self.write_mode}; it takes part in "
+                "writeMode insert alone, since the other modes go by 'keyColumns': give one of the two",
+                option="duplicates",
+                got=self.duplicates,
+                takes="error",
+            )
 
 
 def address_of(options: Any) -> Address:

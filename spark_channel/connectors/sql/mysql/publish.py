@@ -128,8 +128,15 @@ def insert_staged(
     """
     names = ", ".join(map(quoted, target.names))
     if options.write_mode == "insert":
+        verb = {"replace": "REPLACE", "ignore": "INSERT IGNORE"}.get(options.duplicates, "INSERT")
+        more = ""
+        if options.duplicates == "update":
+            sets = (f"{quoted(name)} = VALUES({quoted(name)})" for name in target.names)
+            more = f" ON DUPLICATE KEY UPDATE {', '.join(sets)}"
         for stage in stages:
-            session.rows(f"INSERT INTO {target.sql} ({names}) SELECT {names} FROM {stage} ORDER BY {PLACE}")  # noqa: S608
+            session.rows(
+                f"{verb} INTO {target.sql} ({names}) SELECT {names} FROM {stage} ORDER BY {PLACE}{more}"  # noqa: S608
+            )
         return
     if indexed and len(stages) == 1:
         merged = stages[0]

@@ -10,6 +10,7 @@ from spark_channel.connectors.sql.mysql.session import LostConnectionError, Mysq
 from spark_channel.connectors.sql.mysql.splits import MysqlSplitter
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
@@ -25,7 +26,13 @@ class MysqlReader(SqlReader):
     options: MysqlReadOptions
 
     def __init__(self, options: MysqlReadOptions) -> None:
-        super().__init__(options, MysqlDialect(zero_dates=options.zero_dates == "null"))
+        dialect = MysqlDialect(
+            zero_dates=options.zero_dates == "null",
+            one_is_bit=options.tiny_int1_is_bit,
+            local=options.timestamps_as == "local",
+        )
+        super().__init__(options, dialect)
+        dialect.in_utc = options.is_plain_table
 
     @contextmanager
     def connect(self, purpose: str) -> Iterator[Session]:
@@ -33,9 +40,25 @@ class MysqlReader(SqlReader):
             with MysqlSession(self.options, SourceError, patient=purpose == "read") as session:
                 if purpose == "read":
                     session.wait_for_slow_reader()
+                if self._dialect.in_utc:
+                    session.rows("SET SESSION time_zone = '+00:00'")
                 yield session
         except LostConnectionError as error:
             raise SourceError(error.text) from error
+
+    def resolve(self, session: Session) -> ReadSource:
+        """A view may hold the user's conditions: it is read in the zone of the server."""
+        source = super().resolve(session)
+        if self._dialect.in_utc and source.table is not None and source.table.is_view:
+            self._dialect.in_utc = False
+            session.rows("SET SESSION time_zone = DEFAULT")
+            source = super().resolve(session)
+        return source
+
+    @property
+    def _dialect(self) -> MysqlDialect:
+        assert isinstance(self.dialect, MysqlDialect)
+        return self.dialect
 
     def resource_mark(self, split: Split) -> str | None:
         return address_of(self.options).host

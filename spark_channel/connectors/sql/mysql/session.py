@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.mysql.options import ServerOptions, address_of
+from spark_channel.connectors.sql.mysql.session_variables import session_variables
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.session import Session as SqlSession
@@ -76,8 +77,9 @@ def quoted(name: str) -> str:
 class MysqlSession(SqlSession):
     """A connection in autocommit: transactions are begun and ended by statements. Used by one thread.
 
-    `failure` is the class of what it raises for anything that the server refuses. The session's zone is UTC, and
-    its mode is strict whatever the server's is, or `sessionInitStatement` says. While the server is away, connecting
+    `failure` is the class of what it raises for anything that the server refuses. The session's zone is the server's,
+    unless `sessionTimeZone` or the user's statements set another. Its mode is strict whatever the server's is, or
+    `sessionInitStatement` says, except with `sqlMode=session`. While the server is away, connecting
     is tried again with growing pauses for `retryTimeout` seconds; not so when `patient` is false: a server that is not
     there when a job begins is a mistake in its url.
     """
@@ -121,9 +123,18 @@ class MysqlSession(SqlSession):
             raise
 
     def _make_ready(self, options: ServerOptions) -> None:
+        if options.session_time_zone is not None:
+            self.rows("SET SESSION time_zone = %s", [options.session_time_zone])
+        own_mode = options.sql_mode == "session"
+        if own_mode:
+            self.rows("SET SESSION sql_mode = CONCAT(@@sql_mode, ',STRICT_TRANS_TABLES')")
+        if options.session_variables is not None:
+            self.rows(f"SET SESSION {session_variables(options.session_variables)}")
         for statement in session_script(options, "mysql"):
             self.rows(statement)
-        self.rows(f"SET SESSION time_zone = '+00:00', sql_mode = '{_MODE}', group_concat_max_len = 1048576")
+        # With NO_BACKSLASH_ESCAPES, texts would end elsewhere than where they are quoted here.
+        mode = "REPLACE(@@sql_mode, 'NO_BACKSLASH_ESCAPES', '')" if own_mode else f"'{_MODE}'"
+        self.rows(f"SET SESSION sql_mode = {mode}, group_concat_max_len = 1048576")
         self.id = int(self._connection.thread_id())
         seconds = getattr(options, "query_timeout", 0)
         if seconds:

@@ -108,6 +108,8 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
                 given = pa.decimal256(given.precision, given.scale)
         else:
             wanted = arrow_type(column.name, column.declared)
+            if pa.types.is_boolean(wanted) and name == "tinyint" and not pa.types.is_boolean(given):
+                wanted = pa.int8()  # TINYINT(1) holds whatever a TINYINT does
         if not fits(given, wanted) or (name in ("float", "double") and sizes):
             raise misfit(field, column, wanted, natural=natural)
         return WriteColumn(field.name, column, field.type)

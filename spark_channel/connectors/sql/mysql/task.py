@@ -196,7 +196,7 @@ class DirectWriter(_MysqlTask):
 
     def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
-        self._straight = self._options.write_mode == "insert"
+        self._straight = self._options.write_mode == "insert" and self._options.duplicates == "error"
         self._begun = self._committing = False
         self._loaded: list[pa.RecordBatch] | None = []
         self._loaded_bytes = 0

@@ -1,6 +1,7 @@
 """A connection that writes: each statement sees what was committed before it, and no gap between rows is locked."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from spark_channel.connectors.sql.mysql.options import ServerOptions
@@ -23,7 +24,10 @@ _SILENT_SECONDS = 30
 
 
 class WriteSession(Session):
-    """`local_infile`: the server takes LOAD DATA LOCAL. `most_packet`: bytes of the longest statement."""
+    """`local_infile`: the server takes LOAD DATA LOCAL. `most_packet`: bytes of the longest statement.
+
+    `lenient`: the user has asked for a mode in which the server changes values that do not fit.
+    """
 
     def _make_ready(self, options: ServerOptions) -> None:
         super()._make_ready(options)
@@ -32,11 +36,13 @@ class WriteSession(Session):
             str(name).lower(): str(value).upper()
             for name, value in self.rows(
                 "SHOW SESSION VARIABLES WHERE Variable_name IN "
-                "('local_infile', 'max_allowed_packet', 'log_bin', 'binlog_format')"
+                "('local_infile', 'max_allowed_packet', 'log_bin', 'binlog_format', 'sql_mode', 'time_zone')"
             )
         }
         self.local_infile = shown.get("local_infile") == "ON"
         self.most_packet = int(shown["max_allowed_packet"])
+        self.lenient = options.sql_mode == "session" and "STRICT_" not in shown.get("sql_mode", "")
+        self._zone = shown.get("time_zone", "SYSTEM")
         # A server that logs statements refuses to write under READ COMMITTED. SERIALIZABLE, too, reads nothing old.
         by_statement = shown.get("log_bin") == "ON" and shown.get("binlog_format") == "STATEMENT"
         level = "SERIALIZABLE" if by_statement else "READ COMMITTED"
@@ -47,6 +53,15 @@ class WriteSession(Session):
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]
+
+    @contextmanager
+    def in_utc(self) -> Iterator[None]:
+        """While this is open the session's zone is UTC, so that the text of an instant means one instant."""
+        self.rows("SET SESSION time_zone = '+00:00'")
+        try:
+            yield
+        finally:
+            self.rows("SET SESSION time_zone = %s", [self._zone])
 
     def end_when_silent(self) -> None:
         """From here on the server ends this session, and its transaction, when the client says nothing for 30 s.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from urllib.parse import unquote
 
+from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.errors import OptionError
 
 __all__ = ["Address", "conninfo", "parse_url"]
@@ -131,6 +132,8 @@ def _parameters(query: str) -> tuple[dict[str, str], str | None]:
             continue
         elif (known := _OF_JDBC.get(lowered, lowered)) in _LIBPQ:
             found[known] = value
+        elif lowered in WITHOUT_EFFECT:
+            continue
         else:
             raise _wrong(f"has parameter {name!r}, which neither libpq nor the JDBC driver knows", None)
     return found, schema

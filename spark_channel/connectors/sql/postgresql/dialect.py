@@ -17,7 +17,7 @@ from spark_channel.connectors.sql.postgresql.catalog import (
     find_table,
     table_names,
 )
-from spark_channel.connectors.sql.postgresql.column_types import ReadType, read_type
+from spark_channel.connectors.sql.postgresql.column_types import INSTANT, LOCAL, ReadType, read_type
 from spark_channel.connectors.sql.postgresql.decode import decode, selected
 from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone, is_locked
 from spark_channel.connectors.sql.session import Session
@@ -37,13 +37,16 @@ _EXACT_TEXTS = frozenset({
 
 
 class PostgresDialect(Dialect):
-    """See `Dialect`."""
+    """See `Dialect`. `local`: a timestamptz is read as the session shows it, without its zone."""
 
     product = "PostgreSQL"
     sql = "postgres"
     alias = "source"  # a table and one of its columns may be called the same
     row_values = True
     cuts_by_bytes = True
+
+    def __init__(self, *, local: bool = False) -> None:
+        self.local = local
 
     def same_name(self, name: str, names: Sequence[str]) -> str | None:
         return only_name(name, names)
@@ -66,7 +69,8 @@ class PostgresDialect(Dialect):
         return tuple(found)
 
     def arrow_type(self, column: Column) -> pa.DataType:
-        return _read_type(column).kind
+        kind = _read_type(column).kind
+        return LOCAL if self.local and kind == INSTANT else kind
 
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
         return selected(text, column.name, cast(PgColumn, column).base, _read_as(column, kind))
@@ -134,5 +138,7 @@ def _read_type(column: Column) -> ReadType:
 def _read_as(column: Column, kind: pa.DataType) -> ReadType:
     """How the column is read to be of `kind`, which the user may have chosen."""
     read = _read_type(column)
+    if read.kind == INSTANT and kind == LOCAL:
+        return ReadType(LOCAL, "timestamp")
     as_text = pa.types.is_string(kind) and not pa.types.is_string(read.kind)
     return ReadType(pa.string(), "text") if as_text else read

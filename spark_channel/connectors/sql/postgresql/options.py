@@ -33,6 +33,11 @@ class PostgresOptions(ServerOptions):
     )
     sslpassword: Secret | None = Field(None, description="the password of `sslkey`")
     current_schema: str | None = Field(None, description="the schema in which names are looked up first")
+    session_time_zone: str | None = Field(
+        None,
+        description="the time zone of every session, in which `where`, `query` and `now()` are worked out; default: "
+        "the server's. Values arrive as exact instants in any case",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -107,6 +112,10 @@ class PostgresReadOptions(PostgresOptions, SqlReadOptions):
         "hint": "PostgreSQL takes no hints",
     }
 
+    timestamps_as: Literal["instant", "local"] = Field(
+        "instant",
+        description="timestamptz columns as exact instants, or as the session's time zone shows them, without a zone",
+    )
     snapshot: bool = Field(
         False, description="all splits see one state of the database; a transfer alone can hold it"
     )

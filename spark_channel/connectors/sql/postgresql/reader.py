@@ -63,7 +63,7 @@ class PostgresReader(SqlReader):
     options: PostgresReadOptions
 
     def __init__(self, options: PostgresReadOptions) -> None:
-        super().__init__(options, PostgresDialect())
+        super().__init__(options, PostgresDialect(local=options.timestamps_as == "local"))
         self._snapshot: str | None = None
         self._is_native = False
 
@@ -82,7 +82,8 @@ class PostgresReader(SqlReader):
         builtin = (
             all(each.builtin for each in columns) if source.table is not None else not own_names(session)
         )
-        self._is_native = self.options.custom_schema is None and builtin
+        as_they_are = self.options.custom_schema is None and self.options.timestamps_as == "instant"
+        self._is_native = as_they_are and builtin
         return source
 
     @contextmanager

@@ -169,7 +169,13 @@ class ReplicationFeed(ChangeFeed):
             )
 
     def _session(self) -> ReadSession:
-        return ReadSession(self._reader.options, failure=SourceError, purpose="changes")
+        session = ReadSession(self._reader.options, failure=SourceError, purpose="changes")
+        try:
+            session.rows("SET TimeZone = 'UTC'")  # pgoutput sends texts
+        except BaseException:
+            session.close()
+            raise
+        return session
 
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         after, upto = int(split.params["after"]), int(split.params["upto"])

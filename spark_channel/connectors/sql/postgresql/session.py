@@ -17,9 +17,8 @@ from spark_channel.errors import ChannelError
 __all__ = ["PgSession", "Session", "literal"]
 
 _SETTINGS = {
-    "DateStyle": "ISO, YMD",
+    "DateStyle": "ISO",
     "IntervalStyle": "postgres",
-    "TimeZone": "UTC",
     "extra_float_digits": "1",
     "bytea_output": "hex",
     "standard_conforming_strings": "on",
@@ -27,7 +26,11 @@ _SETTINGS = {
 
 
 class PgSession(SqlSession):
-    """`failure` is the class of what it raises for anything the server refuses."""
+    """`failure` is the class of what it raises for anything the server refuses.
+
+    It keeps the server's time zone, unless `sessionTimeZone` or the user's statements set another: values are sent in
+    binary, which has none.
+    """
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError]) -> None:
         self.place = options.address.shown
@@ -75,10 +78,9 @@ class PgSession(SqlSession):
             settings["search_path"] = _search_path(options.current_schema)
         if options.query_timeout:
             settings["statement_timeout"] = str(options.query_timeout * 1000)
-        calls = [
-            exp.func("set_config", literal(name), literal(value), exp.false())
-            for name, value in settings.items()
-        ]
+        if options.session_time_zone is not None:
+            self.rows(exp.select(_set("TimeZone", options.session_time_zone)).sql("postgres"))
+        calls = [_set(name, value) for name, value in settings.items()]
         for statement in session_script(options, "postgres"):
             self.rows(statement)
         self.rows(exp.select(*calls).sql("postgres"))
@@ -93,6 +95,10 @@ def literal(value: str | int | None) -> Node:
     if value is None:
         return exp.null()
     return exp.Literal.number(value) if isinstance(value, int) else exp.Literal.string(value)
+
+
+def _set(name: str, value: str) -> Node:
+    return exp.func("set_config", literal(name), literal(value), exp.false())
 
 
 def _search_path(text: str) -> str:
