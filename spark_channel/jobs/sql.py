@@ -104,9 +104,17 @@ def _parsed(text: str, dialect: str, path: str) -> Any:
         parsed = _expression(text, dialect)
     except (sqlglot.errors.SqlglotError, RecursionError) as error:
         raise refusal(path, text, f"{takes} ({_reason(error)})") from None
-    if parsed is None or isinstance(parsed, (exp.Query, exp.Command, exp.DDL)):
+    is_statement = isinstance(parsed, (exp.Query, exp.Command, exp.DDL)) and not isinstance(
+        parsed, exp.Subquery
+    )
+    if parsed is None or is_statement:
         raise refusal(path, text, takes)
     return parsed
+
+
+def _closed(text: str) -> str:
+    """A text that may end with a comment, which would take what follows it in."""
+    return f"{text}\n" if "--" in text or "#" in text else text
 
 
 def _reason(error: Exception) -> str:
@@ -118,30 +126,38 @@ def _reason(error: Exception) -> str:
 def select_statements(
     columns: tuple[str, ...], where: str | None, dialect: str, place: Place
 ) -> Callable[[str], str]:
-    """A SELECT in the source's dialect for each table; expressions are named c0, c1, ... by their place.
+    """A SELECT for each table, of the job's own texts; expressions are named c0, c1, ... by their place.
+
+    They are parsed only to be named: written anew in any dialect, some would mean something else.
 
     Raises:
         JobFileError: a column, table or condition that is no SQL of this dialect.
     """
     path = place.key("column")
-    outputs: list[Any] = []
+    outputs: list[str] = []
     seen: set[str] = set()
     for number, text in enumerate(columns):
-        parsed = exp.Star() if text == "*" else _parsed(text, dialect, f"{path}[{number}]")
-        named = isinstance(parsed, (exp.Column, exp.Alias)) and parsed.alias_or_name.lower() not in seen
-        if not named and not isinstance(parsed, exp.Star):
-            parsed = exp.alias_(parsed.unalias(), f"c{number}")
-        seen.add(parsed.alias_or_name.lower())
-        outputs.append(parsed)
-    query = sqlglot.select(*outputs)
+        if text == "*":
+            outputs.append(text)
+            continue
+        parsed = _parsed(text, dialect, f"{path}[{number}]")
+        name = parsed.alias_or_name.lower() if isinstance(parsed, (exp.Column, exp.Alias)) else ""
+        if not name or name in seen:
+            bare = parsed.unalias().sql(dialect=dialect) if isinstance(parsed, exp.Alias) else text.strip()
+            name = f"c{number}"
+            text = f"{_closed(bare)} AS {name}"
+        seen.add(name)
+        outputs.append(_closed(text.strip()))
+    listed, condition = ", ".join(outputs), ""
     if where is not None:
-        query = query.where(_parsed(where, dialect, place.key("where")))
+        _parsed(where, dialect, place.key("where"))
+        condition = f" WHERE {_closed(where)}"
 
     def of_table(table: str) -> str:
         try:
-            source = exp.to_table(table, dialect=dialect)
+            exp.to_table(table, dialect=dialect)
         except (sqlglot.errors.SqlglotError, ValueError, RecursionError):
             raise refusal(place.key("table"), table, "a table, or schema.table") from None
-        return query.from_(source).sql(dialect=dialect)
+        return f"SELECT {listed} FROM {table}{condition}"  # noqa: S608 - the job's own texts, each parsed
 
     return of_table

@@ -451,3 +451,53 @@ def test_the_next_url_is_taken_where_the_first_has_no_such_database(make_job: An
     reader["connection"][0]["jdbcUrl"] = [wrong, wrong]
     with pytest.raises(SourceError, match=r"none of 2 urls can be read: .*no_such_database"):
         move(between(make_job, reader, writes(shop)))
+
+
+EXPRESSIONS = [
+    "id",
+    "replace(replace(v, char(10), ''), char(13), '')",
+    "v regexp '^a'",
+    "(select max(w.n) from w where w.id = t.id)",
+    "concat_ws('-', id, ifnull(v, 'none'))  -- a comment",
+    "date_format(d, '%Y/%m/%d %H:%i')",
+    "if(v is null, 'no', 'yes') known",
+]
+
+
+@pytest.mark.parametrize("split", ["", "id"])
+def test_expressions_mean_what_the_server_makes_of_them(
+    make_job: Any, shop: Shop, tmp_path: Path, split: str
+) -> None:
+    shop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9), d DATETIME); CREATE TABLE w (id INT, n INT); "
+        "INSERT INTO w VALUES (1, 5), (1, 7); "
+        "INSERT INTO t VALUES (1, 'a\\nb\\r', '2024-01-31 07:05:00'), (2, NULL, NULL)"
+    )
+    target = {"path": str(tmp_path), "fileName": "f", "writeMode": "truncate", "fieldDelimiter": "|"}
+    reader = reads(shop, column=EXPRESSIONS, where="v regexp 'b' or char(10) = '\\n' -- all", splitPk=split)
+    move(make_job("mysqlreader", reader, "txtfilewriter", target))
+    shown = shop.sql("SELECT CONCAT('1-', v) FROM t WHERE id = 1")
+    assert shown.startswith("1-a")
+    text = "\n".join(path.read_bytes().decode() for path in sorted((tmp_path / "f").glob("*.csv")))
+    assert "1|ab|1|7|1-a\nb\r|2024/01/31 07:05|yes" in text
+    assert "2|null|null|null|2-none|null|no" in text
+
+
+def test_a_condition_of_a_table_is_sent_as_it_is_written(make_job: Any, shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9)); CREATE TABLE u LIKE t; "
+        "INSERT INTO t VALUES (1, 'a\\n'), (2, 'b')"
+    )
+    where = "locate(char(10), v) > 0 # only these"
+    move(between(make_job, reads(shop, where=where), writes(shop)))
+    assert shop.rows("SELECT id FROM u") == [("1",)]
+
+
+def test_a_query_is_sent_as_it_is_written(make_job: Any, shop: Shop) -> None:
+    shop.sql(
+        "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9)); CREATE TABLE u LIKE t; "
+        "INSERT INTO t VALUES (1, 'a\\n'), (2, 'b')"
+    )
+    query = "select id, replace(v, char(10), '') v from t where v rlike '^a' -- the last"
+    move(between(make_job, reads(shop, querySql=[query]), writes(shop)))
+    assert shop.rows("SELECT * FROM u") == [("1", "a")]

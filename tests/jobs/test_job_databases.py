@@ -90,8 +90,8 @@ def test_expressions_are_selected_in_the_source_and_still_split(make_job: Any) -
     )
     assert loaded.spec.reader.options["partitionColumn"] == "id"
     assert loaded.spec.reader.options["dbtable"] == (
-        "(SELECT id, 'x' AS c1, UPPER(name) AS c2, 1 AS c3, 1 AS c4, NULL AS c5, `order`, comment FROM t "
-        "WHERE a = 1 AND b <> 2) source"
+        "(SELECT id, 'x' AS c1, upper(name) AS c2, 1 AS c3, 1 AS c4, null AS c5, `order`, comment FROM t "
+        "WHERE a = 1 and b <> 2) source"
     )
     assert loaded.spec.transformers == ()
 
@@ -107,7 +107,7 @@ def test_a_split_key_that_is_not_among_the_columns_is_read_and_dropped(make_job:
 
 def test_expressions_without_a_split_key_are_one_query(make_job: Any) -> None:
     loaded = read(make_job, column=["id", "upper(name)"])
-    assert loaded.spec.reader.options["query"] == "SELECT id, UPPER(name) AS c1 FROM t"
+    assert loaded.spec.reader.options["query"] == "SELECT id, upper(name) AS c1 FROM t"
     assert "dbtable" not in loaded.spec.reader.options
 
 

@@ -19,6 +19,9 @@ from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["ReadSource", "read_source"]
 
+_KNOWN = frozenset({"duckdb", "mysql", "postgres"})
+"""Dialects of which it is known how names without quotes are read."""
+
 
 @dataclass(frozen=True)
 class ReadSource:
@@ -124,7 +127,8 @@ def _read_columns(
 
 def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSource:
     if options.query is not None:
-        return _of_query(session, dialect, statements.query(options.query, dialect.sql, "query"), "source")
+        statements.query(options.query, dialect.sql, "query")
+        return _of_query(session, dialect, options.query, "source")
     assert options.dbtable is not None
     table = dialect.find_table(session, options.dbtable)
     if table is not None:
@@ -135,12 +139,12 @@ def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSo
         return ReadSource(dialect, origin, dialect.alias, table, table.columns)
     if options.dbtable.lstrip().startswith("("):
         found = statements.source_query(options.dbtable, dialect.sql, "dbtable")
-        return _of_query(session, dialect, found.expression.this, found.name)
+        return _of_query(session, dialect, statements.inside(options.dbtable, dialect.sql), found.name)
     raise missing_table(options.dbtable, dialect.table_names(session), session.place)
 
 
-def _of_query(session: Session, dialect: Dialect, tree: Node, name: str) -> ReadSource:
-    text = tree.sql(dialect.sql)
+def _of_query(session: Session, dialect: Dialect, query: str, name: str) -> ReadSource:
+    text = statements.text_of(query)
     origin = f"({text}) AS {dialect.quoted(name)}"
     return ReadSource(dialect, origin, name, None, dialect.describe(session, text))
 
@@ -154,8 +158,12 @@ def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
     own = {source.name.lower(), (options.dbtable or "").lower().rpartition(".")[2]}
     own |= set() if table is None else {table.name.lower()}
 
+    as_written = dialect.sql in _KNOWN and hidden is None
+
     def bound(column: exp.Column) -> Node:
+        nonlocal as_written
         qualifier, wanted = column.table, column.name
+        as_written = as_written and not qualifier
         if qualifier and qualifier.lower() not in own:
             wanted = f"{qualifier}.{wanted}"
         elif hidden is not None and wanted.lower() == hidden:
@@ -163,11 +171,19 @@ def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
         name = known_name(wanted, names, dialect.same_name, "where")
         about = source.about(name)
         assert about is not None
+        if not column.this.quoted:
+            as_written = as_written and _is_read_as(dialect, wanted, name)
         dialect.check_condition(about, column)
         return _node(source, name)
 
     tree = statements.condition(options.where, dialect.sql, "where")
-    return statements.bind_columns(tree, bound).sql(dialect.sql)
+    made = statements.bind_columns(tree, bound)
+    return statements.text_of(options.where) if as_written else made.sql(dialect.sql)
+
+
+def _is_read_as(dialect: Dialect, wanted: str, name: str) -> bool:
+    """Whether the database itself takes `wanted`, without quotes, for column `name`."""
+    return wanted.lower() == name if dialect.sql == "postgres" else wanted.lower() == name.lower()
 
 
 def _node(source: ReadSource, name: str) -> exp.Column:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import sqlglot
 from sqlglot import exp
+from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
 from spark_channel.errors import OptionError
 
@@ -13,9 +14,11 @@ __all__ = [
     "Source",
     "condition",
     "identifier",
+    "inside",
     "named_table",
     "query",
     "source_query",
+    "text_of",
     "top_columns",
 ]
 
@@ -47,6 +50,24 @@ class Source:
 
 def identifier(name: str) -> exp.Identifier:
     return exp.to_identifier(name, quoted=True)
+
+
+def text_of(text: str) -> str:
+    """A query or condition of the user's, once it is checked, for parentheses: never rendered again, since dialects
+    call some functions otherwise. A comment at its end would take the parenthesis in.
+    """
+    bare = text.strip().rstrip(";").rstrip()
+    return f"{bare}\n" if "--" in bare or "#" in bare else bare
+
+
+def inside(text: str, dialect: str) -> str:
+    """What stands in the outer parentheses of `(subquery) alias`."""
+    depth = 0
+    for token in sqlglot.tokenize(text, read=dialect):
+        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        if depth == 0:
+            return text[text.index("(") + 1 : token.start]
+    return text
 
 
 def named_table(parts: Sequence[str]) -> Source:
