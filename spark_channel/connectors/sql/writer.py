@@ -113,7 +113,7 @@ class SqlWriter(Writer):
                     sent.append(statement)
                     session.rows(statement)
 
-            self.run(TargetError, "look", run)
+            self.run(TargetError, "look", run, begins=True)
 
     @property
     def script_dialect(self) -> str:
