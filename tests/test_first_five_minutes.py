@@ -68,5 +68,6 @@ def test_the_quickstart_typed_line_by_line(environment: dict[str, str], tmp_path
     assert done.returncode == 0, said[-4000:]
     assert "Traceback" not in done.stderr, said[-6000:]
     assert "SyntaxError" not in done.stderr, said[-6000:]
+    assert "replaced a statically registered data source" not in said, said[-6000:]
     assert (folder / "flights.db").exists()
     assert "avg(dep_delay)" in done.stdout, said[-4000:]
