@@ -32,6 +32,7 @@ from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.slots import slots_of
 from spark_channel.spark.source import ChannelDataSource
 from spark_channel.spark.stage_bar import stage_bar
+from spark_channel.spark.terminated import end_on_sigterm
 from spark_channel.working_directory import WorkingDirectory
 
 __all__ = ["context_of", "is_local", "last_report", "register", "service_of", "session_slots", "takes_times"]
@@ -69,9 +70,13 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
     With `progress`, the service that every job reports to runs in this Python process, and shows a
     progress line in a terminal, a cell in a notebook, a log line each 30 s elsewhere. Under Spark Connect
     the driver is elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
+
+    SIGTERM, in a program whose main thread registers and that does not handle it, cancels the jobs and ends the
+    program with 143.
     """
     context = context_of(spark)
     if spark not in _registered:
+        end_on_sigterm(spark)
         _register_format(spark, context)
         _hide_logins(spark)
         _registered.add(spark)

@@ -32,6 +32,7 @@ from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.origins import forget_origins, origins_of_task
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.stall_option import refuse_on_stall
 from spark_channel.spark.static_limit import permit_option, static_of_spec
 from spark_channel.spark.stream_read import batch_number
 
@@ -66,6 +67,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             _log.warning(warning)
         self._options: WriteOptions = self._writer.options
         _refuse(self._options)
+        refuse_on_stall(self._options)
         self._schema = as_arrow(schema)
         self._overwrite = overwrite
         limits = JobLimits.of(self._options)
@@ -93,6 +95,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             max_connections=most,
             **static_of_spec(self._static),
             where=where,
+            stall_timeout=self._options.stall_timeout,
         )
 
     @without_traceback()

@@ -24,6 +24,7 @@ from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.stall_option import refuse_on_stall
 from spark_channel.spark.static_limit import permit_option, static_of_spec, told_static
 
 __all__ = ["ChannelWriter", "ReceiptMessage"]
@@ -64,6 +65,7 @@ class ChannelWriter(DataSourceArrowWriter):
         for warning in warnings:
             _log.warning(warning)
         self._options: WriteOptions = self._writer.options
+        refuse_on_stall(self._options)
         self._started = utc_now()
         tolerant = self._options.tolerates_dirty_rows
         context = WriteContext(
@@ -101,6 +103,7 @@ class ChannelWriter(DataSourceArrowWriter):
             max_dirty_rows=self._options.most_dirty_rows,
             max_dirty_fraction=self._options.max_dirty_fraction,
             where=where,
+            stall_timeout=self._options.stall_timeout,
         )
         self._reporter.open(self._spec)
 

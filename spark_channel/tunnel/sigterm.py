@@ -16,8 +16,9 @@ TERMINATED = 143
 class Sigterm:
     """In a `with` block of the main thread, calls `ended` when SIGTERM comes; `came` says whether it did.
 
-    A program that handles the signal itself keeps its handler, and in another thread nothing is changed. The
-    handler takes no lock, since the main thread may hold any; a thread of its own makes the call.
+    A program that handles the signal itself keeps its handler, unless that has a true attribute `gives_way`, and in
+    another thread nothing is changed. The handler takes no lock, since the main thread may hold any; another
+    thread makes the call.
     """
 
     def __init__(self, ended: Callable[[], None]) -> None:
@@ -28,7 +29,9 @@ class Sigterm:
 
     def __enter__(self) -> Self:
         here = threading.current_thread() is threading.main_thread()
-        if here and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        before = signal.getsignal(signal.SIGTERM)
+        if here and (before is signal.SIG_DFL or getattr(before, "gives_way", False)):
+            self._before = before
             self._thread = threading.Thread(target=self._wait, name="spark-channel-sigterm", daemon=True)
             self._thread.start()
             signal.signal(signal.SIGTERM, self._handle)
@@ -38,7 +41,7 @@ class Sigterm:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._thread is not None:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.signal(signal.SIGTERM, self._before)
             self._news.put(False)
             self._thread.join()
 

@@ -6,12 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from spark_channel.errors import StalledError
+from spark_channel.errors import OptionError, StalledError
 from spark_channel.limits import Meter
+from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
 from spark_channel.pipeline.stall import StallWatch
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, DirtyLimit, JobProgress, JobSpec, Phase, Snapshot, progress_line
+from spark_channel.spark.stall_option import refuse_on_stall
 from spark_channel.testing.clock import VirtualClock
 from spark_channel.testing.expect import held_now
 from spark_channel.transform import prepare
@@ -95,3 +97,9 @@ def test_a_job_that_is_paused_has_not_stalled() -> None:
     line = progress_line(progress.status())
     assert "paused" in line
     assert "stalled" not in line
+
+
+def test_a_write_of_a_dataframe_is_named_and_not_ended() -> None:
+    refuse_on_stall(WriteOptions(stall_timeout=30.0))
+    with pytest.raises(OptionError, match="'onStall' got 'fail', which is for transfer"):
+        refuse_on_stall(WriteOptions(stall_timeout=30.0, on_stall="fail"))

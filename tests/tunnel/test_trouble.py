@@ -432,6 +432,15 @@ def test_a_program_that_handles_sigterm_itself_keeps_its_handler(shop: Path) -> 
         signal.signal(signal.SIGTERM, before)
 
 
+@pytest.fixture
+def no_handler() -> Iterator[None]:
+    """As in a program that has registered no session in this process."""
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.usefixtures("no_handler")
 def test_the_default_of_sigterm_is_back_after_consume(shop: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     tunnel = tunnel_of(shop, tunnelType="base")
