@@ -220,7 +220,7 @@ def rage(target: Target, faults: int, seed: int) -> Counter[str]:
     return storm.happened
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS, "parquet"])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     yield from open_target(request.param, request, tmp_path)
 
