@@ -22,6 +22,7 @@ from spark_channel.connectors.sql.splits import Splitter, split_conditions
 from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
+from spark_channel.retry import Retry
 
 __all__ = ["SqlReader"]
 
@@ -101,7 +102,7 @@ class SqlReader(Reader):
         seconds = self.statement_seconds
         if seconds is None or not self.may_be_short(split):
             return None
-        source = self._source or self.known(line.session())
+        source = self._source or self._known_by(line)
         keyset = keyset_of(source, split)
         if keyset is None:
             return None
@@ -115,6 +116,19 @@ class SqlReader(Reader):
             burst_seconds=self.options.burst_millis / 1000 if is_limited else 0.0,
             retry_seconds=getattr(self.options, "retry_timeout", 0.0),
         ).batches()
+
+    def _known_by(self, line: Line) -> ReadSource:
+        """`known` in an executor, through a session that may be lost."""
+
+        def once() -> ReadSource:
+            try:
+                return self.known(line.session())
+            except ChannelError:
+                line.drop()
+                raise
+
+        retry = Retry(getattr(self.options, "retry_timeout", 0.0), what="looking at the source")
+        return retry.call(once, self.dialect.is_passing)
 
     @property
     def statement_seconds(self) -> float | None:
