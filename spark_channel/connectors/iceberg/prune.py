@@ -26,7 +26,7 @@ def value_ranges(file: Any, schema: "Schema", columns: Any, names: Collection[st
         nulls = (file.null_value_counts or {}).get(field.field_id)
         if low is None or high is None or not isinstance(field.field_type, IntegerType | LongType | DateType):
             continue
-        bounds = [from_bytes(field.field_type, each) for each in (low, high)]
+        bounds: list[Any] = [from_bytes(field.field_type, each) for each in (low, high)]
         if isinstance(field.field_type, DateType):
             bounds = [date(1970, 1, 1) + timedelta(days=int(each)) for each in bounds]
         kind = columns.field(name).type
