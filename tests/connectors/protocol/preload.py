@@ -9,6 +9,7 @@ for _name in (
     "firebird.driver",
     "psycopg",
     "pymysql",
+    "spark_channel.connectors.files",
     "spark_channel.connectors.sql.adbc",
     "spark_channel.connectors.sql.duckdb",
     "spark_channel.connectors.sql.mysql",

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Writer, load_writer
+from tests.connectors.files.helpers import leftovers, read
 from tests.connectors.firebird import install
 from tests.servers.firebird import FirebirdServer
 from tests.servers.mariadb import MariadbServer
@@ -63,7 +64,9 @@ class MissingTableError(Exception):
 
 
 def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterator[Target]:
-    if kind == "sqlite":
+    if kind == "parquet":
+        yield _parquet(path / "out")
+    elif kind == "sqlite":
         yield _sqlite(path / "shop.db")
     elif kind == "duckdb":
         yield _duckdb(path / "shop.duckdb")
@@ -84,6 +87,21 @@ def open_target(kind: str, request: pytest.FixtureRequest, path: Path) -> Iterat
         shop: MariadbServer = request.getfixturevalue("mariadb_server")
         yield _mysql(shop)
         shop.sql("DROP DATABASE IF EXISTS protocol")
+
+
+def _parquet(path: Path) -> Target:
+    """A folder, which has no tables of claims: `sql` reads its ids."""
+
+    def sql(_statement: str) -> list[tuple[str, ...]]:
+        if not any(path.glob("*")):
+            return []
+        return [(str(each),) for each in read("parquet", path).column("id").to_pylist()]
+
+    def reset(_there: bool) -> None:
+        shutil.rmtree(path, ignore_errors=True)
+
+    options = {"writer": "parquet", "path": str(path)}
+    return Target("parquet", options, sql, lambda: leftovers(path), reset)
 
 
 def _sqlite(path: Path) -> Target:

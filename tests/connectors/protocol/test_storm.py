@@ -220,7 +220,7 @@ def rage(target: Target, faults: int, seed: int) -> Counter[str]:
     return storm.happened
 
 
-@pytest.fixture(params=[*KINDS, *LAKES])
+@pytest.fixture(params=[*KINDS, "parquet", *LAKES])
 def target(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Target]:
     yield from open_target(request.param, request, tmp_path)
 
