@@ -163,14 +163,17 @@ class IcebergFeed(ChangeFeed):
 def _added(table: "Table", snapshot: Any) -> list[Any]:
     """The data files that the snapshot itself added."""
     from pyiceberg.manifest import ManifestEntryStatus
+    from pyiceberg.table import FileScanTask
 
-    return [
+    found = [
         entry.data_file
         for manifest in snapshot.manifests(table.io)
         if manifest.added_snapshot_id == snapshot.snapshot_id
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]
+    check_files([FileScanTask(file) for file in found], ".".join(table.name()))
+    return found
 
 
 def _snapshot(token: Token) -> int:

@@ -1,6 +1,5 @@
 """The reader of Iceberg tables: the data files of one snapshot, some to each split."""
 
-import pickle
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
@@ -15,7 +14,7 @@ from spark_channel.connectors.files.formats.base import batch_rows
 from spark_channel.connectors.iceberg.log import check_files
 from spark_channel.connectors.iceberg.open import explained, file_io, open_catalog
 from spark_channel.connectors.iceberg.options import IcebergReadOptions
-from spark_channel.connectors.iceberg.rows import data_file_rows
+from spark_channel.connectors.iceberg.rows import data_file_of, data_file_rows, plain_file
 from spark_channel.connectors.iceberg.types import arrow_columns, without_ids
 from spark_channel.errors import SourceError
 from spark_channel.planning import Split
@@ -152,7 +151,7 @@ class IcebergReader(Reader):
         with explained(shown, SourceError):
             io = file_io(self._settings, self._location)
         for raw in split.params["files"]:
-            file = pickle.loads(raw)  # noqa: S301 - made by `split`
+            file = data_file_of(raw)
             with reading(shown), explained(shown, SourceError):
                 batches = data_file_rows(io, self._metadata, self._schema_id, file, needed)
             try:
@@ -183,7 +182,7 @@ class IcebergReader(Reader):
 
 def _split(files: Sequence[Any]) -> Split:
     return Split(
-        {"files": [pickle.dumps(file) for file in files]},
+        {"files": [plain_file(file) for file in files]},
         rows=sum(file.record_count for file in files),
         nbytes=sum(file.file_size_in_bytes for file in files),
     )

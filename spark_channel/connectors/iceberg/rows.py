@@ -1,6 +1,7 @@
 """The rows of one data file of an Iceberg table, found by the columns' ids."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -9,7 +10,38 @@ if TYPE_CHECKING:
     from pyiceberg.io import FileIO
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["data_file_rows"]
+__all__ = ["data_file_of", "data_file_rows", "plain_file"]
+
+_PLAIN = (bool, int, float, str, bytes, Decimal)
+
+
+def plain_file(file: Any) -> dict[str, Any]:
+    """What reading a data file needs, as plain data: splits are kept in tunnels, too."""
+    values = [file.partition[number] for number in range(len(file.partition))]
+    return {
+        "path": str(file.file_path),
+        "rows": int(file.record_count),
+        "size": int(file.file_size_in_bytes),
+        "spec": int(file.spec_id),
+        "partition": [value if isinstance(value, _PLAIN) else None for value in values],
+    }
+
+
+def data_file_of(found: Mapping[str, Any]) -> Any:
+    """The data file that `plain_file` was given. It is Parquet, and has no delete files: see `check_files`."""
+    from pyiceberg.manifest import DataFile, DataFileContent, FileFormat
+    from pyiceberg.typedef import Record
+
+    made = DataFile.from_args(
+        content=DataFileContent.DATA,
+        file_path=found["path"],
+        file_format=FileFormat.PARQUET,
+        partition=Record(*found["partition"]),
+        record_count=found["rows"],
+        file_size_in_bytes=found["size"],
+    )
+    made.spec_id = found["spec"]
+    return made
 
 
 def data_file_rows(

@@ -108,7 +108,9 @@ class Run:
 
     def is_dead(self, held: Held) -> bool:
         """Whether the run's process is known to be gone; see `connectors.commit.liveness`. Notes a doubt."""
-        found = self.about() or {}
+        found = self.about()
+        if found is None:
+            return False  # it has ended since it was found, and took its notes away
         claim = Claim(
             held.identity,
             held.owner,

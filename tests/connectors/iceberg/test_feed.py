@@ -47,6 +47,17 @@ def test_new_snapshots_come_once(tmp_path: Path, catalog: Catalog) -> None:
     ]  # fmt: skip
 
 
+def test_splits_of_partitioned_tables_are_kept_in_a_tunnel(tmp_path: Path, catalog: Catalog) -> None:
+    from spark_channel.planning import Split
+    from spark_channel.tunnel import plain
+
+    write(tmp_path, pa.table({"p": ["a", "b", None], "id": [1, 2, 3]}), partitionBy="p")
+    feed = _feed(tmp_path)
+    kept = [plain.dump(split.params) for split in feed.base(feed.now(), 2)]
+    batches = [batch for text in kept for batch in _feed(tmp_path).read(Split(plain.load(text)))]
+    assert sorted(i for batch in batches for i in batch.column("id").to_pylist()) == [1, 2, 3]
+
+
 def test_a_limit_cuts_between_snapshots(tmp_path: Path, catalog: Catalog) -> None:
     write(tmp_path, numbers(0))
     feed = _feed(tmp_path)

@@ -14,7 +14,8 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
-from spark_channel.connectors.commit import describe_owner
+from spark_channel.connectors.commit import Held, describe_owner
+from spark_channel.connectors.lake.runs import Run
 from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.writer import LakeWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
@@ -194,6 +195,25 @@ def test_files_of_a_dead_run_are_removed_by_the_next_job(target: Target) -> None
         dead.commit(plan, receipts)
     live.commit(live_plan, live_receipts)
     assert target.seen() == Counter([1, 3, 4])
+    assert target.staged() == []
+
+
+def test_a_run_that_ends_while_another_looks_at_it_leaves_no_note(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, plan, receipts = _stage(target, WriteContext("ends"), 1)
+    original = Run.is_dead
+
+    def ends(run: Run, held: Held) -> bool:
+        if receipts and held.owner == "ends":
+            staged, receipts[:] = list(receipts), []
+            writer.commit(plan, staged)
+        return original(run, held)
+
+    monkeypatch.setattr(Run, "is_dead", ends)
+    _write(target, "other", 2)
+    assert receipts == []
+    assert target.seen() == Counter([1, 2])
     assert target.staged() == []
 
 
