@@ -30,6 +30,8 @@ os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPAT
 
 _LONG_FILES = (
     "notebooks/test_notebooks.py",
+    "connectors/protocol/test_storm.py",
+    "connectors/protocol/test_targets.py",
     "connectors/files/test_interleavings.py",
     "connectors/sql/adbc/test_adbc.py",
     "connectors/sql/duckdb/test_contract.py",
