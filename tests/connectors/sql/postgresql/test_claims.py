@@ -223,12 +223,14 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
     plan = _prepare(pg, writer, commit="task")
     real = Session.rows
     old: list[Session] = []
+    late: list[threading.Timer] = []
 
     def rows(session: Session, sql: str) -> list[tuple[Any, ...]]:
         if sql != "COMMIT" or old:
             return real(session, sql)
         old.append(session)
-        threading.Timer(1.0, lambda: real(session, "COMMIT")).start()
+        late.append(threading.Timer(1.0, lambda: real(session, "COMMIT")))
+        late[0].start()
         raise TargetError("no answer") from OSError("server closed the connection unexpectedly")
 
     close = WriteSession.close
@@ -237,6 +239,7 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
         patch.setattr(WriteSession, "close", lambda session: None if session in old else close(session))
         receipt = run_task(writer, plan, 0, _rows())
     assert (receipt.rows, receipt.attempt) == (1000, 0)
+    late[0].join()
     close(old[0])  # type: ignore[arg-type]
     writer.commit(plan, [receipt])
     assert _count(pg) == "1000|1000"
