@@ -224,7 +224,16 @@ def _spec(
     reader = read(content.reader.parameter, place("reader", content.reader))
     steps = job_transformers(content.transformer, f"{path}.transformer", left)
     targets, local_times = _targets(content, path, place)
-    first = targets[0]
+    source, first = reader.endpoint, targets[0]
+    if any(local_times):
+        source = with_local_times(source)
+        if source != reader.endpoint and not all(local_times):
+            raise refused(
+                f"{path}.writer",
+                f"writers of texts beside others: {content.reader.name} gives texts the times of its session, and "
+                "others exact ones",
+                "writers of one kind, and a job of its own for the others",
+            )
     if reader.splits_per_channel is not None:
         settings = {**settings, "splits_per_channel": reader.splits_per_channel}
     if commit:
@@ -243,7 +252,7 @@ def _spec(
         first = targets[0]
     several = len(targets) > 1
     return TransferSpec(
-        with_local_times(reader.endpoint) if local_times else reader.endpoint,
+        source,
         first.writer,
         (*reader.transformers, *steps, *(() if several else first.transformers)),
         save_mode=first.save_mode,
@@ -254,16 +263,16 @@ def _spec(
 
 def _targets(
     content: Content, path: str, place: Callable[[str, Plugin], Place]
-) -> tuple[tuple[Target, ...], bool]:
-    """The targets, and whether they take instants as the reader's session shows them."""
+) -> tuple[tuple[Target, ...], list[bool]]:
+    """The targets, and of each whether it takes instants as the reader's session shows them."""
     if not content.writers:
         raise refusal(f"{path}.writer", [], "a writer, or a list of them")
-    made, local_times = [], set()
+    made, local_times = [], []
     for number, plugin in enumerate(content.writers):
         half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
         write = find_plugin(plugin.name, writers(), f"{path}.{half}.name")
         end = write(plugin.parameter, place(half, plugin))
-        local_times.add(end.local_times)
+        local_times.append(end.local_times)
         made.append(
             Target(
                 end.endpoint,
@@ -274,9 +283,4 @@ def _targets(
                 plugin.spill_bytes,
             )
         )
-    if len(local_times) > 1:
-        raise refused(
-            f"{path}.writer", "writers of text files beside writers of other kinds, which need times in another form",
-            "writers of one kind; a job of its own for the others",
-        )  # fmt: skip
-    return tuple(made), local_times.pop()
+    return tuple(made), local_times
