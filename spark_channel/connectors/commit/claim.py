@@ -104,7 +104,10 @@ def take(
     if found.has_published(position):
         return Taken(None, None, found.published_at)
     if found.owner == owner:
-        return Taken(None, Held(identity, owner, found.epoch, position))
+        # A stream's batch has one name whoever writes it, also beside a query that was killed: no one process's death
+        # ends a claim that several have asked for.
+        shared = replace(found, process="") if found.process not in ("", process) else None
+        return Taken(shared, Held(identity, owner, found.epoch, position))
     if resume is not None and resume != found.epoch:
         raise TargetError(
             f"{identity.shown} was continued by another run, {found.owner!r}, while this one was planned: "

@@ -117,6 +117,21 @@ def _run(target: Target, plan: WritePlan) -> None:
         attempt.rollback()
 
 
+def test_a_batch_that_a_query_after_a_killed_one_writes_keeps_its_staging(target: Target) -> None:
+    """It has the same name, and so the same claim, which the killed one took."""
+    writer = target.writer()
+    context = WriteContext("stream-orders-7", commit="job", stream=("orders", 7))
+    writer.prepare(context, ROWS.schema)
+    target.sql(f"UPDATE {target.claims} SET process = '{DEAD}' WHERE owner = 'stream-orders-7'")
+    plan = writer.prepare(context, ROWS.schema)
+    attempt = writer.open(plan, 0, 1)
+    attempt.write(ROWS)
+    attempt.flush()
+    _another_job_comes(target)
+    assert target.staged()
+    _publish(target, plan, attempt)
+
+
 def test_the_loser_of_a_pair_leaves_no_staging(target: Target) -> None:
     writer = target.writer()
     plans = [
