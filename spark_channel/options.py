@@ -86,7 +86,7 @@ def _bytes(value: object) -> int:
 
 
 class Trait(Enum):
-    """What other code must know of an option: stands in the `Annotated` of its field, whoever wrote the connector."""
+    """What other code must know of an option: part of the `Annotated` of its field, whoever wrote the connector."""
 
     HOLDS_LOGIN = "a url or a path: a login may be inside, and it is shown without it"
     SAME_ROWS = "how fast, for how long or as whom something is read: whatever it says, the rows are the same"
@@ -120,7 +120,7 @@ _NAME = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^,"`]*[^,"`\s])
 
 
 def _columns(value: object) -> tuple[str, ...]:
-    takes = "column names separated by commas, or a JSON list of them; a name with a comma stands in quotes"
+    takes = "column names separated by commas, or a JSON list of them; quote a name that contains a comma"
     if isinstance(value, (list, tuple)):
         names = [str(name) for name in value]
     elif str(value).lstrip().startswith("["):
@@ -131,7 +131,7 @@ def _columns(value: object) -> tuple[str, ...]:
         raise ValueError(takes)
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise ValueError(f"each column once; {', '.join(sorted(twice))} stands there more than once")
+        raise ValueError(f"each column once; {', '.join(sorted(twice))} occurs more than once")
     return tuple(names)
 
 
@@ -216,7 +216,7 @@ class Options(BaseModel):
     `ignored` and `refused` map other sources' option names (Spark's JDBC and CSV) to a reason: an
     ignored one is warned of, a refused one is an error that gives the reason. An option of a base class that a
     connector cannot take is refused so, too. `aliases` are other names of an option, and `renamed` are its
-    former ones: they go on for one version, with a warning.
+    former ones: they work for one more version, with a warning.
     """
 
     model_config = ConfigDict(
@@ -331,7 +331,7 @@ class Options(BaseModel):
                 values[field], spelled[field] = value, key
                 if name in renamed:
                     warnings.append(
-                        f"option {key!r} is called {renamed[name]!r} now; the old name goes on for one version"
+                        f"option {key!r} was renamed to {renamed[name]!r}; the old name works for one more version"
                     )
             elif name in ignored:
                 warnings.append(f"option {key!r} is ignored: {ignored[name]}")

@@ -39,7 +39,7 @@ class Retry:
     def call(self, work: Callable[[], _T], passes: Callable[[Exception], bool]) -> _T:
         """What `work` returns. It is called again after each error that `passes` says to be of the moment.
 
-        The last error is raised as it is. `work` may have had an effect when it raises: where that matters, it begins
+        The last error is raised unchanged. `work` may have had an effect when it raises: where that matters, it begins
         by asking for it.
         """
         import stamina

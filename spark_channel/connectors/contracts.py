@@ -342,7 +342,7 @@ class Writer(ABC):
         """Driver. Publish exactly `receipts`, one per task, and record that it was published; again: a no-op.
 
         Raises:
-            CommitError: says what stands in the target.
+            CommitError: says what the target contains.
         """
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """The incremental half of a reader: what changed in a source since a token.
 
-A feed has partitions, each with tokens of its own: a token is plain JSON data that the feed alone
-understands, and the range between two tokens names the same changes for ever. Ranges are open at their
+A feed has partitions, each with separate tokens: a token is plain JSON data that the feed alone
+understands, and the range between two tokens names the same changes forever. Ranges are open at their
 start and closed at their end.
 """
 
@@ -130,7 +130,7 @@ class ChangeFeed(SplitReader):
         found = self.latest(after, limit, upto)
         if not self.reaches(found, end):
             return found
-        cut = self.latest(after, limit, end)  # all up to `end` is there, as it is before `found`
+        cut = self.latest(after, limit, end)  # everything up to `end` exists, as before `found`
         return None if cut == after else cut
 
     def divide(self, token: Token) -> list[Token]:

@@ -1,4 +1,4 @@
-"""Rows made up, for tests and benchmarks.
+"""Generated rows, for tests and benchmarks.
 
 Every value is a function of the seed, its column and its row number, so the rows are the same
 whatever the splits, the batches and the retries.

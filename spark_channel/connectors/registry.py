@@ -59,7 +59,7 @@ class Connector:
     none. `datax`, the names of DataX's plugins that mean it, without `reader` and `writer`; `as_datax`, the
     options with which it does as they do. `secrets`, the options that
     are `Secret`, and `Url`s but for paths: Spark's plans and event logs hide them whole. `feed`, what its change
-    feed goes by, as an option or in words; () = it has none. `keeps`: what is written is there afterwards, so
+    feed goes by, as an option or as text; () = it has none. `keeps`: what is written is there afterwards, so
     that `errorIfExists` asks for it.
     """
 
@@ -192,7 +192,7 @@ _BUILT_IN = (
     ),
     Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,
-        schemes=("generator",), about="rows made up, for tests and benchmarks",
+        schemes=("generator",), about="generated rows, for tests and benchmarks",
     ),
     Connector(
         "discard", None, "spark_channel.connectors.discard:DiscardWriter",
@@ -314,7 +314,7 @@ def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
 def shown_options(options: Mapping[str, Any], half: str) -> dict[str, str]:
     """`options` as text for people: the types of the connector's own options say what is secret.
 
-    A format that is no connector's shows what is harmless whatever its options mean.
+    For a format without a connector, only options that are harmless in every format are shown.
     """
     try:
         model: type[Options] = find_connector(

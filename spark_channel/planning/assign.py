@@ -20,7 +20,7 @@ def assign_fairly(tasks: Sequence[Task], channels: int, channels_per_group: int 
     no groups; channels above the number of tasks would idle and are not opened.
 
     Raises:
-        OptionError: `channels` or `channels_per_group` is no whole number of 1 or more.
+        OptionError: `channels` or `channels_per_group` is not a whole number of 1 or more.
     """
     channels = min(positive("channels", channels), len(tasks))
     per_group = positive("channelsPerTask", channels_per_group)

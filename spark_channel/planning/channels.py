@@ -34,14 +34,14 @@ def channel_count(
     channel_bytes_per_second: int | None = None,
     channels: int | None = None,
 ) -> int | None:
-    """Channels that the limits or the user ask for; None = nobody said, so the session's parallelism.
+    """Channels that the limits or the user ask for; None = not given: the session's parallelism.
 
     A job limit divided by the channel limit of the same dimension, at least 1; the smaller of rows
     and bytes wins, and either wins over `channels`. A job limit alone says nothing about channels: they
     share it, however many they are.
 
     Raises:
-        OptionError: a value that is no whole number of 1 or more.
+        OptionError: a value that is not a whole number of 1 or more.
     """
     given = {
         "rowsPerSecond": rows_per_second,

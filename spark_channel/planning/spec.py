@@ -53,7 +53,7 @@ class Endpoint:
         `half` ("reader" or "writer") names it in errors, and is a synonym of "name".
 
         Raises:
-            OptionError: both `name` and `format`, or one that is no text.
+            OptionError: both `name` and `format`, or one that is not a text.
         """
         rest = dict(options)
         given = {key: rest.pop(key) for key in list(rest) if key in ("name", "format", half)}

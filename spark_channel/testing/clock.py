@@ -20,7 +20,7 @@ class VirtualClock:
     Threads block in `wait` and `sleep`; `advance` wakes those whose time has come. Time is kept in
     whole nanoseconds, so ten times `advance(0.1)` is one second.
 
-    `sleep` moves the time by itself when nobody else runs: when every other thread that has blocked on
+    `sleep` moves the time by itself when no other thread runs: when every other thread that has blocked on
     this clock is blocked on it again, or has ended. Then the thread whose time comes first is woken,
     one at a time (first come, first served among equals), so that every run goes the same way.
     A thread is known to the clock from the first time that it blocks on it until it ends, and counts as
@@ -66,7 +66,7 @@ class VirtualClock:
         The caller holds `condition`'s lock, and re-checks its predicate afterwards; `RuntimeError`
         without the lock. A timeout of zero or less returns False at once.
         """
-        # A sleeper stands where Condition keeps the lock of a waiter, and notify() calls its release():
+        # A sleeper takes the place of the lock that Condition keeps for a waiter, and notify() calls its release():
         # the only way to know at that very moment, before its thread runs, that it is not blocked any more.
         inside: Any = condition
         if not inside._is_owned():

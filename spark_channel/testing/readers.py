@@ -59,7 +59,9 @@ def _ready(make_reader: Callable[[], Reader], advice: int) -> tuple[Reader, list
     reader.schema()
     splits = reader.split(advice)
     expect(isinstance(splits, list), f"split() returned {type(splits).__name__}, not a list")
-    expect(all(isinstance(split, Split) for split in splits), "split() returned something that is no Split")
+    expect(
+        all(isinstance(split, Split) for split in splits), "split() returned something that is not a Split"
+    )
     return reader, splits
 
 

@@ -316,7 +316,7 @@ def _end(attempt: TaskWriter) -> None:
 
 
 def _write_and_die(writer: Writer, plan: WritePlan, task: int, attempt: int, batch: pa.RecordBatch) -> None:
-    """Runs in a process of its own, and ends it as SIGKILL would: no `finally`, nothing flushed."""
+    """Runs in a separate process, and ends it as SIGKILL would: no `finally`, nothing flushed."""
     task_writer = writer.open(plan, task, attempt)
     task_writer.write(batch)
     task_writer.flush()

@@ -17,7 +17,7 @@ __all__ = ["Output", "Rename", "Select"]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One column that `Select` gives: an input column, a constant, or values made up.
+    """One column that `Select` returns: an input column, a constant, or generated values.
 
     `source` None: `constant` in every row, or `random` values. `kind` None: the source's type. `patterns`
     (strptime's letters) read text as a time, the first that fits. `name` None: the source's name.

@@ -54,7 +54,7 @@ def column_index(schema: pa.Schema, column: Column, step: str) -> int:
     """The number of `column` in `schema`.
 
     Raises:
-        SchemaError: not there, or a name that stands there twice; names `step` and what there is.
+        SchemaError: a column that does not exist, or a name that occurs twice; names `step` and the columns.
     """
     names = list(schema.names)
     shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(names)) or "none"

@@ -1,4 +1,4 @@
-"""Values made up: DataX streamreader's `random`."""
+"""Generated values: DataX streamreader's `random`."""
 
 import random
 import zlib

@@ -93,7 +93,7 @@ def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Steps that fit one another: `schema` is what comes in, `output_schema` what goes out."""
+    """Prepared steps: `schema` is the input's schema, `output_schema` the result's."""
 
     steps: tuple[Transformer, ...]
     schema: pa.Schema
@@ -137,7 +137,7 @@ def prepare(steps: Iterable[Any], schema: pa.Schema) -> Pipeline:
 
     Raises:
         SchemaError: a missing column, or a type that a step does not take; names the step's number.
-        OptionError: something that is no transformer.
+        OptionError: something that is not a transformer.
     """
     made = as_transformers(steps)
     current = schema

@@ -65,7 +65,7 @@ class Held:
 class Taken:
     """What `take` decided.
 
-    `claim` is to be written, None when it may stay as it is. `held` is None when the write was published before.
+    `claim` is to be written, None when it does not change. `held` is None when the write was published before.
     `overtaken` is the claim of another run as it was until it was taken over.
     """
 
@@ -196,7 +196,7 @@ def publish(found: Claim | None, held: Held, *, at: str, rows: int, nbytes: int)
 def release(
     found: Claim | None, held: Held, *, tasks: int = 0, overtaken: Claim | None = None
 ) -> Claim | None:
-    """The claim once `held` is given back; None = it stays as it is.
+    """The claim once `held` is released; None = it does not change.
 
     A claim under which tasks committed stays, so that no run writes their rows again unknowingly. `overtaken`: the run
     has taken it over, and has written and removed nothing since; the one before it continues.

@@ -20,7 +20,7 @@ def _stat(pid: int) -> tuple[str, int, str] | None:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name stands in parentheses, and may hold any character.
+    # The name is in parentheses, and may contain any character.
     name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
     return name, int(rest[1]), rest[19]
 

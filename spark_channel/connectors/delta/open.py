@@ -113,7 +113,7 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
     except (ChannelError, OSError, pa.ArrowException):
         raise
     except TableNotFoundError as error:
-        raise failure(f"{shown} is not a Delta table: there is no {shown}/_delta_log") from error
+        raise failure(f"{shown} is not a Delta table: {shown}/_delta_log does not exist") from error
     except (DeltaError, ValueError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise failure(f"{shown}: deltalake says: {without_login(first)}") from error

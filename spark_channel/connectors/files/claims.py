@@ -45,7 +45,7 @@ def take(
     now: str,
     dead: Collection[tuple[str, int]] = (),
 ) -> tuple[Manifest | None, commit.Taken]:
-    """The manifest with the claim of `context`, None when it may stay as it is.
+    """The manifest with the claim of `context`, None when it does not change.
 
     `empty`: an overwrite with `commit=task` begins, which is its claim. `until`: how long replaced files are kept.
     `dead`: runs (job, epoch) whose process is known to be gone; they lose their claims.

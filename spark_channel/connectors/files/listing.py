@@ -58,7 +58,7 @@ def list_files(
     An empty directory gives []; so does a directory of hidden files.
 
     Raises:
-        SourceError: missing, unreadable, a glob that matches nothing, or a listed file that is gone.
+        SourceError: missing, unreadable, a glob that matches nothing, or a listed file that was removed.
     """
     with reading(place.show()):
         found = _found(place, manifests)

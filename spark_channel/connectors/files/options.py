@@ -277,8 +277,8 @@ class CsvReadOptions(TextReadOptions):
     ignored: ClassVar[Mapping[str, str]] = {
         **FileReadOptions.ignored,
         **_COMMON_TEXT_IGNORED,
-        "maxColumns": "there is no such bound",
-        "maxCharsPerColumn": "there is no such bound",
+        "maxColumns": "the reader has no such bound",
+        "maxCharsPerColumn": "the reader has no such bound",
         "inputBufferSize": "blocks follow the speed limit",
         "preferDate": "a column of dates is read as dates",
         "prefersDecimal": "numbers with a point are doubles, unless the schema says otherwise",
@@ -288,7 +288,7 @@ class CsvReadOptions(TextReadOptions):
         "columnNameOfCorruptRecord": _PERMISSIVE,
         "charToEscapeQuoteEscaping": "the escape character escapes itself",
         "unescapedQuoteHandling": "a stray quote is part of its value, or an error inside quotes",
-        "singleVariantColumn": "there is no variant type here",
+        "singleVariantColumn": "Arrow has no variant type",
         "escapeQuotes": "it is an option for writing",
         "quoteAll": "it is an option for writing",
         "nanValue": "NaN is read, in any case",
@@ -368,7 +368,7 @@ class JsonReadOptions(TextReadOptions):
         "allowBackslashEscapingAnyCharacter": "it is not JSON",
         "allowUnquotedControlChars": "it is not JSON",
         "allowNonNumericNumbers": 'NaN is read from "NaN"',
-        "singleVariantColumn": "there is no variant type here",
+        "singleVariantColumn": "Arrow has no variant type",
     }
 
     infer_timestamp: bool = Field(False, description="infer timestamps from strings that are all ISO 8601")
@@ -383,7 +383,7 @@ class FileWriteOptions(WriteOptions):
     }
     ignored: ClassVar[Mapping[str, str]] = {
         **WriteOptions.ignored,
-        "lockTimeout": "there is no lock; 'commitTimeout' bounds the tries to publish",
+        "lockTimeout": "a write takes no lock; 'commitTimeout' limits the retries of a commit",
         "orphanAge": "staging is removed when its job is known to have ended, not by its age",
     }
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}

@@ -56,7 +56,7 @@ class Store(ABC):
 
     @abstractmethod
     def put_new(self, path: str, data: bytes) -> bool:
-        """`put` only if there is no such file; False = there is one. Of several at once, one succeeds.
+        """`put` only if the file does not exist; False = it exists. Of several at the same time, one succeeds.
 
         Raises:
             UnsupportedError: the filesystem has no such operation. OSError: not known whether it is written.

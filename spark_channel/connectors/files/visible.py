@@ -25,7 +25,7 @@ _READS = 10
 
 @dataclass(frozen=True)
 class Visible:
-    """`manifest` None: every data file. `success`: an identity of the `_SUCCESS` file as it is ("" = none, or ours)."""
+    """`manifest` None: every data file. `success`: an identity of the present `_SUCCESS` file ("" = none, or ours)."""
 
     manifest: Manifest | None
     success: str

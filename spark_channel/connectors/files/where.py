@@ -114,7 +114,7 @@ class _Compiler:
         return found.negated() if node.args.get("negate") else found
 
     def _chain(self, node: exp.Expression, kind: type[exp.Expression], make: type[All | Some]) -> Condition:
-        # `a OR b OR c ...` leans left as deep as it is long: walk it instead of recursing.
+        # `a OR b OR c ...` nests to the left as deep as its length: walk it instead of recursing.
         parts: list[Condition] = []
         while isinstance(node, kind):
             parts.append(self.condition(node.args["expression"]))

@@ -245,7 +245,7 @@ def _plan_path(directory: str, identity: Identity, epoch: int) -> str:
 
 
 class FilesTaskWriter(TaskWriter):
-    """One attempt: files of its own, begun with the first rows. Of a published pair it takes none."""
+    """One attempt: its own files, created with the first rows. For a published transaction id it creates none."""
 
     def __init__(
         self, writer: FilesWriter, plan: FilesPlan, task: int, attempt: int, *, always: bool = False

@@ -107,7 +107,7 @@ class Lake(ABC):
 
     @abstractmethod
     def open(self) -> TableState | None:
-        """The newest version; None = there is no table."""
+        """The newest version; None = the table does not exist."""
 
     @abstractmethod
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:

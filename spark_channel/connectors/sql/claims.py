@@ -58,7 +58,7 @@ class RowSession(Protocol):
 class ClaimDialect:
     """How a database says it.
 
-    `table` gives a table's name as it is in a statement, quoted and with the schema; `exists` whether it is there.
+    `table` returns a table's name for a statement, quoted and with the schema; `exists` whether it is there.
     `mark` writes the n-th parameter, counted from 1. `text` is the type of a text of at most n letters. `after` ends
     CREATE TABLE. `before` gives statements that run before a table is made, in the same transaction.
 

@@ -48,7 +48,7 @@ def cursor_of(token: Token, column: str) -> Any:
     """
     if set(token) != {_NAME} or not isinstance(token[_NAME], int | float | str | None):
         raise SourceError(
-            f"the checkpoint {dict(token)!r} is no position in cursor column {column!r}: {_ADVICE}"
+            f"the checkpoint {dict(token)!r} is not a position in cursor column {column!r}: {_ADVICE}"
         )
     return token[_NAME]
 
@@ -102,7 +102,7 @@ def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
     if not source.dialect.is_cursor_value(value, cursor_type(source, name)):
         about = source.about(name)
         raise SourceError(
-            f"the checkpoint {value!r} is no position in cursor column {name!r} "
+            f"the checkpoint {value!r} is not a position in cursor column {name!r} "
             f"({'not there' if about is None else about.declared}): {_ADVICE}"
         )
     return source.literal(name, value)
@@ -144,7 +144,7 @@ def check_same_columns(was: pa.Schema, now: pa.Schema, source: str) -> None:
 class LateRows:
     """Which of the highest values seen is old enough that no lower one can come to light.
 
-    Plain data apart from the clock, which a copy takes anew.
+    Plain data except the clock, which a copy creates again.
     """
 
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:

@@ -55,7 +55,7 @@ class CursorLook:
         self._session = session
 
     def is_never_null(self, column: str) -> bool:
-        """Whether the table itself keeps NULL out of the column, as it is now."""
+        """Whether the present table itself forbids NULL in the column."""
         about, table = self.source.about(column), self.source.table
         return about is not None and table is not None and self.source.dialect.is_never_null(table, about)
 
@@ -122,7 +122,7 @@ class Followed(Protocol):
     dialect: Dialect
 
     def looking(self) -> AbstractContextManager[tuple[Session, ReadSource]]:
-        """A session, and the source as it is now."""
+        """A session, and the present state of the source."""
         ...
 
     def split(self, advice: int) -> list[Split]: ...
@@ -131,7 +131,7 @@ class Followed(Protocol):
 
 
 class CursorFeed(ChangeFeed):
-    """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows for ever, as long as nobody
+    """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows forever, as long as nobody
     changes a row that is behind the token without moving its cursor, which no reader could see.
     """
 
@@ -155,7 +155,7 @@ class CursorFeed(ChangeFeed):
 
     @contextmanager
     def looking(self) -> Iterator[CursorLook]:
-        """A look at the table as it is now."""
+        """A query of the table's present state."""
         with self.reader.looking() as (session, source):
             yield CursorLook(session, source)
 
@@ -295,7 +295,7 @@ class CursorFeed(ChangeFeed):
             return
         if look.is_past(self._column, start, highest):
             raise SourceError(
-                f"the checkpoint stands at {self._column} = {start!r}, and the highest value in the table is "
+                f"the checkpoint is at {self._column} = {start!r}, and the highest value in the table is "
                 f"{highest!r}: the offset is from the future, rows were removed or restored, or the column "
                 "does not only grow. Reset the tunnel, or begin with a new checkpoint directory"
             )

@@ -163,7 +163,7 @@ class Dialect(ABC):
         return text
 
     def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
-        """The type by whose order a column's ranges are made; None = it has no ranges. `read`: as it is read."""
+        """The type by whose order a column's ranges are made; None = it has no ranges. `read`: as it was read."""
         return self.arrow_type(column)
 
     def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:

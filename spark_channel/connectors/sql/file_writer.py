@@ -46,7 +46,7 @@ class FilePlan(SqlPlan):
 
     @property
     def stage(self) -> str:
-        """No claim tells the runs of one write apart while there is no file: their names do."""
+        """Before the file exists, no claim distinguishes the runs of one write: their names do."""
         beginning = stage_prefix(self.claim)
         if self.claim.epoch != _NOT_TAKEN:
             return beginning

@@ -20,7 +20,7 @@ _JOIN_SECONDS = 5.0
 
 
 class SignOfLife:
-    """Calls `show` every `seconds` from a thread of its own, until `end`, or until nobody holds this object.
+    """Calls `show` every `seconds` from its own thread, until `end`, or until no reference holds this object.
 
     `show` opens what it needs and closes it; when it fails, it is called again at the next beat. It must not hold the
     attempt, whose end it would put off.

@@ -213,12 +213,12 @@ class SqlReader(Reader):
 
     @contextmanager
     def looking(self) -> Iterator[tuple[Session, ReadSource]]:
-        """For a feed: a session, and the source as it is now."""
+        """For a feed: a session, and the present state of the source."""
         with self.connect("changes") as session:
             yield session, self.resolve(session)
 
     def resolve(self, session: Session) -> ReadSource:
-        """The source as it is now."""
+        """The present state of the source."""
         return read_source(session, self.dialect, self.options)
 
     def known(self, session: Session) -> ReadSource:

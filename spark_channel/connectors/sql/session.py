@@ -53,7 +53,7 @@ class Session(ABC):
         return rows[0][0] if rows else None
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
-        """A result as Arrow, fetched as it is taken. A session that only writes has none.
+        """A result as Arrow, fetched while it is consumed. A session that only writes has none.
 
         A generator: when it is closed early, the server is not made to send the rest.
 

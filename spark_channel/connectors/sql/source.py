@@ -54,11 +54,11 @@ class ReadSource:
         return [column.name for column in self.all_columns]
 
     def column(self, name: str) -> str:
-        """A column in a statement, as it is compared with literals."""
+        """A column in a statement, in the form that is compared with literals."""
         return self.dialect.compared(self.about(name), self.bare(name))
 
     def bare(self, name: str) -> str:
-        """A column as it is. Qualified: SQLite reads a quoted name without such a column as a text."""
+        """A column unchanged. Qualified: SQLite reads a quoted name without such a column as a text."""
         return f"{self.dialect.quoted(self.name)}.{self.dialect.quoted(name)}"
 
     def about(self, name: str) -> Column | None:

@@ -308,7 +308,7 @@ class SqlWriter(Writer):
         self.drop_staging(session, plan)
 
     def beat(self, plan: SqlPlan) -> None:
-        """Show that the run lives, on a connection of its own."""
+        """Record that the run is alive, on a separate connection."""
 
         def show(session: Any) -> None:
             with self.transaction(session):
@@ -510,7 +510,7 @@ class SqlWriter(Writer):
 
     @abstractmethod
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
-        """Drop one of `stages`, in a transaction of its own. Safe twice."""
+        """Drop one of `stages`, in a separate transaction. Safe twice."""
 
 
 def _own(plan: WritePlan) -> SqlPlan:

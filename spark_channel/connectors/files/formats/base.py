@@ -212,7 +212,7 @@ def walk_types(schema: pa.Schema) -> Iterator[tuple[str, str, pa.DataType]]:
     """
     for name in schema.names:
         if schema.names.count(name) > 1:
-            raise SchemaError(f"column {name!r} stands more than once; rename one of them")
+            raise SchemaError(f"column {name!r} occurs more than once; rename one of them")
     for field in schema:
         for path, kind in _inside(field.name, field.type):
             yield field.name, path, kind

@@ -22,7 +22,7 @@ _MERGING = ("sqlite", "postgres", "duckdb")
 _IGNORED: Mapping[str, str] = {
     "queryTimeout": "ADBC knows none; give the driver's own with 'driverOptions'",
     "isolationLevel": "give the driver's own with 'driverOptions'",
-    "hint": "hints stand inside 'query'",
+    "hint": "write hints inside 'query'",
     "cascadeTruncate": "an overwrite deletes rows, and cascades where the foreign keys say so",
     "tableComment": "write it into 'postSql'",
 }

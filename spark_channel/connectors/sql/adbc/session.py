@@ -1,4 +1,4 @@
-"""One connection through an ADBC driver, in transactions: nothing stands until `commit`."""
+"""One connection through an ADBC driver, in transactions: nothing is durable until `commit`."""
 
 import importlib
 from collections.abc import Iterator, Sequence
@@ -84,7 +84,7 @@ def _told(error: BaseException) -> tuple[str, str]:
 
 
 def driver_path(name: str) -> str:
-    """The library of the driver that `name` names: of the package adbc_driver_NAME, or `name` as it is.
+    """The library of the driver that `name` names: of the package adbc_driver_NAME, or `name` unchanged.
 
     Raises:
         OptionError: no such package, and nothing that looks like a library or a driver manifest.

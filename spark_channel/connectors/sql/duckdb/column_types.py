@@ -145,7 +145,7 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
     if pa.types.is_null(kind):
         why = "it has no type; cast it to the type it should have"
     else:
-        why = "DuckDB has no type that gives it back as it is; cast it to a number or to text"
+        why = "DuckDB has no type that returns it unchanged; cast it to a number or to text"
     raise SchemaError(f"column {name!r} is {kind}: {why}")
 
 

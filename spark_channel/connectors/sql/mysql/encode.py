@@ -159,7 +159,7 @@ def _text(array: pa.Array, column: WriteColumn) -> tuple[pa.Array, bool]:
 
 
 def _refuse_strangers(array: pa.Array, column: WriteColumn, *, one: bool) -> None:
-    """What is no member, letter for letter: MySQL takes '1' for the first member, and 'A' or 'a ' for 'a'."""
+    """Values that are not exactly a member: MySQL takes '1' for the first member, and 'A' or 'a ' for 'a'."""
     places = {text: place for place, text in enumerate(members(column.declared))}
 
     def is_kept(text: str) -> bool:

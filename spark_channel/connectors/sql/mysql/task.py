@@ -72,7 +72,7 @@ class _MysqlTask(SqlTask):
 
 
 class StagedWriter(_MysqlTask):
-    """`commit=job`: a staging table of its own, filled in chunks that are committed one by one.
+    """`commit=job`: its own staging table, filled in chunks that are committed one by one.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
     """

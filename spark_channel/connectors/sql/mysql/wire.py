@@ -20,7 +20,7 @@ _LARGEST_PACKET = 0xFFFFFF
 _HEAD = 4
 _EOF, _ERROR, _NULL = 0xFE, 0xFF, 0xFB
 _WIDE = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""What a field begins with when its length stands behind it -> the bytes of that length."""
+"""The first byte of a field whose length follows -> the bytes of that length."""
 _COM_QUERY = 0x03
 
 Fields = list[pa.LargeBinaryArray]

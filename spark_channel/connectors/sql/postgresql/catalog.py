@@ -70,7 +70,7 @@ ORDER BY 1 LIMIT 21
 class PgColumn(catalog.Column):
     """`declared` is its type as SQL, `base` the type's name below a domain, `element` an array's.
 
-    `builtin`: that type is PostgreSQL's own, and not somebody's of the same name.
+    `builtin`: that type is PostgreSQL's own, and not a user's type of the same name.
     """
 
     base: str = ""

@@ -227,7 +227,7 @@ def _uuids(array: pa.Array, column: PgWriteColumn) -> pa.Array:
         try:
             found.append(None if text is None else uuid.UUID(text).bytes)
         except ValueError:
-            raise BadValueError(column, index, text, "it is no uuid") from None
+            raise BadValueError(column, index, text, "it is not a uuid") from None
     return pa.array(found, pa.binary(16))
 
 

@@ -21,7 +21,7 @@ _GONE_TEXTS = (
 _HINTS = {
     "28P01": "the login is refused: see 'user' and 'password'",
     "28000": "the login is refused: see 'user', and the server's pg_hba.conf",
-    "3D000": "there is no such database: see 'url'",
+    "3D000": "the database does not exist: see 'url'",
     "42501": "this user lacks a privilege: GRANT it",
     "53100": "the disk of the server is full: free space on it and run again",
     "53300": "the server has no connection left: lower 'channels' or 'maxConnections'",

@@ -32,7 +32,7 @@ _NO_SIZE = -1
 
 
 def own_names(session: Session) -> bool:
-    """Whether somebody has called a type of their own as one of PostgreSQL's: a name then does not tell its bytes."""
+    """Whether a user has named a type like one of PostgreSQL's: a name then does not tell its bytes."""
     names = ", ".join(literal(name).sql("postgres") for name in sorted(_PLAIN | _SIZED))
     query = (
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_type "  # noqa: S608

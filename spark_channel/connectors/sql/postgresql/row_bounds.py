@@ -37,7 +37,7 @@ def row_bounds(data: bytes, columns: int) -> Bounds:
 
 
 def _likely(data: bytes, columns: int) -> Bounds | None:
-    """Where the number of columns stands; None when it is everywhere: places take eight times their bytes."""
+    """Where the number of columns is; None when it is everywhere: places take eight times their bytes."""
     octets = np.frombuffer(data, np.uint8)
     high, low = _COUNT.pack(columns)
     found = octets[1:] == low  # the rarer one of the two
@@ -48,7 +48,7 @@ def _likely(data: bytes, columns: int) -> Bounds | None:
 
 
 def _ends(data: bytes, starts: Bounds, columns: int) -> Bounds:
-    """Where a row would end that begins at each of `starts`; of what is no row, anything."""
+    """Where a row would end that begins at each of `starts`; of what is not a row, anything."""
     last = len(data) - _LENGTH.size
     if last < 0:
         return starts

@@ -62,7 +62,7 @@ class PgSession(SqlSession):
             raise
 
     def roll_back(self) -> None:
-        """End the transaction without its changes; a connection that is gone has done so."""
+        """End the transaction without its changes; a lost connection has done so."""
         if self.is_open:
             try:
                 self.rows("ROLLBACK")

@@ -52,7 +52,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     def check_table(self, table: Table) -> None:
         if cast(PgTable, table).kind not in ("r", "p"):
             raise TargetError(
-                f"{table.label} is no table that rows can be copied into; name the table behind it"
+                f"COPY cannot write to {table.label}, which is not a table; name the table behind it"
             )
 
     def is_filled(self, table: Table, column: Column) -> bool:

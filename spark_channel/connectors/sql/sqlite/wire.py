@@ -12,7 +12,7 @@ _PLACES = {"adbc": adbc_driver_manager, "arrow": pa, "builtins": builtins}
 
 
 def ipc(rows: pa.Table | pa.RecordBatch) -> bytes:
-    """`rows` alone, and not the buffers that a slice of them stands in."""
+    """Only `rows`, and not the whole buffers of which they are a slice."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write(rows)

@@ -140,7 +140,7 @@ READ: dict[str, list[tuple[str, str, pa.DataType, object]]] = {
 }  # fmt: skip
 FAR = "DATE or a timestamp that is an infinity, or outside the years 1 to 9999"
 UNREAD: dict[str, list[str]] = {
-    "UNION, GEOMETRY, VARIANT, nested types with a type of the first two rows inside": [
+    "UNION, GEOMETRY, VARIANT, nested types that contain a type of the first two rows": [
         "UNION(a INTEGER, b VARCHAR)", "HUGEINT[]", "STRUCT(a INTERVAL)", "MAP(VARCHAR, UUID)", "ENUM('a')[]",
         "JSON[2]", "GEOMETRY", "VARIANT",
     ],
