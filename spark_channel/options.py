@@ -113,7 +113,7 @@ def _secret(value: object) -> SecretStr:
     except OSError as error:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"a text file in UTF-8; {name} is none") from None
+        raise ValueError(f"a text file in UTF-8; {name} is not one") from None
 
 
 _NAME = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^,"`]*[^,"`\s]))\s*(?:,|\Z)""")

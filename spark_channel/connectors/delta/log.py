@@ -71,7 +71,7 @@ class DeltaLake(Lake):
             check_partition_column(columns.field(name), self.shown)
         if len(columns) and len(partition_by) == len(columns):
             raise TargetError(
-                f"every column of {self.shown} would be a partition column; leave one out of partitionBy"
+                f"every column of {self.shown} would be a partition column; omit one from partitionBy"
             )
         return columns
 

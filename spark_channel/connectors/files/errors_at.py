@@ -31,7 +31,7 @@ def reading(shown: str) -> Iterator[None]:
     except ChannelError:
         raise
     except FileNotFoundError as error:
-        raise SourceError(f"{shown} does not exist, or is gone since the read was planned") from error
+        raise SourceError(f"{shown} does not exist, or was removed after the read was planned") from error
     except PermissionError as error:
         raise SourceError(f"{shown} cannot be read: permission denied to user {_user()}") from error
     except UnicodeDecodeError as error:

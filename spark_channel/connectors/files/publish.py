@@ -269,7 +269,7 @@ class Target:
             manifest, _ = self._change(change, f"settle {what}")
         except (OSError, pa.ArrowException, ChannelError) as second:
             raise CommitError(
-                f"publishing into {self.shown} failed: {error}; and whether it was published cannot be found out: "
+                f"publishing into {self.shown} failed: {error}; and whether it was published is unknown: "
                 f"{second}. Run it again with the same txnAppId and txnVersion: what was published is not added again"
             ) from error
         if names and not claims.not_listed(manifest, names):

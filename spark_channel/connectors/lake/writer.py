@@ -422,7 +422,7 @@ class LakeWriter(Writer):
             raise second from error
         except (TargetError, OSError, pa.ArrowException) as second:
             raise CommitError(
-                f"publishing into {lake.shown} failed: {error}; and whether it was published cannot be found out: "
+                f"publishing into {lake.shown} failed: {error}; and whether it was published is unknown: "
                 f"{second}. Run it again with the same txnAppId and txnVersion: what was published is not added again"
             ) from error
         if published == [True]:

@@ -171,8 +171,8 @@ class LateRows:
             return
         if wait >= _TOLD_SECONDS:
             _log.warning(
-                "waiting %.0f s for rows that other sessions commit after ones with a higher cursor value; where rows "
-                "are written by one session at a time, lateSeconds=0 waits for none",
+                "waiting %.0f s for rows that other sessions commit after ones with a higher cursor value; if one "
+                "session at a time writes, set lateSeconds=0",
                 wait,
             )
         self._clock.sleep(wait)

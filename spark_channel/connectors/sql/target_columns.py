@@ -49,7 +49,7 @@ def old_target(
         if by_name[name].generated:
             raise SchemaError(
                 f"column {field.name!r} is computed by {dialect.product} (generated) in table {table.label!r}; "
-                "leave it out"
+                "omit it"
             )
         if name in (each.target for each in columns):
             raise SchemaError(

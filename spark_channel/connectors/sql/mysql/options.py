@@ -179,7 +179,7 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
     if lowered in WITHOUT_EFFECT:
         return None
     raise OptionError(
-        f"option 'url' carries parameter {name!r}, which this connector does not know; leave it out, or give "
+        f"option 'url' carries parameter {name!r}, which this connector does not know; omit it, or set "
         "the option that means it (such as sslmode, zeroDates, connectTimeout)",
         option="url",
         takes=_TAKES,

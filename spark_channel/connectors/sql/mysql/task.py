@@ -265,7 +265,7 @@ class DirectWriter(_MysqlTask):
                 with self._writer.transaction(session):
                     self._loader.load(batch)
         except LostConnectionError as error:
-            raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
+            raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
     def _keep(self, batch: pa.RecordBatch) -> None:
         if self._loaded is not None:
@@ -320,7 +320,7 @@ class DirectWriter(_MysqlTask):
                     raise self._refused(error, self._tally.rows) from None
                 raise BatchRefusedError(str(error)) from None
         except LostConnectionError as error:
-            raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
+            raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
     def _bring_in(self, session: WriteSession) -> None:
         insert_staged(session, self._plan.target, self._options, [quoted(_TEMPORARY)], indexed=True)

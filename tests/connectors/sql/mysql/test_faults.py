@@ -107,7 +107,7 @@ def test_a_newer_attempt_ends_an_older_one_that_hangs(keyed: Shop, monkeypatch: 
     receipt = run_task(writer, plan, 0, ROWS, attempt=2)
     assert (receipt.attempt, receipt.rows) == (2, 20_000)
     older.write(ROWS.to_batches()[0])
-    with pytest.raises(TargetError, match="went with the connection"):
+    with pytest.raises(TargetError, match="were lost with the connection"):
         older.flush()
     older.rollback()
     writer.commit(plan, [receipt])
@@ -218,7 +218,7 @@ def test_a_server_restarted_in_mid_job(own_server: MariadbServer) -> None:
         if commit == "job":
             task.write(rest)
         else:
-            with pytest.raises(TargetError, match="rows went with the connection"):
+            with pytest.raises(TargetError, match="rows were lost with the connection"):
                 task.write(rest)
             task.rollback()
             task = writer.open(plan, 1, 2)  # which waits for the server
