@@ -37,8 +37,8 @@ def channel_count(
     """Channels that the limits or the user ask for; None = not given: the session's parallelism.
 
     A job limit divided by the channel limit of the same dimension, at least 1; the smaller of rows
-    and bytes wins, and either wins over `channels`. A job limit alone says nothing about channels: they
-    share it, however many they are.
+    and bytes wins, and either wins over `channels`. A job limit without a channel limit does not determine the
+    number: the channels share it.
 
     Raises:
         OptionError: a value that is not a whole number of 1 or more.

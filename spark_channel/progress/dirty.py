@@ -17,12 +17,12 @@ class DirtyLimit:
 
     @property
     def tolerant(self) -> bool:
-        """Whether one refused row may leave the job running."""
+        """Whether the job continues after one refused row."""
         return self.rows != 0 and self.fraction != 0.0
 
     @property
     def limited(self) -> bool:
-        """Whether there is a number of refused rows that ends the job."""
+        """Whether any number of refused rows ends the job."""
         return self.rows is not None or self.fraction is not None
 
     def exceeded(self, dirty: int, rows: int, expected: int | None = None, *, final: bool = False) -> str:

@@ -55,7 +55,7 @@ def progress_line(status: JobStatus) -> str:
 
 
 def before_lines(job: str, spec: JobSpec) -> list[str]:
-    """Three lines before a job: its two ends; how it is cut and committed; the limit and its scope."""
+    """Three lines before a job: source and target; splits and commit mode; the limit and its scope."""
     ends = " -> ".join(end or "Spark" for end in (spec.source, spec.target))
     cut = []
     if spec.channels is not None:
@@ -156,7 +156,7 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
 
 
 def lag_text(rows: int | None, nbytes: int | None, seconds: float | None) -> str:
-    """How far a source is ahead of its reader: `behind 12.4k rows, 3 s`; empty when nothing is known of it."""
+    """The lag of a reader: `behind 12.4k rows, 3 s`; empty if it is unknown."""
     if rows == 0 and not nbytes:
         return "up to date"
     amount = f"{short(rows)} rows" if rows else f"{short(nbytes)}B" if nbytes else ""

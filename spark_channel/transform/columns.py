@@ -43,7 +43,7 @@ class Output:
 class Select(Transformer):
     """Exactly `outputs`, in this order. A row with a value that cannot be cast is refused.
 
-    `exhaustive`: as many columns must arrive as there are outputs, so that none is left out unseen.
+    `exhaustive`: the input must have as many columns as there are outputs, so that no column is omitted silently.
     """
 
     outputs: tuple[Output, ...]

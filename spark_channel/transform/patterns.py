@@ -33,7 +33,7 @@ def strptime_pattern(pattern: str) -> str:
     """`yyyy-MM-dd HH:mm:ss` -> `%Y-%m-%d %H:%M:%S`; text in single quotes is literal.
 
     Raises:
-        OptionError: a letter without a counterpart (`S`, `Z`, ...), or a quote that does not end.
+        OptionError: a letter without a counterpart (`S`, `Z`, ...), or an unterminated quote.
     """
     made, position = [], 0
     for token in _TOKEN.finditer(pattern):
