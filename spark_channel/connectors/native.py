@@ -1,4 +1,4 @@
-"""Rows as their own system writes them: a writer of the same system takes them, and nobody between reads them."""
+"""Rows in their system's own format: a writer of the same system accepts them, and no step in between decodes them."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -119,7 +119,7 @@ def test_a_cursor_column_that_goes_back(door: Door, shop: Path) -> None:
 
 def test_a_start_in_the_future(door: Door, shop: Path) -> None:
     said = door.refused(orders(shop, startingOffsets='{"cursor": 10000}'))
-    assert "stands at id = 10000, and the highest value in the table is 20" in said
+    assert "is at id = 10000, and the highest value in the table is 20" in said
 
 
 def test_a_start_that_is_damaged(door: Door, shop: Path) -> None:

@@ -131,8 +131,8 @@ class Followed(Protocol):
 
 
 class CursorFeed(ChangeFeed):
-    """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows forever, as long as nobody
-    changes a row that is behind the token without moving its cursor, which no reader could see.
+    """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows forever, as long as no
+    session changes a row behind the token without moving its cursor, which no reader could see.
     """
 
     def __init__(self, reader: Followed, options: FeedOptions, *, clock: Clock | None = None) -> None:

@@ -97,7 +97,7 @@ def test_a_worker_killed_after_its_task_committed(keyed: Shop) -> None:
 
 
 def test_a_newer_attempt_ends_an_older_one_that_hangs(keyed: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The older one's session, left open by a host that is gone, holds the keys of its rows."""
+    """The older one's session, left open by a lost host, holds the keys of its rows."""
     monkeypatch.setattr("spark_channel.connectors.sql.mysql.publish._OLDER_SECONDS", 0)
     writer = keyed.writer()
     plan = writer.prepare(keyed.context(commit="task"), ROWS.schema)
