@@ -1,4 +1,4 @@
-"""Values as text for people, without the logins that they may hold.
+"""Values as text, without the logins that they may contain.
 
 What is secret is known by an option's type (`Secret`, `Url` in `spark_channel.options`). Here is how a url is
 shown, and what is shown of options whose types are not declared, such as those of a Spark format.

@@ -1,4 +1,4 @@
-"""Options: declared as pydantic models, parsed in one place, refused in one voice.
+"""Options: declared as pydantic models, and parsed in one place with one style of error.
 
 A connector subclasses `ReadOptions` or `WriteOptions` and adds fields; Spark's camelCase name of a field
 is made from its Python name. Keys arrive lower-cased and values as strings, as Spark hands them over.

@@ -1,4 +1,4 @@
-"""Work that is done again after an error of the moment, with growing random pauses, until a deadline.
+"""Retries after a transient error, with exponential backoff and jitter, until a deadline.
 
 The one policy of everything that waits for a server, a file or a slot. stamina makes the loop, tells its hooks, and
 can be switched off; the pauses are cut here, so that the last attempt begins at the deadline and none after.

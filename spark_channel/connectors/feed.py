@@ -1,4 +1,4 @@
-"""The incremental half of a reader: what changed in a source since a token.
+"""The change feed of a reader: the changes of a source since a token.
 
 A feed has partitions, each with separate tokens: a token is plain JSON data that the feed alone
 understands, and the range between two tokens names the same changes forever. Ranges are open at their

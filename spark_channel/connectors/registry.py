@@ -1,4 +1,4 @@
-"""Which connector a name, a url or a path means.
+"""Finds the connector of a name, a url or a path.
 
 Built-ins are listed here, since a source zip carries no entry points; others are found under the entry
 point group `spark_channel.connectors`, whose entries load a `Connector`.

@@ -1,4 +1,4 @@
-"""What reads splits, and the positions that a change feed hands out: shared by `Reader` and `ChangeFeed`."""
+"""Reads splits, and the positions of a change feed: shared by `Reader` and `ChangeFeed`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping

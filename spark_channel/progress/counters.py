@@ -1,4 +1,4 @@
-"""What one attempt of a task counts, and the frozen copy of it that travels."""
+"""The counters of one attempt of a task, and the frozen copy that is sent to the driver."""
 
 import threading
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""How many rows may be refused."""
+"""The limit of refused rows."""
 
 from dataclasses import dataclass
 

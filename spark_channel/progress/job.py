@@ -1,4 +1,4 @@
-"""A job as it goes: snapshots in, status and report out."""
+"""A running job: merges snapshots, and returns status and report."""
 
 import threading
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""When rows were written that are counted later: at the end of their transaction, and by the next report."""
+"""The times of rows that are counted later: at the end of their transaction, and by the next report."""
 
 from collections import deque
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""The picture of a report: speed at both ends against the limit."""
+"""The plot of a report: the speed of source and target against the limit."""
 
 import math
 from bisect import bisect_left

@@ -1,4 +1,4 @@
-"""Status and report as plain text. No terminal codes: whoever prints adds them."""
+"""Status and report as plain text, without terminal codes."""
 
 import math
 from collections.abc import Mapping, Sequence

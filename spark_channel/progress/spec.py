@@ -1,4 +1,4 @@
-"""What a job is, as the one who opens it knows it."""
+"""The facts of a job that are known before it runs."""
 
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self

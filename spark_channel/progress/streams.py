@@ -1,4 +1,4 @@
-"""Micro-batches as their stream's lines: one each in a log would bury everything else. No I/O."""
+"""Log lines of streams: one per interval instead of one per micro-batch. No I/O."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field

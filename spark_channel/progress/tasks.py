@@ -1,4 +1,4 @@
-"""Snapshots of attempts, merged so that a task counts once however often it is tried."""
+"""Merges the snapshots of attempts, so that a task counts once, however often it is retried."""
 
 import heapq
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Where a task's time goes: seconds by phase, and rows that transformers dropped. Of one attempt, and in the report."""
+"""The time of a task by phase, and rows that transformers dropped: of one attempt, and in the report."""
 
 import threading
 import time

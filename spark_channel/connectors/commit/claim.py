@@ -1,4 +1,4 @@
-"""The states of a claim, and what each step of a write does to it. No I/O: targets store what is decided here.
+"""The states of a claim, and its change in each step of a write. No I/O: targets store the decisions.
 
 Each function is given the claim as the target has it, read under a lock (or as the base of a conditional write), and
 returns the claim to write in the same transaction.

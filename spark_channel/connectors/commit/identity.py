@@ -1,4 +1,4 @@
-"""What a write is known by, whichever run carries it out."""
+"""The identity of a write, which is the same for every run of it."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""Whose job it is: the process whose death ends a job, and whether it still lives.
+"""The owner of a job: the process whose death ends the job, and whether it is alive.
 
 A Spark write is prepared in a short-lived Python worker; what lives as long as the job is the
 driver's JVM, the nearest ancestor named `java`. Without one it is this process.

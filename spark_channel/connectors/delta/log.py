@@ -1,4 +1,4 @@
-"""A Delta table as the writers of lakehouse tables see it."""
+"""A Delta table, with the interface that the writers of lakehouse tables use."""
 
 import json
 import posixpath

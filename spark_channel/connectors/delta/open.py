@@ -1,4 +1,4 @@
-"""Opening a table by `deltalake`: its uri, its store's settings, and what it says of errors."""
+"""Opens a table with `deltalake`: its uri, its store's settings, and its errors."""
 
 import os
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""What the operating system says about a file, said to the user: which file, what happened, what to do."""
+"""Errors of the operating system about a file, for the user: which file, what happened, what to do."""
 
 import errno
 import getpass

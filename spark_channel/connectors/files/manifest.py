@@ -1,4 +1,4 @@
-"""The manifest: what a directory holds, who may write into it, and what was published. Each log entry is one.
+"""The manifest: the files of a directory, the claims on it, and what was published. Each log entry is one.
 
 Readers of ours see only the files that the newest entry lists, so a directory changes in one step. `log` says how
 entries are written, `docs/files.md` describes the format.

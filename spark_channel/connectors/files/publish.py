@@ -1,4 +1,4 @@
-"""Publishing: staged files become visible all at once, by one entry of the log.
+"""Publishing: one entry of the log makes all staged files visible together.
 
 The order is: renames (a local disk), the entry, `_SUCCESS`, then what is no longer needed. Killed at any point,
 readers of ours see the state before or the state after; the next job finds the rest and removes it.

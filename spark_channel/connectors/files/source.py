@@ -1,4 +1,4 @@
-"""What a read reads: its files, the columns that they have, and the columns that it gives."""
+"""Resolves the files of a read, their columns, and the columns that the read returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""Where a run keeps what it has not published, and which staging is orphaned.
+"""The staging of a run, and which staging is orphaned.
 
 A run's folder is `_spark_channel/staging/<job>-e<epoch>/`. It is made after the run has its claim in the log, so a
 folder whose claim the log does not hold (any more) is orphaned: the run can publish nothing. A live run keeps its

@@ -1,4 +1,4 @@
-"""What publishing needs of a filesystem: a local disk has renames and fsync, an object store has neither.
+"""The operations of a filesystem that publishing needs: a local disk has rename and fsync, an object store has neither.
 
 The log is built on `put_new`: of several jobs that write one name, one succeeds.
 """

@@ -1,4 +1,4 @@
-"""What is visible in a directory: what the newest log entry lists, or the former version's manifest, or every file.
+"""The visible files of a directory: those of the newest log entry, of the previous format's manifest, or all.
 
 Another writer that ends a write there, such as Spark, replaces `_SUCCESS`: then its files count as well.
 """

@@ -1,4 +1,4 @@
-"""The option `where`: a SQL condition, parsed by sqlglot, typed to the columns, made a `Condition`.
+"""The option `where`: a SQL condition, parsed by sqlglot, typed to the columns, and compiled to a `Condition`.
 
 It takes comparisons, IN, BETWEEN, LIKE and ILIKE (with ESCAPE; `\\` by default), IS [NOT] NULL, IS [NOT]
 TRUE/FALSE, IS [NOT] DISTINCT FROM, AND, OR, NOT and parentheses, between columns and literals. Anything

@@ -1,4 +1,4 @@
-"""The writers of files: one class, and one subclass per format. `publish` says what a commit does.
+"""The writers of files: one class, and one subclass per format. `publish` has the commit.
 
 `commit=job`, the default: all rows or none. `commit=task`: each task's files are published by an entry of the log of
 their own, with the task's receipt; rows come as tasks end, and each task counts once.

@@ -1,4 +1,4 @@
-"""An Iceberg table as the writers of lakehouse tables see it."""
+"""An Iceberg table, with the interface that the writers of lakehouse tables use."""
 
 import posixpath
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""A table of a lakehouse as writers see it: one state of its log, and the conditional commit of the next."""
+"""The interface of a lakehouse table for writers: one state of its log, and the conditional commit of the next."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence

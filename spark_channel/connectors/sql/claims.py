@@ -1,4 +1,4 @@
-"""The claims of a database: tables in the target's schema that keep who writes, and what was committed.
+"""The claims of a database: tables in the target's schema that record who writes, and what was committed.
 
 One layout for every connector that writes to one database:
 `spark_channel_claims` has a row per identity of a write, `spark_channel_tasks` one per task that committed

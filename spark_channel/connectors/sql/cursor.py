@@ -1,4 +1,4 @@
-"""A table read by a column that only grows: its type, its conditions, how long late rows are waited for.
+"""A cursor column: its type, its conditions, and the wait for late rows.
 
 A row that is committed after rows with a higher value were read would be missed. So a value is read only
 when it was the highest one at least `late_seconds` before: who took a lower one had that long to commit.

@@ -1,4 +1,4 @@
-"""What one database's SQL is like: the part of a connector that is text and types, and holds no connection.
+"""The dialect of a database: SQL text and types, without a connection.
 
 A new database subclasses `Dialect` and `Session`, and names both in a subclass of `SqlReader`. What has a default here
 is standard SQL; override what the database says in another way, or can do faster.

@@ -1,4 +1,4 @@
-"""What encoders share: how a row is refused, and the checks of dates, timestamps and decimals. Pure."""
+"""Shared by the encoders: how a row is refused, and the checks of dates, timestamps and decimals. Pure."""
 
 from decimal import Decimal
 from typing import Any

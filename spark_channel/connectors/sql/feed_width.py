@@ -1,4 +1,4 @@
-"""How wide the rows of a followed table are: measured now and then, not for every range."""
+"""The width of a table's rows for a change feed: measured periodically, not for every range."""
 
 from collections.abc import Callable
 

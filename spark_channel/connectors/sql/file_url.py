@@ -1,4 +1,4 @@
-"""Which file the options of a database that is a file mean. Pure."""
+"""The file that the options of a database file name. Pure."""
 
 import re
 from dataclasses import dataclass

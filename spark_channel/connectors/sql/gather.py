@@ -1,4 +1,4 @@
-"""Small batches made into what is worth a call of the database."""
+"""Combines small batches into one that is worth a call of the database."""
 
 import pyarrow as pa
 

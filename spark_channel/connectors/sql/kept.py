@@ -1,4 +1,4 @@
-"""What a partially committed transfer needs to continue: its plan, kept until the transfer is published."""
+"""The plan of a partially committed transfer, stored until the transfer is published."""
 
 import base64
 import zlib

@@ -1,4 +1,4 @@
-"""How a job that runs for days on another machine is told from one whose driver was killed: its open attempts beat.
+"""Heartbeats of open attempts: they distinguish a long job on another machine from one whose driver was killed.
 
 `connectors.commit.liveness` says what follows when the beats end. An attempt shows life when it
 begins, when it ends, and every `BEAT_SECONDS` between, also while a paused limit or a stalled source brings it no rows.

@@ -1,4 +1,4 @@
-"""What options name, found among what there is."""
+"""Resolves the tables and columns that options name."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar

@@ -1,4 +1,4 @@
-"""A row of parameters as Arrow, made without pandas.
+"""A row of parameters as Arrow, without pandas.
 
 pyarrow imports pandas, where that is installed, with the first Python value that `pa.array` is given: 0.4 s of
 every process that asks a database one question.

@@ -1,4 +1,4 @@
-"""A connection to a database, as reading and writing use it."""
+"""The interface of a connection to a database."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What a read reads: the table or query, its columns in Arrow's types, and its condition."""
+"""Resolves the table or query of a read, its columns with their Arrow types, and its predicate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What one attempt stages beside a database file: an Arrow file that is there whole, or not at all."""
+"""The staging of one attempt beside a database file: an Arrow file that exists completely or not at all."""
 
 import os
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""SQL text, built and checked with sqlglot: what users give is parsed, and identifiers are quoted."""
+"""SQL text, built and checked with sqlglot: users' SQL is parsed, and identifiers are quoted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

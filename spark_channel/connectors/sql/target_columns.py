@@ -1,4 +1,4 @@
-"""How a DataFrame's columns meet a table's: matched by name, or made into a new table. Pure."""
+"""Matches a DataFrame's columns to a table's by name, or to those of a new table. Pure."""
 
 from collections.abc import Callable, Sequence
 

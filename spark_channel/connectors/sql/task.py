@@ -1,4 +1,4 @@
-"""One attempt of one task, as every database runs it: how its rows get into a table is each database's own."""
+"""One attempt of one task, for every database. Each database has its own way to load the rows."""
 
 from functools import partial
 from typing import Any, ClassVar

@@ -1,4 +1,4 @@
-"""What one database's SQL is like where rows are written: types, the text of CREATE TABLE, and what a column holds."""
+"""The dialect of a database for writing: types, CREATE TABLE, and the values that a column holds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar

@@ -1,4 +1,4 @@
-"""What a file format is: how its files are cut, read and written."""
+"""The interface of a file format: how its files are split, read and written."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence

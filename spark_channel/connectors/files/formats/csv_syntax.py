@@ -1,4 +1,4 @@
-"""The syntax of one CSV source: where records end, and how Arrow's parser is to read them."""
+"""The syntax of one CSV source: where records end, and the settings of Arrow's parser."""
 
 import re
 from collections.abc import Callable

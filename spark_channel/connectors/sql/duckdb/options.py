@@ -1,4 +1,4 @@
-"""Options of the DuckDB connector, and which file they mean."""
+"""Options of the DuckDB connector, and the file that they name."""
 
 from collections.abc import Mapping
 from pathlib import Path

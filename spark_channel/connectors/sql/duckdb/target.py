@@ -1,4 +1,4 @@
-"""DuckDB's SQL where rows are written: how new columns are declared, and what a column holds exactly."""
+"""DuckDB's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""The claims as MySQL keeps them: InnoDB tables in the target's database, without triggers."""
+"""Claims in MySQL: InnoDB tables in the target's database, without triggers."""
 
 from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect, Claims
 from spark_channel.connectors.sql.mysql.session import quoted

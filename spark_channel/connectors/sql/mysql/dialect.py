@@ -1,4 +1,4 @@
-"""MySQL's and MariaDB's SQL: their catalog, and what is selected of each type."""
+"""MySQL's and MariaDB's SQL: their catalog, and the expression that reads each type."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

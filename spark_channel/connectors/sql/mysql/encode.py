@@ -1,4 +1,4 @@
-"""From Arrow's values to the lines of LOAD DATA and the rows of INSERT, or a refusal of the row. Pure.
+"""Encodes Arrow values as lines of LOAD DATA and rows of INSERT, or refuses the row. Pure.
 
 All of it works on whole columns: the bytes of a batch are those of one Arrow array of its lines.
 """

@@ -1,4 +1,4 @@
-"""Options of the MySQL connector, and the server that they mean."""
+"""Options of the MySQL connector, and the server that they name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""MySQL's SQL where rows are written: how new columns are declared, and what a column holds exactly."""
+"""MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""The rows of a result as they come from the server, batch by batch, at the pace of who takes them.
+"""The rows of a result in batches, read from the server at the pace of the consumer.
 
 PyMySQL makes one tuple a row, and its cursors spend most of their time on it; here a batch stays one piece of memory,
 of which each column is cut out as a whole. The text protocol's packets are described in

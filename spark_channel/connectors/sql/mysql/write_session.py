@@ -1,4 +1,4 @@
-"""A connection that writes: each statement sees what was committed before it, and no gap between rows is locked."""
+"""A connection that writes: each statement sees what was committed before it, and locks no gap between rows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Where a database is: urls as JDBC and libpq write them, made into libpq's parameters. Pure."""
+"""The address of a database: urls of JDBC and libpq, parsed to libpq's parameters. Pure."""
 
 import re
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""What the server's catalog says about a table: columns, keys, size; and how a name is looked up."""
+"""A table in the server's catalog: columns, keys, size; and how a name is resolved."""
 
 from dataclasses import dataclass
 

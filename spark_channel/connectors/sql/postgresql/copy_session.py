@@ -1,4 +1,4 @@
-"""A connection to a server that rows are read through as COPY sends them, by asyncpg: a hundred rows at a time."""
+"""A connection that reads COPY's bytes with asyncpg, a hundred rows at a time."""
 
 import asyncio
 import contextlib

@@ -1,4 +1,4 @@
-"""From the driver's Arrow to the schema that was promised, exactly; a value that does not fit is refused."""
+"""Casts the driver's Arrow to the declared schema without loss; a value that does not fit is refused."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""From Arrow's values to what COPY sends, in the types of the table's columns, or a refusal of the row."""
+"""Encodes Arrow values for COPY in the types of the table's columns, or refuses the row."""
 
 import uuid
 from collections.abc import Sequence

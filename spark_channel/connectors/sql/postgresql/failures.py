@@ -1,4 +1,4 @@
-"""What an error of the server means: gone, bad data, or something to tell the user. Pure."""
+"""Classifies errors of the server: lost connection, invalid data, or a message for the user. Pure."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Which rows of one PostgreSQL table another can take as COPY writes them: binary, and exactly as they are."""
+"""Whether another PostgreSQL table accepts the rows of a table in COPY's binary format, unchanged."""
 
 from collections.abc import Iterable
 

@@ -1,4 +1,4 @@
-"""Options of the PostgreSQL connector, and the address they make."""
+"""Options of the PostgreSQL connector, and the address that they name."""
 
 import math
 from collections.abc import Mapping

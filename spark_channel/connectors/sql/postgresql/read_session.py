@@ -1,4 +1,4 @@
-"""A connection to a server that rows are read through, by ADBC: they come as Arrow."""
+"""A connection that reads rows as Arrow, through ADBC."""
 
 import os
 import threading

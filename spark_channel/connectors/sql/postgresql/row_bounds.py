@@ -1,4 +1,4 @@
-"""Where the rows of COPY's binary format lie: found for all rows at once, and proved. Pure."""
+"""The bounds of rows in COPY's binary format: found for all rows together, and verified. Pure."""
 
 import struct
 

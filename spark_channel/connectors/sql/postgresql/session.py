@@ -1,4 +1,4 @@
-"""What every connection to a server has, whichever driver made it; transactions are begun and ended by statements."""
+"""The interface of every connection to a server, of any driver; statements begin and end transactions."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence

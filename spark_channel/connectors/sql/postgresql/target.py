@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL where rows are written, and how a DataFrame's columns meet a table's."""
+"""PostgreSQL's SQL for writing, and how a DataFrame's columns match a table's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace

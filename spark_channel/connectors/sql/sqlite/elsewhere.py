@@ -1,4 +1,4 @@
-"""Where the connection to a SQLite file is made: in this process, or in a child process with its own locks."""
+"""Opens the connection to a SQLite file: in this process, or in a child process with its own locks."""
 
 import os
 import sys

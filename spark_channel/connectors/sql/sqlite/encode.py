@@ -1,4 +1,4 @@
-"""From Arrow's values to what SQLite stores, integers, reals, texts and blobs, or a refusal of the row."""
+"""Encodes Arrow values as SQLite's integers, reals, texts and blobs, or refuses the row."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Options of the SQLite connector, and which file they mean."""
+"""Options of the SQLite connector, and the file that they name."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar

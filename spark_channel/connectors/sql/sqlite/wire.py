@@ -1,4 +1,4 @@
-"""What a process and its child send each other: batches as Arrow IPC, errors by name."""
+"""Messages between a process and its child: batches as Arrow IPC, errors by name."""
 
 import builtins
 from typing import Any, cast
