@@ -36,7 +36,7 @@ def _count(value: object) -> int:
 
 
 class GeneratorOptions(ReadOptions):
-    """What the generator takes."""
+    """Options of the generator."""
 
     url: str | None = Field(None, description="`generator:`; default: none")
     rows: Annotated[int, BeforeValidator(_count)] = Field(

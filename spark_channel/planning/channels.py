@@ -75,6 +75,6 @@ def plan_channels(wanted: int | None, parallelism: int, tasks: int | None = None
 
 
 def split_advice(channels: int, per_channel: int = SPLITS_PER_CHANNEL) -> int:
-    """How many splits to ask a reader for; at most 5 for each of `MAX_CHANNELS`."""
+    """The number of splits to request from a reader; at most 5 for each of `MAX_CHANNELS`."""
     wanted = positive("channels", channels) * positive("splitsPerChannel", per_channel)
     return min(wanted, MAX_CHANNELS * SPLITS_PER_CHANNEL)

@@ -49,7 +49,7 @@ def _wanted(spec: TransferSpec) -> int | None:
 
 
 def advise(spec: TransferSpec, parallelism: int) -> int:
-    """How many splits to ask the reader for, before `plan`."""
+    """The number of splits to request from the reader, before `plan`."""
     return split_advice(plan_channels(_wanted(spec), parallelism), spec.splits_per_channel)
 
 

@@ -44,7 +44,7 @@ class DirtyLimit:
         return ""
 
     def _whole(self, dirty: int, rows: int, expected: int | None, final: bool) -> int | None:
-        """How many rows the share is taken of; None = not known yet."""
+        """The number of rows that the share refers to; None = not known yet."""
         if final or self.fraction == 0.0:
             return max(rows, dirty)
         return None if expected is None else max(expected, rows)

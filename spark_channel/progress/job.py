@@ -138,12 +138,12 @@ class JobProgress:
 
     @property
     def began(self) -> float:
-        """When it started, on this job's clock."""
+        """The start, on this job's clock."""
         return self._start
 
     @property
     def last_heard(self) -> float:
-        """When something was last counted, on this job's clock."""
+        """The time of the last counter update, on this job's clock."""
         return self._last
 
     def update(self, snapshot: Snapshot) -> bool:

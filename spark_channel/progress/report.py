@@ -183,7 +183,7 @@ class TransferReport:
             show({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """What IPython shows as plain text."""
+        """The plain text for IPython."""
         printer.text(str(self))
 
     def _repr_html_(self) -> str:

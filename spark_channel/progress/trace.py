@@ -108,7 +108,7 @@ class TaskTrace:
 
 
 def trace_of(snapshot: "Snapshot", attempts: int) -> TaskTrace:
-    """What `snapshot` tells of its task."""
+    """The trace of the task of `snapshot`."""
     waits = sum(spent for reason, spent in snapshot.waits.items() if reason.partition(":")[0] != "source")
     phases = {**snapshot.phases, "wait": waits}
     return TaskTrace(

@@ -17,7 +17,7 @@ State = Literal["open", "prepared", "published"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a target keeps of one identity.
+    """The claim of one identity, as the target stores it.
 
     `owner` is the run that writes under it, "" when the last one gave it back; `epoch` grows with each run that takes
     it over. `prepared`: a `commit=task` run has run its preSql, and emptied or created its table. `position` is the
@@ -63,7 +63,7 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What `take` decided.
+    """The decision of `take`.
 
     `claim` is to be written, None when it does not change. `held` is None when the write was published before.
     `overtaken` is the claim of another run as it was until it was taken over.

@@ -11,7 +11,7 @@ Kind = Literal["txn", "stream", "job", "table"]
 
 
 class Write(Protocol):
-    """What names a write: `connectors.WriteContext`."""
+    """The identity of a write: `connectors.WriteContext`."""
 
     @property
     def job(self) -> str: ...

@@ -23,7 +23,7 @@ ORPHAN_SECONDS = 86_400.0
 
 
 def own_process() -> str:
-    """Who runs here, as `judge` reads it on this machine or another."""
+    """Identifies this process, for `judge` on this machine or another."""
     return json.dumps(describe_owner(), separators=(",", ":"))
 
 

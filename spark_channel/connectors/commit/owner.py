@@ -26,7 +26,7 @@ def _stat(pid: int) -> tuple[str, int, str] | None:
 
 
 def _machine() -> list[str]:
-    """What tells one space of process ids from another: host, boot, and pid namespace."""
+    """Identifies a space of process ids: host, boot, and pid namespace."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = str((_PROC / "self/ns/pid").readlink())

@@ -55,7 +55,7 @@ def uri_of(place: Location) -> str:
 
 
 def settings_of(place: Location, options: Table) -> dict[str, str] | None:
-    """What the uri's parameters and the environment say, in the words of `object_store`."""
+    """The settings of the uri and the environment, under `object_store`'s names."""
     found: dict[str, str] = {}
     if not place.local:
         parts = urlsplit(place.root)

@@ -63,7 +63,7 @@ def claim_key(identity: Identity) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is visible, and the claims. Immutable: a change makes a new one.
+    """The visible files and the claims. Immutable: a change makes a new manifest.
 
     `schemas` and `dialects`: by the key that `DataFile.schema` gives. `claims`, `tasks` (the receipts of tasks that
     committed under a claim) and `plans` (the epoch whose run kept the plan that those tasks follow): by `claim_key`.

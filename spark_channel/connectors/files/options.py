@@ -136,7 +136,7 @@ _SPARK_SPLITS = "splits follow 'channels' and 'splitBytes'"
 
 
 class FileReadOptions(ReadOptions):
-    """What every file reader takes."""
+    """Options of every file reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {
         "maxPartitionBytes": _SPARK_SPLITS,
@@ -221,7 +221,7 @@ _PERMISSIVE = "it exists for mode=PERMISSIVE, which turns values that do not fit
 
 
 class TextReadOptions(FileReadOptions):
-    """What CSV and JSON lines share."""
+    """Options that CSV and JSON lines share."""
 
     encoding: Encoding = Field("utf-8", description="character encoding")
     compression: str | None = Field(
@@ -375,7 +375,7 @@ class JsonReadOptions(TextReadOptions):
 
 
 class FileWriteOptions(WriteOptions):
-    """What every file writer takes."""
+    """Options of every file writer."""
 
     refused: ClassVar[Mapping[str, str]] = {
         "partitionBy": "files are written into one directory; write each partition with its own save()",

@@ -49,7 +49,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Output:
-    """What the files of one job have in common."""
+    """The attributes that all files of one job share."""
 
     format: str
     schema: pa.Schema
@@ -107,7 +107,7 @@ class Target:
         return combined(self.store.place, self.path, newest, read_success(self.store.place, self.path))
 
     def manifest(self) -> Manifest:
-        """What the directory holds now, also where others wrote it."""
+        """The present files of the directory, including those of other writers."""
         return self._base(self._entries.newest())
 
     def _base(self, newest: Entry | None) -> Manifest:

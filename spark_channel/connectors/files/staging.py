@@ -48,7 +48,7 @@ class JobFolder:
         return posixpath.join(self.path, _MARKER)
 
     def attempt(self, task: int, attempt: int, unique: str) -> str:
-        """Where an attempt writes: its own folder, or the target itself on an object store."""
+        """The folder of an attempt: its own, or the target itself on an object store."""
         return posixpath.join(self.path, f"{task}-{attempt}-{unique}") if self.store.staged else self.target
 
     def begin(self) -> None:

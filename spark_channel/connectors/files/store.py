@@ -105,7 +105,7 @@ class Store(ABC):
         return bool(self.info(path).type != pafs.FileType.NotFound)
 
     def entries(self, path: str, *, recursive: bool = False) -> list[pafs.FileInfo]:
-        """What is in a directory; [] when there is none."""
+        """The entries of a directory; [] if it does not exist."""
         found: list[pafs.FileInfo] = self.place.fs.get_file_info(
             pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
         )

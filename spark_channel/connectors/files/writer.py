@@ -372,7 +372,7 @@ class FilesTaskWriter(TaskWriter):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What another run removed from under this one is told as what it is."""
+        """Turns errors about files that another run removed into their real cause."""
         with writing(self._shown):
             try:
                 yield

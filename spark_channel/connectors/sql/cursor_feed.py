@@ -80,7 +80,7 @@ class CursorLook:
         return bool(self._session.value(past))
 
     def rows(self, within: dict[str, Any]) -> int:
-        """How many rows there are within."""
+        """The number of rows in the range."""
         return int(self._session.value(self.source.sql(["COUNT(*)"], cursor_conditions(self.source, within))))
 
     def nth(self, within: dict[str, Any], place: int) -> Any:

@@ -101,14 +101,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def arrow_type(self, column: Column) -> pa.DataType | None:
-        """What a column is read as; None where its declaration does not tell.
+        """The Arrow type of a column; None if its declaration does not determine it.
 
         Raises:
             SchemaError: a type that Spark cannot hold; names the column and says what to do.
         """
 
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
-        """What is selected to read `text`, a column, as `kind`."""
+        """The expression that reads the column `text` as `kind`."""
         return text
 
     def types(
@@ -135,7 +135,7 @@ class Dialect(ABC):
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def misfit_advice(self, column: ReadColumn) -> str:
-        """What to do about a value that does not fit."""
+        """Advice for a value that does not fit."""
         return (
             f"Name another type with 'customSchema' (such as {column.name} STRING), leave those rows out with 'where', "
             "or convert the column with 'query'"
@@ -175,7 +175,7 @@ class Dialect(ABC):
         return column.not_null and not table.is_view
 
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
-        """What is selected so that a cursor value comes as a whole number or a text, which `literal` takes."""
+        """The expression that returns a cursor value as an integer or a text, which `literal` accepts."""
         plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
         return text if plain else f"CAST({text} AS VARCHAR(100))"
 

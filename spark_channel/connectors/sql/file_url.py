@@ -11,7 +11,7 @@ __all__ = ["FileUrl"]
 
 @dataclass(frozen=True, slots=True)
 class FileUrl:
-    """How a kind of database names its files: `sqlite` and `SQLite`, and what to do about a url's parameters."""
+    """The urls of a file database: its scheme (`sqlite`), its name (`SQLite`), and advice for a url's parameters."""
 
     scheme: str
     label: str

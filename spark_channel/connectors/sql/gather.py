@@ -40,7 +40,7 @@ class Gathered:
         )
 
     def take(self) -> list[pa.RecordBatch]:
-        """What has gathered, in its order; nothing is left."""
+        """Returns and removes the gathered batches, in their order."""
         batches, self._batches = self._batches, []
         self.rows = self._nbytes = 0
         return batches

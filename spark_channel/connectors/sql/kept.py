@@ -55,7 +55,7 @@ class KeptPlans:
             )
 
     def find(self, claim: str) -> str | None:
-        """What was kept under `claim`."""
+        """The plan that was stored under `claim`."""
         if not self.exists():
             return None
         parts = self.run(f"SELECT kept FROM {self.table} WHERE claim = ? ORDER BY part", (claim,))  # noqa: S608

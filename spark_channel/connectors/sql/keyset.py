@@ -33,7 +33,7 @@ class Keyset:
 
     @property
     def order(self) -> str:
-        """What follows ORDER BY."""
+        """The ORDER BY list."""
         return ", ".join(
             self.source.column(each.name) + (" DESC" if each.descending else "") for each in self.key
         )

@@ -22,7 +22,7 @@ def one_row(parameters: Sequence[Any]) -> pa.RecordBatch | None:
 
 
 def _one(value: object) -> pa.Array:
-    """What `pa.array([value])` gives."""
+    """Equals `pa.array([value])`."""
     if value is None:
         return pa.nulls(1)
     if type(value) is int and -(2**63) <= value < 2**63:

@@ -15,7 +15,7 @@ __all__ = ["BatchSize", "Session"]
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """How much one batch of a result should hold at most; `nbytes` is kept to about."""
+    """The most rows and about the most bytes of one batch of a result."""
 
     rows: int
     nbytes: int

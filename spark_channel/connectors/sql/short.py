@@ -35,7 +35,7 @@ _MOST_BYTES = 16 << 20
 
 
 class Reading(Protocol):
-    """What short statements need of a reader."""
+    """The methods of a reader that short statements use."""
 
     dialect: Dialect
 

@@ -62,11 +62,11 @@ class ReadSource:
         return f"{self.dialect.quoted(self.name)}.{self.dialect.quoted(name)}"
 
     def about(self, name: str) -> Column | None:
-        """What is declared of a column; None for one that is not declared."""
+        """The declaration of a column; None if it has none."""
         return next((column for column in self.all_columns if column.name == name), None)
 
     def read_as(self, name: str) -> ReadColumn | None:
-        """How a column is read; None when it is not."""
+        """How a column is read; None if it is not read."""
         return next((column for column in self.columns if column.name == name), None)
 
     def ordered(self, name: str) -> str:

@@ -100,7 +100,7 @@ class Staging:
         os.utime(self.directory / _TOKEN)
 
     def last_beat(self) -> str | None:
-        """When the run last showed life; None = the directory is not there."""
+        """The time of the run's last heartbeat; None = the directory does not exist."""
         return _changed(self.directory / _TOKEN) or _changed(self.directory)
 
     def is_dead(self) -> bool:

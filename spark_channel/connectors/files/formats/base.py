@@ -35,7 +35,7 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Cut:
-    """How a file of `size` bytes is to be cut: into pieces of about `target`, read with these options."""
+    """How a file of `size` bytes is split: into pieces of about `target` bytes, with these options."""
 
     size: int
     target: int
@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a read asks of a file.
+    """The request of a read for one file.
 
     `schema`: the columns to bring, typed as they should be (columnar formats bring their own types).
     `all`: every column of the source, in its order (text formats need it).
@@ -153,7 +153,7 @@ class Format(ABC):
         """Begin a file in `sink`, an open binary stream."""
 
     def dialect(self, options: Any) -> Dialect:
-        """What a reader must know to read back what `encoder` writes."""
+        """The settings with which a reader reads back the files of `encoder`."""
         return {}
 
 

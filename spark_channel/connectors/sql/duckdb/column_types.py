@@ -90,7 +90,7 @@ def is_text(declared: str) -> bool:
 
 
 def arrow_type(declared: str) -> pa.DataType | None:
-    """What a column of a plain type holds; None for nested types, and for types that are not carried."""
+    """The Arrow type of a plain column; None for nested and unsupported types."""
     if declared in _SIMPLE:
         return _SIMPLE[declared]
     if match := _DECIMAL.fullmatch(declared):
@@ -99,7 +99,7 @@ def arrow_type(declared: str) -> pa.DataType | None:
 
 
 def read_as(name: str, declared: str, column: str) -> str:
-    """What is selected for a column: `column`, or a cast of it. `column` is SQL.
+    """The expression that reads a column: `column`, or a cast of it. `column` is SQL.
 
     Raises:
         SchemaError: a type that Spark cannot hold; names the column.

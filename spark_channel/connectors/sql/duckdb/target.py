@@ -20,7 +20,7 @@ __all__ = ["DuckdbWriteDialect", "staged_schema"]
 
 
 def staged_schema(target: Target) -> pa.Schema:
-    """What is staged: the columns under the table's names, and the operation."""
+    """The staged columns, under the table's names, and the operation."""
     fields = [pa.field(column.target, column.kind) for column in target.columns]
     return pa.schema(fields if target.operation is None else [*fields, pa.field(OPERATION, pa.string())])
 

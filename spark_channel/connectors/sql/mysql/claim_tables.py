@@ -19,7 +19,7 @@ _TRIGGERS = (
 
 
 class _Known:
-    """What the catalog says of the claims' tables, asked once; what is not there is asked for again."""
+    """The claim tables in the catalog, queried once; a missing table is queried again."""
 
     def __init__(self, session: WriteSession, database: str) -> None:
         self._session, self._database = session, database

@@ -56,7 +56,7 @@ def members(declared: str) -> list[str]:
 
 
 def arrow_type(name: str, declared: str) -> pa.DataType:
-    """What a column declared so is read as; `name` is for the message.
+    """The Arrow type of a declared type; `name` is for the message.
 
     Raises:
         SchemaError: a type that Spark cannot hold.

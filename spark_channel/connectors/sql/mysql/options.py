@@ -44,7 +44,7 @@ def _ssl_mode(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is; `database` is "" where the url names none."""
+    """The server's address; `database` is "" if the url names none."""
 
     host: str
     port: int
@@ -187,7 +187,7 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
 
 
 class MysqlReadOptions(ServerOptions, SqlReadOptions):
-    """What the MySQL reader takes."""
+    """Options of the MySQL reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
 
@@ -221,7 +221,7 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
 
 
 class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
-    """What the MySQL writer takes."""
+    """Options of the MySQL writer."""
 
     keeps_table: ClassVar[str] = (
         "a table cannot be dropped and made again in one transaction here (DDL commits by itself)"

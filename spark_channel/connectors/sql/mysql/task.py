@@ -46,7 +46,7 @@ _DATA_ERRORS = frozenset({
 
 
 class _MysqlTask(SqlTask):
-    """What both commit modes share: how a refusal is told."""
+    """Shared by both commit modes: the messages of refusals."""
 
     _options: MysqlWriteOptions
 
@@ -334,7 +334,7 @@ class DirectWriter(_MysqlTask):
             session.rows("COMMIT")
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
-        """What became of a COMMIT without an answer; before it, whether another attempt has committed."""
+        """The outcome of a COMMIT without an answer; before COMMIT, whether another attempt has committed."""
 
         def ask(session: WriteSession) -> Receipt | None:
             claims = self._claims(session)

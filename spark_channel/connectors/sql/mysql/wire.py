@@ -138,7 +138,7 @@ def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) 
 
 
 def _field(memory: npt.NDArray[np.uint8], at: Places) -> tuple[Places, Places, npt.NDArray[np.bool_] | None]:
-    """Where the field at each of `at` begins and ends, and which are NULL."""
+    """Start and end of the field at each of `at`, and which are NULL."""
     mark = memory[at]
     length = mark.astype(np.int64)
     if mark.max() < _NULL:

@@ -49,7 +49,7 @@ class WriteSession(Session):
         self.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What was made for `key` before in this session."""
+        """The value that this session cached for `key`."""
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]

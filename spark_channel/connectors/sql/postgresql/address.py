@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a url says: libpq's parameters without the login, the login, and the schema to search first."""
+    """A parsed url: libpq's parameters without the login, the login, and the first schema of the search path."""
 
     parameters: Mapping[str, str]
     user: str | None = None

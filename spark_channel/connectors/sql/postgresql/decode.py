@@ -21,7 +21,7 @@ _SHOWN = 80
 
 
 def selected(text: str, name: str, typname: str, read: ReadType) -> str:
-    """What is selected for `text`, column `name`; an array that Arrow has no shape for fails with its value."""
+    """The expression that reads `text`, column `name`; an array of another shape fails with its value."""
     if read.cast is not None:
         text = f"CAST({text} AS {read.cast})"
     if not read.is_array:

@@ -55,7 +55,7 @@ class PgWriteColumn(WriteColumn):
 
 
 def write_column(field: pa.Field, column: PgColumn) -> PgWriteColumn:
-    """How values of `field` get into the table's `column`.
+    """The conversion of `field` to the table's `column`.
 
     Raises:
         SchemaError: it cannot hold them exactly; names the column and both types.
@@ -232,7 +232,7 @@ def _uuids(array: pa.Array, column: PgWriteColumn) -> pa.Array:
 
 
 def _refuse_what_would_change(array: pa.Array, column: PgWriteColumn) -> None:
-    """What PostgreSQL would cut or round without a word, in a value or in the elements of an array."""
+    """Refuses values, or elements of an array, that PostgreSQL would cut or round silently."""
     about = column.column
     base, typmod = about.base, about.typmod
     if about.category == "A":

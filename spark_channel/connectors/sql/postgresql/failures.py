@@ -62,7 +62,7 @@ _NOISE = re.compile(
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What the driver said."""
+    """The driver's message."""
     return (error.__cause__ or error) if isinstance(error, ChannelError) else error
 
 

@@ -232,7 +232,7 @@ class PostgresReader(SqlReader):
         return _reading(CopySession(self.options, failure=SourceError, purpose=purpose))
 
     def _rows_at_once(self, split: Split) -> int | None:
-        """What to ask a cursor for; None: no limit is so low."""
+        """The rows of one FETCH; None: the limit is not low enough for a cursor."""
         width, limit = int(split.params["row_bytes"]), self.fetch_size
         in_rows = [] if limit.rows is None else [limit.rows * width]
         most = min([*in_rows, *([] if limit.nbytes is None else [limit.nbytes])], default=_SOCKET_BYTES)
@@ -243,7 +243,7 @@ class PostgresReader(SqlReader):
 
 
 def _declared(source: ReadSource) -> list[PgColumn]:
-    """What is declared of the columns that are read."""
+    """The declarations of the columns that are read."""
     found = (source.about(column.name) for column in source.columns)
     return [column for column in found if isinstance(column, PgColumn)]
 

@@ -191,7 +191,7 @@ class ReplicationFeed(ChangeFeed):
             yield from decoder.finish()
 
     def _last_of(self, session: ReadSession, start: int, most: int) -> int | None:
-        """Where about `most` changes after `start` end; None when there is none.
+        """The position about `most` changes after `start`; None if there are none.
 
         A slot that was not advanced to `start` yet shows older changes first, and may show nothing else.
         """

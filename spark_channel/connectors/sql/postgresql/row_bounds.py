@@ -14,7 +14,7 @@ Bounds = npt.NDArray[np.int64]
 
 
 def row_bounds(data: bytes, columns: int) -> Bounds:
-    """Where each row in `data` begins, and where the last one ends. `data` holds whole rows of `columns` values.
+    """The start of each row in `data`, and the end of the last one. `data` holds whole rows of `columns` values.
 
     A row begins with the number of its columns, and so may anything else: wherever these two bytes occur, the lengths
     that follow are added up, in all places at once. When each place then leads to the next, and the first is 0, they

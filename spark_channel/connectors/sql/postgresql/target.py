@@ -28,7 +28,7 @@ __all__ = ["DIALECT", "PostgresPlan", "create_statement", "match_target", "new_n
 
 @dataclass(frozen=True)
 class PostgresPlan(SqlPlan):
-    """What PostgreSQL adds to a plan."""
+    """A write plan, with PostgreSQL's additions."""
 
     @property
     def staging(self) -> str:
