@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from spark_channel.cli.engine import EngineName
 from spark_channel.cli.limits import limits
 from spark_channel.cli.tunnel import tunnel
 
@@ -91,6 +92,13 @@ def run(
         str | None,
         typer.Option(metavar="job|task", help="Publish all rows at once, or those of each task as it ends."),
     ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="What runs the job: this machine without Spark (local), or Spark. auto: local, unless --master or "
+            "--conf is given, spark-submit runs this, or one end is a format of Spark."
+        ),
+    ] = "auto",
     txn: Annotated[
         str | None,
         typer.Option(
@@ -113,6 +121,7 @@ def run(
         dirty_rows_path=dirty_rows_path,
         commit=commit,
         txn=txn,
+        engine=engine,
     )
 
 
