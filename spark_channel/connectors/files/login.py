@@ -1,4 +1,4 @@
-"""Who asks an object store: the credentials of option `storageOptions`, where the environment's are not those to use."""
+"""Who asks an object store: the credentials of option `storageOptions`, in place of those of the environment."""
 
 import json
 from collections.abc import Mapping

@@ -182,9 +182,7 @@ class FilesReader(Reader):
             if name in plan.partitions.names
         }
         with reading(shown):
-            opened = open_planned(
-                piece["root"], _check_unchanged(place, piece, shown), self.options.login
-            )
+            opened = open_planned(piece["root"], _check_unchanged(place, piece, shown), self.options.login)
         batches = self.form.batches(opened, piece["path"], piece["piece"], wanted)
         try:
             while True:

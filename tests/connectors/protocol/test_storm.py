@@ -210,7 +210,9 @@ class Storm:
         seen = self.target.seen()
         lost, more = self.expected - seen, seen - self.expected
         told = "\n".join(self.told)
-        return f"{len(lost)} rows lost, {more.total()} doubled or not asked for, staged {self.staged()}:\n{told}"
+        return (
+            f"{len(lost)} rows lost, {more.total()} doubled or not asked for, staged {self.staged()}:\n{told}"
+        )
 
 
 def rage(target: Target, faults: int, seed: int) -> Counter[str]:
