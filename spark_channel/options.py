@@ -37,6 +37,7 @@ __all__ = [
     "WriteMode",
     "WriteOptions",
     "parse_amount",
+    "resolve_secret",
 ]
 
 _LARGEST = 2**63 - 1
@@ -96,7 +97,12 @@ class Trait(Enum):
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
-def _secret(value: object) -> SecretStr:
+def resolve_secret(value: object) -> SecretStr:
+    """A secret; `${env:NAME}` and `${file:PATH}` become what they name.
+
+    Raises:
+        ValueError: the variable is not set, or the file cannot be read; says what is taken.
+    """
     if isinstance(value, SecretStr):
         return value
     text = str(value)
@@ -163,7 +169,7 @@ Amount = Annotated[int, BeforeValidator(_rows)]
 """Rows, as `parse_amount` reads them."""
 ByteAmount = Annotated[int, BeforeValidator(_bytes)]
 """Bytes, as `parse_amount(..., bytes_=True)` reads them."""
-Secret = Annotated[SecretStr, BeforeValidator(_secret)]
+Secret = Annotated[SecretStr, BeforeValidator(resolve_secret)]
 """A value that no message, `repr` or log shows; `${env:NAME}` and `${file:PATH}` are resolved."""
 Url = Annotated[str, Trait.HOLDS_LOGIN]
 """A url or a path: messages, `repr` and logs show it without a login, and without secret parameters."""
