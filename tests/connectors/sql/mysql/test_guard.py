@@ -99,18 +99,25 @@ class Rogue:
         before = len(self.heard)
         self._send(client, number + 1, b"\x01" + own)
         number = self._take(client)
-        sha = hashes.SHA1()  # noqa: S303 - as the protocol has it
+        sha = hashes.SHA1()
         hidden = key.decrypt(self.heard[before:], padding.OAEP(padding.MGF1(sha), sha, None))
         self.stolen = bytes(letter ^ salt[at % 20] for at, letter in enumerate(hidden))
         return number
 
     def _take(self, client: socket.socket) -> int:
-        with client.makefile("rb", 0) as stream:
-            head = stream.read(4)
-            if len(head) < 4:
+        head = self._exactly(client, 4)
+        self.heard += self._exactly(client, int.from_bytes(head[:3], "little"))
+        return head[3]
+
+    @staticmethod
+    def _exactly(client: socket.socket, number: int) -> bytes:
+        data = b""
+        while len(data) < number:
+            part = client.recv(number - len(data))
+            if not part:
                 raise OSError("gone")
-            self.heard += stream.read(int.from_bytes(head[:3], "little"))
-        return int(head[3])
+            data += part
+        return data
 
     @staticmethod
     def _send(client: socket.socket, number: int, data: bytes) -> None:
@@ -186,7 +193,7 @@ def test_the_password_is_not_sent_as_it_is_without_tls(rogue: Rogue) -> None:
 
 @pytest.mark.parametrize("rogue", _WITH_A_KEY, indirect=True)
 def test_the_password_is_not_sent_for_a_key_that_came_without_tls(rogue: Rogue) -> None:
-    with pytest.raises(TargetError, match=r"'allowPublicKeyRetrieval'.*'serverRsaPublicKeyFile'|serverRsaPublicKeyFile.*allowPublicKeyRetrieval"):
+    with pytest.raises(TargetError, match="serverRsaPublicKeyFile"):
         Session(options(rogue.port), TargetError, patient=False)
     assert PASSWORD.encode() not in rogue.stolen
 
@@ -207,8 +214,12 @@ class Modern(Rogue):
         number = self._take(client)
         if self._tls is not None:
             self.heard = b""
-            client = self._tls.wrap_socket(client, server_side=True)
-            number = self._take(client)
+            with self._tls.wrap_socket(client, server_side=True) as inside:
+                self._log_in(inside, salt, self._take(inside))
+        else:
+            self._log_in(client, salt, number)
+
+    def _log_in(self, client: socket.socket, salt: bytes, number: int) -> None:
         first = hashlib.sha256(PASSWORD.encode()).digest()
         proof = hashlib.sha256(hashlib.sha256(first).digest() + salt).digest()
         assert bytes(a ^ b for a, b in zip(first, proof, strict=True)) in self.heard
@@ -268,7 +279,9 @@ def test_another_key_than_the_one_of_the_file_opens_nothing(rogue: Rogue, tmp_pa
         Session(options(rogue.port, serverRSAPublicKeyFile=str(file)), TargetError, patient=False)
     assert PASSWORD.encode() not in rogue.stolen
     with pytest.raises(TargetError, match="serverRsaPublicKeyFile"):
-        Session(options(rogue.port, serverRSAPublicKeyFile=str(tmp_path / "none")), TargetError, patient=False)
+        Session(
+            options(rogue.port, serverRSAPublicKeyFile=str(tmp_path / "none")), TargetError, patient=False
+        )
 
 
 @pytest.mark.parametrize(
@@ -291,7 +304,7 @@ def test_a_library_that_the_login_needs_is_named(
 
 @pytest.mark.parametrize("rogue", [b"mysql_old_password", b"auth_gssapi_client", b"\xff\xfe"], indirect=True)
 def test_a_login_that_is_not_known_is_named(rogue: Rogue) -> None:
-    with pytest.raises(TargetError, match="127.0.0.1"):
+    with pytest.raises(TargetError, match=r"127\.0\.0\.1"):
         Session(options(rogue.port), TargetError, patient=False)
 
 
@@ -308,7 +321,7 @@ def test_what_is_not_a_mysql_server_is_an_error_that_names_the_place(key: Path, 
     for hello in [*known, *(mutated(random_, good) for _ in range(number))]:
         rogue = Rogue(key, hello=hello)
         try:
-            with pytest.raises(TargetError, match="127.0.0.1"):
+            with pytest.raises(TargetError, match=r"127\.0\.0\.1"):
                 Session(options(rogue.port), TargetError, patient=False)
         finally:
             rogue.close()
@@ -318,7 +331,7 @@ def test_what_is_not_a_mysql_server_is_an_error_that_names_the_place(key: Path, 
 def test_a_service_that_waits_for_the_client_to_speak_is_given_up_in_time() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         given = options(silent.getsockname()[1], connectTimeout="1")
-        with pytest.raises(TargetError, match="127.0.0.1"):
+        with pytest.raises(TargetError, match=r"127\.0\.0\.1"):
             Session(given, TargetError, patient=False)
 
 
