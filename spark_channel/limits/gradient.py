@@ -49,7 +49,6 @@ class Gradient:
         """What the mean may be."""
         return (self.usual or 0.0) * self._tolerance + self._slack
 
-    @property
     def is_over(self) -> bool:
         """Whether the mean is above its bound, and not by chance."""
         mean = self.mean

@@ -198,7 +198,7 @@ class Protection:
             if own is not None and mean > own:
                 text = f"{side}'s {name} {shown(name, mean)}, at most {shown(name, own)}"
                 soft = soft or _Trouble(side, name, text, hard=False)
-            elif own is None and gradient.is_over:
+            elif own is None and gradient.is_over():
                 text = f"{side}'s {name} {shown(name, mean)}, usually {shown(name, gradient.usual or 0.0)}"
                 soft = soft or _Trouble(side, name, text, hard=False)
         return worst[1] if worst is not None else soft
@@ -229,7 +229,7 @@ class Protection:
         self._best = max(self._best, self._rows)
 
     def _is_well(self, side: _Side, now: float) -> bool:
-        """Whether `side` says that more is fine: it knows what its delays usually are, and what they are at this speed."""
+        """Whether `side` says that more is fine: what its delays are at this speed is known."""
         if side.is_blind or now - side.heard > _SILENT_SECONDS:
             return False
         return all(each.mean is not None for each in side.gradients.values())

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.limits import Coordinator, Protection, Sample, Set, Status
+from spark_channel.limits import Coordinator, LimitStatus, Protection, Sample, Set, Status
 from spark_channel.limits.gradient import Gradient
 from spark_channel.limits.protection import LEAST_PART, LEAST_ROWS, START_ROWS
 from spark_channel.testing import VirtualClock
@@ -222,29 +222,35 @@ def test_a_gradient_knows_noise_from_news() -> None:
     gradient = Gradient(1.25, 0.0001)
     for number in range(40):
         gradient.add([0.001, 0.003] * 5, number * STEP)
-    assert not gradient.is_over
+    assert not gradient.is_over()
     for number in range(40, 60):
         gradient.add([0.004, 0.006] * 5, number * STEP)
-    assert gradient.is_over
+    assert gradient.is_over()
     assert gradient.usual == pytest.approx(0.002)
     gradient.forget()
-    assert not gradient.is_over
+    assert not gradient.is_over()
+
+
+def _status(coordinator: Coordinator, request: Status | Set) -> LimitStatus:
+    found = coordinator.handle(request)
+    assert isinstance(found, LimitStatus)
+    return found
 
 
 def test_a_cap_holds_below_what_is_set_and_is_told() -> None:
     clock = VirtualClock()
     coordinator = Coordinator("job", clock=clock)
     coordinator.cap(5_000, "finding")
-    status = coordinator.handle(Status("job"))
+    status = _status(coordinator, Status("job"))
     assert (status.rows_per_second, status.effective_rows_per_second, status.pressure) == (
         None,
         5_000,
         "finding",
     )
-    coordinator.handle(Set("job", rows_per_second=2_000))
-    status = coordinator.handle(Status("job"))
+    _status(coordinator, Set("job", rows_per_second=2_000))
+    status = _status(coordinator, Status("job"))
     assert (status.rows_per_second, status.effective_rows_per_second) == (2_000, 2_000)
-    assert coordinator.limits == (2_000, None)
+    assert coordinator.limits[0] == 2_000
     coordinator.cap(500, "pressed")
-    assert coordinator.handle(Status("job")).effective_rows_per_second == 500
-    assert coordinator.for_mark("job@a").handle(Status("job@a")).effective_rows_per_second == 500
+    assert _status(coordinator, Status("job")).effective_rows_per_second == 500
+    assert _status(coordinator.for_mark("job@a"), Status("job@a")).effective_rows_per_second == 500

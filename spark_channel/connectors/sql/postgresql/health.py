@@ -26,20 +26,24 @@ _SESSIONS = """
 SELECT count(*) FILTER (WHERE state = 'active' AND is_client)::float8 AS active,
   count(*) FILTER (WHERE state = 'active' AND is_client
     AND wait_event_type IN ('Lock', 'LWLock', 'IO', 'BufferPin'))::float8 AS waiting,
-  max(age(backend_xmin))::float8 AS xmin_age, count(*) FILTER (WHERE state IS NULL AND is_client)::float8 AS hidden
-FROM (SELECT state, wait_event_type, backend_xmin, backend_type = 'client backend' AS is_client
-  FROM pg_stat_activity WHERE application_name NOT LIKE 'spark-channel%' AND pid <> pg_backend_pid()) AS others
+  max(age(backend_xmin))::float8 AS xmin_age,
+  count(*) FILTER (WHERE query = '<insufficient privilege>')::float8 AS hidden
+FROM (SELECT state, wait_event_type, backend_xmin, query, backend_type = 'client backend' AS is_client
+  FROM pg_stat_activity
+  WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%' AND pid <> pg_backend_pid()) AS others
 """
 _SLOTS = "SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn))::float8 FROM pg_replication_slots"
 _FORCED = (
     "SELECT checkpoints_req::float8 FROM pg_stat_bgwriter",
     "SELECT num_requested::float8 FROM pg_stat_checkpointer",
 )
-_STANDBYS = "SELECT count(*) FROM pg_stat_replication WHERE application_name NOT LIKE 'spark-channel%'"
+_STANDBYS = (
+    "SELECT count(*) FROM pg_stat_replication WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'"
+)
 _LAG = (
     "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, "
     "min(pg_wal_lsn_diff(replay_lsn, '0/0'))::float8 "
-    "FROM pg_stat_replication WHERE application_name NOT LIKE 'spark-channel%'"
+    "FROM pg_stat_replication WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'"
 )
 _OWN_LAG = (
     "SELECT pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0')::float8, "
