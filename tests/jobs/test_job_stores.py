@@ -188,7 +188,8 @@ def test_append_and_truncate_of_texts(make_job: Any, server: ObjectServer, plugi
         options = reads(
             make_job, f"{plugin}reader", **where, object=folder, column=column, fieldDelimiter="|"
         )
-        return read_all(load_reader(options)[0]).to_pylist()
+        found: list[dict[str, Any]] = read_all(load_reader(options)[0]).to_pylist()
+        return found
 
     write("append", 2, f"{name}/orders")
     write("append", 3, f"{name}/orders")
