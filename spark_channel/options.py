@@ -37,6 +37,7 @@ __all__ = [
     "WriteMode",
     "WriteOptions",
     "parse_amount",
+    "resolve_secret",
 ]
 
 _LARGEST = 2**63 - 1
@@ -96,7 +97,12 @@ class Trait(Enum):
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
 
-def _secret(value: object) -> SecretStr:
+def resolve_secret(value: object) -> SecretStr:
+    """A secret; `${env:NAME}` and `${file:PATH}` become what they name.
+
+    Raises:
+        ValueError: the variable is not set, or the file cannot be read; says what is taken.
+    """
     if isinstance(value, SecretStr):
         return value
     text = str(value)
@@ -163,7 +169,7 @@ Amount = Annotated[int, BeforeValidator(_rows)]
 """Rows, as `parse_amount` reads them."""
 ByteAmount = Annotated[int, BeforeValidator(_bytes)]
 """Bytes, as `parse_amount(..., bytes_=True)` reads them."""
-Secret = Annotated[SecretStr, BeforeValidator(_secret)]
+Secret = Annotated[SecretStr, BeforeValidator(resolve_secret)]
 """A value that no message, `repr` or log shows; `${env:NAME}` and `${file:PATH}` are resolved."""
 Url = Annotated[str, Trait.HOLDS_LOGIN]
 """A url or a path: messages, `repr` and logs show it without a login, and without secret parameters."""
@@ -205,6 +211,38 @@ def _dirty_amount(value: object) -> int:
 
 DirtyAmount = Annotated[int, BeforeValidator(_dirty_amount)]
 """How many rows may be refused; 2**63-1 stands for `unlimited`."""
+
+_BOUND = re.compile(r"\s*([a-z][a-z0-9_]*)\s*<\s*([0-9][0-9._]*)\s*([A-Za-z]*)\s*")
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BOUNDS_TAKES = (
+    "signals and what they may be, such as 'replication_lag<10s, slot_wal<2GiB, active_sessions<40'"
+)
+
+
+def _bounds(value: object) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {str(name): float(bound) for name, bound in value.items()}
+    found: dict[str, float] = {}
+    for part in str(value).split(","):
+        match = _BOUND.fullmatch(part)
+        if match is None or match.group(1) in found:
+            raise ValueError(_BOUNDS_TAKES)
+        name, number, unit = match.groups()
+        if unit.lower() in _TIMES:
+            try:
+                found[name] = float(number) * _TIMES[unit.lower()]
+            except ValueError:
+                raise ValueError(_BOUNDS_TAKES) from None
+        else:
+            try:
+                found[name] = float(parse_amount(number + unit, bytes_=True))
+            except ValueError:
+                raise ValueError(_BOUNDS_TAKES) from None
+    return found
+
+
+Bounds = Annotated[Mapping[str, float], BeforeValidator(_bounds)]
+"""What signals may be, by their names; times in seconds, sizes in bytes."""
 
 CommitMode = Literal["job", "task"]
 WriteMode = Literal["insert", "upsert", "skipExisting", "apply"]
@@ -459,16 +497,28 @@ class CommonOptions(Options):
         description="what a Spark task does when it cannot reach the service: `static` keeps its share of the limit, "
         "`fail` fails the task",
     )
+    protect: Literal["auto", "off"] = Field(
+        "off",
+        description="`auto`: the speed follows what source and target say of their health, below the limit where one "
+        "is given",
+    )
+    pressure: Bounds | None = Field(
+        None,
+        description="what is too much there, by the name of a signal, instead of the default: "
+        "`replication_lag<10s, active_sessions<40`; works without `protect`, too",
+    )
     capacity_rows: Amount = Field(1_048_576, description="capacity of the channel in rows")
     capacity_bytes: ByteAmount = Field(64 << 20, description="capacity of the channel in Arrow bytes")
 
     def model_post_init(self, _context: Any) -> None:
-        per_job = self.rows_per_second or self.bytes_per_second or self.shared_limit
+        speeds = self.rows_per_second or self.bytes_per_second or self.shared_limit
+        per_job = bool(speeds or self.protect == "auto" or self.pressure)
         per_task = self.rows_per_second_per_task or self.bytes_per_second_per_task
         if per_job and per_task:
             raise OptionError(
                 "options 'rowsPerSecondPerTask' and 'bytesPerSecondPerTask' are the fallback where "
-                "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond' and 'sharedLimit': "
+                "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond', 'sharedLimit', 'protect' "
+                "and 'pressure': "
                 "give one kind",
                 option="rowsPerSecondPerTask",
             )

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from spark_channel.cli.engine import EngineName
 from spark_channel.cli.limits import limits
 from spark_channel.cli.tunnel import tunnel
 
@@ -95,6 +96,13 @@ def run(
             help="Publish all rows together, or those of each task as it ends; default: the job file's.",
         ),
     ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="What runs the job: this machine without Spark (local), or Spark. auto: local, unless --master or "
+            "--conf is given, spark-submit runs this, or one end is a format of Spark."
+        ),
+    ] = "auto",
     txn: Annotated[
         str | None,
         typer.Option(
@@ -117,6 +125,7 @@ def run(
         dirty_rows_path=dirty_rows_path,
         commit=commit,
         txn=txn,
+        engine=engine,
     )
 
 

@@ -1,16 +1,16 @@
 """The options of the Delta connector."""
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field
 
+from spark_channel.connectors.files.login import Login, StorageSettings, read_settings
 from spark_channel.connectors.files.options import Instant
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.errors import OptionError
-from spark_channel.options import ByteAmount, FilePath, Options, ReadOptions, Secret, Trait
+from spark_channel.options import ByteAmount, FilePath, Options, ReadOptions, Trait
 
 __all__ = ["DeltaReadOptions", "DeltaWriteOptions", "Table"]
 
@@ -23,13 +23,18 @@ class Table(Options):
     """The location of the table."""
 
     path: FilePath = Field(description="the table's directory: a path, or an s3, gs or abfs URI")
-    storage_options: Annotated[Secret | None, Trait.SAME_ROWS] = Field(
+    storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
         None,
         description="a JSON object of settings for deltalake's store; default: those of the URI and the environment",
     )
 
     def more_storage(self) -> dict[str, str]:
-        return {} if self.storage_options is None else _object(self.storage_options)
+        return read_settings(self.storage_options)
+
+    @property
+    def login(self) -> Login | None:
+        """What of the settings the table's data files need, which pyarrow reads and writes."""
+        return Login.of(self.more_storage())
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -41,16 +46,6 @@ class Table(Options):
                     "other's rows. Remove it: S3 takes conditional puts",
                     option="storageOptions",
                 )
-
-
-def _object(secret: SecretStr) -> dict[str, str]:
-    try:
-        found = json.loads(secret.get_secret_value())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError("option 'storageOptions' takes a JSON object", option="storageOptions")
-    return {str(name): str(value) for name, value in found.items()}
 
 
 class DeltaReadOptions(Table, ReadOptions):

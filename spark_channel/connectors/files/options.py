@@ -9,14 +9,15 @@ import json
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
+from spark_channel.connectors.files.login import Login, StorageSettings, read_settings
 from spark_channel.errors import OptionError
-from spark_channel.options import Amount, ByteAmount, FilePath, ReadOptions, Trait, WriteOptions
+from spark_channel.options import Amount, ByteAmount, FilePath, Options, ReadOptions, Trait, WriteOptions
 from spark_channel.working_directory import absolute_path
 
 __all__ = [
@@ -135,7 +136,25 @@ _LOSES_ROWS = "a copy must not lose rows silently; name the files to read with '
 _SPARK_SPLITS = "splits follow 'channels' and 'splitBytes'"
 
 
-class FileReadOptions(ReadOptions):
+class _Stored(Options):
+    """The credentials of the files' store."""
+
+    storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
+        None,
+        description="a JSON object of an object store's credentials: `aws_access_key_id`, `aws_secret_access_key`, "
+        "`aws_session_token`, `azure_storage_account_key`; default: the environment's",
+    )
+
+    @property
+    def login(self) -> Login | None:
+        return Login.of(read_settings(self.storage_options), strict=True)
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        _ = self.login
+
+
+class FileReadOptions(_Stored, ReadOptions):
     """Options of every file reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {
@@ -374,7 +393,7 @@ class JsonReadOptions(TextReadOptions):
     infer_timestamp: bool = Field(False, description="infer timestamps from strings that are all ISO 8601")
 
 
-class FileWriteOptions(WriteOptions):
+class FileWriteOptions(_Stored, WriteOptions):
     """Options of every file writer."""
 
     refused: ClassVar[Mapping[str, str]] = {

@@ -17,7 +17,7 @@ __all__ = ["Address", "MysqlReadOptions", "MysqlWriteOptions", "ServerOptions", 
 
 _TAKES = "jdbc:mysql://host:3306/database, mysql://host/database or mariadb://host/database"
 _HARMLESS = frozenset({
-    "allowloadlocalinfile", "allowpublickeyretrieval", "autoreconnect", "cacheprepstmts", "characterencoding",
+    "allowloadlocalinfile", "autoreconnect", "cacheprepstmts", "characterencoding",
     "connectionattributes", "defaultfetchsize", "prepstmtcachesize", "prepstmtcachesqllimit",
     "rewritebatchedstatements", "servertimezone", "tcpkeepalive", "usebulkstmts", "usecompression",
     "usecursorfetch", "uselegacydatetimecode", "useserverprepstmts", "useunicode",
@@ -62,6 +62,14 @@ class ServerOptions(AnyServerOptions):
         "`verify-full`, or MySQL's names for them; default: `verify-full` with `sslrootcert`, else `prefer`",
     )
 
+    allow_public_key_retrieval: Annotated[bool, Trait.SAME_ROWS] = Field(
+        False,
+        description="whether a server without TLS may send the key for which the password is encrypted "
+        "(`caching_sha2_password`, `sha256_password`): who answers in its place could send another and read it",
+    )
+    server_rsa_public_key_file: Annotated[str | None, Trait.SAME_ROWS] = Field(
+        None, description="file (PEM) with that key, as the server's administrator gave it: no other is used"
+    )
     socket_timeout: Annotated[float | None, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(
         None,
         description="seconds without a byte from the server after which a connection fails; default: keepalives only, "
@@ -164,6 +172,10 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return "sslmode", modes.get(text, text)
     if lowered in ("usessl", "requiressl"):
         return "sslmode", "require" if text == "true" else "disable"
+    if lowered == "allowpublickeyretrieval":
+        return "allowPublicKeyRetrieval", text
+    if lowered == "serverrsapublickeyfile":
+        return "serverRsaPublicKeyFile", value
     if lowered == "zerodatetimebehavior":
         return "zeroDates", "null" if text in ("converttonull", "convert_to_null") else "error"
     if lowered == "connecttimeout":
