@@ -499,13 +499,12 @@ class CommonOptions(Options):
     )
     protect: Literal["auto", "off"] = Field(
         "off",
-        description="`auto`: the speed follows what source and target say of their health, below the limit where one "
-        "is given",
+        description="`auto`: the speed follows the health signals of source and target, at most at the limit",
     )
     pressure: Bounds | None = Field(
         None,
-        description="what is too much there, by the name of a signal, instead of the default: "
-        "`replication_lag<10s, active_sessions<40`; works without `protect`, too",
+        description="bounds of health signals, `replication_lag<10s, active_sessions<40`, also without `protect`; "
+        "default: each signal's own, with `protect=auto`",
     )
     capacity_rows: Amount = Field(1_048_576, description="capacity of the channel in rows")
     capacity_bytes: ByteAmount = Field(64 << 20, description="capacity of the channel in Arrow bytes")

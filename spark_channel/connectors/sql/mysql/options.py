@@ -64,11 +64,11 @@ class ServerOptions(AnyServerOptions):
 
     allow_public_key_retrieval: Annotated[bool, Trait.SAME_ROWS] = Field(
         False,
-        description="whether a server without TLS may send the key for which the password is encrypted "
-        "(`caching_sha2_password`, `sha256_password`): who answers in its place could send another and read it",
+        description="accept the key that a server without TLS sends to encrypt the password (`caching_sha2_password`, "
+        "`sha256_password`): an attacker could send another key and read the password",
     )
     server_rsa_public_key_file: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="file (PEM) with that key, as the server's administrator gave it: no other is used"
+        None, description="PEM file of that key, from the server's administrator; default: none"
     )
     socket_timeout: Annotated[float | None, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(
         None,
