@@ -38,7 +38,7 @@ def common(
 
 @app.command()
 def demo(
-    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy.")] = "100k",
+    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy.")] = "50k",
     directory: Annotated[
         Path | None, typer.Option(help="Where the database is made; default: a new temporary directory.")
     ] = None,
