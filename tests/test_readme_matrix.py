@@ -58,7 +58,8 @@ def commits(connector: Connector) -> str:
             model.parse({**given, "commit": mode})
             taken.append(mode)
         except OptionError as error:
-            assert error.option == "commit", f"{connector.name}: {error}"
+            if error.option != "commit":
+                raise
     return ", ".join(taken)
 
 
