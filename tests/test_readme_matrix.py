@@ -56,10 +56,11 @@ def commits(connector: Connector) -> str:
     for mode in ("job", "task"):
         try:
             model.parse({**given, "commit": mode})
-            taken.append(mode)
         except OptionError as error:
             if error.option != "commit":
                 raise
+        else:
+            taken.append(mode)
     return ", ".join(taken)
 
 
