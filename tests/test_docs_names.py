@@ -25,7 +25,7 @@ QUOTED = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(
     r"(?:^|`|; )spark-channel((?: (?:limits|tunnel))? [a-z]+)((?:[^\n`;#]|\\\n)*)", re.MULTILINE
 )
-NO_COMMANDS = {"read", "write", "found"}
+NO_COMMANDS = {"read", "write", "health", "found"}
 """Names of sessions in a database begin so, and an error."""
 FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]+|-[a-z](?=[ \"]))")
 OPTION = re.compile(r"\.option\(\s*\"(\w+)\"")
