@@ -94,7 +94,7 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
             share = speed / copy.rows_per_second_limit
             console.print(
                 f"[green]limit[/]: {short(speed)} of {short(copy.rows_per_second_limit)} rows/s, {share:.0%}, "
-                "in the seconds between the first and the last"
+                "without the seconds in which tasks start and end"
             )
         console.print(f"\ntry next: {_command()} demo --rows-per-second 20k")
     finally:
@@ -125,10 +125,10 @@ def _command() -> str:
 
 
 def steady_speed(report: "TransferReport") -> float | None:
-    """Mean rows per second in the whole seconds between the first and the last one; None if there is none."""
+    """Mean rows per second without the seconds in which tasks start and end; None if there are no others."""
     edges, speeds = by_the_second(report.samples, "rows_per_second")
     launched = next((at for at, speed in zip(edges, speeds, strict=False) if speed > 0), 0.0)
-    inner = [speed for at, speed in zip(edges, speeds, strict=False) if at >= launched + 1.0][:-1]
+    inner = [speed for at, speed in zip(edges, speeds, strict=False) if at >= launched + 1.0][:-2]
     return sum(inner) / len(inner) if inner else None
 
 
