@@ -39,7 +39,7 @@ def common(
 
 @app.command()
 def demo(
-    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy, in rows per second.")] = "100k",
+    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy, in rows per second.")] = "50k",
     directory: Annotated[
         Path | None, typer.Option(help="Directory of the new database; default: a new temporary directory.")
     ] = None,
