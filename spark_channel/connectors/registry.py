@@ -26,6 +26,7 @@ __all__ = [
     "all_connectors",
     "connector_names",
     "find_connector",
+    "has_third_parties",
     "hidden_options",
     "load_reader",
     "load_writer",
@@ -199,6 +200,11 @@ _BUILT_IN = (
         schemes=("discard",), about="counts rows and drops them", keeps=False,
     ),
 )  # fmt: skip
+
+
+def has_third_parties() -> bool:
+    """Whether connectors are installed that do not ship with this package."""
+    return bool(_third_parties())
 
 
 def _third_parties() -> dict[str, Connector]:

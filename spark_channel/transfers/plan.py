@@ -12,8 +12,6 @@ import pyarrow as pa
 from spark_channel.connectors import FetchSize, Reader, Writer, find_connector, load_reader, load_writer
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
-from spark_channel.connectors.sql.ddl import arrow_columns
-from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import TransferSource
@@ -300,7 +298,11 @@ def _reader(end: Endpoint, limits: Mapping[str, Any]) -> tuple[Reader, pa.Schema
     reader, warnings = load_reader(named)
     for warning in warnings:
         _log.warning(warning)
-    return reader, None if text is None else pa.schema(list(arrow_columns(text, "schema").items()))
+    if text is None:
+        return reader, None
+    from spark_channel.connectors.sql.ddl import arrow_columns
+
+    return reader, pa.schema(list(arrow_columns(text, "schema").items()))
 
 
 def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
@@ -309,6 +311,8 @@ def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
     Raises:
         SourceError: there is none; names each url with its reason.
     """
+    from spark_channel.connectors.sql.reader import SqlReader
+
     reasons = []
     part = end.parts[0].options if end.parts else {}
     for url in urls:
