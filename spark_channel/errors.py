@@ -94,7 +94,12 @@ class MissingPackageError(ChannelError, ImportError):
 
 
 class JobFileError(ChannelError):
-    """A job file is broken; the message names the JSON path, what it got and what it takes."""
+    """A job file is broken; the message names the JSON path, what it got and what it takes.
+
+    `others`: the messages of further faults that were found at the same time.
+    """
+
+    others: tuple[str, ...] = ()
 
 
 class JobCancelledError(ChannelError):

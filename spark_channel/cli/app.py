@@ -180,13 +180,20 @@ def plan(
 
 @app.command()
 def check(
-    jobs: Annotated[list[Path], typer.Argument(help="DataX job files.", show_default=False)],
+    jobs: _Jobs,
     parameters: _Parameters = None,
+    output: _Output = "text",
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Open both ends: login, table, columns and rights.")
+    ] = False,
 ) -> None:
-    """Tell of each job file whether it runs, needs a driver, or is refused, and why."""
+    """Tell of each job file whether it runs, needs a driver, or is refused, and every reason.
+
+    Exit codes: 0, or 2 when one is refused.
+    """
     from spark_channel.cli.check import check_jobs
 
-    if not check_jobs(jobs, parameters or []):
+    if not check_jobs(jobs, parameters or [], as_json=output == "json", connect=connect):
         raise typer.Exit(2)
 
 

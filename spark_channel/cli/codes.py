@@ -1,15 +1,11 @@
 """Which exit code an error ends a command with."""
 
-from collections.abc import Iterator
-
 from spark_channel.errors import (
     BatchRefusedError,
-    ChannelError,
     DirtyRowsError,
     JobFileError,
     OptionError,
     SchemaError,
-    TargetError,
     UnsupportedError,
 )
 
@@ -20,11 +16,6 @@ INTERRUPTED = 130
 """What typer makes of Ctrl-C, without a word."""
 TERMINATED = 143
 """After SIGTERM: 128 and the signal's number."""
-
-_DATA_STATES = ("22", "23")
-"""Classes of SQLSTATE: a value does not fit, or breaks a constraint."""
-_OF_DRIVERS = ("IntegrityError", "DataError")
-"""What Python's database drivers (PEP 249) call the same."""
 
 
 def exit_code(error: BaseException) -> int:
@@ -37,26 +28,4 @@ def exit_code(error: BaseException) -> int:
         return INTERRUPTED
     if isinstance(error, SystemExit):
         return error.code if isinstance(error.code, int) else FAILED
-    if isinstance(error, TargetError) and any(_is_refusal(each) for each in _causes(error)):
-        return REFUSED_ROWS  # no row may be refused, and so none was looked for
     return FAILED
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    seen: set[int] = set()
-    cause: BaseException | None = error
-    while cause is not None and id(cause) not in seen:
-        seen.add(id(cause))
-        yield cause
-        cause = cause.__cause__ or cause.__context__
-
-
-def _is_refusal(error: BaseException) -> bool:
-    if isinstance(error, (BatchRefusedError, DirtyRowsError)):
-        return True
-    if isinstance(error, ChannelError):
-        return False
-    state = getattr(error, "sqlstate", None)
-    if isinstance(state, str):
-        return state[:2] in _DATA_STATES
-    return type(error).__name__ in _OF_DRIVERS

@@ -18,7 +18,7 @@ __all__ = ["plan_job"]
 
 
 def plan_job(job: Path, parameters: Sequence[str], *, master: str | None, all_content: bool) -> None:
-    """Show the plan. Reads the source's schema and splits; moves nothing, and needs no Spark session.
+    """Show the plan. Opens both ends; moves and changes nothing, and needs no Spark session.
 
     Raises:
         ChannelError: the job is broken, or its source or target cannot be opened.
@@ -39,8 +39,7 @@ def _show(loaded: LoadedJob, master: str | None) -> None:
 def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
     from rich.table import Table
 
-    from spark_channel.transfers.options import job_options
-    from spark_channel.transfers.plan import open_transfer
+    from spark_channel.transfers.rehearse import rehearse
 
     if spec.reader.spark_format or spec.writer.spark_format:
         ends = (spec.reader, spec.writer)
@@ -50,7 +49,7 @@ def _show_one(spec: TransferSpec, parallelism: int, console: "Console") -> None:
             console.print(f"{half}: {end!r}", markup=False)
         return
     with ExitStack() as held:  # nothing is read: what the splits share may go at once
-        opened = open_transfer(job_options(spec, {}), parallelism, held)
+        opened, *_ = rehearse(spec, parallelism, held)
     options, made = opened.options, opened.plan
     others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
     console.print(f"{opened.source} -> {opened.target}{''.join(others)}", markup=False)

@@ -16,7 +16,7 @@ from spark_channel.connectors.commit.claim import Held
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.native import NATIVE, NativeRows
 from spark_channel.connectors.split_reader import Read, SplitReader, Token
-from spark_channel.errors import TargetError, UnsupportedError
+from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
 
@@ -293,6 +293,13 @@ class Writer(ABC):
 
         It may make what the source reads, or the target itself. It is not part of the write: nothing undoes it.
         """
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether a row is the matter of what a writing call raised, and not the target as a whole."""
+        return isinstance(error, BatchRefusedError)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:  # noqa: B027 - optional
+        """Driver. What `prepare` would refuse, without a claim, and with nothing changed; also missing rights."""
 
     @abstractmethod
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:

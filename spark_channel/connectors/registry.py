@@ -7,13 +7,13 @@ point group `spark_channel.connectors`, whose entries load a `Connector`.
 import difflib
 import functools
 import importlib
+import os
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, cast
 
 from spark_channel.connectors.contracts import Reader, Writer
@@ -222,7 +222,7 @@ def _installed(_places: tuple[tuple[str, int], ...]) -> dict[str, Connector]:
 
 def _changed(place: str) -> int:
     try:
-        return Path(place).stat().st_mtime_ns
+        return os.stat(place).st_mtime_ns  # noqa: PTH116 - asked for each name, and `Path` takes ten times as long
     except OSError:
         return 0
 

@@ -269,3 +269,40 @@ def test_jobs_are_checked_a_row_each(tmp_path: Path) -> None:
     assert "needs a driver" in found["oracle_to_sqlserver.json"]
     assert "Oracle's JDBC driver" in out
     run("check", good)
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_killed_job_that_is_run_again_adds_no_row_twice(tmp_path: Path, commit: str) -> None:
+    source, path = table(tmp_path / "s.db"), table(tmp_path / "t.db")
+    with closing(sqlite3.connect(source)) as connection, connection:
+        connection.executemany("INSERT INTO t VALUES (?, 'x')", [(n,) for n in range(3000)])
+    reader = {
+        "name": "sqlite3reader",
+        "parameter": {
+            "column": ["id", "name"],
+            "splitPk": "id",
+            "connection": [{"jdbcUrl": [f"jdbc:sqlite:{source}"], "table": ["t"]}],
+        },
+    }
+    slow = job(tmp_path, reader, into_sqlite(path), speed={"channel": 1, "record": 400})
+    arguments = ("--txn", "nightly:1", "--commit", commit, "--engine", "local")
+    process = subprocess.Popen(
+        [*CLI, "run", slow, *arguments], cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True,
+        env=environment(),
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "limit 400 rows/s" in line:
+                break
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=3)  # amid the rows: all of them take 7.5 s
+    finally:
+        process.kill()
+        process.communicate()
+    fast = job(tmp_path, reader, into_sqlite(path), speed={"channel": 1})
+    for _ in range(2):
+        run("run", fast, *arguments)
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchone() == (3000, 3000)
+    assert [each.name for each in tmp_path.iterdir() if "stag" in each.name] == []
