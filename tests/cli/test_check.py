@@ -5,6 +5,7 @@ import resource
 import shutil
 import sqlite3
 import subprocess
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,17 @@ import pytest
 
 from tests.cli.test_run import CLI, ROOT, environment
 from tests.cli.typed import into_sqlite, made_up, typed, write_job
-from tests.connectors.sql.postgresql.conftest import Pg
+from tests.connectors.sql.postgresql.conftest import Pg, own_schema
 from tests.jobs.test_as_datax import to_pg
+from tests.servers.postgres import PostgresServer
 
 CORPUS = ROOT / "tests" / "jobs" / "corpus"
+
+
+@pytest.fixture
+def pg(postgres_server: PostgresServer) -> Iterator[Pg]:
+    with own_schema(postgres_server) as made:
+        yield made
 
 
 def checked(*arguments: str) -> dict[str, Any]:
@@ -79,17 +87,8 @@ def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:
 
 def test_a_variable_that_is_not_set_is_a_note(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
-    reader = made_up(1, "${day}")
-    path.write_text(
-        json.dumps(
-            {
-                "job": {
-                    "setting": {"speed": {"channel": "N"}},
-                    "content": [{"reader": reader, "writer": {"name": "${w}"}}],
-                }
-            }
-        ).replace('"N"', "${n}")
-    )
+    write_job(path, made_up(1, "${day}"), {"name": "${w}"}, speed={"channel": "N"})
+    path.write_text(path.read_text().replace('"N"', "${n}"))
     told = checked(str(path))
     assert told["totals"] == {"runs": 1, "needs a driver": 0, "refused": 0}
     notes = "\n".join(told["jobs"][0]["notes"])
@@ -117,7 +116,7 @@ def test_connect_looks_at_the_target(tmp_path: Path, definition: str, why: str) 
     assert job["state"] == ("refused" if why else "runs"), job
     assert why in "".join(job["faults"])
     for command in (["plan", file], ["run", file, "--dry-run"]):
-        assert typed(*command).exit_code == (0 if not why else typed(*command).exit_code or -1)
+        assert (typed(*command).exit_code == 0) == (not why)
 
 
 def test_connect_asks_for_the_right_to_insert(tmp_path: Path, pg: Pg) -> None:
@@ -127,10 +126,8 @@ def test_connect_asks_for_the_right_to_insert(tmp_path: Path, pg: Pg) -> None:
         f"GRANT USAGE, CREATE ON SCHEMA {pg.schema} TO {role}; GRANT SELECT ON {pg.schema}.u TO {role}"
     )
     try:
-        writer = {
-            "name": "postgresqlwriter",
-            "parameter": {**to_pg(pg), "username": role, "password": "x", "column": ["id", "name"]},
-        }
+        login = {"username": role, "password": "x", "column": ["id", "name"]}
+        writer = {"name": "postgresqlwriter", "parameter": {**to_pg(pg), **login}}
         file = write_job(tmp_path / "job.json", made_up(1), writer)
         (job,) = checked(file, "--connect")["jobs"]
         assert job["state"] == "refused"

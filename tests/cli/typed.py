@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from click.testing import Result
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from spark_channel.cli.app import complete
 from spark_channel.cli.codes import exit_code

@@ -141,7 +141,7 @@ class SqlWriter(Writer):
                 columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
                 nulls = ", ".join("NULL" for _ in plan.target.names)
                 # The server checks the right to insert, and plans to insert no row.
-                nothing = f"SELECT {nulls} FROM (SELECT 1) AS nothing WHERE 1 = 0"
+                nothing = f"SELECT {nulls} FROM (SELECT 1) AS nothing WHERE 1 = 0"  # noqa: S608 - no value in it
                 session.rows(f"EXPLAIN INSERT INTO {plan.target.sql} ({columns}) {nothing}")
 
         self.run(TargetError, "look", look, begins=True)
