@@ -13,7 +13,7 @@ from spark_channel.connectors import FetchSize, Reader, Writer, find_connector, 
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
-from spark_channel.options import CommonOptions, WriteOptions
+from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import (
     Endpoint,
@@ -26,6 +26,7 @@ from spark_channel.planning import (
     merge_tasks,
 )
 from spark_channel.planning.by_mark import assign_by_mark
+from spark_channel.transfers.conversion import reader_of, with_conversion
 from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.transfers.kept import HalfDone, find_half_done
 from spark_channel.transfers.options import JobOptions
@@ -141,6 +142,8 @@ def open_transfer(
     opened = [_reader(end, job.limits) for end in ends]
     readers = [reader for reader, _ in opened]
     sources = tuple(_source(reader, schema, spec) for reader, schema in opened)
+    if spec.lenient:
+        sources = with_conversion(sources, writers[0], spec)
     _refuse_other_columns(sources)
     limits = JobLimits.of(writers[0].options)
     for source in sources:
@@ -266,23 +269,11 @@ def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
 
 def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
     end = opened.spec.writer.resolve(lambda urls: urls[0])[opened.writers.index(writer)]
-    connector = find_connector(_named("writer", end, {}), "writer")
-    if connector.reader is None or not connector.keeps:
-        return False
-    # Where the target is, is said by what both halves take, such as a login and `currentSchema`.
-    taken = set(connector.options_class("reader").names()) - set(CommonOptions.names())
-    options: WriteOptions = writer.options
-    given = {
-        field.alias or name: getattr(options, name)
-        for name, field in type(options).model_fields.items()
-        if name in options.model_fields_set and (field.alias or name).lower() in taken
-    }
+    reader = reader_of(writer, end)
     try:
-        reader, _ = connector.reader_with(given)
-        reader.schema()
+        return reader is not None and reader.schema() is not None
     except SourceError:
         return False
-    return True
 
 
 def _writer(end: Endpoint, job: Mapping[str, Any]) -> Writer:
