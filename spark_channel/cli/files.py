@@ -11,7 +11,7 @@ from spark_channel.errors import OptionError
 from spark_channel.jobs import LoadedJob, load_job, parse_parameters
 from spark_channel.local.light import without_pandas
 
-__all__ = ["job_files", "load", "publish_text"]
+__all__ = ["check_place", "job_files", "load", "publish_text"]
 
 
 def job_files(given: Sequence[Path]) -> list[Path]:
@@ -64,6 +64,28 @@ def load(
     return loaded
 
 
+def check_place(path: Path) -> None:
+    """Hold that a report can be put at `path`, before a row moves.
+
+    Raises:
+        OptionError: it cannot.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}-"):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: Path, error: OSError) -> OptionError:
+    return OptionError(
+        f"option '--report' got {str(path)!r}, which cannot be written: {error.strerror or error}",
+        option="--report",
+        got=str(path),
+    )
+
+
 def publish_text(path: Path, text: str) -> None:
     """Put `text` in place of the file at `path`, so that a reader finds the old one or the new one, and no half.
 
@@ -82,7 +104,4 @@ def publish_text(path: Path, text: str) -> None:
             Path(name).unlink(missing_ok=True)
             raise
     except OSError as error:
-        raise OptionError(
-            f"option '--report' got {str(path)!r}, which cannot be written: {error.strerror or error}",
-            option="--report", got=str(path),
-        ) from error  # fmt: skip
+        raise _unwritable(path, error) from error

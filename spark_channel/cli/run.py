@@ -15,7 +15,7 @@ from typing import Any
 from spark_channel.cli.closing import closing_table
 from spark_channel.cli.codes import exit_code
 from spark_channel.cli.engine import EngineName, chosen_engine, parse_conf
-from spark_channel.cli.files import job_files, load, publish_text
+from spark_channel.cli.files import check_place, job_files, load, publish_text
 from spark_channel.cli.outcome import JobOutcome, RunOutcome
 from spark_channel.clock import utc_now
 from spark_channel.errors import ChannelError, JobFileError, OptionError
@@ -77,6 +77,8 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
         ChannelError: what the only job has met; an option that makes no sense. Nothing was moved of the latter.
     """
     settings = parse_conf(options.conf)
+    if options.report is not None:
+        check_place(options.report)
     files = job_files(given)
     jobs = _loaded(files, options)
     run = _Run(jobs, options)
@@ -329,7 +331,10 @@ def _spark_engine(
 
 def _tell(run: RunOutcome, options: RunOptions) -> None:
     if options.report is not None:
-        publish_text(options.report, json.dumps(run.to_plain(), ensure_ascii=False, indent=1) + "\n")
+        try:
+            publish_text(options.report, json.dumps(run.to_plain(), ensure_ascii=False, indent=1) + "\n")
+        except OptionError as error:  # the rows are where they are: the exit code tells of them
+            print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
     if options.json_output:
         print(json.dumps(run.to_plain(), ensure_ascii=False))  # noqa: T201 - the command line talks
         return

@@ -102,9 +102,12 @@ def test_flags_of_datax_are_taken_or_told(tmp_path: Path) -> None:
     assert "'--loglevel' got 'loud'" in str(wrong.exception)
 
 
-def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    file = write_job(tmp_path / "job.json", made_up(1), {"name": "streamwriter"})
+def test_a_report_that_cannot_be_written_is_told_before_a_row_moves(tmp_path: Path) -> None:
+    place = table(tmp_path / "t.db")
+    file = write_job(tmp_path / "job.json", made_up(1), into_sqlite(place))
     (tmp_path / "file").write_text("")
     done = typed("run", file, "--report", str(tmp_path / "file" / "r.json"))
     assert done.exit_code == 2
     assert "'--report'" in str(done.exception)
+    with closing(sqlite3.connect(place)) as connection:
+        assert connection.execute("SELECT count(*) FROM t").fetchone() == (0,), "before a row moves"
