@@ -215,8 +215,10 @@ class TextReadOptions(FileReadOptions):
     compression: str | None = Field(
         None, description="none, gzip, bz2, zstd, lz4 or brotli; default: from each file's suffix"
     )
-    mode: Literal["FAILFAST", "DROPMALFORMED"] = Field(
-        "FAILFAST", description="a row that does not fit: an error, or dropped and counted in the log"
+    mode: Literal["FAILFAST", "DROPMALFORMED", "MARK"] = Field(
+        "FAILFAST",
+        description="a row that does not fit: an error, or dropped and counted in the log; MARK: what jobs of DataX "
+        "set, so that it becomes a refused row",
     )
     date_format: Pattern | None = Field(None, description="of dates; default ISO 8601")
     timestamp_format: Pattern | None = Field(None, description="of times; default ISO 8601")
