@@ -110,9 +110,10 @@ class JobOutcome(_Counted):
 
 @dataclass
 class RunOutcome(_Counted):
-    """All jobs of one command."""
+    """All jobs of one command. `ended`: the code of the signal that ended it."""
 
     jobs: list[JobOutcome] = field(default_factory=list)
+    ended: int | None = None
 
     @property
     def rows_read(self) -> int:
@@ -133,6 +134,8 @@ class RunOutcome(_Counted):
     @property
     def code(self) -> int:
         """0 when all are done; the code of those that are not, or 1 where these differ."""
+        if self.ended is not None:
+            return self.ended
         codes = {each.code for each in self.jobs if each.code != DONE}
         return codes.pop() if len(codes) == 1 else FAILED if codes else DONE
 

@@ -84,6 +84,9 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     run = _Run(jobs, options)
     try:
         _carry_out(run, jobs, options, settings)
+    except (KeyboardInterrupt, SystemExit) as error:
+        run.outcome.ended = exit_code(error)
+        raise
     finally:
         run.end()
         _tell(run.outcome, options)

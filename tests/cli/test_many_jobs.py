@@ -1,7 +1,9 @@
 """Several jobs in one command: all of them run, and one summary tells of them."""
 
 import json
+import signal
 import sqlite3
+import subprocess
 import time
 from contextlib import closing
 from pathlib import Path
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_run import CLI, ROOT, environment
 from tests.cli.typed import into_sqlite, made_up, typed, write_job
 
 
@@ -112,3 +115,37 @@ def test_the_only_job_that_cannot_be_read_is_in_the_report_too(tmp_path: Path) -
     assert done.exit_code == 2
     report: dict[str, Any] = json.loads((tmp_path / "r.json").read_text())
     assert (report["exit_code"], report["jobs"][0]["error_type"]) == (2, "JobFileError")
+
+
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_ends_all_jobs_and_leaves_nothing(
+    tmp_path: Path, sent: signal.Signals, code: int
+) -> None:
+    files = []
+    for name in ("a", "b", "c"):
+        writer = {
+            "name": "txtfilewriter",
+            "parameter": {"path": str(tmp_path / name), "fileName": "x", "writeMode": "append"},
+        }
+        files.append(write_job(tmp_path / "jobs" / f"{name}.json", made_up(1_000_000), writer))
+    process = subprocess.Popen(
+        [*CLI, "run", *files, "--parallel", "2", "--rows-per-second", "2k", "--report", str(tmp_path / "r.json")],
+        cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True, env=environment(),
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        begun = 0
+        for line in process.stdout:
+            begun += "limit 2k rows/s" in line
+            if begun == 2:
+                break
+        process.send_signal(sent)
+        out, _ = process.communicate(timeout=120)
+    finally:
+        process.kill()
+    assert process.returncode == code, out
+    assert "Traceback" not in out
+    report = json.loads((tmp_path / "r.json").read_text())
+    assert [each["state"] for each in report["jobs"]] == ["failed", "failed", "not run"]
+    assert report["exit_code"] == code
+    assert list(tmp_path.rglob("*.csv")) == []
