@@ -36,9 +36,9 @@ def common(
 
 @app.command()
 def demo(
-    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy.")] = "100k",
+    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy, in rows per second.")] = "100k",
     directory: Annotated[
-        Path | None, typer.Option(help="Where the database is made; default: a new temporary directory.")
+        Path | None, typer.Option(help="Directory of the new database; default: a new temporary directory.")
     ] = None,
 ) -> None:
     """Copy 336 776 flights into SQLite through Spark, under a limit, and read them back."""
@@ -49,12 +49,12 @@ def demo(
 
 @app.command()
 def report(
-    file: Annotated[Path, typer.Argument(help="What `TransferReport.to_json` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A file that `TransferReport.to_json` wrote.")],
     picture: Annotated[
         Path | None, typer.Option(help="Draw speed against the limit into this SVG file.")
     ] = None,
 ) -> None:
-    """Show a report that was kept."""
+    """Show a saved report."""
     from spark_channel.cli.report import show_report
 
     show_report(file, picture)
@@ -67,10 +67,10 @@ _Output = Annotated[
     typer.Option(help="json: one line of JSON on the standard output, and nothing else there."),
 ]
 _Parameters = Annotated[
-    list[str] | None, typer.Option("-p", metavar='"-Dname=value"', help="Values for ${name} in the job.")
+    list[str] | None, typer.Option("-p", metavar='"-Dname=value"', help="Values of ${name} in the job.")
 ]
 _Master = Annotated[
-    str | None, typer.Option(help="Spark's master; default: this machine, or what spark-submit says.")
+    str | None, typer.Option(help="Spark's master; default: spark-submit's, else this machine.")
 ]
 _AllContent = Annotated[
     bool, typer.Option("--all-content", help="Run each entry of job.content; DataX runs the first.")
@@ -83,18 +83,22 @@ def run(
     parameters: _Parameters = None,
     master: _Master = None,
     conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="name=value", help="A setting of Spark.")
+        list[str] | None,
+        typer.Option("--conf", metavar="name=value", help="A Spark setting; may be given several times."),
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Open both ends, show the plan and move nothing.")
     ] = False,
     all_content: _AllContent = False,
     dirty_rows_path: Annotated[
-        str | None, typer.Option(help="A directory that keeps refused rows, as Parquet.")
+        str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
     ] = None,
     commit: Annotated[
         str | None,
-        typer.Option(metavar="job|task", help="Publish all rows at once, or those of each task as it ends."),
+        typer.Option(
+            metavar="job|task",
+            help="Publish all rows together, or those of each task as it ends; default: the job file's.",
+        ),
     ] = None,
     txn: Annotated[
         str | None,
@@ -172,7 +176,7 @@ def run(
 def plan(
     job: _Job, parameters: _Parameters = None, master: _Master = None, all_content: _AllContent = False
 ) -> None:
-    """Show the plan of a DataX job as a table; moves nothing."""
+    """Show the plan of a DataX job as a table, without moving a row."""
     from spark_channel.cli.plan import plan_job
 
     plan_job(job, parameters or [], master=master, all_content=all_content)
@@ -187,7 +191,7 @@ def check(
         bool, typer.Option("--connect", help="Open both ends: login, table, columns and rights.")
     ] = False,
 ) -> None:
-    """Tell of each job file whether it runs, needs a driver, or is refused, and every reason.
+    """Show for each job file whether it runs, needs a driver, or is refused, with every reason.
 
     Exit codes: 0, or 2 when one is refused.
     """
@@ -199,7 +203,7 @@ def check(
 
 @app.command()
 def connectors() -> None:
-    """List the connectors: what each reads, writes, and is recognised by."""
+    """List the connectors: whether each reads and writes, and which urls and suffixes select it."""
     from rich.console import Console
     from rich.table import Table
 
@@ -221,7 +225,9 @@ def connectors() -> None:
 def complete(arguments: Sequence[str]) -> typer.Typer:
     """The whole app; groups of commands that `arguments` do not name are left out, since importing them takes time."""
     named = arguments[0] if arguments else ""
-    if named in {command.name or _name_of(command.callback) for command in app.registered_commands}:
+    if app.registered_groups or named in {
+        command.name or _name_of(command.callback) for command in app.registered_commands
+    }:
         return app
     from spark_channel.cli.limits import limits
     from spark_channel.cli.tunnel import tunnel

@@ -90,9 +90,9 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     finally:
         run.end()
         _tell(run.outcome, options)
-    error = jobs[0].error or run.error
-    if len(jobs) == 1 and error is not None:
-        raise error
+    failed = jobs[0].error or run.error
+    if len(jobs) == 1 and failed is not None:
+        raise failed
     return run.outcome.code
 
 

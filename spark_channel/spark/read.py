@@ -94,7 +94,7 @@ class ChannelReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         parallelism = self._facts.parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
-        limits = JobLimits.of(self._options)
+        limits = JobLimits.of(self._options).watching(self._reader)
         fetch = self._reader.fetch_size = limits.fetch_size(channels)
         splits = self._reader.split(split_advice(channels))
         for remark in self._reader.remarks(splits):
@@ -152,6 +152,7 @@ class ChannelReader(DataSourceReader):
                     partition.shared_limit,
                     mark=partition.group.tasks[0].reader_mark if partition.spec.per_mark else None,
                     static=partition.static,
+                    healths={"source": self._reader.health},
                 )
             )
             counters = link.counters(

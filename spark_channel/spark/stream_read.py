@@ -96,7 +96,7 @@ class ChannelStreamReader(DataSourceStreamReader):
     @without_traceback()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         channels = self._channels()
-        limits = JobLimits.of(self._options)
+        limits = JobLimits.of(self._options).watching(self._source.reader)
         fetch = self._source.reader.fetch_size = limits.fetch_size(channels)
         ranges = self._standing().ranges(start, end)
         self._remark([split for each in ranges for split in each.splits])
@@ -151,6 +151,7 @@ class ChannelStreamReader(DataSourceStreamReader):
                     partition.service, partition.job, replace(partition.spec, batch=batch_number(task)),
                     self._options, f"group {partition.group.id}", partition.shared_limit,
                     static=partition.static,
+                    healths={"source": self._source.reader.health},
                 )
             )  # fmt: skip
             counters = link.counters(partition.group.id, task.taskAttemptId(), scan=task.stageId())

@@ -70,7 +70,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         refuse_on_stall(self._options)
         self._schema = as_arrow(schema)
         self._overwrite = overwrite
-        limits = JobLimits.of(self._options)
+        limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address
         most = self._options.max_connections
         needs_slots = limits.static(1) is not None or most is not None
@@ -148,6 +148,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
                 self._shared_limit,
                 static=self._static,
                 permit_option=self._permit_option,
+                healths={"target": self._writer.health},
             ) as link,
             link.permit(),
         ):

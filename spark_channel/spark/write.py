@@ -74,7 +74,7 @@ class ChannelWriter(DataSourceArrowWriter):
             overwrite=overwrite,
             txn=_transaction(self._options),
         )
-        limits = JobLimits.of(self._options)
+        limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address
         where = describe(self._options)
         target = f"{connector.name} {where}"
@@ -132,6 +132,7 @@ class ChannelWriter(DataSourceArrowWriter):
                 self._shared_limit,
                 static=self._static,
                 permit_option=self._permit_option,
+                healths={"target": self._writer.health},
             ) as link,
             link.permit(),
         ):

@@ -67,6 +67,10 @@ class FanOutRunner:
             job.shared_limit,
             mark=group.tasks[0].reader_mark if job.spec.per_mark else None,
             static=job.shares[group.id] if job.shares else None,
+            healths={
+                "source": self._work.sources[0].reader.health,
+                "target": self._work.branches[number].writer.health,
+            },
         )
 
     def _run(self, number: int, link: TaskLink, attempt: int) -> BranchRun:

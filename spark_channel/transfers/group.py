@@ -56,6 +56,10 @@ class GroupRunner:
                     mark=group.tasks[0].reader_mark if self._spec.per_mark else None,
                     static=self._shares[group.id] if self._shares else None,
                     permit_option=self._permit_option,
+                    healths={
+                        "source": self._work.sources[0].reader.health,
+                        "target": self._work.targets[0][0].health,
+                    },
                 )
             )
 

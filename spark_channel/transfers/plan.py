@@ -145,7 +145,7 @@ def open_transfer(
     if spec.lenient:
         sources = with_conversion(sources, writers[0], spec)
     _refuse_other_columns(sources)
-    limits = JobLimits.of(writers[0].options)
+    limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
     for source in sources:
         source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
     half_done = find_half_done(writers, spec, sources[0].pipeline.output_schema) if alone else None
@@ -189,7 +189,7 @@ def open_targets(
                 f"{len(writers)} tables: {_shown('writer', job.spec.writer, [each.options for each in writers])}",
                 option="writer",
             )
-        limits = JobLimits.of(writers[0].options)
+        limits = JobLimits.of(writers[0].options).watching(first.sources[0].reader, writers[0])
         made.append(
             replace(
                 first,
