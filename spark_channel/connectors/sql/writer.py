@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _RETRY_SECONDS = 60.0
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_EXPLAINS_RIGHTS = ("postgres", "mysql")
+"""Databases that check the rights of a statement that they only explain."""
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 
@@ -119,6 +121,30 @@ class SqlWriter(Writer):
     def script_dialect(self) -> str:
         """sqlglot's name of the dialect of the user's scripts."""
         return str(self.dialect.sql)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        self.check(context)
+
+        def look(session: Any) -> None:
+            place = self.look(session)
+            self._check_place(place)
+            commit = context.commit or self.default_commit(place, context)
+            plan = SqlPlan(
+                job=context.job,
+                schema=schema,
+                commit=commit,
+                overwrite=context.overwrite,
+                place=replace(place, table=None),
+            )
+            plan = self.plan(session, plan, place, context)
+            if place.table is not None and plan.target.sql and self.script_dialect in _EXPLAINS_RIGHTS:
+                columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
+                nulls = ", ".join("NULL" for _ in plan.target.names)
+                # The server checks the right to insert, and plans to insert no row.
+                nothing = f"SELECT {nulls} FROM (SELECT 1) AS nothing WHERE 1 = 0"  # noqa: S608 - no value in it
+                session.rows(f"EXPLAIN INSERT INTO {plan.target.sql} ({columns}) {nothing}")
+
+        self.run(TargetError, "look", look, begins=True)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)

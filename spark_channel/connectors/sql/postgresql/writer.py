@@ -10,7 +10,7 @@ from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.postgresql.catalog import PgTable, find_table
 from spark_channel.connectors.sql.postgresql.claims import claim_dialect
-from spark_channel.connectors.sql.postgresql.failures import is_gone, sqlstate_of
+from spark_channel.connectors.sql.postgresql.failures import is_gone, is_refused_data, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.publish import is_there, new_table, publish_stage
@@ -62,6 +62,9 @@ class PostgresWriter(SqlWriter):
 
     def check(self, context: WriteContext) -> None:
         self.check_scripts()
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return super().is_refusal(error) or is_refused_data(error)
 
     def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
         return WriteSession(self.options, failure=failure, purpose=purpose)
