@@ -46,7 +46,7 @@ class Table(Options):
 def _object(secret: SecretStr) -> dict[str, str]:
     try:
         found = json.loads(secret.get_secret_value())
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict):
         raise OptionError("option 'storageOptions' takes a JSON object", option="storageOptions")
