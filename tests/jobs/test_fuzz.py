@@ -106,13 +106,12 @@ def test_broken_job_files_are_refused_in_our_words(number: int) -> None:
 )
 def test_json_that_is_nested_without_end_is_refused_by_its_option(given: dict[str, str], nested: str) -> None:
     option = list(given)[-1]
+    told = f"{option} is SQL, which is looked at later" if option == "sessionInitStatement" else ""
     try:
         load_reader({**given, option: nested})
     except ChannelError as error:
-        assert option.lower() in str(error).lower()
-        return
-    assert nested.startswith("{"), "what does not begin with a bracket may be a plain name, or a statement"
-    assert option in ("columns", "sessionInitStatement")
+        told = str(error)
+    assert option.lower() in told.lower()
 
 
 @pytest.mark.parametrize("nested", ["[" * 5_000, '{"job":' * 5_000, '{"job": {"content": ' + "[" * 5_000])

@@ -207,17 +207,20 @@ def test_scripts_run_in_order(pg: Pg, commit: CommitMode) -> None:
 @BOTH
 @pytest.mark.parametrize("option", ["preSql", "postSql"])
 def test_scripts_do_not_end_the_transaction(pg: Pg, commit: CommitMode, option: str) -> None:
+    def script(text: str) -> dict[str, Any]:
+        return {option: text}
+
     _keyed(pg)
     before = pg.psql("SELECT count(*) FROM t")
     pg.psql("CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$ BEGIN COMMIT; END $$")
     for statement in ("PREPARE TRANSACTION 'x'", "-- x\n/* y */ prepare /* a */ transaction $$x$$"):
         with pytest.raises(OptionError, match="PREPARE TRANSACTION"):
-            pg.write(_rows(6), commit=commit, **{option: statement})
+            pg.write(_rows(6), commit=commit, **script(statement))
     for statement in ("CALL commits()", "DO 'BEGIN COMMIT; END'"):
         with pytest.raises(TargetError, match="transaction"):
-            pg.write(_rows(6), commit="job", **{option: statement})
+            pg.write(_rows(6), commit="job", **script(statement))
         assert pg.psql("SELECT count(*) FROM t") == before
-    pg.write(_rows(6), commit=commit, **{option: "PREPARE p AS SELECT 1; EXECUTE p"})
+    pg.write(_rows(6), commit=commit, **script("PREPARE p AS SELECT 1; EXECUTE p"))
 
 
 @BOTH
