@@ -271,6 +271,18 @@ class MysqlSession(SqlSession):
 
         return self._asked(run)
 
+    def named(self, sql: str) -> dict[str, Any]:
+        """The first row of a result by the names of its columns; {} when there is none."""
+
+        def run(cursor: Any) -> dict[str, Any]:
+            cursor.execute(sql)
+            row = cursor.fetchone()
+            return (
+                {} if row is None else dict(zip((each[0] for each in cursor.description), row, strict=True))
+            )
+
+        return self._asked(run)
+
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement's first warnings."""
         return [
