@@ -74,7 +74,7 @@ def parse(raw: bytes, shown: str) -> tuple[Manifest, str] | None:
             removed=tuple(Replaced(DataFile(**file), 0, "") for file in data["removed"]),
         )
         return made, str(data["successor_of"] or "")
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as error:
         raise TargetError(
             f"{shown} is a damaged manifest of spark-channel: {error!r}. Remove it to read every file there"
         ) from error

@@ -342,6 +342,15 @@ def test_a_forged_entry_cannot_name_other_files_to_be_read(tmp_path: Path, targe
         visible("csv", target)
 
 
+@pytest.mark.parametrize("name", ["entry", "_SUCCESS"])
+def test_an_entry_that_is_nested_without_end_is_damaged(target: Path, name: str) -> None:
+    write("csv", target, numbers(1), job="a")
+    entry = max((target / "_spark_channel").glob("*.json")) if name == "entry" else target / name
+    entry.write_text('{"manifest": ' + "[" * 5_000)
+    with pytest.raises((SourceError, TargetError), match="damaged"):
+        visible("csv", target)
+
+
 def test_a_link_below_the_directory_leads_no_removal_out_of_it(tmp_path: Path, target: Path) -> None:
     write("csv", target, numbers(1), job="a")
     outside = tmp_path / "outside"
