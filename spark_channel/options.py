@@ -158,7 +158,7 @@ def _split_names(text: str, takes: str) -> list[str]:
 def _json_names(text: str, takes: str) -> list[str]:
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(takes) from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(takes)
@@ -325,7 +325,7 @@ class Options(BaseModel):
         if isinstance(value, str) and value.lstrip().startswith("["):
             try:
                 listed = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return MASK
         if isinstance(listed, (list, tuple)):
             return json.dumps([mask_url(str(each), is_plain) for each in listed])

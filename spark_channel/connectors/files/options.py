@@ -44,7 +44,7 @@ def _paths(value: object) -> tuple[str, ...]:
     else:
         try:
             found = json.loads(str(value))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(takes) from None
     if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
         raise ValueError(takes)

@@ -28,7 +28,7 @@ from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
-from spark_channel.connectors.sql.script import BY_ITSELF, split_script
+from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
 from spark_channel.connectors.sql.target import NOWHERE, Target
 from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.errors import CommitError, SupersededError, TargetError
@@ -312,9 +312,10 @@ class SqlWriter(Writer):
                 self.publish_staged(session, plan, receipts)
             else:
                 claims.hold_committed(plan.claim, receipts)
-            self.script(session, self.options.post_sql, "postSql")
             rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
             claims.publish(plan.claim, rows=rows, nbytes=nbytes)
+            # Last: where a procedure commits inside, the rows are not there without the note that they are published.
+            self.script(session, self.options.post_sql, "postSql", written=True)
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         if plan.published_at is not None:
@@ -495,9 +496,13 @@ class SqlWriter(Writer):
         `receipts` brought in.
         """
 
-    def script(self, session: Any, texts: Sequence[str], option: str) -> None:
-        """Run what the user gave as `preSql` or `postSql`, inside the transaction."""
-        for statement in self.dialect.script(texts, option):
+    def script(self, session: Any, texts: Sequence[str], option: str, *, written: bool = False) -> None:
+        """Run what the user gave as `preSql` or `postSql`, inside the transaction; see `run_in_transaction`."""
+        statements = self.dialect.script(texts, option)
+        if self.dialect.has_savepoints:
+            run_in_transaction(session, statements, option, written=written)
+            return
+        for statement in statements:
             session.rows(statement)
 
     def check_scripts(self) -> None:

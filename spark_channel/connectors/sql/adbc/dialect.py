@@ -34,6 +34,7 @@ class AdbcDialect(WriteDialect):
 
     def __init__(self, sql: str) -> None:
         self.sql = sql
+        self.has_savepoints = sql in ("postgres", "mysql", "sqlite")
 
     def quoted(self, name: str) -> str:
         return identifier(name).sql(self.sql or None)

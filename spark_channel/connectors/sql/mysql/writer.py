@@ -134,7 +134,8 @@ class MysqlWriter(SqlWriter):
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         with self._alone(session, plan, create=True):
             if self._pre_sql_commits and self.claims(session, plan.place).fence(plan.claim).state == "open":
-                self.script(session, self.options.pre_sql, "preSql")
+                for statement in self.dialect.script(self.options.pre_sql, "preSql"):
+                    session.rows(statement)
             yield
 
     def make_ready(

@@ -12,6 +12,7 @@ from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.staging import drop_stage, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan
 from spark_channel.connectors.sql.publish import is_ready
+from spark_channel.connectors.sql.script import run_in_transaction
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import Target
 from spark_channel.errors import CommitError, TargetError
@@ -59,8 +60,7 @@ def publish_stage(
         raise CommitError(f"the staging table {stage} is gone")
     session.rows(_LOCK.format(stage=stage, name=literal(stage).sql("postgres")))
     _keep_only(session, stage, receipts)
-    for statement in DIALECT.script(options.pre_sql, "preSql"):
-        session.rows(statement)
+    run_in_transaction(session, DIALECT.script(options.pre_sql, "preSql"), "preSql", written=False)
     there = is_there(session, target, options, overwrite=plan.overwrite)
     merge = PostgresMerge(session, target, stage, options.write_mode)
     if there:
