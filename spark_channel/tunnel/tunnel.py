@@ -224,7 +224,8 @@ class Tunnel:
         """Divide a stream channel while the tunnel is read; returns the channels that take its place.
 
         It ends after the ranges that are handed out, and the new channels open when those are processed, so that no
-        change is delivered before an earlier one. Files only: changes of a table have one order.
+        change of a row is delivered before an earlier one. Files, and tables by a cursor column whose primary key has
+        a whole number.
 
         Raises:
             TunnelError: the tunnel has no such stream channel, or it has ended. UnsupportedError: its source's
