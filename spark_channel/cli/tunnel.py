@@ -100,7 +100,7 @@ def split(
     name: _Name, channel: Annotated[str, typer.Option(help="A stream channel.")], option: _Option = None,
     options_file: _OptionsFile = None, store: _Store = None,
 ) -> None:  # fmt: skip
-    """Divide a stream channel of files in two, while the tunnel is read; the new ones open when it is drained."""
+    """Divide a stream channel of files or of a table in two while the tunnel is read; the new ones open after it."""
     made = Tunnel(name, _options(option, options_file), store=store).split(channel)
     typer.echo(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
 
@@ -109,13 +109,16 @@ def split(
 def delete(
     name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
     yes: _Yes = False,
+    leave_slot: Annotated[
+        bool, typer.Option("--leave-slot", help="Remove it without dropping its replication slot.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Remove a tunnel and its checkpoints; with its source's options, also a replication slot of its own."""
     found = Tunnel(name, _options(option, options_file), store=store)
     found.store.get(name)
     if not yes:
         typer.confirm(f"Remove tunnel {name} and all its checkpoints?", abort=True)
-    found.delete()
+    found.delete(leave_slot=leave_slot)
     typer.echo(f"tunnel {name} is gone")
 
 

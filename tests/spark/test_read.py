@@ -76,10 +76,10 @@ def test_the_phases_of_a_read_are_in_its_report(spark: SparkSession, tmp_path: P
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
         connection.executemany("INSERT INTO t VALUES (?)", [(n,) for n in range(1000)])
-    df = spark.read.format("channel").options(dbtable="t", channels="2", jobId="traced").load(str(path))
+    df = spark.read.format("channel").options(dbtable="t", channels="2").load(str(path))
     assert len(df.collect()) == 1000
     until = time.monotonic() + 30
-    while (report := spark_channel.last_report()) is None or not report.job.startswith("traced"):
+    while (report := spark_channel.last_report()) is None or str(path) not in report.source:
         assert time.monotonic() < until, report
         time.sleep(0.1)
     frame = report.trace()
