@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.contracts import FetchSize, Read
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.health import Health
 from spark_channel.connectors.native import NativeRows, native_batch
 from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn
@@ -72,6 +73,11 @@ class PostgresReader(SqlReader):
         """The planner's knows types that were made since this process first connected."""
         fresh = purpose == "plan" and self._source is None
         return _reading(ReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
+
+    def health(self) -> Health:
+        from spark_channel.connectors.sql.postgresql.health import PostgresHealth
+
+        return PostgresHealth(self.options, SourceError)
 
     def schema(self) -> pa.Schema:
         self._source = None
