@@ -7,7 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
+from spark_channel.pipeline import DirtyBudget, GroupRead, GroupTransfer, TransferSource, TransferWork
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, DirtyLimit, JobProgress, JobSpec, Phase, Snapshot, TransferReport
 from spark_channel.progress.several import one_report
@@ -45,6 +45,23 @@ def test_the_phases_of_a_task_are_timed_and_travel_into_the_report() -> None:
     assert list(frame.columns)[-8:] == [*PHASES, "dropped"]
     assert frame.loc[0, "dropped"] == 15
     assert frame.loc[0, "write"] == trace.phases["write"]
+
+
+def test_the_phases_of_a_read_travel_into_its_report() -> None:
+    counters = Counters(0, 0)
+    task = TaskGroup(0, (Task(0, Split({"number": 0})),), 1)
+    read = GroupRead(
+        MemoryReader(3, lambda *_: time.sleep(0.02)), task, SCHEMA, counters=counters, capacity_rows=1000,
+        capacity_bytes=1 << 20,
+    )  # fmt: skip
+    assert sum(batch.num_rows for batch in read.batches()) == 30
+    progress = JobProgress("j", JobSpec("read", tasks=1))
+    progress.update(Snapshot.from_json(counters.snapshot().to_json()))
+    progress.enter(Phase.DONE)
+    frame = TransferReport.from_json(progress.report().to_json()).trace()
+    assert (frame.loc[0, "rows_read"], frame.loc[0, "write"]) == (30, 0)
+    assert frame.loc[0, "first_row"] >= 0.02
+    assert frame.loc[0, "read"] >= 0.04
 
 
 def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
