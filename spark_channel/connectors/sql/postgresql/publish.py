@@ -1,11 +1,11 @@
 """Puts what tasks have staged into the table, inside a transaction that the caller has begun."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from spark_channel.connectors.contracts import Receipt
 from spark_channel.connectors.sql.postgresql.catalog import find_table
-from spark_channel.connectors.sql.postgresql.failures import sqlstate_of
+from spark_channel.connectors.sql.postgresql.failures import is_locked, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.session import Session, literal
@@ -16,7 +16,9 @@ from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import Target
 from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["CHUNKS", "is_there", "new_table", "publish_stage"]
+__all__ = ["CHUNKS", "is_there", "new_table", "patient_lock", "publish_stage"]
+
+_LOCK_MILLIS = 2_000
 
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
@@ -43,7 +45,34 @@ def is_there(session: Session, target: Target, options: PostgresWriteOptions, *,
     drops = overwrite and not options.truncate
     if target.create is not None and not drops and find_table(session, target.sql) is not None:
         raise _made_meanwhile(target)
-    return is_ready(session, DIALECT, target, options, overwrite=overwrite)
+    with patient_lock(session, target) if overwrite else nullcontext():
+        return is_ready(session, DIALECT, target, options, overwrite=overwrite)
+
+
+@contextmanager
+def patient_lock(session: Session, target: Target) -> Iterator[None]:
+    """Around a statement that locks the whole table: it waits for 2 s at most, in the transaction that is open.
+
+    Whatever the application does with the table queues behind a statement that waits for such a lock. A shorter
+    `lock_timeout` of the DBA's holds.
+
+    Raises:
+        TargetError: the lock was not had; its code is that of a lock, so that the caller tries again later.
+    """
+    own = int(session.value("SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"))
+    millis = min(own or _LOCK_MILLIS, _LOCK_MILLIS)
+    session.rows(f"SELECT set_config('lock_timeout', '{millis}', true)")
+    try:
+        yield
+    except TargetError as error:
+        if is_locked(error):
+            raise TargetError(
+                f"table {target.label} could not be locked, which an overwrite needs: other sessions use it. The lock "
+                f"is waited for {millis / 1000:g} s at a time, so that no query queues behind it for longer, and "
+                "was tried again for 'retryTimeout' seconds: end these sessions, or run again with a longer one"
+            ) from error.__cause__
+        raise
+    session.rows(f"SELECT set_config('lock_timeout', '{own}', true)")
 
 
 def publish_stage(
