@@ -19,6 +19,8 @@ from spark_channel.errors import CommitError, TargetError
 __all__ = ["CHUNKS", "is_there", "new_table", "patient_lock", "publish_stage"]
 
 _LOCK_MILLIS = 2_000
+_RANGES_OF_PAGES = 140_000
+"""The version from which on a range of pages is read alone."""
 
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
@@ -93,7 +95,11 @@ def publish_stage(
     there = is_there(session, target, options, overwrite=plan.overwrite)
     merge = PostgresMerge(session, target, stage, options.write_mode)
     if there:
-        merge.bring()
+        pages = _pages_to_pace(session, stage, plan, options)
+        if pages is None:
+            merge.bring()
+        else:
+            merge.bring_in_pieces(pages)
         drop_stage(session, target.schema, plan.staging)
         return
     if options.write_mode != "insert":
@@ -104,6 +110,23 @@ def publish_stage(
     session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
     if target.key:
         session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
+
+
+def _pages_to_pace(
+    session: Session, stage: str, plan: PostgresPlan, options: PostgresWriteOptions
+) -> int | None:
+    """How many pages the staging has, where a limited append adds it in pieces; None = in one statement.
+
+    An overwrite has locked the table, so that queries wait until it ends; a key is compared with all rows at once.
+    Before PostgreSQL 14 each piece would look at all pages.
+    """
+    if not options.is_limited or plan.overwrite or options.write_mode != "insert":
+        return None
+    size, version = session.rows(
+        f"SELECT pg_relation_size({literal(stage).sql('postgres')}::regclass) / current_setting('block_size')::int, "
+        "current_setting('server_version_num')::int"
+    )[0]
+    return int(size) if version >= _RANGES_OF_PAGES else None
 
 
 @contextmanager
