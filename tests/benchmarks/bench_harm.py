@@ -1,6 +1,6 @@
 """What a copy does to an application: its queries on PostgreSQL, while rows are copied out of the server and into it.
 
-    make bench BENCH=harm      (about 7 minutes; it draws docs/images/harm.png)
+    make bench BENCH=harm      (about 7 minutes; it draws docs/images/harm.png and puts it into README)
 
 The application is pgbench (its TPC-B-like transactions) at a third of what the machine can do (`-R`), in one process
 for the whole benchmark; each latency counts from when the transaction was due. Server and pgbench run on one core,
@@ -35,6 +35,8 @@ from tests.servers.postgres import PostgresServer, programs
 ROOT = Path(__file__).resolve().parents[2]
 JAR = Path("/usr/share/java/postgresql.jar")
 PICTURE = ROOT / "docs" / "images" / "harm.png"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- picture -->", "<!-- /picture -->"
 SCALE = float(os.environ.get("SPARK_CHANNEL_BENCH_SCALE", "1"))
 ROWS = int(2_000_000 * SCALE)
 LIMIT = 40_000
@@ -266,13 +268,42 @@ def draw(runs: list[Run], out: Path) -> None:
     axes.set_title("An application's transactions while rows are copied out of its PostgreSQL and into it", color=grey,
                    fontsize=10)  # fmt: skip
     axes.tick_params(colors=grey, which="both")
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        formatted(lambda value, _: f"{value:g}")
     axes.grid(visible=True, which="both", axis="y", color=grey, alpha=0.25, linewidth=0.5)
     for name, spine in axes.spines.items():
         spine.set_color(grey)
         spine.set_visible(name in ("left", "bottom"))
     axes.legend(frameon=False, labelcolor=grey, fontsize=8, loc="upper right")
     figure.savefig(out, transparent=True)
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+def put_into_readme(runs: list[Run]) -> None:
+    """Between its marks: the picture, and what it shows, with the figures of this run."""
+    idle, jdbc, fixed, auto = runs
+    text = README.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN, 1)
+    _, tail = rest.split(END, 1)
+    what = "p99 latency of an application's transactions: idle, beside a Spark JDBC job, and beside spark-channel"
+    alone, limited = (
+        f"{idle.p99:.1f} ms idle",
+        f"{fixed.p99:.1f} ms beside spark-channel at {_spaced(LIMIT)} rows/s",
+    )
+    lines = [
+        f"![{what}](docs/images/harm.png)",
+        "",
+        f"*An application's transactions (pgbench at a third of what its core can do) while {_spaced(jdbc.rows)}",
+        "rows are copied out of its PostgreSQL and into it, by two tasks, with autovacuum off. p99:",
+        f"{alone}; {jdbc.p99:.1f} ms beside Spark's JDBC source; {limited};",
+        f"{auto.p99:.1f} ms with `protect=auto`, which moved {_spaced(round(auto.rows_per_second))} rows/s.",
+        "`make bench BENCH=harm` measures it and draws the picture.*",
+    ]
+    told = "\n".join([BEGIN, *lines, ""])
+    README.write_text(f"{head}{told}{END}{tail}", encoding="utf-8")
 
 
 @contextlib.contextmanager
@@ -317,9 +348,7 @@ def measure() -> tuple[list[Run], float]:
         idle = bench.idle()
         print(f"  idle: p50 {idle.p50:.2f} ms, p99 {idle.p99:.2f} ms", flush=True)
         jdbc = bench.jdbc(ROWS)
-        fixed = bench.transfer(
-            f"spark-channel, {LIMIT:,} rows/s".replace(",", " "), ROWS, rows_per_second=LIMIT
-        )
+        fixed = bench.transfer(f"spark-channel, {_spaced(LIMIT)} rows/s", ROWS, rows_per_second=LIMIT)
         best = bench.best_limit(ASKED_AUTO * idle.p99)
         rows = min(ROWS, int(best * 50))
         auto = bench.transfer("spark-channel, protect=auto", rows, protect="auto")
@@ -330,6 +359,7 @@ def main() -> list[Row]:
     runs, best = measure()
     if SCALE >= 1:
         draw(runs, PICTURE)
+        put_into_readme(runs)
     idle, jdbc, fixed, auto = runs
     seconds = {run.name: {"p50": run.by_second(0.5)[1], "p99": run.by_second(0.99)[1]} for run in runs}
     if kept := os.environ.get("SPARK_CHANNEL_BENCH_OUT"):

@@ -14,7 +14,7 @@ from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, T
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import DirtyLimit, JobSpec, Phase
 from spark_channel.service import ServiceClient, ServiceServer
-from spark_channel.spark.job_limits import JobLimits
+from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.transform import prepare
 from tests.servers.postgres import PostgresServer
 

@@ -37,6 +37,7 @@ from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
+from spark_channel.timing import connecting
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.postgresql.copy_session import CopySession
@@ -130,13 +131,14 @@ class PostgresReader(SqlReader):
     def reading(self) -> Iterator[Read]:
         connect: Callable[[str], PgSession] = self._copies if self.native else self.connect
         reached = partial(self._reached, partial(connect, "read"))
-        with Keeper(reached) as keeper, Line(partial(self.connect, "read")) as line:
+        with Keeper(reached) as keeper, Line(self.connected) as line:
             yield partial(self._read, keeper, line)
 
     def _reached(self, connect: Callable[[], PgSession]) -> PgSession:
         """A session, of a server that may be away for a while: a job is running."""
         retry = Retry(self.options.retry_timeout, what=f"reaching {self.options.address.shown}")
-        return retry.call(connect, is_gone)
+        with connecting():
+            return retry.call(connect, is_gone)
 
     def remarks(self, splits: Sequence[Split]) -> list[str]:
         if self._snapshot is None or self.fetch_size == FetchSize():

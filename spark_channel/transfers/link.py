@@ -9,8 +9,8 @@ from spark_channel.channel import Limiter
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.options import CommonOptions
 from spark_channel.progress import Counters, JobSpec
-from spark_channel.spark.job_limits import is_limited
-from spark_channel.spark.worker import keep_loaded
+from spark_channel.transfers.job_limits import is_limited
+from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.connectors import Health
