@@ -39,6 +39,8 @@ _LONGEST_STEP = 1.0
 _SILENT_SECONDS = 3.0
 _UNUSUAL = 1.25
 _MOST_HELD = 200
+_MOST_SIGNALS = 200
+"""Names that are remembered of a side: who makes them up must not fill the memory."""
 _TOLERANCES: Mapping[str, tuple[float, float]] = {"wakeup": (1.25, 0.0001)}
 _TOLERANCE = (2.0, 0.002)
 """(times the usual, seconds on top) for `latency`, which the client's own host makes noisy, and for others."""
@@ -169,6 +171,8 @@ class Protection:
         now = self._clock.now()
         self._spend(spent_rows, now)
         known = self._sides.setdefault(side, _Side(now))
+        if len(known.usual) + len(known.gradients) > _MOST_SIGNALS:
+            known.usual, known.gradients = {}, {}
         known.heard, known.error, known.missing = now, sample.error, sample.missing
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
         self._move(now)
