@@ -62,7 +62,7 @@ def _without_pyspark(error: ModuleNotFoundError) -> ModuleNotFoundError:
 
 
 def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:
-    """py4j logs where in its sockets Ctrl-C has met it: a page that tells nobody anything."""
+    """py4j logs where in its sockets Ctrl-C interrupted it: a page of text without use."""
     return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt | SystemExit))
 
 

@@ -99,8 +99,8 @@ def run(
     engine: Annotated[
         EngineName,
         typer.Option(
-            help="What runs the job: this machine without Spark (local), or Spark. auto: local, unless --master or "
-            "--conf is given, spark-submit runs this, or one end is a format of Spark."
+            help="local: this machine without Spark; spark: Spark; auto: local, unless --master or --conf is given, "
+            "spark-submit runs the command, or one end is a Spark format."
         ),
     ] = "auto",
     txn: Annotated[

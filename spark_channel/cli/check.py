@@ -82,7 +82,7 @@ def _needs(spec: TransferSpec) -> list[str]:
 
 
 def _given(end: Endpoint) -> dict[str, Any]:
-    """The options, with references to secrets as they stand: they are resolved when the job runs."""
+    """The options, with references to secrets unresolved: they are resolved when the job runs."""
     return {key: "reference" if "${" in str(value) else value for key, value in end.options.items()}
 
 

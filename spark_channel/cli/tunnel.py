@@ -129,9 +129,9 @@ def reset(
     found = Tunnel(name, _options(option, options_file), store=store)
     found.store.get(name)
     if not yes:
-        typer.confirm(f"Drop all checkpoints of tunnel {name} and begin anew?", abort=True)
+        typer.confirm(f"Drop all checkpoints of tunnel {name} and restart it from the beginning?", abort=True)
     found.reset(channels=channels)
-    typer.echo(f"tunnel {name} begins anew")
+    typer.echo(f"tunnel {name} restarts from the beginning")
 
 
 def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Rows made up, for tests and benchmarks.
+"""Generated rows, for tests and benchmarks.
 
 Every value is a function of the seed, its column and its row number, so the rows are the same
 whatever the splits, the batches and the retries.
@@ -36,7 +36,7 @@ def _count(value: object) -> int:
 
 
 class GeneratorOptions(ReadOptions):
-    """What the generator takes."""
+    """Options of the generator."""
 
     url: str | None = Field(None, description="`generator:`; default: none")
     rows: Annotated[int, BeforeValidator(_count)] = Field(

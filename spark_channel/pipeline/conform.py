@@ -1,4 +1,4 @@
-"""Casts batches to the schema that was promised: exactly, or not at all."""
+"""Casts batches to the declared schema without loss, or refuses them."""
 
 import pyarrow as pa
 import pyarrow.compute as pc

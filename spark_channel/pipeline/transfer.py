@@ -1,4 +1,4 @@
-"""Runs one task group of a transfer: several channels over one queue of tasks, and no JVM on the way."""
+"""Runs one task group of a transfer: several channels over one queue of tasks, without the JVM."""
 
 import contextlib
 import logging

@@ -17,7 +17,7 @@ __all__ = ["Output", "Rename", "Select"]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One column that `Select` gives: an input column, a constant, or values made up.
+    """One column that `Select` returns: an input column, a constant, or generated values.
 
     `source` None: `constant` in every row, or `random` values. `kind` None: the source's type. `patterns`
     (strptime's letters) read text as a time, the first that fits. `name` None: the source's name.
@@ -43,7 +43,7 @@ class Output:
 class Select(Transformer):
     """Exactly `outputs`, in this order. A row with a value that cannot be cast is refused.
 
-    `exhaustive`: as many columns must arrive as there are outputs, so that none is left out unseen.
+    `exhaustive`: the input must have as many columns as there are outputs, so that no column is omitted silently.
     """
 
     outputs: tuple[Output, ...]

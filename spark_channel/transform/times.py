@@ -13,7 +13,7 @@ __all__ = ["TimesAsText"]
 
 @dataclass(frozen=True, slots=True)
 class TimesAsText(Transformer):
-    """Every timestamp, date and time becomes text by its pattern (strftime's letters), cut to the second.
+    """Format every timestamp, date and time as text by its pattern (strftime's letters), cut to the second.
 
     `only`: the columns of these positions; None = all.
     """

@@ -184,7 +184,7 @@ def test_the_summary_of_a_failure_says_what_was_moved_and_what_stands() -> None:
     assert first == "failed after 120 000 rows (10MB) moved in 3.5 s: no space left"
     assert second.startswith("20 tasks")
     by_task = replace(failed, commit="task", rows=80_000)
-    assert summary_lines(by_task)[1] == "80 000 rows stand in sqlite flights.db, table flights (commit=task)"
+    assert summary_lines(by_task)[1] == "80 000 rows are in sqlite flights.db, table flights (commit=task)"
 
 
 @pytest.mark.parametrize(

@@ -95,7 +95,7 @@ def _half_done(jobs: Mapping[str, Any]) -> tuple[dict[str, Claim], dict[str, tup
 
 
 def state_before(place: Location, directory: str, success: str) -> Manifest | None:
-    """What was visible before the first manifest, where a write of the former version is being published."""
+    """The files that were visible before the first manifest, while a write of the previous format is published."""
     path = posixpath.join(directory, HIDDEN, _BEFORE)
     try:
         with place.fs.open_input_file(path) as file:

@@ -1,4 +1,4 @@
-"""The manifest: what a directory holds, who may write into it, and what was published. Each log entry is one.
+"""The manifest: the files of a directory, the claims on it, and what was published. Each log entry is one.
 
 Readers of ours see only the files that the newest entry lists, so a directory changes in one step. `log` says how
 entries are written, `docs/files.md` describes the format.
@@ -63,7 +63,7 @@ def claim_key(identity: Identity) -> str:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What is visible, and the claims. Immutable: a change makes a new one.
+    """The visible files and the claims. Immutable: a change makes a new manifest.
 
     `schemas` and `dialects`: by the key that `DataFile.schema` gives. `claims`, `tasks` (the receipts of tasks that
     committed under a claim) and `plans` (the epoch whose run kept the plan that those tasks follow): by `claim_key`.

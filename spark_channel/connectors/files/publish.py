@@ -1,4 +1,4 @@
-"""Publishing: staged files become visible all at once, by one entry of the log.
+"""Publishing: one entry of the log makes all staged files visible together.
 
 The order is: renames (a local disk), the entry, `_SUCCESS`, then what is no longer needed. Killed at any point,
 readers of ours see the state before or the state after; the next job finds the rest and removes it.
@@ -49,7 +49,7 @@ class StagedFile:
 
 @dataclass(frozen=True)
 class Output:
-    """What the files of one job have in common."""
+    """The attributes that all files of one job share."""
 
     format: str
     schema: pa.Schema
@@ -107,7 +107,7 @@ class Target:
         return combined(self.store.place, self.path, newest, read_success(self.store.place, self.path))
 
     def manifest(self) -> Manifest:
-        """What the directory holds now, also where others wrote it."""
+        """The present files of the directory, including those of other writers."""
         return self._base(self._entries.newest())
 
     def _base(self, newest: Entry | None) -> Manifest:
@@ -269,7 +269,7 @@ class Target:
             manifest, _ = self._change(change, f"settle {what}")
         except (OSError, pa.ArrowException, ChannelError) as second:
             raise CommitError(
-                f"publishing into {self.shown} failed: {error}; and whether it was published cannot be found out: "
+                f"publishing into {self.shown} failed: {error}; and whether it was published is unknown: "
                 f"{second}. Run it again with the same txnAppId and txnVersion: what was published is not added again"
             ) from error
         if names and not claims.not_listed(manifest, names):

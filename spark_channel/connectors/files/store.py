@@ -1,4 +1,4 @@
-"""What publishing needs of a filesystem: a local disk has renames and fsync, an object store has neither.
+"""The operations of a filesystem that publishing needs: a local disk has rename and fsync, an object store has neither.
 
 The log is built on `put_new`: of several jobs that write one name, one succeeds.
 """
@@ -56,7 +56,7 @@ class Store(ABC):
 
     @abstractmethod
     def put_new(self, path: str, data: bytes) -> bool:
-        """`put` only if there is no such file; False = there is one. Of several at once, one succeeds.
+        """`put` only if the file does not exist; False = it exists. Of several at the same time, one succeeds.
 
         Raises:
             UnsupportedError: the filesystem has no such operation. OSError: not known whether it is written.
@@ -105,7 +105,7 @@ class Store(ABC):
         return bool(self.info(path).type != pafs.FileType.NotFound)
 
     def entries(self, path: str, *, recursive: bool = False) -> list[pafs.FileInfo]:
-        """What is in a directory; [] when there is none."""
+        """The entries of a directory; [] if it does not exist."""
         found: list[pafs.FileInfo] = self.place.fs.get_file_info(
             pafs.FileSelector(path, allow_not_found=True, recursive=recursive)
         )

@@ -1,4 +1,4 @@
-"""Small batches made into what is worth a call of the database."""
+"""Combines small batches into one that is worth a call of the database."""
 
 import pyarrow as pa
 
@@ -47,7 +47,7 @@ class Gathered:
         return min(self._most_seconds, self._clock.now() - self._since)
 
     def take(self) -> list[pa.RecordBatch]:
-        """What has gathered, in its order; nothing is left."""
+        """Returns and removes the gathered batches, in their order."""
         batches, self._batches = self._batches, []
         self.rows = self._nbytes = 0
         return batches

@@ -1,4 +1,4 @@
-"""One attempt of one task, as every database runs it: how its rows get into a table is each database's own."""
+"""One attempt of one task, for every database. Each database has its own way to load the rows."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -141,7 +141,7 @@ class SqlTask(TaskWriter):
             raise error
 
     def _refused(self, error: BadValueError, before: int | None = None) -> BatchRefusedError:
-        """That a value cannot be stored; `before` rows were taken before its batch."""
+        """The error for a value that cannot be stored; `before` rows were accepted before its batch."""
         row = "" if before is None else f", row {before + error.index + 1} of task {self._task}"
         return BatchRefusedError(
             f"column {error.column.name!r}{row}: {error.value!r} cannot be stored in table "

@@ -47,8 +47,8 @@ _TAKES = 5
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a write goes. `label` names the table in messages and claims; `table` is what the catalog says of it, None
-    when it is to be made. `schema` is the one that holds it, and the claims.
+    """The place of a write. `label` names the table in messages and claims; `table` is its entry in the catalog, None
+    if the write creates it. `schema` contains the table and the claims.
     """
 
     schema: str
@@ -74,7 +74,7 @@ class SqlPlan(WritePlan):
 
     @property
     def stage(self) -> str:
-        """How the names of this run's staging begin, or the one name that there is room for."""
+        """The prefix of this run's staging tables, or its only name if names must be short."""
         return stage_prefix(self.claim, longest=self.longest_name)
 
     @property
@@ -117,7 +117,7 @@ class SqlWriter(Writer):
 
     @property
     def script_dialect(self) -> str:
-        """What sqlglot calls the SQL of the user's scripts."""
+        """sqlglot's name of the dialect of the user's scripts."""
         return str(self.dialect.sql)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
@@ -251,7 +251,7 @@ class SqlWriter(Writer):
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
 
     def settle(self, plan: SqlPlan, task: int) -> Receipt | None:
-        """What became of a task's COMMIT that had no answer: the receipt with which the task committed.
+        """The outcome of a task's COMMIT without an answer: the receipt with which the task committed.
 
         In a new session, with the claim locked: the old session's transaction holds the claim until it has ended.
 
@@ -308,7 +308,7 @@ class SqlWriter(Writer):
         self.drop_staging(session, plan)
 
     def beat(self, plan: SqlPlan) -> None:
-        """Show that the run lives, on a connection of its own."""
+        """Record that the run is alive, on a separate connection."""
 
         def show(session: Any) -> None:
             with self.transaction(session):
@@ -423,11 +423,11 @@ class SqlWriter(Writer):
 
     @abstractmethod
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
-        """How claims are kept in the schema of `place`."""
+        """The claims in the schema of `place`."""
 
     @abstractmethod
     def look(self, session: Any) -> Place:
-        """What `dbtable` names, as the database's catalog says in this session."""
+        """The place that `dbtable` names, by the database's catalog in this session."""
 
     def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
         """The database's own plan: how the columns meet the table's. Changes nothing.
@@ -499,7 +499,7 @@ class SqlWriter(Writer):
             yield sql(name), staged
 
     def target(self, plan: SqlPlan, place: Place) -> Target:
-        """How the rows' columns meet the table's, or become a new table."""
+        """The match of the rows' columns to the table's, or to a new table's."""
         if place.table is not None and not (plan.overwrite and not self.options.truncate):
             return old_target(self.dialect, place.table, plan.schema, self.options)
         return new_target(self.dialect, place.schema, place.name, place.label, plan.schema, self.options)
@@ -510,7 +510,7 @@ class SqlWriter(Writer):
 
     @abstractmethod
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
-        """Drop one of `stages`, in a transaction of its own. Safe twice."""
+        """Drop one of `stages`, in a separate transaction. Safe twice."""
 
 
 def _own(plan: WritePlan) -> SqlPlan:

@@ -1,4 +1,4 @@
-"""The SQL of any database that sqlglot can write; types are those that the driver gives."""
+"""The SQL of any database that sqlglot can write; types are those of the driver."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""DuckDB's SQL: its catalog, and what is selected of each type."""
+"""DuckDB's SQL: its catalog, and the expression that reads each type."""
 
 from collections.abc import Sequence
 from typing import Any, cast

@@ -1,4 +1,4 @@
-"""PyMySQL's connection, which gives a server what was agreed and nothing else.
+"""PyMySQL's connection, which sends a server only the data of the present LOAD DATA, and no plain password.
 
 A server, or who answers in its place, may ask for any file in answer to any statement (LOAD DATA LOCAL), and for the
 password in answer to the login: as it is, or encrypted for a key that it sends. Neither is given: a file only while our

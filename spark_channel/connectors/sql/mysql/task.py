@@ -46,7 +46,7 @@ _DATA_ERRORS = frozenset({
 
 
 class _MysqlTask(SqlTask):
-    """What both commit modes share: how a refusal is told."""
+    """Shared by both commit modes: the messages of refusals."""
 
     _options: MysqlWriteOptions
 
@@ -72,7 +72,7 @@ class _MysqlTask(SqlTask):
 
 
 class StagedWriter(_MysqlTask):
-    """`commit=job`: a staging table of its own, filled in chunks that are committed one by one.
+    """`commit=job`: its own staging table, filled in chunks that are committed one by one.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
     """
@@ -265,7 +265,7 @@ class DirectWriter(_MysqlTask):
                 with self._writer.transaction(session):
                     self._loader.load(batch)
         except LostConnectionError as error:
-            raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
+            raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
     def _keep(self, batch: pa.RecordBatch) -> None:
         if self._loaded is not None:
@@ -320,7 +320,7 @@ class DirectWriter(_MysqlTask):
                     raise self._refused(error, self._tally.rows) from None
                 raise BatchRefusedError(str(error)) from None
         except LostConnectionError as error:
-            raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
+            raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
     def _bring_in(self, session: WriteSession) -> None:
         insert_staged(session, self._plan.target, self._options, [quoted(_TEMPORARY)], indexed=True)
@@ -334,7 +334,7 @@ class DirectWriter(_MysqlTask):
             session.rows("COMMIT")
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
-        """What became of a COMMIT without an answer; before it, whether another attempt has committed."""
+        """The outcome of a COMMIT without an answer; before COMMIT, whether another attempt has committed."""
 
         def ask(session: WriteSession) -> Receipt | None:
             claims = self._claims(session)

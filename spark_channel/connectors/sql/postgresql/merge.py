@@ -1,4 +1,4 @@
-"""From rows in a staging or temporary table into the target, as `writeMode` says, with the casts that they need."""
+"""Merges rows of a staging or temporary table into the target by `writeMode`, with the necessary casts."""
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.merge import PLACE, Merge

@@ -1,4 +1,4 @@
-"""Puts what tasks have staged into the table, inside a transaction that the caller has begun."""
+"""Inserts staged rows into the table, inside the caller's transaction."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext

@@ -40,7 +40,7 @@ _NO_TABLE = "42P01"
 
 
 class _PostgresTask(SqlTask):
-    """What both kinds share: batches are encoded, and handed on."""
+    """Shared by both commit modes: batches are encoded and sent."""
 
     _options: PostgresWriteOptions
     _plan: PostgresPlan

@@ -1,4 +1,4 @@
-"""A connection to a server that rows are written through, by psycopg, which sends COPY's bytes as they are."""
+"""A connection that writes with psycopg, which sends COPY's bytes unchanged."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager

@@ -113,7 +113,7 @@ class PostgresWriter(SqlWriter):
     def _matched(
         self, plan: PostgresPlan, table: PgTable, context: WriteContext, made_as: str | None = None
     ) -> PostgresPlan:
-        """How the rows get into a table that is there; `made_as`: it was made for them, and gets this name."""
+        """Matches the rows to an existing table; `made_as`: the table was created for them, and gets this name."""
         target, native = match_target(
             table, plan.schema, self.options, made_as=made_as, native=context.native
         )

@@ -1,4 +1,4 @@
-"""SQLite's SQL: its catalog, and columns selected so that only values that fit come through.
+"""SQLite's SQL: its catalog, and expressions that return only values that fit.
 
 A value that does not fit stops the statement (the driver takes a column's type from its first rows and trips
 over another one, or the selected expression overflows on purpose); `misfit` then finds it.
