@@ -16,6 +16,7 @@ _HOMES = {
     "ChannelDataSource": "source",
     "ChannelReader": "read",
     "ChannelWriter": "write",
+    "PublishedWriter": "published",
     "ChannelStreamReader": "stream_read",
     "AdmittingStreamReader": "stream_admission",
     "ChannelStreamWriter": "stream_write",

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_channel.channel.limiter import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ServiceUnavailableError
-from spark_channel.limits import AllOf, StaticShare, marked
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service.address import ServiceAddress
-from spark_channel.service.limit_desk import job_limit
 from spark_channel.service.unreached import was_unreached
 
 if TYPE_CHECKING:
+    from spark_channel.limits import StaticShare
     from spark_channel.service.lease_messenger import LeaseMessenger
     from spark_channel.service.permit_holder import PermitHolder
     from spark_channel.service.reporter import Reporter
@@ -62,7 +61,7 @@ class ServiceClient:
         *,
         shared_limit: SharedLimitAddress | None = None,
         patience: float = 10.0,
-        static: StaticShare | None = None,
+        static: "StaticShare | None" = None,
     ) -> None:
         self.address = address
         self.job = job
@@ -113,6 +112,11 @@ class ServiceClient:
         seconds: a grant is still spent, and then the work stops, rather than run unlimited. It raises
         `ServiceDeniedError` when the token is refused.
         """
+        if not self.spec.limited and self.shared_limit is None:
+            return None
+        from spark_channel.limits import AllOf, marked
+        from spark_channel.service.limit_desk import job_limit
+
         self._check_process()
         limits: list[tuple[ServiceAddress, str]] = []
         if self.spec.limited:
@@ -125,7 +129,7 @@ class ServiceClient:
             found = [self._leased(service, limit, name).limiter for service, limit in limits]
         if len(found) > 1:
             return AllOf(found)
-        return found[0] if found else None
+        return found[0]
 
     @property
     def is_static(self) -> bool:
@@ -140,6 +144,7 @@ class ServiceClient:
         """
         if self.spec.max_connections is None:
             return nullcontext()
+        from spark_channel.service.limit_desk import job_limit
         from spark_channel.service.permit_holder import PermitHolder
 
         self._check_process()
@@ -234,6 +239,6 @@ def _client(
     spec: JobSpec,
     shared_limit: SharedLimitAddress | None,
     patience: float,
-    static: StaticShare | None,
+    static: "StaticShare | None",
 ) -> ServiceClient:
     return ServiceClient(address, job, spec, shared_limit=shared_limit, patience=patience, static=static)

@@ -3,14 +3,16 @@
 import logging
 import threading
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ChannelError
 from spark_channel.progress import Counters, JobSpec, Snapshot
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.connection import Connection
-from spark_channel.service.limit_watch import LimitWatch
+
+if TYPE_CHECKING:
+    from spark_channel.service.limit_watch import LimitWatch
 
 __all__ = ["Reporter"]
 
@@ -33,7 +35,7 @@ class Reporter:
     """
 
     def __init__(
-        self, address: ServiceAddress, job: str, client: str, spec: JobSpec, watch: LimitWatch | None = None
+        self, address: ServiceAddress, job: str, client: str, spec: JobSpec, watch: "LimitWatch | None" = None
     ) -> None:
         self.connection = Connection(address)
         self.watch = watch
