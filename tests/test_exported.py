@@ -8,6 +8,8 @@ from types import ModuleType
 
 import pytest
 
+from spark_channel import lazy
+
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
 SOURCES = ROOT / "spark_channel"
