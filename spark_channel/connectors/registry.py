@@ -114,7 +114,7 @@ class Connector:
 
 
 _FILES = "spark_channel.connectors.files"
-_OF_FILES: dict[str, Any] = {"feed": ("files that arrive",)}
+_OF_FILES: dict[str, Any] = {"feed": ("files that arrive",), "secrets": ("storageOptions",)}
 _CURSOR = "cursorColumn"
 _BUILT_IN = (
     Connector(

@@ -12,14 +12,14 @@ from spark_channel.planning import TransferSpec, advise, plan
 from spark_channel.transform import Refused, prepare
 
 
-def carry_out(spec: TransferSpec) -> list[Refused]:
+def carry_out(spec: TransferSpec, job: str = "job") -> list[Refused]:
     """What a transfer does, one task after the other in this thread."""
     reader, ignored = load_reader({"reader": spec.reader.name, **spec.reader.options})
     writer, also_ignored = load_writer({"writer": spec.writer.name, **spec.writer.options})
     assert ignored + also_ignored == []
     steps = prepare(spec.transformers, reader.schema())
     made = plan(spec, reader.split(advise(spec, parallelism=2)), parallelism=2)
-    context = WriteContext("job", overwrite=spec.save_mode == "overwrite")
+    context = WriteContext(job, overwrite=spec.save_mode == "overwrite")
     write_plan = writer.prepare(context, steps.output_schema)
     receipts = []
     refused: list[Refused] = []

@@ -32,7 +32,7 @@ TASKS_ONLY = (
     "spark_channel.service.lease_messenger",
     "spark_channel.service.reporter",
     "spark_channel.service.server",
-    "spark_channel.spark.task",
+    "spark_channel.transfers.link",
     "spark_channel.transform.pipeline",
     "spark_channel.transform.rows",
     "pyarrow.acero",
@@ -148,7 +148,7 @@ def test_the_session_is_ready_to_register_before_the_service_is_loaded() -> None
 
 def test_a_task_without_a_limit_loads_none() -> None:
     found = modules_after(
-        "import spark_channel.spark.read, spark_channel.spark.task, spark_channel.pipeline.read\n"
+        "import spark_channel.spark.read, spark_channel.transfers.link, spark_channel.pipeline.read\n"
         "import spark_channel.service.client, spark_channel.service.reporter",
         "import pyspark.worker, pyarrow, pyspark.sql.worker.plan_data_source_read",
     )
@@ -173,10 +173,11 @@ def test_the_tasks_of_a_pair_that_was_published_load_nothing_and_take_nothing(
     assert isinstance(first, pyspark_channel.ChannelWriter)
     first.commit([])
     again = pyspark_channel.ChannelDataSource(options).writer(rows, False)
+    sent = cloudpickle.dumps(again)  # type: ignore[no-untyped-call]
     code = (
         "import pickle\n"
         "def fed():\n    raise AssertionError('a batch was asked for')\n    yield\n"
-        f"assert pickle.dumps(pickle.loads({cloudpickle.dumps(again)!r}).write(fed()))"
+        f"assert pickle.dumps(pickle.loads({sent!r}).write(fed()))"
     )
     found = modules_after(code, "import pyspark.worker")
     assert "spark_channel.spark.published" in found

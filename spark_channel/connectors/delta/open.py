@@ -10,7 +10,7 @@ from urllib.parse import parse_qs, urlsplit
 import pyarrow as pa
 
 from spark_channel.connectors.delta.options import Table
-from spark_channel.connectors.files.paths import Location, azure_account, locate
+from spark_channel.connectors.files.paths import Location, azure_account, azure_key, locate
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.masking import without_login
 
@@ -27,7 +27,7 @@ def place_of(options: Table) -> Location:
     Raises:
         OptionError: a store without conditional puts.
     """
-    place = locate(options.path)
+    place = locate(options.path, login=options.login)
     scheme = place.root.split(":", 1)[0]
     if scheme not in _SCHEMES:
         raise OptionError(
@@ -99,7 +99,7 @@ def _azure(place: Location, query: Mapping[str, str], *, plain: bool) -> dict[st
     address = query.get("blob_storage_authority", ".")
     if not address.startswith("."):
         found["azure_storage_endpoint"] = f"{_address(address, plain=plain)}/{account}"
-    key = os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
+    key = azure_key(place.login)
     return {**found, "azure_storage_account_key": key} if key else found
 
 

@@ -1,16 +1,16 @@
 """The options of the Delta connector."""
 
-import json
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field, SecretStr
+from pydantic import BeforeValidator, Field
 
+from spark_channel.connectors.files.login import Login, StorageSettings, read_settings
 from spark_channel.connectors.files.options import Instant
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.errors import OptionError
-from spark_channel.options import ByteAmount, FilePath, Options, ReadOptions, Secret, Trait
+from spark_channel.options import ByteAmount, FilePath, Options, ReadOptions, Trait
 
 __all__ = ["DeltaReadOptions", "DeltaWriteOptions", "Table"]
 
@@ -22,14 +22,19 @@ def _instant(value: object) -> object:
 class Table(Options):
     """Where the table is."""
 
-    path: FilePath = Field(description="the table's directory; a path, or an s3, gs or abfs uri")
-    storage_options: Annotated[Secret | None, Trait.SAME_ROWS] = Field(
+    path: FilePath = Field(description="the table's directory: a path, or an s3, gs or abfs URI")
+    storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
         None,
-        description="a JSON object of settings for deltalake's store, beside those of the uri and the environment",
+        description="a JSON object of settings for deltalake's store; default: those of the URI and the environment",
     )
 
     def more_storage(self) -> dict[str, str]:
-        return {} if self.storage_options is None else _object(self.storage_options)
+        return read_settings(self.storage_options)
+
+    @property
+    def login(self) -> Login | None:
+        """What of the settings the table's data files need, which pyarrow reads and writes."""
+        return Login.of(self.more_storage())
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -41,16 +46,6 @@ class Table(Options):
                     "other's rows. Remove it: S3 takes conditional puts",
                     option="storageOptions",
                 )
-
-
-def _object(secret: SecretStr) -> dict[str, str]:
-    try:
-        found = json.loads(secret.get_secret_value())
-    except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise OptionError("option 'storageOptions' takes a JSON object", option="storageOptions")
-    return {str(name): str(value) for name, value in found.items()}
 
 
 class DeltaReadOptions(Table, ReadOptions):
@@ -68,11 +63,15 @@ class DeltaReadOptions(Table, ReadOptions):
         "skipChangeCommits": "a stream ends with an error where rows were removed: begin a new one",
     }
 
-    version: Annotated[int, Field(ge=0)] | None = Field(None, description="the table as of this version")
-    timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
-        None, description="the table as of this time, UTC unless it has a zone"
+    version: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="read the table as of this version; default: the newest"
     )
-    split_bytes: ByteAmount | None = Field(None, description="about how many bytes of a file one split reads")
+    timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
+        None, description="read the table as of this time, UTC unless it has a zone; default: now"
+    )
+    split_bytes: ByteAmount | None = Field(
+        None, description="approximate bytes of one split; default: all bytes over the splits for `channels`"
+    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)

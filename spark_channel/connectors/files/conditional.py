@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qs, urlsplit
 
-from spark_channel.connectors.files.paths import Location, azure_account
+from spark_channel.connectors.files.login import Login
+from spark_channel.connectors.files.paths import Location, azure_account, azure_key
 from spark_channel.errors import MissingPackageError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -109,31 +110,42 @@ def _store_of(place: Location) -> "S3Store | GCSStore | AzureStore | None":
             f"writing to {scheme}:// needs obstore: pip install 'spark-channel[objects]'", name="obstore"
         ) from error
     region = str(getattr(place.fs, "region", "") or "") if scheme == "s3" else ""
-    return _opened(place.root, place.path.split("/", 1)[0], region)
+    return _opened(place.root, place.path.split("/", 1)[0], region, place.login)
 
 
 @lru_cache(maxsize=32)
-def _opened(root: str, bucket: str, region: str) -> "S3Store | GCSStore | AzureStore":
+def _opened(root: str, bucket: str, region: str, login: Login | None) -> "S3Store | GCSStore | AzureStore":
     parts = urlsplit(root)
     query = {name: values[-1] for name, values in parse_qs(parts.query).items()}
     plain = query.get("scheme") == "http" or query.get("enable_tls") == "false"
     client: Any = {"allow_http": True} if plain else {}
     if parts.scheme == "s3":
-        return _s3(bucket, region, query, client, plain=plain)
+        return _s3(bucket, region, query, client, login, plain=plain)
     if parts.scheme == "gs":
         return _gcs(bucket, query, client, anonymous=parts.username == "anonymous", plain=plain)
-    return _azure(root, bucket, query, client, plain=plain)
+    return _azure(root, bucket, query, client, login, plain=plain)
 
 
-def _s3(bucket: str, region: str, query: dict[str, str], client: Any, *, plain: bool) -> "S3Store":
+def _s3(
+    bucket: str, region: str, query: dict[str, str], client: Any, login: Login | None, *, plain: bool
+) -> "S3Store":
     from obstore.store import S3Store
 
     config: dict[str, Any] = {"region": region or "us-east-1"}
     if "endpoint_override" in query:
         address = query["endpoint_override"]
         config["endpoint"] = address if "://" in address else f"http{'' if plain else 's'}://{address}"
+    given = None if login is None else login.get("aws_access_key_id")
+    if login is not None and given is not None:
+        config |= {"access_key_id": given, "secret_access_key": login.get("aws_secret_access_key")}
+        if token := login.get("aws_session_token"):
+            config["session_token"] = token
+    if login is not None and login.virtual_hosted:
+        config["virtual_hosted_style_request"] = True
+        if "endpoint" in config:  # object_store wants the bucket in it
+            config["endpoint"] = config["endpoint"].replace("://", f"://{bucket}.", 1)
     provider = None
-    if "AWS_ACCESS_KEY_ID" not in os.environ and _has_profile():
+    if given is None and "AWS_ACCESS_KEY_ID" not in os.environ and _has_profile():
         # The AWS libraries look into profiles, obstore by itself does not.
         try:
             from obstore.auth.boto3 import Boto3CredentialProvider
@@ -176,14 +188,16 @@ def _gcs(bucket: str, query: dict[str, str], client: Any, *, anonymous: bool, pl
     return GCSStore(bucket, client_options=client, **config)
 
 
-def _azure(root: str, container: str, query: dict[str, str], client: Any, *, plain: bool) -> "AzureStore":
+def _azure(
+    root: str, container: str, query: dict[str, str], client: Any, login: Login | None, *, plain: bool
+) -> "AzureStore":
     from obstore.store import AzureStore
 
     account = azure_account(root)
     config: dict[str, Any] = {"account_name": account}
     if "blob_storage_authority" in query and not query["blob_storage_authority"].startswith("."):
         config["endpoint"] = f"http{'' if plain else 's'}://{query['blob_storage_authority']}/{account}"
-    key = os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
+    key = azure_key(login)
     if key:
         config["account_key"] = key
     return AzureStore(container, client_options=client, **config)

@@ -18,6 +18,7 @@ from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.files.errors_at import reading
 from spark_channel.connectors.files.listing import SourceFile
+from spark_channel.connectors.files.login import Login
 from spark_channel.connectors.files.paths import reopen
 from spark_channel.connectors.files.source import find_files
 from spark_channel.errors import OptionError, SchemaError, SourceError
@@ -176,7 +177,7 @@ class FilesFeed(ChangeFeed):
         counts = [split.rows for split in splits]
         if all(count is not None for count in counts):
             return sum(count for count in counts if count is not None)
-        return _lines(file)
+        return _lines(file, self._reader.options.login)
 
     def _check_columns(self, files: Sequence[SourceFile]) -> None:
         """Raises: SchemaError, when a file has other columns than the stream began with."""
@@ -230,10 +231,10 @@ def _check(token: Token) -> None:
         )
 
 
-def _lines(file: SourceFile) -> int:
+def _lines(file: SourceFile, login: Login | None) -> int:
     """The line ends of a text file, unpacked: what it may hold in rows."""
     lines = 0
-    with reading(file.path), reopen(file.root).open_input_stream(file.path) as opened:
+    with reading(file.path), reopen(file.root, login).open_input_stream(file.path) as opened:
         while chunk := opened.read(_CHUNK):
             lines += chunk.count(b"\n")
     return lines

@@ -16,12 +16,14 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from spark_channel.connectors.files.login import Login
 from spark_channel.errors import OptionError
 
 __all__ = [
     "LOG",
     "Location",
     "azure_account",
+    "azure_key",
     "find_replaced",
     "is_hidden",
     "locate",
@@ -39,11 +41,15 @@ _SAME_AS = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gcs": "gs"}
 
 @dataclass(frozen=True)
 class Location:
-    """A path in a filesystem. `root` makes the filesystem again in another process: '' = local disk."""
+    """A path in a filesystem. `root` makes the filesystem again in another process: '' = local disk.
+
+    `login`: credentials that an option gave; None = those of the environment.
+    """
 
     fs: pafs.FileSystem
     path: str
     root: str
+    login: Login | None = None
 
     @property
     def local(self) -> bool:
@@ -60,7 +66,7 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name) or name.endswith("._COPYING_")
 
 
-def locate(path: str, option: str = "path") -> Location:
+def locate(path: str, option: str = "path", login: Login | None = None) -> Location:
     """The filesystem and path that `path` names. Opens no connection.
 
     Raises:
@@ -93,10 +99,10 @@ def locate(path: str, option: str = "path") -> Location:
     scheme = _SAME_AS.get(scheme.lower(), scheme.lower())
     query = f"?{parts.query}" if parts.query else ""
     root = f"{scheme}://{parts.netloc}{query}"
-    found = _remote(root, option)
+    found = _remote(root, option, login)
     # The filesystem says how it spells the bucket or container; the rest of the path is the user's own.
-    inside = _remote_path(root) if scheme in ("s3", "gs", "abfs", "abfss") else ""
-    return Location(found, posixpath.normpath(f"{inside}{parts.path}" or "/"), root)
+    inside = _remote_path(root, login) if scheme in ("s3", "gs", "abfs", "abfss") else ""
+    return Location(found, posixpath.normpath(f"{inside}{parts.path}" or "/"), root, login)
 
 
 def replaced_path(directory: str, number: int, path: str) -> str:
@@ -118,9 +124,9 @@ def find_replaced(fs: pafs.FileSystem, path: str) -> pafs.FileInfo | None:
     return None
 
 
-def open_planned(root: str, path: str) -> pa.NativeFile:
+def open_planned(root: str, path: str, login: Login | None) -> pa.NativeFile:
     """The file at `path`, also when a write has replaced it since the read was planned."""
-    fs = reopen(root)
+    fs = reopen(root, login)
     try:
         return fs.open_input_file(path)
     except FileNotFoundError:
@@ -137,9 +143,9 @@ def azure_account(root: str) -> str:
     return account if dot else os.environ.get("AZURE_STORAGE_ACCOUNT_NAME", account)
 
 
-def reopen(root: str) -> pafs.FileSystem:
+def reopen(root: str, login: Login | None) -> pafs.FileSystem:
     """The filesystem that a `Location.root` names."""
-    return _remote(root, "path") if root else _local()
+    return _remote(root, "path", login) if root else _local()
 
 
 @lru_cache(maxsize=1)
@@ -148,9 +154,11 @@ def _local() -> pafs.FileSystem:
 
 
 @lru_cache(maxsize=32)
-def _from_uri(root: str) -> tuple[pafs.FileSystem, str]:
+def _from_uri(root: str, login: Login | None) -> tuple[pafs.FileSystem, str]:
+    if login is not None and root.startswith("s3:"):
+        return _s3_as(root, login), urlsplit(root).netloc
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(root)
-    key = os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
+    key = azure_key(login)
     if key and root.startswith("abfs"):
         # A uri with the key in it is refused: it would be shown in plans and logs.
         query = {name: values[-1] for name, values in parse_qs(urlsplit(root).query).items()}
@@ -164,9 +172,33 @@ def _from_uri(root: str) -> tuple[pafs.FileSystem, str]:
     return found
 
 
-def _remote(root: str, option: str) -> pafs.FileSystem:
+def _s3_as(root: str, login: Login) -> pafs.FileSystem:
+    """By arguments: pyarrow takes credentials in a uri, and shows it in errors."""
+    parts = urlsplit(root)
+    query: dict[str, Any] = {name: values[-1] for name, values in parse_qs(parts.query).items()}
+    strange = sorted(set(query) - {"region", "scheme", "endpoint_override"})
+    if strange:
+        raise ValueError(f"with option 'storageOptions' the uri takes no {strange[0]!r}")
+    if not {"region", "endpoint_override"} & set(query):
+        query["region"] = pafs.resolve_s3_region(parts.netloc)
+    if login.virtual_hosted:
+        query["force_virtual_addressing"] = True
+    return pafs.S3FileSystem(
+        access_key=login.get("aws_access_key_id"),
+        secret_key=login.get("aws_secret_access_key"),
+        session_token=login.get("aws_session_token"),
+        **query,
+    )
+
+
+def azure_key(login: Login | None) -> str | None:
+    given = None if login is None else login.get("azure_storage_account_key")
+    return given or os.environ.get("AZURE_STORAGE_ACCOUNT_KEY") or os.environ.get("AZURE_STORAGE_KEY")
+
+
+def _remote(root: str, option: str, login: Login | None) -> pafs.FileSystem:
     try:
-        return _from_uri(root)[0]
+        return _from_uri(root, login)[0]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         scheme = root.split(":", 1)[0]
         raise OptionError(
@@ -175,5 +207,5 @@ def _remote(root: str, option: str) -> pafs.FileSystem:
         ) from error  # fmt: skip
 
 
-def _remote_path(root: str) -> str:
-    return _from_uri(root)[1].rstrip("/")
+def _remote_path(root: str, login: Login | None) -> str:
+    return _from_uri(root, login)[1].rstrip("/")

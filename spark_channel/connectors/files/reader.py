@@ -114,8 +114,11 @@ class FilesReader(Reader):
         if self.form.name == "json":
             return None
         plan = self._planned()
-        with reading(_shown(file.root, file.path)), open_planned(file.root, file.path) as opened:
+        with reading(_shown(file.root, file.path)), self._open(file) as opened:
             return self.form.schema(opened, file.path, plan.as_written(self.options), multi_line=False)
+
+    def _open(self, file: SourceFile) -> pa.NativeFile:
+        return open_planned(file.root, file.path, self.options.login)
 
     def file_columns(self) -> pa.Schema:
         """The columns that files are expected to have."""
@@ -144,7 +147,7 @@ class FilesReader(Reader):
             return [Piece({"multi_line": True}, rows, file.size)]
         if file.size <= target and not few:
             return [Piece({}, rows, file.size)]
-        with reading(_shown(file.root, file.path)), open_planned(file.root, file.path) as opened:
+        with reading(_shown(file.root, file.path)), self._open(file) as opened:
             cut = Cut(file.size, target, plan.as_written(self.options), plan.condition)
             pieces = self.form.pieces(opened, file.path, cut)
         if rows is None:
@@ -162,7 +165,7 @@ class FilesReader(Reader):
 
     def _read_piece(self, piece: Mapping[str, Any], plan: SourcePlan) -> Iterator[pa.RecordBatch]:
         shown = _shown(piece["root"], piece["path"])
-        place = reopen(piece["root"])
+        place = reopen(piece["root"], self.options.login)
         wanted = Wanted(
             schema=plan.needed(),
             all=plan.files,
@@ -179,7 +182,7 @@ class FilesReader(Reader):
             if name in plan.partitions.names
         }
         with reading(shown):
-            opened = open_planned(piece["root"], _check_unchanged(place, piece, shown))
+            opened = open_planned(piece["root"], _check_unchanged(place, piece, shown), self.options.login)
         batches = self.form.batches(opened, piece["path"], piece["piece"], wanted)
         try:
             while True:

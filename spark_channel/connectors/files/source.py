@@ -71,9 +71,9 @@ def find_files(options: FileReadOptions) -> list[SourceFile]:
         )
 
     found: dict[tuple[str, str], SourceFile] = {}
-    base = locate(options.base_path, "basePath").path if options.base_path else None
+    base = locate(options.base_path, "basePath", options.login).path if options.base_path else None
     for path in options.all_paths():
-        place = locate(path, "path" if options.path else "paths")
+        place = locate(path, "path" if options.path else "paths", options.login)
         for file in list_files(
             place,
             base=base,
@@ -183,7 +183,7 @@ def _written(files: Sequence[SourceFile]) -> tuple[pa.Schema, Dialect] | None:
 
 def _schema_of(form: Format, options: FileReadOptions, file: SourceFile) -> pa.Schema:
     shown = _shown(file)
-    with reading(shown), open_planned(file.root, file.path) as opened:
+    with reading(shown), open_planned(file.root, file.path, options.login) as opened:
         multi_line = bool(file.listed and file.listed.multi_line)
         return form.schema(opened, file.path, options, multi_line)
 

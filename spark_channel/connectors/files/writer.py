@@ -23,6 +23,7 @@ from spark_channel.connectors.files.errors_at import writing
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
 from spark_channel.connectors.files.log import read_file
+from spark_channel.connectors.files.login import Login
 from spark_channel.connectors.files.manifest import claim_key
 from spark_channel.connectors.files.names import file_name, new_attempt
 from spark_channel.connectors.files.options import (
@@ -77,7 +78,7 @@ class FilesWriter(Writer):
                 f"job {context.job!r} cannot name a folder; option 'jobId' takes letters, digits, '.', '_' and '-'",
                 option="jobId", got=context.job,
             )  # fmt: skip
-        place = locate(self.options.path)
+        place = locate(self.options.path, login=self.options.login)
         store = store_of(place)
         shown = place.show()
         plan = FilesPlan(
@@ -126,7 +127,7 @@ class FilesWriter(Writer):
     def unfinished(self, context: WriteContext) -> Unfinished | None:
         if context.txn is None:
             return None
-        place = locate(self.options.path)
+        place = locate(self.options.path, login=self.options.login)
         store = store_of(place)
         with writing(place.show()):
             if not store.exists(posixpath.join(place.path, LOG)):
@@ -229,7 +230,8 @@ class FilesWriter(Writer):
         target.forget(plan.claim)
 
     def _store(self, plan: FilesPlan) -> Store:
-        return store_of(Location(reopen(plan.root), plan.path, plan.root))
+        login: Login | None = self.options.login
+        return store_of(Location(reopen(plan.root, login), plan.path, plan.root, login))
 
     def _target(self, store: Store, path: str) -> Target:
         return Target(store, path, self.form.name, self.options.commit_timeout, self.options.retention)

@@ -20,9 +20,10 @@ from spark_channel.connectors.commit import Claim, Held, Identity, judge
 from spark_channel.connectors.files.paths import LOG
 from spark_channel.connectors.files.store import Store
 
-__all__ = ["Found", "Run", "all_runs", "new_run_name"]
+__all__ = ["Found", "Run", "all_runs", "new_run_name", "remove_stray_notes"]
 
 _RUNS = "runs"
+_ENDINGS = ("json", "publishing", "doubted", "ended")
 _TRIES = 20
 
 
@@ -135,7 +136,7 @@ class Run:
             self.store.remove_tree(self.folder)
             self.store.remove_empty(posixpath.dirname(self.folder))
         # Whoever still finds the note "json" has read "publishing" before: see `all_runs`.
-        for ending in ("json", "publishing", "doubted", "ended"):
+        for ending in _ENDINGS:
             self.store.remove(self._beside(ending))
         self.store.remove_unfinished(posixpath.join(self.base, LOG))
         self.store.remove_empty(posixpath.dirname(self._beside("json")))
@@ -153,6 +154,23 @@ class Run:
                 return bytes(file.read())
         except FileNotFoundError:
             return None
+
+
+def remove_stray_notes(store: Store, base: str) -> None:
+    """Remove what is noted of runs that have ended: one wrote it when it woke up, or was killed while it removed it.
+
+    A run has its note "json" from its beginning until its end.
+    """
+    folder = posixpath.join(base, LOG, _RUNS)
+    names = {info.base_name for info in store.entries(folder)}
+    for name in sorted(names):
+        run, _, ending = name.rpartition(".")
+        first = f"{run}.{_ENDINGS[0]}"
+        stray = ending in _ENDINGS[1:] and first not in names
+        if stray and not store.exists(posixpath.join(folder, first)):
+            store.remove(posixpath.join(folder, name))
+            store.remove_empty(folder)
+            store.remove_empty(posixpath.dirname(folder))
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from spark_channel.connectors.files.errors_at import writing
 from spark_channel.connectors.lake.columns import find_names, match
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.rewrite import KeyMatch, Replaced, Rows, WhereMatch
-from spark_channel.connectors.lake.runs import Run, all_runs, new_run_name
+from spark_channel.connectors.lake.runs import Run, all_runs, new_run_name, remove_stray_notes
 from spark_channel.connectors.lake.table import Change, Lake, NewFile, TableFile, TableState
 from spark_channel.connectors.lake.task import FileSet, LakeTask, Layout, new_files
 from spark_channel.errors import CommitError, OptionError, SchemaError, SupersededError, TargetError
@@ -519,6 +519,7 @@ class LakeWriter(Writer):
             elif only is None and each.run.is_dead(held) and self._close(lake, held):
                 _log.info("%s: removing what run %s left, whose process has ended", lake.shown, held.owner)
                 each.run.remove()
+        remove_stray_notes(lake.store, lake.base)
 
     def _close(self, lake: Lake, held: Held) -> bool:
         """Take a dead run's claim away. False = the log says something else by now."""

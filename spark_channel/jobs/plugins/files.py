@@ -21,7 +21,19 @@ from spark_channel.transform import (
     strptime_pattern,
 )
 
-__all__ = ["hdfs_reader", "hdfs_writer", "txtfile_reader", "txtfile_writer"]
+__all__ = [
+    "FileMode",
+    "TextReader",
+    "TextWriter",
+    "file_connector",
+    "hdfs_reader",
+    "hdfs_writer",
+    "text_end",
+    "text_writer_end",
+    "txtfile_reader",
+    "txtfile_writer",
+    "typed_writer_end",
+]
 
 _KERBEROS = "log in with kinit before the job starts; its ticket is used"
 _HADOOP: dict[str, str] = {
@@ -95,9 +107,8 @@ class CsvReaderConfig(Section):
 
 
 class TextReader(Section):
-    """What both file readers take."""
+    """What every file reader takes."""
 
-    path: Texts
     column: Any = None
     field_delimiter: Text = ","
     encoding: Text = "utf-8"
@@ -110,35 +121,38 @@ class TextReader(Section):
 class TxtFileReader(TextReader):
     ignored: ClassVar[dict[str, str]] = _BUFFER
 
+    path: Texts
+
 
 class HdfsReader(TextReader):
     ignored: ClassVar[dict[str, str]] = {**_HADOOP, **_BUFFER}
 
+    path: Texts
     default_fs: Text = Field("", alias="defaultFS")
     file_type: Text
 
 
 def txtfile_reader(parameter: dict[str, Any], place: Place) -> End:
     given = place.read(TxtFileReader, parameter)
-    return _text_end(given, _located(given.path, "", place), place)
+    return text_end(given, _located(given.path, "", place), place)
 
 
 def hdfs_reader(parameter: dict[str, Any], place: Place) -> End:
     given = place.read(HdfsReader, parameter)
-    connector = _connector(given.file_type, place)
+    connector = file_connector(given.file_type, place)
     paths = _located(given.path, given.default_fs, place)
     if connector == "csv":
-        return _text_end(given, paths, place)
+        return text_end(given, paths, place)
     columns = picked_columns(given.column, place)
     return End(Endpoint(connector, paths), (columns,) if columns else ())
 
 
-def _connector(file_type: str, place: Place) -> str:
+def file_connector(file_type: str, place: Place, key: str = "fileType") -> str:
     name = file_type.strip().lower()
     if name in _NO_FORMAT:
-        raise refusal(place.key("fileType"), file_type, f"{_FORMAT_NAMES}; {_NO_FORMAT[name]}")
+        raise refusal(place.key(key), file_type, f"{_FORMAT_NAMES}; {_NO_FORMAT[name]}")
     if name not in _FORMATS:
-        raise refusal(place.key("fileType"), file_type, _FORMAT_NAMES)
+        raise refusal(place.key(key), file_type, _FORMAT_NAMES)
     return _FORMATS[name]
 
 
@@ -155,7 +169,7 @@ def _join(default_fs: str, path: str) -> str:
     return f"{default_fs.rstrip('/')}/{path.lstrip('/')}"
 
 
-def _text_end(given: TextReader, paths: dict[str, str], place: Place) -> End:
+def text_end(given: TextReader, paths: dict[str, str], place: Place) -> End:
     config = given.csv_reader_config
     options = {
         **paths,
@@ -185,7 +199,21 @@ def _codec(compress: str, place: Place) -> str:
     return _CODECS[name]
 
 
-class TxtFileWriter(Section):
+class TextWriter(Section):
+    """What every writer of texts takes."""
+
+    field_delimiter: Text = ","
+    encoding: Text = "utf-8"
+    null_format: Text = _WRITTEN_NULL
+    compress: Text = ""
+    file_format: Annotated[Text, BeforeValidator(_word)] = "text"
+    date_format: Text | None = None
+    format: Text | None = None
+    header: Texts = ()
+    quote_char: Text = '"'
+
+
+class TxtFileWriter(TextWriter):
     ignored: ClassVar[dict[str, str]] = {
         "maxFileSize": "a file is as large as its task; see the option maxBytesPerFile",
         "suffix": "file names end with the format's own suffix",
@@ -198,15 +226,7 @@ class TxtFileWriter(Section):
     path: Text
     file_name: Text
     write_mode: FileMode
-    field_delimiter: Text = ","
-    encoding: Text = "utf-8"
-    null_format: Text = _WRITTEN_NULL
-    compress: Text = ""
     file_format: Annotated[Literal["text", "csv"], BeforeValidator(_word)] = "text"
-    date_format: Text | None = None
-    format: Text | None = None
-    header: Texts = ()
-    quote_char: Text = '"'
 
 
 class HdfsWriter(Section):
@@ -234,6 +254,11 @@ def txtfile_writer(parameter: dict[str, Any], place: Place) -> End:
         raise refusal(place.key("fileName"), given.file_name, "a name without /")
     target = f"{given.path.rstrip('/')}/{given.file_name}"
     place.warnings.append(f"{place.path}: the files go into the folder {target}")
+    return text_writer_end(given, target, given.write_mode, place)
+
+
+def text_writer_end(given: TextWriter, target: str, mode: SaveMode, place: Place) -> End:
+    """Texts into the folder `target`."""
     options = _text_options(given, target, place)
     options["header"] = str(bool(given.header)).lower()
     steps: list[Transformer] = []
@@ -244,17 +269,17 @@ def txtfile_writer(parameter: dict[str, Any], place: Place) -> End:
         if len(given.quote_char) != 1:
             raise refusal(place.key("quoteChar"), given.quote_char, "one character")
         steps.append(CsvTexts(given.field_delimiter, given.quote_char))
-    return End(Endpoint("csv", options), tuple(steps), given.write_mode, local_times=True)
+    return End(Endpoint("csv", options), tuple(steps), mode, local_times=True)
 
 
-def _text_options(given: TxtFileWriter | HdfsWriter, target: str, place: Place) -> dict[str, str]:
+def _text_options(given: TextWriter | HdfsWriter, target: str, place: Place) -> dict[str, str]:
     codec = _codec(given.compress, place)
     return {
         "path": target,
         "header": "false",
         "sep": given.field_delimiter,
         "encoding": given.encoding,
-        "nullValue": given.null_format if isinstance(given, TxtFileWriter) else "",
+        "nullValue": given.null_format if isinstance(given, TextWriter) else "",
         "raw": "true",
         **({} if codec == "none" else {"compression": codec}),
     }
@@ -278,7 +303,7 @@ def _times(date_format: str | None, place: Place, only: frozenset[int] | None = 
 
 def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
     given = place.read(HdfsWriter, parameter)
-    connector = _connector(given.file_type, place)
+    connector = file_connector(given.file_type, place)
     target = _join(given.default_fs, given.path)
     if given.write_mode == "overwrite" and not given.overwrite_directory:
         raise refusal(
@@ -287,18 +312,23 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
             f"whose names begin with {given.file_name!r}; here the whole folder {target} is replaced",
         )  # fmt: skip
     place.left.append(f"{place.key('fileName')} (files get unique names of their own)")
-    # A time that becomes text is shown as `common.column` says, whatever the files' format is.
-    steps: list[Transformer] = [
-        _times(None, place, text_positions(given.column)),
-        written_columns(given.column, place),
-    ]
-    if connector == "csv":
-        options = _text_options(given, target, place)
-        steps.append(JavaTexts())
-    else:
-        codec = _codec(given.compress, place)
-        options = {
-            "path": target,
-            **({} if codec == "none" and not given.compress else {"compression": codec}),
-        }
+    if connector != "csv":
+        return typed_writer_end(connector, target, given.column, given.compress, given.write_mode, place)
+    steps = [*_named_columns(given.column, place), JavaTexts()]
+    options = _text_options(given, target, place)
     return End(Endpoint(connector, options), tuple(steps), given.write_mode, local_times=True)
+
+
+def _named_columns(columns: NamedColumns, place: Place) -> list[Transformer]:
+    # A time that becomes text is shown as `common.column` says, whatever the files' format is.
+    return [_times(None, place, text_positions(columns)), written_columns(columns, place)]
+
+
+def typed_writer_end(
+    connector: str, target: str, columns: NamedColumns, compress: str, mode: SaveMode, place: Place
+) -> End:
+    """Files with types into the folder `target`; without `columns` they have the reader's names and types."""
+    steps = _named_columns(columns, place) if columns else []
+    codec = _codec(compress, place)
+    options = {"path": target, **({} if codec == "none" and not compress else {"compression": codec})}
+    return End(Endpoint(connector, options), tuple(steps), mode, local_times=bool(columns))

@@ -1,4 +1,4 @@
-"""Delta tables on S3's protocol, served by moto: commits are conditional puts."""
+"""Delta tables on S3, GCS and Azure over HTTP: commits are conditional puts."""
 
 import threading
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ pytest.importorskip("obstore")
 from spark_channel.connectors import WriteContext
 from spark_channel.errors import SupersededError
 from tests.connectors.delta.helpers import numbers, read, reader_of, stage, write, writer_of
-from tests.servers.stores import ObjectServer, start_s3
+from tests.servers.stores import KINDS, ObjectServer, object_server
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[ObjectServer]:
-    with start_s3() as found, pytest.MonkeyPatch.context() as patch:
+@pytest.fixture(scope="module", params=KINDS)
+def server(request: pytest.FixtureRequest) -> Iterator[ObjectServer]:
+    with object_server(request.param) as found, pytest.MonkeyPatch.context() as patch:
         for name, value in found.environment.items():
             patch.setenv(name, value)
         yield found

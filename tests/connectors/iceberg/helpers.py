@@ -70,8 +70,12 @@ def ids(catalog: Catalog, name: str) -> list[int]:
     return [int(each) for each in rows_by_pyiceberg(catalog, name)["id"].to_pylist()]
 
 
-def leftovers(catalog: Catalog, name: str) -> list[str]:
-    """Staging: notes of runs, and files that no snapshot names."""
+def leftovers(catalog: Catalog, name: str, *, killed: bool = False) -> list[str]:
+    """Staging: notes of runs, and files that no snapshot names.
+
+    `killed`: without manifests, which pyiceberg writes just before a commit, as any writer of Iceberg does: a driver
+    that is killed in between leaves them, and docs/iceberg.md says so.
+    """
     named: set[str] = set()
     if catalog.table_exists(name):
         table = catalog.load_table(name)
@@ -84,7 +88,9 @@ def leftovers(catalog: Catalog, name: str) -> list[str]:
     return [
         str(each)
         for each in files
-        if f"file://{each}" not in named and not each.name.endswith(".metadata.json")
+        if f"file://{each}" not in named
+        and not each.name.endswith(".metadata.json")
+        and not (killed and each.suffix == ".avro" and each.parent.name == "metadata")
     ]
 
 

@@ -217,6 +217,51 @@ def test_a_run_that_ends_while_another_looks_at_it_leaves_no_note(
     assert target.staged() == []
 
 
+def test_a_run_that_sleeps_before_it_notes_what_it_publishes_leaves_no_note(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its notes were removed when another run took over and published; the note that it then writes is its last."""
+    context = WriteContext("sleeps", txn=("n", 1))
+    writer, plan, receipts = _stage(target, context, 1)
+    original = Run.note_publishing
+    woken: list[bool] = []
+
+    def sleeps(run: Run, paths: Any) -> None:
+        if not woken:
+            woken.append(True)
+            other, other_plan, other_receipts = _stage(target, replace(context, job="later"), 1)
+            other.commit(other_plan, other_receipts)
+        original(run, paths)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "note_publishing", sleeps)
+        writer.commit(plan, receipts)  # published by now
+    assert target.seen() == Counter([1])
+    assert target.staged() == []
+
+
+def test_notes_of_a_run_that_was_killed_while_it_removed_them_are_removed(
+    target: Target, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, plan, receipts = _stage(target, WriteContext("killed"), 1)
+    store = type(writer.lake(plan.place).store)  # type: ignore[attr-defined]
+    original = store.remove
+
+    def killed(self: Any, path: str) -> None:
+        if path.endswith(".publishing"):
+            raise KeyboardInterrupt
+        original(self, path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "remove", killed)
+        with pytest.raises(KeyboardInterrupt):
+            writer.commit(plan, receipts)
+    assert any(path.endswith(".publishing") for path in target.staged())
+    _write(target, "next", 2)
+    assert target.seen() == Counter([1, 2])
+    assert target.staged() == []
+
+
 def test_files_that_were_published_stay_when_the_driver_died_before_it_tidied_up(
     target: Target, monkeypatch: pytest.MonkeyPatch
 ) -> None:

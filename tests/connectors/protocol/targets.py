@@ -43,6 +43,8 @@ class Target:
     schema: str = ""
     end_sessions: Callable[[], object] | None = None
     ids: Callable[[], list[int]] | None = None
+    staged_by_killed: Callable[[], list[str]] | None = None
+    """`staged` where processes are killed; None = the same."""
 
     def writer(self, **more: Any) -> Writer:
         return load_writer({**self.options, **more})[0]
@@ -276,7 +278,8 @@ def _iceberg(path: Path) -> Iterator[Target]:
                 create(catalog, "shop.t", pa.schema([pa.field("id", pa.int64(), nullable=False)]))
 
         options = {"writer": "iceberg", **options_of(path, "shop.t")}
-        yield Target("iceberg", options, _no_sql, lambda: leftovers(catalog, "shop.t"), reset, ids=seen)
+        yield Target("iceberg", options, _no_sql, lambda: leftovers(catalog, "shop.t"), reset, ids=seen,
+                     staged_by_killed=lambda: leftovers(catalog, "shop.t", killed=True))  # fmt: skip
 
 
 def _beside(path: Path) -> list[str]:

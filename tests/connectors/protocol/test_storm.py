@@ -200,14 +200,19 @@ class Storm:
             run.close()
         self.runs = []
         assert self.target.seen() == self.expected, self.story()
-        assert self.target.staged() == [], self.story()
+        assert self.staged() == [], self.story()
         self.happened[kind.__name__] += 1
+
+    def staged(self) -> list[str]:
+        return (self.target.staged_by_killed or self.target.staged)()
 
     def story(self) -> str:
         seen = self.target.seen()
         lost, more = self.expected - seen, seen - self.expected
         told = "\n".join(self.told)
-        return f"{len(lost)} rows lost, {more.total()} doubled or not asked for, staged {self.target.staged()}:\n{told}"
+        return (
+            f"{len(lost)} rows lost, {more.total()} doubled or not asked for, staged {self.staged()}:\n{told}"
+        )
 
 
 def rage(target: Target, faults: int, seed: int) -> Counter[str]:

@@ -1,0 +1,93 @@
+"""Who asks an object store: the credentials of option `storageOptions`, in place of those of the environment."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import BeforeValidator, SecretStr
+
+from spark_channel.errors import OptionError
+from spark_channel.options import resolve_secret
+
+__all__ = ["Login", "StorageSettings", "read_settings"]
+
+_NAMES = {
+    "aws_access_key_id": "aws_access_key_id",
+    "access_key_id": "aws_access_key_id",
+    "aws_secret_access_key": "aws_secret_access_key",
+    "secret_access_key": "aws_secret_access_key",
+    "aws_session_token": "aws_session_token",
+    "session_token": "aws_session_token",
+    "aws_virtual_hosted_style_request": "aws_virtual_hosted_style_request",
+    "virtual_hosted_style_request": "aws_virtual_hosted_style_request",
+    "azure_storage_account_key": "azure_storage_account_key",
+    "account_key": "azure_storage_account_key",
+}
+"""`object_store`'s names of settings, with its aliases."""
+_PAIR = ("aws_access_key_id", "aws_secret_access_key")
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown."""
+
+    settings: tuple[tuple[str, str], ...] = field(repr=False)
+
+    def get(self, name: str) -> str | None:
+        return dict(self.settings).get(name)
+
+    @property
+    def virtual_hosted(self) -> bool:
+        """Whether the bucket is a part of the host's name, as some stores demand."""
+        return (self.get("aws_virtual_hosted_style_request") or "").lower() == "true"
+
+    @classmethod
+    def of(cls, settings: Mapping[str, str], *, strict: bool = False) -> "Login | None":
+        """
+        Raises:
+            OptionError: half of a pair of keys, or (`strict`) a name that is not known.
+        """
+        known = {_NAMES[name.lower()]: value for name, value in settings.items() if name.lower() in _NAMES}
+        strange = sorted(name for name in settings if name.lower() not in _NAMES)
+        if strict and strange:
+            takes = ", ".join(sorted(set(_NAMES.values())))
+            raise OptionError(
+                f"option 'storageOptions' has {strange[0]!r}; for files it takes {takes}",
+                option="storageOptions", got=strange[0], takes=takes,
+            )  # fmt: skip
+        half = [name for name in _PAIR if name in known]
+        if len(half) == 1:
+            (lost,) = set(_PAIR) - set(half)
+            raise OptionError(
+                f"option 'storageOptions' has {half[0]} without {lost}; give both, or neither",
+                option="storageOptions", takes=lost,
+            )  # fmt: skip
+        return cls(tuple(sorted(known.items()))) if known else None
+
+
+def _settings(value: object) -> SecretStr:
+    """A JSON object of texts, its references (`${env:NAME}`) resolved: on the driver, as those of other secrets."""
+    text = resolve_secret(value).get_secret_value()
+    try:
+        found = json.loads(text)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or any(isinstance(each, dict | list) for each in found.values()):
+        raise ValueError("a JSON object of texts")
+    made = {name: _plain(each) for name, each in found.items() if each is not None}
+    return SecretStr(json.dumps(made))
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return resolve_secret(value).get_secret_value()
+
+
+StorageSettings = Annotated[SecretStr, BeforeValidator(_settings)]
+"""Settings of a store, secret as a whole."""
+
+
+def read_settings(secret: SecretStr | None) -> dict[str, str]:
+    return {} if secret is None else json.loads(secret.get_secret_value())
