@@ -1,7 +1,8 @@
 """The write of a pair (txnAppId, txnVersion) that was published before: nothing is taken, nothing is written.
 
-Spark runs a task for each partition all the same, and feeds it until it answers. So what its tasks unpickle imports
-nothing, and they answer at once.
+Spark runs a task for each partition all the same. What its tasks unpickle imports nothing, and they answer at once.
+They are fed to the end nevertheless: pyspark's daemon reads the rest of a worker's socket and drops it, and Spark's
+JVM looks for the answer only when that socket is full.
 """
 
 import json

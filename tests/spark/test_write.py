@@ -1,7 +1,6 @@
 """`df.write.format("channel")`."""
 
 import sqlite3
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,9 +10,6 @@ from chispa import assert_df_equality
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-
-import spark_channel.spark.session as session_module
-from spark_channel import TransferReport
 
 pytestmark = pytest.mark.spark
 
@@ -33,13 +29,6 @@ def rows(path: Path, query: str) -> list[tuple[object, ...]]:
         found = connection.execute(query).fetchall()
     connection.close()
     return found
-
-
-def reports_of(kind: str) -> list[TransferReport]:
-    """Of the jobs that this session has finished so far."""
-    for server in session_module._services.values():
-        server.jobs.settle()
-    return [report for report in session_module._reports.values() if report.kind == kind]
 
 
 def numbers(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
@@ -141,33 +130,6 @@ def test_a_version_that_was_published_is_not_written_again(spark: SparkSession, 
             .options(txnAppId="nightly", txnVersion=7).mode("append").save(str(path))
         )  # fmt: skip
     assert rows(path, "select count(*) from t") == [(50,)]
-
-
-def test_a_version_that_was_published_reads_next_to_nothing_of_a_long_source(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    """Spark feeds each task until it answers: what fits into its socket, of 40 000 000 rows."""
-
-    def save(count: int) -> None:
-        source = {
-            "reader": "generator",
-            "rows": str(count),
-            "schema": "id BIGINT, name STRING",
-            "channels": "2",
-        }
-        frame = spark.read.format("channel").options(**source).load()
-        options = {"dbtable": "t", "txnAppId": "nightly", "txnVersion": "7"}
-        frame.write.format("channel").options(**options).mode("append").save(str(tmp_path / "x.db"))
-
-    save(10)
-    before = len(reports_of("read"))
-    save(40_000_000)
-    assert rows(tmp_path / "x.db", "select count(*) from t") == [(10,)]
-    until = time.monotonic() + 60
-    while len(reads := reports_of("read")) == before and time.monotonic() < until:
-        time.sleep(0.1)
-    assert reads[-1].phase == "ended"
-    assert reads[-1].rows_moved < 4_000_000
 
 
 def test_a_target_without_permission_is_named(spark: SparkSession, tmp_path: Path) -> None:
