@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from spark_channel.service.jobs import JobBook, JobListener
     from spark_channel.service.launch import ServiceSettings, advertise, ensure_service, find_service
     from spark_channel.service.limit_control import KeptLimit, LimitControl
-    from spark_channel.service.probe import Probe, sql_value
+    from spark_channel.service.probe import Probe, signal_value, sql_value
     from spark_channel.service.processes import driver_pid
     from spark_channel.service.server import ServiceServer
     from spark_channel.service.shared_limit import SharedLimit, find_shared_limit, shared_speed
@@ -77,5 +77,6 @@ __all__ = [
     "new_job_id",
     "run_id",
     "shared_speed",
+    "signal_value",
     "sql_value",
 ]
