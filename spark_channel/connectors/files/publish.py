@@ -22,10 +22,10 @@ from spark_channel.connectors.commit import Held, Identity, Taken, own_process
 from spark_channel.connectors.contracts import Receipt, WriteContext
 from spark_channel.connectors.files import claims, legacy
 from spark_channel.connectors.files.claims import Added
-from spark_channel.connectors.files.log import Entry, Log, read_file
+from spark_channel.connectors.files.log import Entry, Log
 from spark_channel.connectors.files.manifest import SUCCESS, DataFile, Dialect, Manifest, Replaced
 from spark_channel.connectors.files.names import run_of
-from spark_channel.connectors.files.paths import LOG, replaced_path
+from spark_channel.connectors.files.paths import LOG, read_file, replaced_path
 from spark_channel.connectors.files.staging import JobFolder, dead_runs, staging_folders
 from spark_channel.connectors.files.store import UNFINISHED, Store
 from spark_channel.connectors.files.visible import OURS, Visible, combined, data_files, read_success
