@@ -22,8 +22,7 @@ from spark_channel.connectors.iceberg.log import IcebergState
 from spark_channel.connectors.lake.table import TableState
 from spark_channel.connectors.lake.writer import LakeWriter
 from tests.connectors import history
-from tests.connectors.files.busy import rows_of
-from tests.connectors.files.helpers import stage
+from tests.connectors.files.busy import rows_of, staged
 from tests.connectors.lake.busy import rows_in
 from tests.servers.stores import ObjectServer, object_server
 
@@ -49,7 +48,7 @@ def _options(form: str, folder: Path, server: ObjectServer | None = None) -> dic
     made = load_catalog("tests", **catalog)
     made.create_namespace("shop")
     made.close()
-    return {"format": form, "dbtable": "shop.t", "catalogProperties": json.dumps(catalog)}
+    return {"format": form, "dbtable": "shop.t", "catalog": "tests", "catalogProperties": json.dumps(catalog)}
 
 
 def _writer(options: dict[str, Any]) -> LakeWriter:
@@ -91,7 +90,7 @@ def _rows(options: dict[str, Any]) -> history.Rows:
 def work(options: dict[str, Any], folder: Path, seconds: float, every: float, **more: Any) -> None:
     out = _writer(options)
     plan = out.prepare(WriteContext("first"), rows_of("none.0").schema)
-    out.commit(plan, stage(out, plan, [rows_of("none.0").slice(0, 0)]))
+    out.commit(plan, staged(out, plan, [rows_of("none.0").slice(0, 0)]))
     history.work(
         "tests.connectors.lake.busy", json.dumps(options), folder, seconds, every,
         published=lambda: _published(options), rows=lambda: _rows(options), **more,
