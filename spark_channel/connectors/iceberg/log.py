@@ -1,7 +1,8 @@
 """An Iceberg table as the writers of lakehouse tables see it."""
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -91,7 +92,11 @@ class IcebergLake(Lake):
         from pyiceberg.table.update import AssertCreate
 
         assert self.place is not None
-        with explained(self.shown, CommitError), open_catalog(self._options) as catalog:
+        with (
+            explained(self.shown, CommitError),
+            _answered(self.shown),
+            open_catalog(self._options) as catalog,
+        ):
             made = self._created(catalog, columns, partition_by)
             if not arrow_columns(made.table_metadata.schema(), self.shown).equals(
                 columns, check_metadata=True
@@ -160,7 +165,7 @@ class IcebergState(TableState):
             ]
 
     def commit(self, change: Change) -> bool:
-        with explained(self._options.dbtable, CommitError):
+        with explained(self._options.dbtable, CommitError), _answered(self._options.dbtable):
             return self._put(self._table.transaction(), change)
 
     def _put(self, transaction: "Transaction", change: Change) -> bool:
@@ -193,6 +198,17 @@ class IcebergState(TableState):
             transaction = self._table.transaction()
             _add(transaction, fields)
             return self._put(transaction, replace(change, added=(), removed=()))
+
+
+@contextmanager
+def _answered(shown: str) -> Iterator[None]:
+    """An answer that leaves open whether the catalog has committed is not a failure: the table is looked at."""
+    from pyiceberg.exceptions import CommitStateUnknownException
+
+    try:
+        yield
+    except CommitStateUnknownException as error:
+        raise TargetError(f"the catalog did not say whether it has committed to {shown}: {error}") from error
 
 
 def _add(transaction: "Transaction", fields: Sequence[pa.Field]) -> None:

@@ -16,6 +16,8 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.io import FileIO
+from pyiceberg.table.snapshots import Snapshot
 
 from spark_channel.connectors import Reader, WriteContext, WritePlan, Writer, load_reader, load_writer
 
@@ -70,6 +72,20 @@ def ids(catalog: Catalog, name: str) -> list[int]:
     return [int(each) for each in rows_by_pyiceberg(catalog, name)["id"].to_pylist()]
 
 
+_named: dict[str, frozenset[str]] = {}
+
+
+def _named_by(snapshot: Snapshot, io: FileIO) -> frozenset[str]:
+    """The files of a snapshot, which never change: a table of some hundred of them is looked at after every fault."""
+    if snapshot.manifest_list not in _named:
+        found = {snapshot.manifest_list}
+        for manifest in snapshot.manifests(io):
+            found.add(manifest.manifest_path)
+            found |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(io)}
+        _named[snapshot.manifest_list] = frozenset(found)
+    return _named[snapshot.manifest_list]
+
+
 def leftovers(catalog: Catalog, name: str, *, killed: bool = False) -> list[str]:
     """Staging: notes of runs, and files that no snapshot names.
 
@@ -80,10 +96,7 @@ def leftovers(catalog: Catalog, name: str, *, killed: bool = False) -> list[str]
     if catalog.table_exists(name):
         table = catalog.load_table(name)
         for snapshot in table.snapshots():
-            named.add(snapshot.manifest_list)
-            for manifest in snapshot.manifests(table.io):
-                named.add(manifest.manifest_path)
-                named |= {entry.data_file.file_path for entry in manifest.fetch_manifest_entry(table.io)}
+            named |= _named_by(snapshot, table.io)
     files = [each for each in _folder(catalog, name).rglob("*") if each.is_file()]
     return [
         str(each)
