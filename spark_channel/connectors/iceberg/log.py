@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["IcebergLake", "IcebergState", "check_files", "partition_columns_of"]
+__all__ = ["IcebergLake", "IcebergState", "check_files", "partition_columns_of", "planned_files"]
 
 _IN_SPARK = "use Iceberg in Spark for this table"
 Place = tuple[str, dict[str, Any]]
@@ -158,8 +158,7 @@ class IcebergState(TableState):
     def files(self) -> list[TableFile]:
         shown = self._options.dbtable
         with explained(shown, TargetError):
-            tasks = list(self._table.scan().plan_files())
-            check_files(tasks, shown)
+            tasks = planned_files(self._table.scan(), shown)
             return [
                 TableFile(task.file.file_path, task.file.file_size_in_bytes, (), task.file) for task in tasks
             ]
@@ -294,6 +293,29 @@ def partition_columns_of(metadata: "TableMetadata") -> tuple[str, ...]:
     return tuple(schema.find_column_name(field.source_id) or "" for field in metadata.spec().fields)
 
 
+def planned_files(scan: Any, shown: str) -> list[Any]:
+    """The data files of a scan.
+
+    Raises:
+        UnsupportedError: see `check_files`.
+    """
+    try:
+        tasks = list(scan.plan_files())
+    except (ValueError, NotImplementedError) as error:
+        if "equality delete" not in str(error):
+            raise
+        raise _merged(shown, "by equality") from error
+    check_files(tasks, shown)
+    return tasks
+
+
+def _merged(shown: str, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{shown} has delete files (merge-on-read), {what}; write the files again with CALL "
+        "system.rewrite_data_files in Spark, and read or replace it then"
+    )
+
+
 def check_files(tasks: Sequence[Any], shown: str) -> None:
     """
     Raises:
@@ -303,10 +325,7 @@ def check_files(tasks: Sequence[Any], shown: str) -> None:
 
     for task in tasks:
         if task.delete_files:
-            raise UnsupportedError(
-                f"{shown} has delete files (merge-on-read), such as for {task.file.file_path}; write the files again "
-                "with CALL system.rewrite_data_files in Spark, and read or replace it then"
-            )
+            raise _merged(shown, f"such as for {task.file.file_path}")
         if task.file.file_format != FileFormat.PARQUET:
             raise UnsupportedError(
                 f"{shown} has a file of format {task.file.file_format}; this connector reads and replaces Parquet"
