@@ -8,7 +8,7 @@ export PYSPARK_DRIVER_PYTHON = $(PYTHON_BIN)/python
 # One machine, one address: no look-up of the host's name, nothing bound to the network.
 export SPARK_LOCAL_IP = 127.0.0.1
 
-.PHONY: help demo test lint unit test-oldest ready-oldest bench simulate soak docs clean ready servers
+.PHONY: help demo test lint unit test-oldest ready-oldest bench simulate soak docs notebooks clean ready servers
 help:
 	@echo 'make demo         copy 336 776 flights into SQLite through Spark at 100 000 rows/s'
 	@echo 'make test         linters, types, and all tests'
@@ -17,6 +17,7 @@ help:
 	@echo 'make simulate     10 000 tasks on 400 hosts under one limit, on a virtual clock'
 	@echo 'make soak         the long form of each proof'
 	@echo 'make docs         the documentation as a site, in artifacts/site'
+	@echo 'make notebooks    run the notebooks, and keep their outputs in them'
 	@echo 'make clean        remove what these commands made'
 
 ready:
@@ -67,6 +68,9 @@ simulate: ready
 
 docs: ready
 	$(PYTHON_BIN)/python -m mkdocs build --strict -f .ci/mkdocs.yml
+
+notebooks: ready servers
+	$(PYTHON_BIN)/python -m tests.notebooks.refresh
 
 soak: ready servers
 	HYPOTHESIS_PROFILE=search $(PYTHON_BIN)/python -m pytest -m soak --timeout 7200

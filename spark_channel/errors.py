@@ -1,33 +1,33 @@
-"""The error tree. A leaf says what the caller does next.
+"""The errors, with what the caller does next.
 
 ChannelError
-├── OptionError              fix the option
-├── JobFileError             fix the job file at the path named
-├── UnsupportedError         this cannot be done here; the message names what can
-├── FlowError                the in-memory channel
-│   ├── TransactionStateError    fix the program: wrong state or wrong thread
+├── OptionError              correct the option
+├── JobFileError             correct the job file at the JSON path in the message
+├── UnsupportedError         not possible here; the message names an alternative
+├── FlowError                an error of the in-memory channel or a carrier
+│   ├── TransactionStateError    correct the program: wrong state or wrong thread
 │   ├── TransactionFullError     commit smaller transactions
-│   ├── ChannelFullError         no room in time: roll back and retry, or make room
+│   ├── ChannelFullError         no room within the timeout: commit again, or roll back
 │   ├── ChannelClosedError       pushed after close(): stop producing
-│   └── EndOfChannel             all was taken: stop consuming
-├── SourceError              what is read is missing, unreadable, or does not fit its schema
-├── TargetError              what is written to is missing, full, locked or forbids it
+│   └── EndOfChannel             closed and drained: stop consuming
+├── SourceError              the source is missing, unreadable, or does not fit its schema
+├── TargetError              the target is missing, full, locked, or forbids the write
 │   ├── CommitError              publishing failed; the message says what the target contains
-│   │   └── SupersededError          a later run of the same write took over: nothing to do, let that run finish
-│   ├── BatchRefusedError        the target refuses data in a batch and took none of it: write its halves
+│   │   └── SupersededError          a later run of the same write took over: let that run finish
+│   ├── BatchRefusedError        the target refused a batch and stored no row of it: write its halves
 │   └── DirtyRowsError           more rows were refused than `maxDirtyRows` allows
-├── TunnelError              a tunnel is missing, or of another source or schema: name another, or reset it
-│   ├── TunnelStoreError         the tunnel's store does not answer; clients try again
-│   ├── ClientExpiredError       the tunnel has given this client up: connect anew
-│   └── ChannelLostError         the tunnel channel went to another client: stop reading it
-├── StalledError             a task moved no row for `stallTimeout`; Spark tries it again
-├── JobCancelledError        the job was cancelled in Spark: run it again if that was not wanted
-├── MissingPackageError      a connector's libraries are not installed here; the message says how
-├── SchemaError              a column's name or type cannot be carried; the message names the column
+├── TunnelError              the tunnel is missing, or belongs to another source or schema: correct the name, or reset
+│   ├── TunnelStoreError         the store of tunnels does not answer; clients retry
+│   ├── ClientExpiredError       no heartbeat of this client in time: connect again
+│   └── ChannelLostError         another client has the tunnel channel: stop reading it
+├── StalledError             a task moved no row for `stallTimeout`; Spark retries it
+├── JobCancelledError        the job was cancelled in Spark: run it again if that was not intended
+├── MissingPackageError      a connector's libraries are not installed; the message has the command
+├── SchemaError              a column's name or type cannot be carried without loss; the message names it
 └── LimitError               a limit could not be kept, so the work stops instead of running unlimited
     ├── ServiceUnavailableError  the service did not answer; see `rowsPerSecondPerTask`
-    └── ServiceDeniedError       a token is missing or wrong, or a request makes no sense
-        └── RejoinError              the service does not know this client (any more): join again
+    └── ServiceDeniedError       a token is missing or wrong, or a request is invalid
+        └── RejoinError              the service does not know this client: join again
 """
 
 from typing import Any
@@ -65,14 +65,16 @@ __all__ = [
 
 
 class ChannelError(Exception):
-    """The root: `except ChannelError` catches all that spark-channel raises on purpose."""
+    """The base class of every error that spark-channel raises on purpose."""
 
 
 class OptionError(ChannelError):
     """An option is unknown, malformed, or contradicts another.
 
-    `option` is its name as the documentation spells it, `got` the value as text (None where it
-    is secret or absent), `takes` what would have been accepted.
+    Attributes:
+        option: the name as the documentation spells it.
+        got: the value as text; None if it is secret or absent.
+        takes: what is accepted, as text.
     """
 
     def __init__(self, message: str, *, option: str = "", got: str | None = None, takes: str = ""):
@@ -94,23 +96,23 @@ class MissingPackageError(ChannelError, ImportError):
 
 
 class JobFileError(ChannelError):
-    """A job file is broken; the message names the JSON path, what it got and what it takes."""
+    """A job file is malformed. The message names the JSON path, the value and what is accepted."""
 
 
 class JobCancelledError(ChannelError):
-    """A user, or the program, cancelled the Spark job of a transfer; the message says what Spark was told."""
+    """A user or the program cancelled the Spark job of a transfer. The message gives Spark's reason."""
 
 
 class StalledError(ChannelError):
-    """A task made no progress for `stallTimeout`, and `onStall` is `fail`."""
+    """A task moved no row for `stallTimeout`, and `onStall` is `fail`."""
 
 
 class UnsupportedError(ChannelError):
-    """A combination that cannot be carried out truthfully, and is refused for it."""
+    """A source, a target or the platform cannot do what was asked without breaking a promise."""
 
 
 class FlowError(ChannelError):
-    """Something about the in-memory channel."""
+    """An error of the in-memory channel or of a carrier."""
 
 
 class TransactionStateError(FlowError):
@@ -134,22 +136,25 @@ class EndOfChannel(FlowError):  # noqa: N818 - an end, not a failure, as in Stop
 
 
 class SourceError(ChannelError):
-    """A source cannot be read; the message names it and what to do."""
+    """A source cannot be read. The message names it and what to do."""
 
 
 class TargetError(ChannelError):
-    """A target cannot be written; the message names it and what to do."""
+    """A target cannot be written. The message names it and what to do."""
 
 
 class CommitError(TargetError):
-    """Publishing failed; the message says what stands in the target."""
+    """Publishing failed. The message says what the target contains."""
 
 
 class SupersededError(CommitError):
     """Another run took the write over or published it, or another job overwrote the table.
 
-    The transaction that found out wrote nothing. `owner` is the run that was overtaken, `successor` the one that took
-    over ("" when the claim was only given back, or the table was overwritten).
+    The transaction that raises it wrote nothing.
+
+    Attributes:
+        owner: the run that was superseded.
+        successor: the run that took over; "" if the claim was only released, or the table was overwritten.
     """
 
     def __init__(self, message: str, *, owner: str = "", successor: str = ""):
@@ -166,9 +171,9 @@ def _superseded_error(message: str, owner: str, successor: str) -> SupersededErr
 
 
 class BatchRefusedError(TargetError):
-    """The target refuses at least one row of the batch given to `TaskWriter.write`, and took none of it.
+    """The target refuses at least one row of the batch given to `TaskWriter.write`, and stored none of it.
 
-    The writer goes on: the host writes the halves, down to the guilty rows.
+    The host then writes the halves of the batch, down to the refused rows.
     """
 
 
@@ -177,7 +182,7 @@ class DirtyRowsError(TargetError):
 
 
 class TunnelError(ChannelError):
-    """A tunnel cannot be used; the message names it and what to do."""
+    """A tunnel cannot be used. The message names it and what to do."""
 
 
 class TunnelStoreError(TunnelError):
@@ -185,7 +190,7 @@ class TunnelStoreError(TunnelError):
 
 
 class ClientExpiredError(TunnelError):
-    """The tunnel heard nothing of this client for longer than its timeout."""
+    """The tunnel received no heartbeat of this client for `heartbeatTimeout`."""
 
 
 class ChannelLostError(TunnelError):
@@ -193,11 +198,11 @@ class ChannelLostError(TunnelError):
 
 
 class SchemaError(ChannelError):
-    """A column cannot be carried exactly; the message names the column and its type."""
+    """A column cannot be carried without loss. The message names the column and its type."""
 
 
 class LimitError(ChannelError):
-    """A limit cannot be kept."""
+    """A limit cannot be kept, so the work stops."""
 
 
 class ServiceUnavailableError(LimitError):
@@ -209,4 +214,4 @@ class ServiceDeniedError(LimitError):
 
 
 class RejoinError(ServiceDeniedError):
-    """The service was restarted, or heard nothing of this client for too long; its client joins again."""
+    """The service was restarted, or did not hear from this client in time. The client joins again."""

@@ -212,6 +212,38 @@ def _dirty_amount(value: object) -> int:
 DirtyAmount = Annotated[int, BeforeValidator(_dirty_amount)]
 """How many rows may be refused; 2**63-1 stands for `unlimited`."""
 
+_BOUND = re.compile(r"\s*([a-z][a-z0-9_]*)\s*<\s*([0-9][0-9._]*)\s*([A-Za-z]*)\s*")
+_TIMES = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0}
+_BOUNDS_TAKES = (
+    "signals and what they may be, such as 'replication_lag<10s, slot_wal<2GiB, active_sessions<40'"
+)
+
+
+def _bounds(value: object) -> dict[str, float]:
+    if isinstance(value, Mapping):
+        return {str(name): float(bound) for name, bound in value.items()}
+    found: dict[str, float] = {}
+    for part in str(value).split(","):
+        match = _BOUND.fullmatch(part)
+        if match is None or match.group(1) in found:
+            raise ValueError(_BOUNDS_TAKES)
+        name, number, unit = match.groups()
+        if unit.lower() in _TIMES:
+            try:
+                found[name] = float(number) * _TIMES[unit.lower()]
+            except ValueError:
+                raise ValueError(_BOUNDS_TAKES) from None
+        else:
+            try:
+                found[name] = float(parse_amount(number + unit, bytes_=True))
+            except ValueError:
+                raise ValueError(_BOUNDS_TAKES) from None
+    return found
+
+
+Bounds = Annotated[Mapping[str, float], BeforeValidator(_bounds)]
+"""What signals may be, by their names; times in seconds, sizes in bytes."""
+
 CommitMode = Literal["job", "task"]
 WriteMode = Literal["insert", "upsert", "skipExisting", "apply"]
 
@@ -437,33 +469,56 @@ def _takes(detail: Any) -> str:
 class CommonOptions(Options):
     """What both halves of every connector take."""
 
-    job_id: JobId | None = Field(None, description="names the job in staging, progress and logs")
-    rows_per_second: Amount | None = Field(None, description="the whole job's speed in rows")
-    bytes_per_second: ByteAmount | None = Field(None, description="the whole job's speed in Arrow bytes")
+    job_id: JobId | None = Field(
+        None, description="the job's name in staging, progress and logs; default: generated"
+    )
+    rows_per_second: Amount | None = Field(
+        None, description="limit of the whole job in rows per second; default: unlimited"
+    )
+    bytes_per_second: ByteAmount | None = Field(
+        None, description="limit of the whole job in Arrow bytes per second; default: unlimited"
+    )
     rows_per_second_per_task: Amount | None = Field(
-        None, description="speed of each Spark task, without coordination"
+        None,
+        description="limit of each Spark task in rows per second, without coordination; default: unlimited",
     )
     bytes_per_second_per_task: ByteAmount | None = Field(
-        None, description="speed of each Spark task in Arrow bytes, without coordination"
+        None,
+        description="limit of each Spark task in Arrow bytes per second, without coordination; default: unlimited",
     )
     shared_limit: str | None = Field(
-        None, description="a limit shared with other jobs: a name, or host:port/name"
+        None, description="a limit that several jobs share: its name, or `host:port/name`; default: none"
     )
-    shared_limit_token: Secret | None = Field(None, description="the token of a `host:port/name` limit")
+    shared_limit_token: Secret | None = Field(
+        None, description="the token of a `host:port/name` limit; default: none"
+    )
     limit_fallback: Literal["static", "fail"] = Field(
         "static",
-        description="what a Spark task does that cannot reach the service: keep its share of the limit, or fail",
+        description="what a Spark task does when it cannot reach the service: `static` keeps its share of the limit, "
+        "`fail` fails the task",
     )
-    capacity_rows: Amount = Field(1_048_576, description="the channel's room in rows")
-    capacity_bytes: ByteAmount = Field(64 << 20, description="the channel's room in Arrow bytes")
+    protect: Literal["auto", "off"] = Field(
+        "off",
+        description="`auto`: the speed follows what source and target say of their health, below the limit where one "
+        "is given",
+    )
+    pressure: Bounds | None = Field(
+        None,
+        description="what is too much there, by the name of a signal, instead of the default: "
+        "`replication_lag<10s, active_sessions<40`; works without `protect`, too",
+    )
+    capacity_rows: Amount = Field(1_048_576, description="capacity of the channel in rows")
+    capacity_bytes: ByteAmount = Field(64 << 20, description="capacity of the channel in Arrow bytes")
 
     def model_post_init(self, _context: Any) -> None:
-        per_job = self.rows_per_second or self.bytes_per_second or self.shared_limit
+        speeds = self.rows_per_second or self.bytes_per_second or self.shared_limit
+        per_job = bool(speeds or self.protect == "auto" or self.pressure)
         per_task = self.rows_per_second_per_task or self.bytes_per_second_per_task
         if per_job and per_task:
             raise OptionError(
                 "options 'rowsPerSecondPerTask' and 'bytesPerSecondPerTask' are the fallback where "
-                "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond' and 'sharedLimit': "
+                "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond', 'sharedLimit', 'protect' "
+                "and 'pressure': "
                 "give one kind",
                 option="rowsPerSecondPerTask",
             )
@@ -487,16 +542,21 @@ class ReadOptions(CommonOptions):
 
     aliases: ClassVar[Mapping[str, str]] = {"numPartitions": "channels"}
 
-    reader: str | None = Field(None, description="connector name; else from the url scheme or path suffix")
-    columns: ColumnList | None = Field(None, description="columns to read, in this order")
-    where: str | None = Field(None, description="a SQL condition that runs in the source")
+    reader: str | None = Field(
+        None, description="the connector's name; default: from the url's scheme or the path's suffix"
+    )
+    columns: ColumnList | None = Field(None, description="columns to read, in this order; default: all")
+    where: str | None = Field(
+        None, description="a SQL condition that the source evaluates; default: all rows"
+    )
     channels: Annotated[int, Field(ge=1, le=100_000)] | None = Field(
-        None, description="concurrent channels in the job; default: the session's parallelism"
+        None,
+        description="channels that run at the same time in the whole job; default: the session's parallelism",
     )
     channels_per_task: Annotated[int, Field(ge=1, le=64)] = Field(1, description="channels in one Spark task")
     limit_per_mark: bool = Field(
         False,
-        description="the limit holds for each resource (a database host) that is read, not for their sum",
+        description="apply the limit to each resource (database host) that is read, not to their sum",
     )
 
 
@@ -505,39 +565,49 @@ class WriteOptions(CommonOptions):
 
     aliases: ClassVar[Mapping[str, str]] = {}
 
-    writer: str | None = Field(None, description="connector name; else from the url scheme or path suffix")
-    commit: CommitMode | None = Field(
-        None, description="`job`: all rows or none, seen at once; `task`: each task's rows once, as they come"
+    writer: str | None = Field(
+        None, description="the connector's name; default: from the url's scheme or the path's suffix"
     )
-    transaction_rows: Amount | None = Field(None, description="rows that one take-transaction may hold")
+    commit: CommitMode | None = Field(
+        None,
+        description="`job`: all rows become visible together, or none; `task`: each task publishes its rows when it "
+        "ends; default: `task` for an append to a database table that exists, else `job`",
+    )
+    transaction_rows: Amount | None = Field(
+        None, description="most rows in one transaction of the channel; default: `capacityRows`"
+    )
     txn_app_id: str | None = Field(
-        None, description="with txnVersion: a rerun of the same pair writes nothing"
+        None,
+        description="with `txnVersion`: the write's transaction id; a rerun writes nothing; default: none",
     )
     txn_version: Annotated[int, Field(ge=0, le=_LARGEST)] | None = Field(
-        None, description="the version of this write under txnAppId"
+        None, description="the version of this write under `txnAppId`; default: none"
     )
     max_connections: Annotated[int, Field(ge=1)] | None = Field(
-        None, description="how many tasks may hold a connection to the target at once"
+        None,
+        description="most tasks that are connected to the target at the same time; default: unlimited",
     )
     max_dirty_rows: DirtyAmount | None = Field(
         None,
-        description="how many rows the target may refuse, over the whole job, or `unlimited`; "
-        "default 0, or no limit beside maxDirtyFraction",
+        description="rows that the target may refuse in the whole job, or `unlimited`; default: 0, or `unlimited` "
+        "with `maxDirtyFraction`",
     )
     max_dirty_fraction: Annotated[float, Field(ge=0.0, le=1.0, allow_inf_nan=False)] | None = Field(
-        None, description="the share of all rows, 0 to 1, that the target may refuse"
+        None, description="share of all rows, 0 to 1, that the target may refuse; default: see `maxDirtyRows`"
     )
     dirty_rows_path: FilePath | None = Field(
-        None, description="a directory that keeps refused rows as Parquet, with reason, job, task and target"
+        None,
+        description="directory for refused rows as Parquet, with reason, job, task and target; default: not kept",
     )
 
     stall_timeout: Annotated[float, Field(gt=0, le=604_800)] | None = Field(
         None,
-        description="seconds without a row moved, waits for the limit left out, until the progress line names a task",
+        description="seconds after which a task that moves no row counts as stalled; waits for the limit do not count; "
+        "default: never",
     )
     on_stall: Literal["report", "fail"] = Field(
         "report",
-        description="a task that stalls is only named (`report`), or fails and is tried again (`fail`)",
+        description="`report`: the progress line names a stalled task; `fail`: the task fails, and Spark retries it",
     )
 
     dirty_commit: ClassVar[CommitMode | None] = None

@@ -1,82 +1,219 @@
-"""Makes docs/options.md from the option models: `python -m tests.options_page` writes it anew."""
+"""Makes docs/options.md from the option models: `python -m tests.options_page` writes it."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
+from spark_channel.connectors.files.options import FileReadOptions, FileWriteOptions, TextReadOptions
+from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.registry import all_connectors
-from spark_channel.options import Options, ReadOptions, WriteOptions
+from spark_channel.connectors.sql.options import (
+    Credentials,
+    FileOptions,
+    ServerOptions,
+    SqlReadOptions,
+    SqlWriteOptions,
+)
+from spark_channel.options import CommonOptions, Options, ReadOptions, WriteOptions
 from spark_channel.tunnel.options import TunnelOptions
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "options.md"
 
 HEAD = """# Options
 
-Made from the option models by `python -m tests.options_page`; a test keeps it true.
+Option names are Spark's camelCase, and their case does not matter. A number of rows is a whole number, `50k` or `1.5M`.
+A number of bytes is `64MB` or `64MiB` of Arrow bytes. Times without a unit are seconds. A secret may be
+`${env:NAME}` or `${file:PATH}`, and is never shown.
 
-Names are Spark's camelCase, in any case of letters. Rows are whole numbers or `50k`, `1.5M`; bytes are
-Arrow bytes, `64MB` or `64MiB`. A name that no connector knows is an error that shows the nearest one; so are
-options that contradict each other.
+An unknown name is an error that shows the nearest known name. Options that contradict each other are an error, too.
+`.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as in Spark. Spark itself refuses a plain `.save()`
+without a mode.
 
-Spark's own `.schema(...)`, `.mode("append")` and `.mode("overwrite")` work as everywhere; a plain `.save()`
-without a mode is refused by Spark itself. Values that are secret are never shown, and may be `${env:NAME}`
-or `${file:PATH}`.
+| you read or write | tables |
+|---|---|
+| anything | [common](#common), [reading](#reading), [writing](#writing) |
+| a stream | [streams and tunnels](#streams-and-tunnels) |
+| a database | [reading](#databases-reading), [writing](#databases-writing), then the connector's own |
+| files | [reading](#files-reading), [writing](#files-writing), then the format's own |
+| a Delta or Iceberg table | [writing](#lake-tables-writing), then the connector's own |
 
+An option of another source, such as Spark's JDBC source, is **refused** with an error that gives the reason,
+or **ignored** with a warning. The tables list these, too. A connector's own table
+overrides a shared one.
+
+*`python -m tests.options_page` makes this page from the option models; a test compares the two.*
 """
+
+TITLES = {
+    "adbc": "Any ADBC driver", "delta": "Delta Lake", "duckdb": "DuckDB", "iceberg": "Apache Iceberg",
+    "mysql": "MySQL and MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite",
+}  # fmt: skip
+
+SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (
+    ("Common", "Every read and write takes these. See [Limits](limits.md).", CommonOptions, None),
+    ("Reading", "Every read takes these, besides the common options.", ReadOptions, CommonOptions),
+    (
+        "Writing",
+        "Every write takes these, besides the common options. See [Commits](commits.md).",
+        WriteOptions,
+        CommonOptions,
+    ),
+    ("Streams and tunnels", "See [Streams](streams.md) and [Tunnels](tunnel.md).", TunnelOptions, None),
+    (
+        "Databases: reading",
+        "The readers `postgresql`, `mysql`, `sqlite`, `duckdb` and `adbc` take these.",
+        SqlReadOptions,
+        ReadOptions,
+    ),
+    ("Databases: writing", "The writers of the same connectors take these.", SqlWriteOptions, WriteOptions),
+    (
+        "Database servers",
+        "`postgresql` and `mysql` take these for reading and writing; `adbc` takes `user` and `password`.",
+        ServerOptions,
+        None,
+    ),
+    ("Database files", "`sqlite` and `duckdb` take these for reading and writing.", FileOptions, None),
+    (
+        "Files: reading",
+        "The readers `parquet`, `csv`, `json`, `arrow` and `orc` take these. See [Files](files.md).",
+        FileReadOptions,
+        ReadOptions,
+    ),
+    (
+        "Text files: reading",
+        "The readers `csv` and `json` take these, too.",
+        TextReadOptions,
+        FileReadOptions,
+    ),
+    ("Files: writing", "The writers of the same connectors take these.", FileWriteOptions, WriteOptions),
+    ("Lake tables: writing", "The writers `delta` and `iceberg` take these.", LakeWriteOptions, WriteOptions),
+)
+
+BASES: tuple[type[Options], ...] = (*(model for _, _, model, _ in SHARED), Credentials)
+
+# What people set first comes first; the rest keeps the order of the models.
+FIRST = (
+    "rowsPerSecond", "bytesPerSecond", "sharedLimit", "channels", "where", "columns", "commit", "txnAppId",
+    "txnVersion", "maxConnections", "maxDirtyRows", "url", "path", "dbtable", "query", "user", "password",
+    "writeMode", "keyColumns", "preSql", "postSql", "tunnel", "cursorColumn", "tunnelType",
+)  # fmt: skip
 
 
 def spelling(model: type[Options], name: str) -> str:
     return model.model_fields[name].alias or name
 
 
+def meaning(model: type[Options], name: str) -> tuple[str, str]:
+    """What a field's description says, and what its part after `; default: ` says of the default."""
+    text, _, default = (model.model_fields[name].description or "").partition("; default: ")
+    return text, default
+
+
+def _amount(value: int) -> str:
+    for power, unit in ((30, "GiB"), (20, "MiB")):
+        if value >= 1 << power and value % (1 << power) == 0:
+            return f"{value >> power}{unit}"
+    return str(value)
+
+
 def default(model: type[Options], name: str) -> str:
+    """The default: required, in the description's own text, or the value; never blank."""
     field = model.model_fields[name]
     if field.is_required():
         return "required"
-    value: Any = field.default
+    described, value = meaning(model, name)[1], field.default
+    if described:
+        return described
     if value is None or value == () or value == "":
-        return ""
-    return f"`{str(value).lower() if isinstance(value, bool) else value}`"
+        return "none"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    if isinstance(value, int) and "bytes" in name:
+        return f"`{_amount(value)}`"
+    return f"`{value:g}`" if isinstance(value, float) else f"`{value}`"
 
 
-def rows(model: type[Options], names: list[str]) -> list[str]:
-    aliases: dict[str, list[str]] = {}
-    for alias, target in model.aliases.items():
-        aliases.setdefault(target.lower(), []).append(alias)
-    made = []
-    for name in names:
-        shown = spelling(model, name)
-        also = "".join(f", `{alias}`" for alias in aliases.get(shown.lower(), []))
-        about = (model.model_fields[name].description or "").replace("|", "\\|")
-        made.append(f"| `{shown}`{also} | {about} | {default(model, name)} |")
-    return made
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
 
 
-def table(model: type[Options], without: type[Options] | None = None) -> list[str]:
-    names = [name for name in model.model_fields if without is None or name not in without.model_fields]
-    lines = ["| option | meaning | default |", "|---|---|---|", *rows(model, names)] if names else []
-    for title, reasons in (("Ignored, with a warning", model.ignored), ("Refused", model.refused)):
-        if reasons and without is not None:
-            listed = "; ".join(f"`{name}`: {reason}" for name, reason in sorted(reasons.items()))
-            lines += ["", f"{title} - {listed}."]
-    return lines
+def row(model: type[Options], name: str) -> str:
+    shown = spelling(model, name)
+    also = "".join(
+        f", `{alias}`" for alias, target in model.aliases.items() if target.lower() == shown.lower()
+    )
+    return f"| `{shown}`{also} | {_cell(meaning(model, name)[0])} | {_cell(default(model, name))} |"
+
+
+def _place(model: type[Options], name: str) -> int:
+    shown = spelling(model, name)
+    return FIRST.index(shown) if shown in FIRST else len(FIRST)
+
+
+def own_rows(model: type[Options], shared: Iterable[type[Options]]) -> list[str]:
+    """The options of `model` that no shared table has in the same words, and that are not refused."""
+    known = {row(base, name) for base in shared for name in base.model_fields}
+    refused = {name.lower() for name in model.refused}
+    names = sorted(model.model_fields, key=lambda name: _place(model, name))
+    made = [row(model, name) for name in names if spelling(model, name).lower() not in refused]
+    return [line for line in made if line not in known]
+
+
+def others(model: type[Options], shared: Iterable[type[Options]]) -> list[str]:
+    """What happens to options of other sources, and to inherited ones that this connector does not take."""
+    said = {("refused", *item) for base in shared for item in base.refused.items()}
+    said |= {("ignored", *item) for base in shared for item in base.ignored.items()}
+    refused = {name.lower() for name in model.refused}
+    offered = {spelling(model, name).lower() for name in model.model_fields}
+    grouped: dict[tuple[str, str], list[str]] = {}
+    for what, reasons in (("refused", model.refused), ("ignored", model.ignored)):
+        for name, reason in sorted(reasons.items()):
+            hidden = what == "ignored" and name.lower() in offered | refused
+            if not hidden and (what, name, reason) not in said:
+                grouped.setdefault((what, reason), []).append(f"`{name}`")
+    return [f"| {', '.join(names)} | {what} | {_cell(reason)} |" for (what, reason), names in grouped.items()]
+
+
+def _both(halves: Mapping[str, list[str]]) -> list[str]:
+    """Rows of both halves of a connector: those that are equal once, each with what it is for."""
+    read, write = halves.get("reader", []), halves.get("writer", [])
+    lines = [(line, "both" if line in write else "read") for line in read]
+    lines += [(line, "write") for line in write if line not in read]
+    order = {"both": 0, "read": 1, "write": 2}
+    return [line + f" {use} |" for line, use in sorted(lines, key=lambda each: order[each[1]])]
+
+
+def _block(heads: str, lines: list[str]) -> str:
+    return "\n".join(("", f"| {heads} |", "|" + "---|" * (heads.count("|") + 1), *lines, "")) if lines else ""
+
+
+OPTION, OTHER = "option | meaning | default", "option | what happens | why, or what to use"
 
 
 def page() -> str:
-    parts = [HEAD, "## Every read\n\n", "\n".join(table(ReadOptions)), "\n\n## Every write\n\n"]
-    parts.append("\n".join(table(WriteOptions)))
-    parts += ["\n\n## Every stream\n\n", "\n".join(table(TunnelOptions))]
+    parts = [HEAD]
+    for title, about, model, base in SHARED:
+        bases = [base] if base else []
+        parts.append(f"\n## {title}\n\n{about}\n")
+        parts += [_block(OPTION, own_rows(model, bases)), _block(OTHER, others(model, bases))]
     for connector in all_connectors():
-        for half, base in (("reader", ReadOptions), ("writer", WriteOptions)):
+        own: dict[str, list[str]] = {}
+        more: dict[str, list[str]] = {}
+        for half in ("reader", "writer"):
             if getattr(connector, half) is None:
                 continue
             found = connector.reader_class() if half == "reader" else connector.writer_class()
             if not found.__module__.startswith("spark_channel."):
                 continue  # a stranger's connector, which other tests have put on Python's path
-            model = found.Options
-            lines = table(model, base)
-            if lines:
-                parts.append(f"\n\n## {connector.name}: {half}\n\n" + "\n".join(lines).strip())
-    return "".join(parts) + "\n"
+            options: type[Options] = found.Options
+            shared = [base for base in BASES if issubclass(options, base)]
+            own[half], more[half] = own_rows(options, shared), others(options, shared)
+        tables = _block(f"{OPTION} | for", _both(own)) + _block(f"{OTHER} | for", _both(more))
+        if tables:
+            see = TITLES.get(connector.name, "Files")
+            name = connector.name if connector.name in TITLES else "files"
+            link = f"\nSee [{see}]({name}.md).\n" if connector.name not in ("discard", "generator") else ""
+            parts.append(f"\n## {connector.name}\n{link}{tables}")
+    return "".join(parts)
 
 
 if __name__ == "__main__":

@@ -81,8 +81,7 @@ class BulkConsumePool:
     def help(self, busy: "_Worker") -> None:
         """A carrier rang for a thread that is busy: an idle one looks after it, if it still waits then."""
         for worker in self._workers:
-            if worker is not busy and worker.is_idle():
-                worker.look_round()
+            if worker is not busy and worker.look_round():
                 return
 
     def take_from_busy(self, taker: "_Worker") -> None:
@@ -170,6 +169,7 @@ class _Worker:
         self._current: Station | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
+        self._looks_round = False
         self._busy_seconds = 0.0
         self._taken = 0
 
@@ -231,11 +231,15 @@ class _Worker:
         if behind:
             self._pool.help(self)
 
-    def look_round(self) -> None:
-        """Look for carriers that wait for a busy worker, in a while."""
+    def look_round(self) -> bool:
+        """Look for carriers that wait for a busy worker, in a while. False: this one is not idle."""
         with self._changed:
+            if self._current is not None or self._closing or self._bell.is_rung():
+                return False
+            self._looks_round = True
             self._begin()
         self._bell.ring(_HELP, _HELP_SECONDS)
+        return True
 
     def serves(self, station: Station) -> bool:
         with self._changed:
@@ -279,6 +283,8 @@ class _Worker:
     def _run(self) -> None:
         while (key := self._bell.answer()) is not None:
             if key is _HELP:
+                with self._changed:
+                    self._looks_round = False
                 self._pool.take_from_busy(self)
                 self._look_on()
                 continue
@@ -287,8 +293,16 @@ class _Worker:
                 station = self._current = self._stations.get(
                     key.station.key if isinstance(key, Idle) else key
                 )
+                looks_round = self._looks_round and station is not None
+                self._looks_round = self._looks_round and station is None
             if station is None:
+                self._look_on()
                 continue
+            # Until now this worker looked idle: a ring asked nobody for help, and others may have asked this one.
+            if looks_round:
+                self._pool.help(self)
+            elif self._bell.is_rung():
+                self.ask_for_help()
             began = self._clock.now()
             goes_on = station.idle() if idle else station.enter() and station.serve()
             with self._changed:
@@ -318,12 +332,12 @@ class _Worker:
         self._pool.pass_on(station, self)
 
     def _part(self, station: Station) -> None:
-        try:
-            station.leave()
-        finally:
+        def gone() -> None:
             with self._changed:
                 del self._stations[station.key]
                 done = self._closing and not self._stations
                 self._changed.notify_all()
             if done:
                 self._bell.stop()
+
+        station.leave(gone)

@@ -183,8 +183,11 @@ class Station:
         with self._lock:
             return self._calls, self._rows, self._busy_seconds
 
-    def leave(self) -> None:
-        """Part from channels and consumer; a peer that still sleeps is woken to see the end too."""
+    def leave(self, gone: Callable[[], None] | None = None) -> None:
+        """Part from channels and consumer; a peer that still sleeps is woken to see the end too.
+
+        `gone` is called before anyone hears that it is over.
+        """
         assert self._bell is not None
         for channel in self.channels:
             channel.remove_listener(self._ring)
@@ -199,6 +202,8 @@ class Station:
         except BaseException as error:  # a lost last flush ends the carrier
             self._fail(error)
         finally:
+            if gone is not None:
+                gone()
             self._over()
 
     def _ring(self) -> None:

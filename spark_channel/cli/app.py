@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from spark_channel.cli.engine import EngineName
 from spark_channel.cli.limits import limits
 from spark_channel.cli.tunnel import tunnel
 
@@ -38,9 +39,9 @@ def common(
 
 @app.command()
 def demo(
-    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy.")] = "100k",
+    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy, in rows per second.")] = "100k",
     directory: Annotated[
-        Path | None, typer.Option(help="Where the database is made; default: a new temporary directory.")
+        Path | None, typer.Option(help="Directory of the new database; default: a new temporary directory.")
     ] = None,
 ) -> None:
     """Copy 336 776 flights into SQLite through Spark, under a limit, and read them back."""
@@ -51,12 +52,12 @@ def demo(
 
 @app.command()
 def report(
-    file: Annotated[Path, typer.Argument(help="What `TransferReport.to_json` wrote.")],
+    file: Annotated[Path, typer.Argument(help="A file that `TransferReport.to_json` wrote.")],
     picture: Annotated[
         Path | None, typer.Option(help="Draw speed against the limit into this SVG file.")
     ] = None,
 ) -> None:
-    """Show a report that was kept."""
+    """Show a saved report."""
     from spark_channel.cli.report import show_report
 
     show_report(file, picture)
@@ -64,10 +65,10 @@ def report(
 
 _Job = Annotated[Path, typer.Argument(help="A DataX job.json.", show_default=False)]
 _Parameters = Annotated[
-    list[str] | None, typer.Option("-p", metavar='"-Dname=value"', help="Values for ${name} in the job.")
+    list[str] | None, typer.Option("-p", metavar='"-Dname=value"', help="Values of ${name} in the job.")
 ]
 _Master = Annotated[
-    str | None, typer.Option(help="Spark's master; default: this machine, or what spark-submit says.")
+    str | None, typer.Option(help="Spark's master; default: spark-submit's, else this machine.")
 ]
 _AllContent = Annotated[
     bool, typer.Option("--all-content", help="Run each entry of job.content; DataX runs the first.")
@@ -80,27 +81,38 @@ def run(
     parameters: _Parameters = None,
     master: _Master = None,
     conf: Annotated[
-        list[str] | None, typer.Option("--conf", metavar="name=value", help="A setting of Spark.")
+        list[str] | None,
+        typer.Option("--conf", metavar="name=value", help="A Spark setting; may be given several times."),
     ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and move nothing.")] = False,
     all_content: _AllContent = False,
     dirty_rows_path: Annotated[
-        str | None, typer.Option(help="A directory that keeps refused rows, as Parquet.")
+        str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
     ] = None,
     commit: Annotated[
         str | None,
-        typer.Option(metavar="job|task", help="Publish all rows at once, or those of each task as it ends."),
+        typer.Option(
+            metavar="job|task",
+            help="Publish all rows together, or those of each task as it ends; default: the job file's.",
+        ),
     ] = None,
+    engine: Annotated[
+        EngineName,
+        typer.Option(
+            help="What runs the job: this machine without Spark (local), or Spark. auto: local, unless --master or "
+            "--conf is given, spark-submit runs this, or one end is a format of Spark."
+        ),
+    ] = "auto",
     txn: Annotated[
         str | None,
         typer.Option(
             metavar="NAME:VERSION",
-            help="Name this load: a rerun of it adds nothing twice. The version is a number or a date; NAME alone "
-            "takes the one date among the values of -p.",
+            help="Transaction id of this load: a rerun adds no row twice. The version is a number or a date; NAME "
+            "alone uses the only date among the values of -p.",
         ),
     ] = None,
 ) -> None:
-    """Carry out a DataX job. Exit codes: 0 done, 1 failed, 2 bad input, 3 dirty limit, 130 interrupted."""
+    """Run a DataX job. Exit codes: 0 done, 1 failed, 2 bad input, 3 dirty limit, 130 interrupted."""
     from spark_channel.cli.run import run_job
 
     run_job(
@@ -113,6 +125,7 @@ def run(
         dirty_rows_path=dirty_rows_path,
         commit=commit,
         txn=txn,
+        engine=engine,
     )
 
 
@@ -120,7 +133,7 @@ def run(
 def plan(
     job: _Job, parameters: _Parameters = None, master: _Master = None, all_content: _AllContent = False
 ) -> None:
-    """Show the plan of a DataX job as a table; moves nothing."""
+    """Show the plan of a DataX job as a table, without moving a row."""
     from spark_channel.cli.run import plan_job
 
     plan_job(job, parameters or [], master=master, all_content=all_content)
@@ -131,7 +144,7 @@ def check(
     jobs: Annotated[list[Path], typer.Argument(help="DataX job files.", show_default=False)],
     parameters: _Parameters = None,
 ) -> None:
-    """Tell of each job file whether it runs, needs a driver, or is refused, and why."""
+    """Show for each job file whether it runs, needs a driver, or is refused, and why."""
     from spark_channel.cli.check import check_jobs
 
     if not check_jobs(jobs, parameters or []):
@@ -140,7 +153,7 @@ def check(
 
 @app.command()
 def connectors() -> None:
-    """List the connectors: what each reads, writes, and is recognised by."""
+    """List the connectors: whether each reads and writes, and which urls and suffixes select it."""
     from rich.console import Console
     from rich.table import Table
 

@@ -28,38 +28,45 @@ _Bytes = Annotated[str | None, typer.Option(help="Arrow bytes per second, such a
 
 @limits.command()
 def serve(
-    name: Annotated[str, typer.Argument(help="What jobs give as option sharedLimit.")],
+    name: Annotated[str, typer.Argument(help="The name that jobs give in option sharedLimit.")],
     rows_per_second: _Rows = None,
     bytes_per_second: _Bytes = None,
     host: Annotated[str, typer.Option(help="The address to bind; executors must reach it.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 = a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="The TCP port; 0: any free port.")] = 0,
     token_file: Annotated[
-        Path | None, typer.Option(help="Where the token for other hosts is written, mode 0600.")
+        Path | None, typer.Option(help="File for the token of other hosts, mode 0600; default: not written.")
     ] = None,
     tls_certificate: Annotated[
-        Path | None, typer.Option(help="A PEM certificate, with its chain: the service speaks TLS.")
+        Path | None, typer.Option(help="A PEM certificate with its chain, for TLS; default: no TLS.")
     ] = None,
-    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The private key of the certificate.")] = None,
     max_jobs: Annotated[
-        int, typer.Option(min=1, help="How many jobs may share it at a time; more are refused.")
+        int, typer.Option(min=1, help="Most jobs that share the limit at the same time; more are refused.")
     ] = MOST_JOBS,
     probe_url: Annotated[
         str | None,
         typer.Option(
-            help="A database to watch. A password in it is a reference, such as "
-            "postgresql://watch:${env:PW}@db1/orders: `ps` shows a command to everybody."
+            help="A database to watch. A password in it must be a reference, because `ps` shows it: "
+            "postgresql://watch:${env:PW}@db1/orders."
         ),
     ] = None,
-    probe_user: Annotated[str | None, typer.Option(help="The login's name, where the url has none.")] = None,
-    probe_password: Annotated[
-        str | None, typer.Option(help="The login's password, as `${env:NAME}` or `${file:PATH}`.")
+    probe_user: Annotated[
+        str | None, typer.Option(help="Login name of the watched database; default: from the url.")
     ] = None,
-    probe_query: Annotated[str | None, typer.Option(help="A query whose first value is compared.")] = None,
-    probe_threshold: Annotated[float, typer.Option(help="Above it the limit is lowered.")] = 0.0,
-    probe_seconds: Annotated[float, typer.Option(min=0.1, help="How often it is asked.")] = 5.0,
+    probe_password: Annotated[
+        str | None,
+        typer.Option(help="Its password, as `${env:NAME}` or `${file:PATH}`; default: from the url."),
+    ] = None,
+    probe_query: Annotated[str | None, typer.Option(help="A query that returns one number.")] = None,
+    probe_threshold: Annotated[
+        float, typer.Option(help="The limit is lowered while the number is above this value.")
+    ] = 0.0,
+    probe_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two queries.")] = 5.0,
     probe_policy: Annotated[
         UnreachablePolicy,
-        typer.Option(help="What no answer means: the speed stays, goes down as if it hurt, or is 0."),
+        typer.Option(
+            help="What happens while the database does not answer: the limit stays, is lowered, or is 0."
+        ),
     ] = UnreachablePolicy.HOLD,
 ) -> None:
     """Serve a limit until interrupted."""
@@ -94,7 +101,7 @@ def serve(
 
 @limits.command("list")
 def list_() -> None:
-    """List the limits of this host: shared ones, and those of running jobs."""
+    """List the shared limits and the limits of running jobs on this host."""
     table = Table("limit", "rows/s", "bytes/s", "used rows/s", "jobs", "clients", "waiting", "state")
     for kept in LimitControl().all():
         status = kept.status
@@ -113,13 +120,13 @@ def list_() -> None:
 
 @limits.command()
 def show(name: _Name) -> None:
-    """Show one limit: its speeds, its clients, and why each waits."""
+    """Show one limit: its speed, its clients, and what each waits for."""
     _print(LimitControl().show(name))
 
 
 @limits.command("set")
 def set_(name: _Name, rows_per_second: _Rows = None, bytes_per_second: _Bytes = None) -> None:
-    """Set new speeds, in force within a second; what is left out stays as it is."""
+    """Change a limit within a second. A value that is not given does not change."""
     control = LimitControl()
     before = control.show(name)
     if rows_per_second is None and bytes_per_second is None:
@@ -131,7 +138,7 @@ def set_(name: _Name, rows_per_second: _Rows = None, bytes_per_second: _Bytes = 
 
 @limits.command()
 def pause(name: _Name) -> None:
-    """Let nothing pass until `resume`."""
+    """Pause a limit until `resume`."""
     _print(LimitControl().pause(name))
 
 

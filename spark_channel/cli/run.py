@@ -1,15 +1,17 @@
 """`spark-channel run` and `plan`: a DataX job, carried out or only planned."""
 
+import logging
 import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from spark_channel.cli.session import parse_conf, session
+from spark_channel.cli.engine import EngineName, chosen_engine, parse_conf
 from spark_channel.errors import ChannelError
 from spark_channel.jobs import LoadedJob, load_job, parse_parameters
 from spark_channel.jobs.plugins.own_databases import is_database
@@ -17,6 +19,8 @@ from spark_channel.planning import TransferSpec
 from spark_channel.progress.render import short
 
 __all__ = ["plan_job", "run_job"]
+
+_log = logging.getLogger(__name__)
 
 _AT_LEAST_ONCE = (
     "delivery is at least once, as with DataX: a rerun after a failure can add rows twice. "
@@ -35,6 +39,7 @@ def run_job(
     dirty_rows_path: str | None = None,
     commit: str | None = None,
     txn: str | None = None,
+    engine: EngineName = "auto",
 ) -> None:
     """Carry out the job; with `dry_run`, show its plan.
 
@@ -48,10 +53,35 @@ def run_job(
     if dry_run:
         _show(loaded, master or settings.get("spark.master"))
         return
+    more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
+    if chosen_engine(engine, loaded.specs, master=master, conf=settings) == "local":
+        _run_local(loaded, more)
+    else:
+        _run_spark(loaded, more, master, settings)
+
+
+def _run_local(loaded: LoadedJob, more: dict[str, Any]) -> None:
+    from spark_channel.cli.signals import ending_on_sigterm
+    from spark_channel.local import LocalEngine
+    from spark_channel.transfers.run import carry_out
+
+    limited = any(spec.rows_per_second or spec.bytes_per_second for spec in loaded.specs)
+    with ending_on_sigterm(), LocalEngine(served=limited) as engine:
+        for spec in loaded.specs:
+            try:
+                carry_out(engine, spec, more)
+            except ChannelError:
+                raise
+            except Exception as error:
+                _log.debug("the error was raised here", exc_info=True)
+                raise ChannelError(_first_line(error)) from error
+
+
+def _run_spark(loaded: LoadedJob, more: dict[str, Any], master: str | None, settings: dict[str, str]) -> None:
+    from spark_channel.cli.session import session
     from spark_channel.spark.failures import own_error
     from spark_channel.spark.transfer import carry_out
 
-    more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
     with session(master, settings, f"spark-channel {loaded.name}") as spark:
         for spec in loaded.specs:
             try:
@@ -111,8 +141,8 @@ def _show(loaded: LoadedJob, master: str | None) -> None:
 
 
 def _show_one(spec: TransferSpec, parallelism: int, console: Console) -> None:
-    from spark_channel.spark.transfer_options import job_options
-    from spark_channel.spark.transfer_plan import open_transfer
+    from spark_channel.transfers.options import job_options
+    from spark_channel.transfers.plan import open_transfer
 
     if spec.reader.spark_format or spec.writer.spark_format:
         ends = (spec.reader, spec.writer)

@@ -4,52 +4,18 @@ import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from spark_channel.errors import OptionError
+from spark_channel.cli.signals import terminate
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["parse_conf", "session"]
+__all__ = ["session"]
 
 _log = logging.getLogger(__name__)
-
-
-def parse_conf(texts: Sequence[str]) -> dict[str, str]:
-    """`k=v` texts, as `spark-submit --conf` takes them.
-
-    Raises:
-        OptionError: one that is not.
-    """
-    found = {}
-    for text in texts:
-        key, equals, value = text.partition("=")
-        if not equals or not key.strip():
-            takes = "a setting of Spark as name=value"
-            raise OptionError(
-                f"option '--conf' got {key!r}; it takes {takes}", option="--conf", got=key, takes=takes
-            )
-        found[key.strip()] = value
-    return found
-
-
-class _Terminated(SystemExit):
-    def __init__(self) -> None:
-        from spark_channel.cli import TERMINATED
-
-        super().__init__(TERMINATED)
-
-    def __str__(self) -> str:
-        return "ended by SIGTERM"
-
-
-def _terminate(_number: int, _frame: FrameType | None) -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # again: the end is under way
-    raise _Terminated
 
 
 @contextmanager
@@ -76,7 +42,7 @@ def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[Sp
         signal.signal(signal.SIGINT, signal.default_int_handler)
         if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
             # docker, Kubernetes and systemd ask so: the job is cancelled and cleaned up, as after Ctrl-C.
-            signal.signal(signal.SIGTERM, _terminate)
+            signal.signal(signal.SIGTERM, terminate)
     try:
         yield spark
     except (KeyboardInterrupt, SystemExit):

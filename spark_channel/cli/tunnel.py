@@ -16,7 +16,7 @@ from spark_channel.tunnel.tunnel import Tunnel, TunnelView
 __all__ = ["tunnel"]
 
 tunnel = typer.Typer(
-    help="Make, list, describe, resume, split, delete and reset tunnels.", no_args_is_help=True
+    help="Create, list, describe, resume, split, delete and reset tunnels.", no_args_is_help=True
 )
 
 _SHOWN = 40
@@ -31,16 +31,17 @@ _Option = Annotated[
     ),
 ]  # fmt: skip
 _OptionsFile = Annotated[
-    Path | None, typer.Option(help="A file of NAME=VALUE lines, for what should not stand in a command.")
+    Path | None, typer.Option(help="A file of NAME=VALUE lines, for options that a command should not show.")
 ]
 _Store = Annotated[
     str | None,
     typer.Option(
         envvar="SPARK_CHANNEL_TUNNEL_STORE",
-        help="Where tunnels are kept: a file, or postgresql://user:password@host/database.",
+        help="The store of tunnels: a SQLite file, or postgresql://user:password@host/database; default: "
+        "`$SPARK_CHANNEL_TUNNEL_STORE`, else `~/.spark_channel/tunnels.db`.",
     ),
 ]
-_Channels = Annotated[int, typer.Option(min=1, help="About how many splits of what is there.")]
+_Channels = Annotated[int, typer.Option(min=1, help="Approximate number of splits of the existing rows.")]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -49,7 +50,7 @@ def create(
     name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
     channels: _Channels = 8,
 ) -> None:  # fmt: skip
-    """Make a tunnel of a source: where it ends now, and splits of what is there."""
+    """Create a tunnel: record the end of its source, and split the existing rows."""
     made = Tunnel(name, _options(option, options_file), store=store)
     record = made.create(channels=channels)
     count = len(made.store.state(name).channels)
@@ -86,7 +87,7 @@ def resume(
         list[str] | None, typer.Option(help="A parked channel; may be given several times. All without it.")
     ] = None,
 ) -> None:  # fmt: skip
-    """Let clients have parked channels again: the range that failed is delivered once more."""
+    """Release parked channels: clients receive the range that failed again."""
     resumed = Tunnel(name, store=store).resume(channel)
     if not resumed:
         what = ", ".join(channel) + " is not" if channel else "no channel is"
@@ -100,7 +101,7 @@ def split(
     name: _Name, channel: Annotated[str, typer.Option(help="A stream channel.")], option: _Option = None,
     options_file: _OptionsFile = None, store: _Store = None,
 ) -> None:  # fmt: skip
-    """Divide a stream channel of files in two, while the tunnel is read; the new ones open when it is drained."""
+    """Split a stream channel of files in two while clients read. The new channels open when the old one is drained."""
     made = Tunnel(name, _options(option, options_file), store=store).split(channel)
     typer.echo(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
 
@@ -110,13 +111,13 @@ def delete(
     name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
     yes: _Yes = False,
 ) -> None:  # fmt: skip
-    """Remove a tunnel and its checkpoints; with its source's options, also a replication slot of its own."""
+    """Delete a tunnel and its checkpoints; with its source's options, also its own replication slot."""
     found = Tunnel(name, _options(option, options_file), store=store)
     found.store.get(name)
     if not yes:
         typer.confirm(f"Remove tunnel {name} and all its checkpoints?", abort=True)
     found.delete()
-    typer.echo(f"tunnel {name} is gone")
+    typer.echo(f"tunnel {name} is deleted")
 
 
 @tunnel.command()
@@ -124,7 +125,7 @@ def reset(
     name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
     channels: _Channels = 8, yes: _Yes = False,
 ) -> None:  # fmt: skip
-    """Begin a tunnel anew, with the columns that its source has now."""
+    """Restart a tunnel from the beginning, with the present columns of its source."""
     found = Tunnel(name, _options(option, options_file), store=store)
     found.store.get(name)
     if not yes:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         WritePlan,
         Writer,
     )
+    from spark_channel.connectors.health import Health
     from spark_channel.connectors.registry import Connector, find_connector, load_reader, load_writer
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
@@ -25,6 +26,7 @@ else:
 __all__ = [
     "Connector",
     "FetchSize",
+    "Health",
     "Read",
     "Reader",
     "Receipt",

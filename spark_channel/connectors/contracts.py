@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.commit.claim import Held
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.health import Health
 from spark_channel.connectors.native import NATIVE, NativeRows
 from spark_channel.connectors.split_reader import Read, SplitReader, Token
 from spark_channel.errors import TargetError, UnsupportedError
@@ -111,6 +112,10 @@ class Reader(SplitReader):
 
     def resource_mark(self, split: Split) -> str | None:
         """The resource (a host) that reading `split` loads; None = no mark."""
+        return None
+
+    def health(self) -> Health | None:
+        """Executor. What tells how the source is, for option `protect`; None = nothing does. Connects nowhere yet."""
         return None
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
@@ -314,6 +319,10 @@ class Writer(ABC):
 
         Opens nothing. A transfer with more target hosts than source hosts spreads its tasks by it.
         """
+        return None
+
+    def health(self) -> Health | None:
+        """Executor. What tells how the target is, for option `protect`; None = nothing does. Connects nowhere yet."""
         return None
 
     def committed(self, plan: WritePlan, task: int) -> Receipt | None:

@@ -15,7 +15,7 @@ __all__ = ["DiscardOptions", "DiscardWriter"]
 class DiscardOptions(WriteOptions):
     """What discard takes: nothing of its own."""
 
-    url: str | None = Field(None, description="`discard:`, for who names connectors by url")
+    url: str | None = Field(None, description="`discard:`; default: none")
 
 
 class DiscardWriter(Writer):

@@ -38,29 +38,29 @@ def _count(value: object) -> int:
 class GeneratorOptions(ReadOptions):
     """What the generator takes."""
 
-    url: str | None = Field(None, description="`generator:`, for who names connectors by url")
+    url: str | None = Field(None, description="`generator:`; default: none")
     rows: Annotated[int, BeforeValidator(_count)] = Field(
-        1_000_000, description="how many rows; 0 is an empty source"
+        1_000_000, description="number of rows; 0: an empty source"
     )
     generator_schema: str = Field(
         _SCHEMA,
         alias="schema",
-        description="columns as Spark writes them; an integer `id` holds the row's number",
+        description="columns in Spark's syntax; an integer column `id` contains the row's number",
     )
     row_bytes: ByteAmount | None = Field(
         None,
-        description="Arrow bytes per row, reached with a column `padding`; up to 1 MiB more than the others",
+        description="Arrow bytes per row, filled up by a column `padding` of at most 1 MiB; default: no padding",
     )
-    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="another seed, other values")
-    rows_per_batch: Amount = Field(65_536, description="rows per batch, at most")
+    seed: Annotated[int, Field(ge=0, lt=2**63)] = Field(0, description="seed of the values")
+    rows_per_batch: Amount = Field(65_536, description="most rows per batch")
     skew: Annotated[float, Field(ge=0.0, lt=1.0)] = Field(
-        0.0, description="the share of the rows that the first split holds; 0: equal splits"
+        0.0, description="share of the rows in the first split, 0 to 1; 0: equal splits"
     )
     null_every: Amount | None = Field(
-        None, description="each row so numbered is NULL in all columns but `id`"
+        None, description="every nth row is NULL in all columns but `id`; default: never"
     )
     fail_at_row: Annotated[int, Field(ge=0)] | None = Field(
-        None, description="reading ends with an error at this row, counted from 0"
+        None, description="the row, counted from 0, at which reading fails; default: never"
     )
 
     def model_post_init(self, context: Any) -> None:

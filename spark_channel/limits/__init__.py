@@ -7,6 +7,7 @@
     AllOf                     several limiters as one
     Permits                   how many at once                          (`maxConnections`)
     Pressure                  AIMD: a probe's answers -> a factor for `Coordinator.press`
+    Protection                a database's health -> a speed for `Coordinator.cap`
     LimitBook                 all limits and permits of a service by name, and limits per resource mark
 
 The coordinator and its clients speak in plain dataclasses (`messages`), one request, one reply. A shell
@@ -66,6 +67,7 @@ if TYPE_CHECKING:
     from spark_channel.limits.meter import Meter
     from spark_channel.limits.permits import Permits
     from spark_channel.limits.pressure import Pressure, PressureState, UnreachablePolicy
+    from spark_channel.limits.protection import Held, Protection, Sample
     from spark_channel.limits.static import StaticShare
     from spark_channel.limits.wire import decode_reply, decode_request, encode
 else:
@@ -81,6 +83,7 @@ __all__ = [
     "Done",
     "Grant",
     "Heartbeat",
+    "Held",
     "Hold",
     "Join",
     "Joined",
@@ -96,11 +99,13 @@ __all__ = [
     "Permits",
     "Pressure",
     "PressureState",
+    "Protection",
     "Reply",
     "Request",
     "Resume",
     "Return",
     "ReturnPermit",
+    "Sample",
     "Set",
     "StaticShare",
     "Status",

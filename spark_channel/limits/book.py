@@ -138,6 +138,27 @@ class LimitBook:
         for coordinator in coordinators:
             coordinator.press(factor, state)
 
+    def cap(self, name: str, rows_per_second: float, state: str) -> None:
+        """`Coordinator.cap` for the limit, and all of its marks."""
+        with self._lock:
+            found = self._limits.get(name)
+            coordinators = [] if found is None else [found, *self._marks.get(name, {}).values()]
+        for coordinator in coordinators:
+            coordinator.cap(rows_per_second, state)
+
+    def limits(self, name: str) -> tuple[float | None, float | None]:
+        """Rows and bytes per second that a limit is set to; None = unlimited."""
+        with self._lock:
+            found = self._limits.get(name)
+        return (None, None) if found is None else found.limits
+
+    def spent(self, name: str) -> float:
+        """Rows that were spent of the limit so far, and of all of its marks."""
+        with self._lock:
+            found = self._limits.get(name)
+            coordinators = [] if found is None else [found, *self._marks.get(name, {}).values()]
+        return float(sum(each.spent_rows for each in coordinators))
+
     def _coordinator(self, request: Request) -> Coordinator:
         name, at, mark = request.limit.partition("@")
         with self._lock:

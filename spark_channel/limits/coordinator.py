@@ -101,6 +101,8 @@ class Coordinator:
         self._absent = None if static_tasks is None else Absent(static_tasks, at_once)
         self._version = 0
         self._pool = Pool(max_clients)
+        self._set: tuple[float | None, float | None] = (rows_per_second, bytes_per_second)
+        self._cap: float | None = None
         self._pool.set_limits(rows_per_second, bytes_per_second)
         self._savings = Savings(self._blocked_until)
         self._allotment = Allotment(self._pool, self.epoch, self._savings)
@@ -126,7 +128,7 @@ class Coordinator:
                 case Listen():
                     return self._news(self._known(request, now))
                 case Set():
-                    self._pool.set_limits(request.rows_per_second, request.bytes_per_second)
+                    self._set_limits((request.rows_per_second, request.bytes_per_second), self._cap)
                     self._changed()
                 case Pause():
                     self._paused = True
@@ -164,21 +166,48 @@ class Coordinator:
             self._pressed, self._pressure = factor, state
             self._scale()
 
+    def cap(self, rows_per_second: float, state: str) -> None:
+        """Let at most so many rows pass, whatever the limit is set to, for the reason `state`; see `Protection`."""
+        with self._lock:
+            self._advance(self._now())
+            self._pressure = state
+            if rows_per_second != self._cap:
+                self._set_limits(self._set, rows_per_second)
+                self._changed()
+
+    @property
+    def limits(self) -> tuple[float | None, float | None]:
+        """Rows and bytes per second that were set; None = unlimited."""
+        with self._lock:
+            return self._set
+
+    @property
+    def spent_rows(self) -> float:
+        """What all clients have spent, as far as they have said so."""
+        with self._lock:
+            return self._pool.ledger.totals[0].spent / MICROS
+
     def for_mark(self, limit: str) -> "Coordinator":
         """A coordinator of its own, called `limit`, as this one is set now."""
         with self._lock:
-            rates = [None if each is None else each / MICROS for each in self._pool.limits]
             twin = Coordinator(
-                limit, *rates, clock=self._clock, max_clients=self._pool.max_clients, max_jobs=self._max_jobs,
+                limit, *self._set, clock=self._clock, max_clients=self._pool.max_clients, max_jobs=self._max_jobs,
                 on_call=self._on_call, new_id=self._new_id,
             )  # fmt: skip
             twin._paused, twin._pressure, twin._pressed = self._paused, self._pressure, self._pressed
+            twin._set_limits(self._set, self._cap)
             twin._pool.scale(self._pool.factor)
             twin._blocked_until = self._blocked_until
             twin._savings.advance((0, 0), self._blocked_until)
             return twin
 
     # --- changes
+
+    def _set_limits(self, limits: tuple[float | None, float | None], cap: float | None) -> None:
+        """`OptionError` changes nothing."""
+        rows, nbytes = limits
+        self._pool.set_limits(rows if cap is None else cap if rows is None else min(rows, cap), nbytes)
+        self._set, self._cap = limits, cap
 
     def _changed(self) -> None:
         self._version += 1
@@ -390,7 +419,14 @@ class Coordinator:
 
     def _status(self, now: int) -> LimitStatus:
         return status_of(
-            self.limit, self.epoch, self._pool, self._clients.values(), now, self._paused, self._state()
+            self.limit,
+            self.epoch,
+            self._pool,
+            self._set,
+            self._clients.values(),
+            now,
+            self._paused,
+            self._state(),
         )
 
 

@@ -14,14 +14,20 @@ CLIENTS_LISTED = 200
 
 
 def status_of(
-    limit: str, epoch: str, pool: Pool, clients: Collection[Client], now: int, paused: bool, pressure: str
+    limit: str,
+    epoch: str,
+    pool: Pool,
+    was_set: tuple[float | None, float | None],
+    clients: Collection[Client],
+    now: int,
+    paused: bool,
+    pressure: str,
 ) -> LimitStatus:
-    """The state of `pool` at `now`, consistent when the caller holds its lock."""
+    """The state of `pool` at `now`, consistent when the caller holds its lock; `was_set`: rows and bytes per second."""
     rows, nbytes = pool.ledger.totals
     live = [lease for client in clients for lease in client.leases()]
     outstanding = [sum(lease.amount[each] for lease in live) for each in DIMENSIONS]
     off = paused or pool.factor == 0
-    rates = [None if each is None else each / MICROS for each in pool.limits]
     effective = [
         None if limited is None else 0.0 if off else rate / MICROS
         for limited, rate in zip(pool.limits, pool.rates, strict=True)
@@ -29,8 +35,8 @@ def status_of(
     return LimitStatus(
         limit=limit,
         epoch=epoch,
-        rows_per_second=rates[0],
-        bytes_per_second=rates[1],
+        rows_per_second=_plain(was_set[0]),
+        bytes_per_second=_plain(was_set[1]),
         effective_rows_per_second=effective[0],
         effective_bytes_per_second=effective[1],
         granted_rows_per_second=pool.ledger.charge[0] / MICROS,
@@ -63,3 +69,7 @@ def status_of(
             for client in islice(clients, CLIENTS_LISTED)
         ),
     )
+
+
+def _plain(rate: float | None) -> float | None:
+    return None if rate is None else float(rate)

@@ -24,6 +24,7 @@ from spark_channel.pipeline.ahead import Pay, pushing
 from spark_channel.pipeline.conform import conform
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, Phase
+from spark_channel.progress.trace import Trace
 
 __all__ = ["GroupRead", "ReadCancelledError"]
 
@@ -67,6 +68,7 @@ class GroupRead:
             max(1, self._threads), capacity_rows, capacity_bytes, partitioner="thread", limiter=limiter
         )
         self._counters = counters
+        self._trace = Trace() if counters is None else counters.trace
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """The batches of all tasks, in the schema given. Closing the iterator ends the reader threads.
@@ -134,7 +136,7 @@ class GroupRead:
             while (task := self._next_task()) is not None:
                 batches = read(task.split)
                 with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
-                    for batch in batches:
+                    for batch in self._trace.reading(batches):
                         fitting = conform(batch, self._schema)
                         give(fitting, arrow_bytes(fitting))
 

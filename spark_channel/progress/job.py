@@ -103,6 +103,7 @@ class JobProgress:
         self._shared_heard = False
         self._limits = spec.speeds
         self._changes: list[tuple[float, int | None, int | None, str]] = []
+        self._held: dict[str, float] = {}
         self._lock = threading.Lock()
         self._table = AttemptTable()
         self._begin_at(self._start)
@@ -222,6 +223,11 @@ class JobProgress:
         with self._lock:
             self._own = (rows_per_second, bytes_per_second, note)
             self._limit_again()
+
+    def set_held(self, seconds: Mapping[str, float]) -> None:
+        """For how long which signal of the source or the target held the speed."""
+        with self._lock:
+            self._held = dict(seconds)
 
     def set_shared_limits(
         self, rows_per_second: int | None, bytes_per_second: int | None, note: str = ""
@@ -349,6 +355,7 @@ class JobProgress:
                 error=self._error or (self._table.error if self._phase is Phase.FAILED else ""),
                 rerun=spec.rerun,
                 traces=self._table.traces(),
+                held={name: round(seconds, 3) for name, seconds in sorted(self._held.items())},
                 rows_dropped=added(each.dropped for each in self._table.counted()),
             )
 

@@ -116,6 +116,9 @@ def summary_lines(report: TransferReport) -> list[str]:
     lines.append("; ".join(details))
     if report.retries and report.rows_moved > report.rows:
         lines.append(f"{_grouped(report.rows_moved)} rows moved, retries and speculation included")
+    if report.held:
+        held = ", ".join(f"{name} for {_duration(seconds)}" for name, seconds in report.held.items())
+        lines.append(f"slowed down by the {held}")
     if report.rerun:
         lines.append(f"run it again: {report.rerun}")
     return lines

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TransferReport"]
 
-_WHERE_ANY = ("targets", "traces", "rows_dropped")
+_WHERE_ANY = ("targets", "traces", "rows_dropped", "held")
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
 
@@ -71,6 +71,7 @@ class TransferReport:
     targets: tuple["TransferReport", ...] = ()
     traces: tuple[TaskTrace, ...] = ()
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
+    held: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def moving_seconds(self) -> float:

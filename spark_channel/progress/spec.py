@@ -1,6 +1,7 @@
 """What a job is, as the one who opens it knows it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field
@@ -28,7 +29,8 @@ class JobSpec:
     done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,
     `behind` how far it is behind its source ("behind 12.4k rows, 3 s"). `static_tasks`: a Spark task that does not
     reach the service keeps 1/static_tasks of the job's own limit; None = it fails. `at_once`: so many run at a time.
-    `stall_timeout`: seconds without progress after which a task is named.
+    `stall_timeout`: seconds without progress after which a task is named. `protect`: the speed follows what source and
+    target say of their health; `pressure`: what the user says is too much there, by the name of a signal.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -59,6 +61,8 @@ class JobSpec:
     static_tasks: Limit | None = None
     at_once: bool = False
     stall_timeout: Annotated[float, Field(gt=0)] | None = None
+    protect: bool = False
+    pressure: Mapping[Text, Annotated[float, Field(ge=0)]] = field(default_factory=dict, hash=False)
 
     @property
     def speeds(self) -> tuple[int | None, int | None]:
@@ -70,7 +74,12 @@ class JobSpec:
 
     @property
     def limited(self) -> bool:
-        return self.rows_per_second is not None or self.bytes_per_second is not None
+        return self.rows_per_second is not None or self.bytes_per_second is not None or self.protected
+
+    @property
+    def protected(self) -> bool:
+        """Whether its speed follows what its source and its target say of their health."""
+        return self.protect or bool(self.pressure)
 
     @property
     def dirty_limit(self) -> DirtyLimit:

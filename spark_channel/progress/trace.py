@@ -11,6 +11,7 @@ import pyarrow as pa
 from pydantic import ConfigDict, Field
 
 from spark_channel.plain_data import Count, Seconds, Strict, Waits
+from spark_channel.timing import seconds_connecting
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
 __all__ = ["PHASES", "Dropped", "TaskTrace", "Trace", "added", "as_frame", "trace_of"]
 
 PHASES = ("connect", "first_row", "read", "wait", "transform", "write", "publish")
-"""`connect`: opening the attempt in the target. `first_row`: from asking the source to its first batch; `read`: for
-the others. `wait`: the reading side, for the limit and for room. `publish`: closing the attempt, which makes its rows
-durable. Reading and writing overlap.
+"""`connect`: to the source, and opening the attempt in the target. `first_row`: from asking the source to its first
+batch, without what connecting took; `read`: for the others. `wait`: the reading side, for the limit and for room.
+`publish`: closing the attempt, which makes its rows durable. Reading and writing overlap.
 """
 _LONGEST_NAME = 64
 
@@ -55,11 +56,14 @@ class Trace:
         """`batches`, timed. Whoever closes `batches` need not close this."""
         source, phase = iter(batches), "first_row"
         while True:
-            began = time.perf_counter()
+            began, connected = time.perf_counter(), seconds_connecting()
             try:
                 batch = next(source, None)
             finally:
-                self._add(phase, time.perf_counter() - began)
+                connects = seconds_connecting() - connected
+                if connects:
+                    self._add("connect", connects)
+                self._add(phase, max(0.0, time.perf_counter() - began - connects))
             if batch is None:
                 return
             phase = "read"

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import uuid
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Self
 
@@ -17,6 +18,7 @@ from spark_channel.service.limit_desk import job_limit
 from spark_channel.service.unreached import was_unreached
 
 if TYPE_CHECKING:
+    from spark_channel.connectors.health import Health
     from spark_channel.service.lease_messenger import LeaseMessenger
     from spark_channel.service.permit_holder import PermitHolder
     from spark_channel.service.reporter import Reporter
@@ -126,6 +128,12 @@ class ServiceClient:
         if len(found) > 1:
             return AllOf(found)
         return found[0] if found else None
+
+    def watch_health(self, healths: "Mapping[str, Callable[[], Health | None]]") -> None:
+        """Of one task of the job at a time, as the service says: sample source and target, by side, while it runs."""
+        self._check_process()
+        with self._lock:
+            self._reporting().healths = healths
 
     @property
     def is_static(self) -> bool:

@@ -22,12 +22,14 @@ from spark_channel.limits import (
     Reply,
     Request,
     Resume,
+    Sample,
     Set,
     decode_request,
     encode,
 )
 from spark_channel.progress import JobProgress
 from spark_channel.service.bells import LISTEN_SECONDS, Bells
+from spark_channel.service.protector import Protector
 from spark_channel.service.tokens import SERVICE_SCOPE
 
 if TYPE_CHECKING:
@@ -70,7 +72,9 @@ class LimitDesk:
         self._on_longer: Callable[[float], None] | None = None
         self._longest = 0.0
         self._lock = threading.Lock()
+        self._clock = clock
         self._jobs: dict[str, JobProgress] = {}
+        self._protectors: dict[str, Protector] = {}
 
     def job_opened(self, progress: JobProgress) -> None:
         """Its limit is there before its first client is answered."""
@@ -85,13 +89,20 @@ class LimitDesk:
                 at_once=spec.at_once,
                 on_absent=progress.keep_limit,
             )
+        protector = Protector(progress, name, self.book, self._bells, self._clock) if spec.protected else None
         if spec.max_connections is not None:
             self.book.add_permits(name, spec.max_connections)
         with self._lock:
             self._jobs[name] = progress
+            if protector is not None:
+                self._protectors[name] = protector
 
     def job_closed(self, progress: JobProgress) -> None:
         name = job_limit(progress.job)
+        with self._lock:
+            protector = self._protectors.pop(name, None)
+        if protector is not None:
+            protector.tell_report()
         self.book.remove(name)
         self._bells.ring(name)
         with self._lock:
@@ -136,6 +147,13 @@ class LimitDesk:
                 bound = _SPARE * seconds
                 self._on_longer(bound)
                 self._longest = bound
+
+    def observe(self, job: str, side: str, sample: Sample) -> None:
+        """What the source or the target of a job says of its health; nothing happens for a job that has ended."""
+        with self._lock:
+            protector = self._protectors.get(job_limit(job))
+        if protector is not None:
+            protector.observe(side, sample)
 
     def press(self, name: str, factor: float, state: str) -> None:
         """`LimitBook.press`, heard of at once."""

@@ -2,8 +2,8 @@
 
 import logging
 import threading
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ChannelError
@@ -11,6 +11,10 @@ from spark_channel.progress import Counters, JobSpec, Snapshot
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.connection import Connection
 from spark_channel.service.limit_watch import LimitWatch
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.health import Health
+    from spark_channel.service.sampler import Sampler
 
 __all__ = ["Reporter"]
 
@@ -37,6 +41,9 @@ class Reporter:
     ) -> None:
         self.connection = Connection(address)
         self.watch = watch
+        self.healths: Mapping[str, Callable[[], Health | None]] = {}
+        """By side; one task of a job samples them, as long as the service says that it is this one."""
+        self._samplers: list[Sampler] = []
         self._watching = False
         self._job = job
         self._client = client
@@ -79,6 +86,7 @@ class Reporter:
         except Exception:
             _log.exception("the reporting of counters failed; the task goes on without it")
         finally:
+            self._watch_health(False)
             self.connection.close()
             if self.watch is not None:
                 self.watch.connection.close()
@@ -138,9 +146,26 @@ class Reporter:
             reply = self.connection.call("report", body, timeout=timeout)
         self._introduced = True
         self._watching = reply.get("watch") is True
+        self._watch_health(self._watching and not leaving)
         self.stop_reason = str(reply.get("stop") or self.stop_reason)
         after = reply.get("report_after")
         return min(max(0.1, float(after)), _SLOWEST_REPORT) if isinstance(after, (int, float)) else _HEARTBEAT
+
+    def _watch_health(self, watching: bool) -> None:
+        """Begin to sample source and target, or end it. Only the reporter's own thread begins."""
+        if not watching:
+            ended, self._samplers = self._samplers, []
+            for sampler in ended:
+                sampler.stop(wait=False)
+            for sampler in ended:
+                sampler.stop()
+        elif not self._samplers and self.healths and threading.current_thread() is self._thread:
+            from spark_channel.service.sampler import Sampler
+
+            made = {side: health for side, make in self.healths.items() if (health := make()) is not None}
+            self._samplers = [
+                Sampler(self.connection.address, self._job, side, health) for side, health in made.items()
+            ]
 
     def _warn(self, error: ChannelError) -> None:
         if not self._warned:

@@ -17,6 +17,7 @@ from spark_channel.service.jobs import JobBook
 from spark_channel.service.limit_desk import LimitDesk
 from spark_channel.service.tls_files import TlsFiles
 from spark_channel.service.tokens import SERVICE_SCOPE, Tokens
+from spark_channel.service.wire_sample import sample_from_json
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -32,6 +33,8 @@ PROTOCOL = 1
 
 _MOST_SNAPSHOTS_PER_REPORT = 10_000
 _SHUTDOWN_SECONDS = 3.0
+
+_SIDES = ("source", "target")
 
 _INLINE = frozenset({"hello", "coordinator"})
 """What is asked most, and never waits for anything."""
@@ -74,6 +77,7 @@ class ServiceServer:
             "job_report": json_endpoint(self._job_report),
             "coordinator": self.limits.endpoint,
             "listen": self.limits.listen_endpoint,
+            "health": json_endpoint(self._health),
             "limits": json_endpoint(self._limits),
             "slots": json_endpoint(self._slots),
         }
@@ -265,6 +269,14 @@ class ServiceServer:
         _only_service_token(caller)
         wire.fields(body, required=("job",))
         return {"report": self._find(body["job"]).report().to_json()}
+
+    def _health(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
+        _only_service_token(caller)
+        wire.fields(body, required=("job", "side", "values", "delays", "missing", "error"))
+        if body["side"] not in _SIDES:
+            raise wire.RequestError(f"side is {' or '.join(_SIDES)}")
+        self.limits.observe(wire.identifier(body["job"], "job"), body["side"], sample_from_json(body))
+        return {}
 
     def _limits(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
         _only_service_token(caller)

@@ -1,17 +1,14 @@
 """What a planner worker, a descendant of the driver's JVM on its host, can learn of its driver."""
 
-import contextlib
 import logging
 import os
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 from spark_channel.errors import LimitError, OptionError
 from spark_channel.options import CommonOptions, WriteOptions
-from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import (
     ServiceAddress,
     ServiceControl,
@@ -21,7 +18,8 @@ from spark_channel.service import (
     find_service,
 )
 from spark_channel.spark.driver_host import bind_to, driver_host
-from spark_channel.spark.job_limits import is_limited
+from spark_channel.transfers.job_limits import is_limited
+from spark_channel.transfers.reporter import JobReporter
 from spark_channel.working_directory import WorkingDirectory
 
 __all__ = [
@@ -211,34 +209,3 @@ def _counts_dirty_rows(options: CommonOptions) -> bool:
     if not isinstance(options, WriteOptions) or not options.tolerates_dirty_rows:
         return False
     return options.most_dirty_rows is not None or options.max_dirty_fraction is not None
-
-
-class JobReporter:
-    """Tells the service about a job that this side owns. Progress never fails a job: errors are logged."""
-
-    def __init__(self, address: ServiceAddress | None, job: str) -> None:
-        self._address = address
-        self._job = job
-
-    def open(self, spec: JobSpec) -> None:
-        with self._control() as control:
-            if control is not None:
-                control.open_job(spec, self._job)
-
-    def enter(
-        self, phase: Phase, *, error: str = "", where: str = "", rows: int | None = None, limit: str = ""
-    ) -> None:
-        with self._control() as control:
-            if control is not None:
-                control.enter(self._job, phase, error=error, where=where, rows=rows, limit=limit)
-
-    @contextlib.contextmanager
-    def _control(self) -> Iterator[ServiceControl | None]:
-        if self._address is None:
-            yield None
-            return
-        try:
-            with ServiceControl(self._address) as control:
-                yield control
-        except LimitError as error:
-            _log.warning("job %s: its progress is not shown: %s", self._job, error)

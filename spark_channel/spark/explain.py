@@ -11,8 +11,8 @@ from spark_channel.connectors.describe import describe
 from spark_channel.errors import UnsupportedError
 from spark_channel.options import ReadOptions
 from spark_channel.progress import JobSpec, before_lines
-from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.source import ChannelDataSource
+from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.tunnel.options import split_options
 
 __all__ = ["explain", "scan_lines"]

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from spark_channel import errors
 from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
 
-__all__ = ["own_error", "reason_of", "without_traceback"]
+__all__ = ["own_error", "without_traceback"]
 
 _log = logging.getLogger(__name__)
 _OURS = re.compile(
@@ -77,10 +77,3 @@ def _missing_class(text: str) -> MissingPackageError | None:
         "coordinates with --conf spark.jars.packages=group:name:version)",
         name=name,
     )
-
-
-def reason_of(error: BaseException) -> str:
-    """Why a job failed, for its summary."""
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted"
-    return str(error) or type(error).__name__

@@ -21,15 +21,16 @@ from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl, new_job_id
 from spark_channel.spark.description import described
 from spark_channel.spark.driver import JobReporter
-from spark_channel.spark.failures import own_error, reason_of
-from spark_channel.spark.job_limits import is_limited, limit_scope_of
-from spark_channel.spark.reachable import first_reachable
+from spark_channel.spark.failures import own_error
 from spark_channel.spark.schema import as_arrow, as_spark
 from spark_channel.spark.session import register, service_of
-from spark_channel.spark.task import TaskLink
 from spark_channel.spark.throttle import throttle
-from spark_channel.spark.transfer_options import JobOptions
-from spark_channel.spark.transfer_plan import take_schema
+from spark_channel.transfers.job_limits import is_limited, limit_scope_of
+from spark_channel.transfers.link import TaskLink
+from spark_channel.transfers.options import JobOptions
+from spark_channel.transfers.plan import take_schema
+from spark_channel.transfers.reachable import first_reachable
+from spark_channel.transfers.reason import reason_of
 from spark_channel.transform import Pipeline, prepare
 
 __all__ = ["copy_frames"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
-from spark_channel.spark.job_limits import is_limited
+from spark_channel.transfers.job_limits import is_limited
 
 __all__ = ["one_split"]
 

@@ -2,8 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -15,19 +14,20 @@ from spark_channel.connectors import FetchSize, find_connector
 from spark_channel.connectors.describe import describe
 from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
-from spark_channel.planning import Task, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
+from spark_channel.planning import TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
+from spark_channel.planning.by_mark import assign_by_mark
 from spark_channel.progress import JobSpec
 from spark_channel.service import run_id
-from spark_channel.spark.driver import command_of, default_parallelism, reach_service, slots_now
+from spark_channel.spark.driver import command_of, default_parallelism, on_one_host, reach_service, slots_now
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.one_split import one_split
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
-from spark_channel.spark.static_limit import static_of_spec, static_shares
-from spark_channel.spark.worker import keep_loaded
+from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.static_limit import static_of_spec, static_shares
+from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
     from spark_channel.limits import StaticShare
@@ -94,7 +94,7 @@ class ChannelReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         parallelism = self._facts.parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
-        limits = JobLimits.of(self._options)
+        limits = JobLimits.of(self._options).watching(self._reader)
         fetch = self._reader.fetch_size = limits.fetch_size(channels)
         splits = self._reader.split(split_advice(channels))
         for remark in self._reader.remarks(splits):
@@ -121,7 +121,7 @@ class ChannelReader(DataSourceReader):
             rows_expected=_total([split.rows for split in splits]),
             bytes_expected=_total([split.nbytes for split in splits]),
             **limits.of_spec(per_mark=per_mark),
-            **static_of_spec(shares[0] if shares else None, len(groups), slots),
+            **static_of_spec(shares[0] if shares else None, len(groups), slots, one_host=on_one_host),
         )
         keep_loaded()  # plans are made in such workers too
         return [
@@ -133,7 +133,7 @@ class ChannelReader(DataSourceReader):
         if not isinstance(partition, ChannelPartition):
             return  # Spark makes one empty partition of none
         from spark_channel.pipeline import GroupRead
-        from spark_channel.spark.task import TaskLink
+        from spark_channel.transfers.link import TaskLink
 
         watch = HangupWatch()
         self._reader.fetch_size = partition.fetch  # Spark pickles the reader before it asks for partitions
@@ -152,6 +152,7 @@ class ChannelReader(DataSourceReader):
                     partition.shared_limit,
                     mark=partition.group.tasks[0].reader_mark if partition.spec.per_mark else None,
                     static=partition.static,
+                    healths={"source": self._reader.health},
                 )
             )
             counters = link.counters(
@@ -176,19 +177,6 @@ class ChannelReader(DataSourceReader):
             except ChannelError as error:
                 counters.explain(str(error))
                 raise
-
-
-def assign_by_mark(tasks: Sequence[Task], channels: int, channels_per_group: int) -> list[TaskGroup]:
-    """Groups whose tasks load one resource each, so that a group pays one limit."""
-    marks: dict[str | None, list[Task]] = {}
-    for task in tasks:
-        marks.setdefault(task.reader_mark, []).append(task)
-    groups: list[TaskGroup] = []
-    for number, alike in enumerate(marks.values()):
-        share = max(1, channels // len(marks) + (number < channels % len(marks)))
-        for group in assign_fairly(alike, share, channels_per_group):
-            groups.append(replace(group, id=len(groups)))
-    return groups
 
 
 def _total(estimates: list[int | None]) -> int | None:

@@ -19,16 +19,16 @@ from spark_channel.options import ReadOptions
 from spark_channel.planning import Split, TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
 from spark_channel.progress import JobSpec
 from spark_channel.service import new_job_id
-from spark_channel.spark.driver import command_of, default_parallelism, reach_service, slots_now
+from spark_channel.spark.driver import command_of, default_parallelism, on_one_host, reach_service, slots_now
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.origins import note_origin
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
-from spark_channel.spark.static_limit import static_of_spec, static_shares
 from spark_channel.spark.stream_lag import LagWatch
+from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.static_limit import static_of_spec, static_shares
 from spark_channel.tunnel.positions import Offset, OwnPositions, Positions
 from spark_channel.tunnel.source import StreamSource
 
@@ -96,7 +96,7 @@ class ChannelStreamReader(DataSourceStreamReader):
     @without_traceback()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         channels = self._channels()
-        limits = JobLimits.of(self._options)
+        limits = JobLimits.of(self._options).watching(self._source.reader)
         fetch = self._source.reader.fetch_size = limits.fetch_size(channels)
         ranges = self._standing().ranges(start, end)
         self._remark([split for each in ranges for split in each.splits])
@@ -117,7 +117,7 @@ class ChannelStreamReader(DataSourceStreamReader):
             channels=channels,
             tasks=len(planned),
             **limits.of_spec(),
-            **static_of_spec(shares[0] if shares else None, len(planned), slots),
+            **static_of_spec(shares[0] if shares else None, len(planned), slots, one_host=on_one_host),
             behind="" if service is None else self._lag.text(lambda: self._standing().behind(end)),
         )
         job = new_job_id()
@@ -136,7 +136,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         if not isinstance(partition, StreamPartition):
             return  # Spark makes one empty partition of none
         from spark_channel.pipeline import GroupRead
-        from spark_channel.spark.task import TaskLink
+        from spark_channel.transfers.link import TaskLink
 
         watch = HangupWatch()
         task = TaskContext.get()
@@ -151,6 +151,7 @@ class ChannelStreamReader(DataSourceStreamReader):
                     partition.service, partition.job, replace(partition.spec, batch=batch_number(task)),
                     self._options, f"group {partition.group.id}", partition.shared_limit,
                     static=partition.static,
+                    healths={"source": self._source.reader.health},
                 )
             )  # fmt: skip
             counters = link.counters(partition.group.id, task.taskAttemptId(), scan=task.stageId())

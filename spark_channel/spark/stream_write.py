@@ -25,16 +25,16 @@ from spark_channel.connectors.describe import describe
 from spark_channel.errors import ChannelError, OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.spark.driver import JobReporter, found_service, reach_service, slots_now
+from spark_channel.spark.driver import JobReporter, found_service, on_one_host, reach_service, slots_now
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
-from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.origins import forget_origins, origins_of_task
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.stall_option import refuse_on_stall
-from spark_channel.spark.static_limit import permit_option, static_of_spec
 from spark_channel.spark.stream_read import batch_number
+from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.static_limit import permit_option, static_of_spec
 
 __all__ = ["ChannelStreamWriter", "StreamMessage", "stream_writer"]
 
@@ -70,7 +70,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         refuse_on_stall(self._options)
         self._schema = as_arrow(schema)
         self._overwrite = overwrite
-        limits = JobLimits.of(self._options)
+        limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address
         most = self._options.max_connections
         needs_slots = limits.static(1) is not None or most is not None
@@ -93,7 +93,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
             commit="job",
             **limits.of_spec(),
             max_connections=most,
-            **static_of_spec(self._static),
+            **static_of_spec(self._static, one_host=on_one_host),
             where=where,
             stall_timeout=self._options.stall_timeout,
         )
@@ -134,7 +134,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         self, task: TaskContext, plan: WritePlan, batch: int, batches: Iterator[pa.RecordBatch]
     ) -> Receipt:
         from spark_channel.pipeline import TaskWrite
-        from spark_channel.spark.task import TaskLink
+        from spark_channel.transfers.link import TaskLink
 
         partition, attempt = task.partitionId(), task.taskAttemptId()
         spec = replace(self._spec, batch=batch)
@@ -148,6 +148,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
                 self._shared_limit,
                 static=self._static,
                 permit_option=self._permit_option,
+                healths={"target": self._writer.health},
             ) as link,
             link.permit(),
         ):

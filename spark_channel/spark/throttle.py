@@ -17,10 +17,10 @@ from spark_channel.pipeline.pace import Pacer
 from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
 from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.job_limits import JobLimits, is_limited
 from spark_channel.spark.session import is_local, service_of, session_slots
-from spark_channel.spark.static_limit import static_of_spec
-from spark_channel.spark.task import TaskLink
+from spark_channel.transfers.job_limits import JobLimits, is_limited
+from spark_channel.transfers.link import TaskLink
+from spark_channel.transfers.static_limit import static_of_spec
 
 __all__ = ["throttle"]
 
@@ -78,7 +78,7 @@ def throttle(
     spec = JobSpec(
         "throttle",
         **limits.of_spec(),
-        **static_of_spec(share, one_host=is_local(df.sparkSession)),
+        **static_of_spec(share, one_host=lambda: is_local(df.sparkSession)),
     )
     return df.mapInArrow(_Throttle(service, new_job_id(), spec, options, limits.address, share), df.schema)
 

@@ -17,15 +17,15 @@ from spark_channel.errors import ChannelError, DirtyRowsError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyPart
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.spark.dirty import dirty_budget, prepare_write, standing, too_many
-from spark_channel.spark.driver import JobReporter, found_service, reach_service, slots_now
+from spark_channel.spark.driver import JobReporter, found_service, on_one_host, reach_service, slots_now
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
-from spark_channel.spark.job_limits import JobLimits
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.stall_option import refuse_on_stall
-from spark_channel.spark.static_limit import permit_option, static_of_spec, told_static
+from spark_channel.transfers.dirty import dirty_budget, prepare_write, standing, too_many
+from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.static_limit import permit_option, static_of_spec, told_static
 
 __all__ = ["ChannelWriter", "ReceiptMessage"]
 
@@ -74,7 +74,7 @@ class ChannelWriter(DataSourceArrowWriter):
             overwrite=overwrite,
             txn=_transaction(self._options),
         )
-        limits = JobLimits.of(self._options)
+        limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address
         where = describe(self._options)
         target = f"{connector.name} {where}"
@@ -99,7 +99,7 @@ class ChannelWriter(DataSourceArrowWriter):
             commit=self._plan.commit,
             **limits.of_spec(),
             max_connections=most,
-            **static_of_spec(self._static),
+            **static_of_spec(self._static, one_host=on_one_host),
             max_dirty_rows=self._options.most_dirty_rows,
             max_dirty_fraction=self._options.max_dirty_fraction,
             where=where,
@@ -116,7 +116,7 @@ class ChannelWriter(DataSourceArrowWriter):
         if self._plan.published_at is not None:
             return ReceiptMessage(None)
         from spark_channel.pipeline import DirtyLog, TaskWrite
-        from spark_channel.spark.task import TaskLink
+        from spark_channel.transfers.link import TaskLink
 
         task = TaskContext.get()
         assert task is not None
@@ -132,6 +132,7 @@ class ChannelWriter(DataSourceArrowWriter):
                 self._shared_limit,
                 static=self._static,
                 permit_option=self._permit_option,
+                healths={"target": self._writer.health},
             ) as link,
             link.permit(),
         ):

@@ -30,71 +30,87 @@ class TunnelOptions(Options):
     """What every stream takes."""
 
     tunnel: str | None = Field(
-        None, description="a tunnel's name: its channels are shared with other queries"
+        None,
+        description="the tunnel's name: several queries share its channels; default: none, a plain stream",
     )
     tunnel_type: Literal["base", "stream", "base_and_stream"] = Field(
         "base_and_stream",
-        description="`base`: what is there; `stream`: what comes; `base_and_stream`: one after the other",
+        description="`base`: existing rows; `stream`: new rows; `base_and_stream`: existing rows, then new rows",
     )
     tunnel_store: Annotated[Secret, AfterValidator(_store)] | None = Field(
-        None, description="where tunnels are kept: a file (SQLite), or `postgresql://user:password@host/db`"
+        None,
+        description="the store of tunnels: a SQLite file, or `postgresql://user:password@host/db`; default: "
+        "`~/.spark_channel/tunnels.db`",
     )
-    client_tag: str = Field("", description="a name for this client in `spark-channel tunnel describe`")
-    cursor_column: str | None = Field(None, description="the column of a table that only grows")
+    client_tag: str = Field(
+        "", description="the client's name in `spark-channel tunnel describe`; default: none"
+    )
+    cursor_column: str | None = Field(None, description="a column whose values only grow; default: none")
     cursor_order: Literal["text"] | None = Field(
         None,
-        description="`text`: the cursor column holds texts, and each new one sorts after all earlier ones",
+        description="`text`: the cursor column contains strings, and each new one sorts last; "
+        "default: numbers, dates or timestamps",
     )
     late_seconds: Annotated[float, Field(ge=0, le=604_800)] | None = Field(
         None,
-        description="how long rows and files may appear after their cursor value or time of change",
+        description="how many seconds after their cursor value or modification time rows and files may appear; "
+        "default: 10 for server databases, 600 for files, 0 for SQLite and DuckDB",
     )
     tunnel_channels: Annotated[int, Field(ge=1, le=1_000)] = Field(
-        1, description="partitions of a feed of files, each a channel that one client has at a time"
+        1, description="number of tunnel channels of a feed of files"
     )
     slot: str | None = Field(
-        None, description="PostgreSQL: the logical replication slot; made when not there"
+        None, description="PostgreSQL: the logical replication slot, created if missing; default: none"
     )
-    publication: str | None = Field(None, description="PostgreSQL: the publication that the slot decodes")
+    publication: str | None = Field(
+        None, description="PostgreSQL: the publication that the slot decodes; default: none"
+    )
     starting_offsets: str | None = Field(
-        None, description="with tunnelType `stream`: `latest` (default), `earliest`, or a JSON token"
+        None,
+        description="with `tunnelType=stream`: `latest`, `earliest`, or a JSON token; default: `latest`",
     )
     starting_timestamp: datetime | None = Field(
         None,
-        description="with tunnelType `stream`: begin with what changed at this time or later, such as "
-        "`2026-05-01T00:00:00Z`; UTC without a zone. Files, and cursor columns of dates or timestamps",
+        description="with `tunnelType=stream`: start with changes at this time or later, in UTC unless it has a zone; "
+        "for files and cursor columns of dates or timestamps; default: none",
     )
     ending_offsets: str | None = Field(
         None,
-        description="with tunnelType `stream` and a tunnel: where its channels end for good: `latest`, or a JSON token",
+        description="with `tunnelType=stream` and a tunnel: where its channels end: `latest`, or a JSON token; "
+        "default: never",
     )
     ending_timestamp: datetime | None = Field(
-        None, description="as `endingOffsets`: end before what changes at this time or later"
+        None, description="as `endingOffsets`: end before changes at this time or later; default: never"
     )
-    max_rows_per_trigger: Amount | None = Field(None, description="rows of a micro-batch, about")
-    max_bytes_per_trigger: ByteAmount | None = Field(None, description="bytes of a micro-batch, about")
+    max_rows_per_trigger: Amount | None = Field(
+        None, description="approximate most rows of a micro-batch; default: unlimited"
+    )
+    max_bytes_per_trigger: ByteAmount | None = Field(
+        None, description="approximate most bytes of a micro-batch; default: unlimited"
+    )
     heartbeat_interval: Annotated[float, Field(ge=5, le=3_600)] = Field(
         30.0, description="seconds between two heartbeats of a client"
     )
     heartbeat_timeout: Annotated[float, Field(ge=10, le=86_400)] = Field(
-        300.0, description="seconds of silence after which a client's channels go to others"
+        300.0, description="seconds without a heartbeat after which other clients get the client's channels"
     )
     on_error: Literal["park", "stop"] = Field(
         "park",
-        description="a range that fails again and again: `park` its channel until `tunnel resume`, while others run "
-        "on; `stop`: the first error ends `consume`",
+        description="`park`: a channel whose range fails repeatedly waits for `tunnel resume`, the others continue; "
+        "`stop`: the first error ends `consume`",
     )
     max_retry_interval: Annotated[float, Field(ge=0.01, le=3_600)] = Field(
-        10.0, description="seconds, the longest wait before a range that failed is read and processed again"
+        10.0, description="longest pause before a failed range is retried, in seconds"
     )
     outage_timeout: Annotated[float, Field(ge=0, le=604_800)] | None = Field(
-        None, description="seconds that the store or the source may be away before `consume` ends; any time"
+        None,
+        description="seconds that the store or the source may be unavailable before `consume` ends; default: unlimited",
     )
     shutdown_grace: Annotated[float, Field(ge=0, le=3_600)] = Field(
-        8.0, description="seconds that ranges at hand have to finish after SIGTERM"
+        8.0, description="seconds that ranges in progress have to finish after SIGTERM"
     )
     checkpoint_interval: Annotated[float, Field(gt=0, le=3_600)] = Field(
-        5.0, description="seconds between two checkpoints of a channel, about"
+        5.0, description="approximate seconds between two checkpoints of a channel"
     )
 
     def model_post_init(self, _context: Any) -> None:

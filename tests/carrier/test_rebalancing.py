@@ -64,7 +64,9 @@ class Gated(Consumer):
             seen.inside += 1
             seen.changed.notify_all()
             assert seen.inside == 1, "one call at a time for each carrier"
-            assert seen.changed.wait_for(lambda: seen.opened, JOIN_SECONDS)
+            assert seen.changed.wait_for(lambda: seen.opened, 4 * JOIN_SECONDS), (
+                "longer than what waits for it"
+            )
             self._note("consume")
             seen.rows += values(batches)
             seen.inside -= 1

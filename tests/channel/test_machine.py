@@ -97,13 +97,14 @@ class ChannelMachine(RuleBasedStateMachine):
         )
         self.model = Model(capacity_rows, capacity_bytes, transaction_rows, overflow)
         self.actors = [Actor(self.clock) for _ in range(ACTORS)]
+        self.resizer = Actor(self.clock)
         self.waiting: dict[int, str] = {}
         self.weights: dict[int, int] = {}
 
     def teardown(self) -> None:
         if hasattr(self, "actors"):
             self.channel.fail(ZeroDivisionError())
-            for actor in self.actors:
+            for actor in (*self.actors, self.resizer):
                 actor.end()
 
     # ---- the two sides
@@ -293,7 +294,7 @@ class ChannelMachine(RuleBasedStateMachine):
         capacity_rows=st.none() | st.integers(1, 20),
         capacity_bytes=st.none() | st.integers(1, 50),
         transaction_rows=st.none() | st.integers(1, 20),
-        keep_alive=st.sampled_from([None, 0, -1]),
+        keep_alive=st.sampled_from([None, 0, 2.0, -1]),
     )
     def resize(
         self,
@@ -308,12 +309,20 @@ class ChannelMachine(RuleBasedStateMachine):
             "transaction_rows": transaction_rows,
             "keep_alive": keep_alive,
         }
-        try:
-            answer: Any = self.channel.resize(**given)  # type: ignore[func-returns-value, arg-type]
-        except (ValueError, ChannelFullError, ZeroDivisionError) as error:
-            answer = WORDS[type(error)]
-        assert answer == self.model.resize(capacity_rows, capacity_bytes, transaction_rows, keep_alive)
+        wanted = self.model.resize(capacity_rows, capacity_bytes, transaction_rows, keep_alive)
+        self.resizer.begin(lambda: self.channel.resize(**given))  # type: ignore[arg-type]
+        self.clock.wait_until_blocked([self.resizer.thread])
+        if wanted == "no room" and keep_alive:
+            for seconds in (keep_alive - 0.5, 0.5):
+                assert not self.resizer.answers, "it waits for so long, and not a moment less"
+                self.clock.advance(seconds)
+                self.clock.wait_until_blocked([self.resizer.thread])
+        assert self.resizer.answers.pop() == wanted
+        assert not self.resizer.answers
         assert self.channel.transaction_rows == self.model.transaction_rows
+        assert self.channel.keep_alive == (keep_alive if wanted is None and keep_alive is not None else 0)
+        if self.channel.keep_alive:
+            self.channel.resize(keep_alive=0)  # the model's takes and commits do not wait
         self.settle()
 
     @rule(overflow=st.sampled_from(["block", "reject", "overwrite"]))

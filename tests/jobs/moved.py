@@ -5,9 +5,9 @@ from typing import Any
 
 from spark_channel.connectors import Receipt, WriteContext
 from spark_channel.jobs import load_job
-from spark_channel.spark.transfer_kept import plan_text, transaction_of
-from spark_channel.spark.transfer_options import job_options
-from spark_channel.spark.transfer_plan import begin_transfer, open_transfer
+from spark_channel.transfers.kept import plan_text, transaction_of
+from spark_channel.transfers.options import job_options
+from spark_channel.transfers.plan import begin_transfer, open_transfer
 from spark_channel.transform import Refused
 
 

@@ -18,7 +18,7 @@ from spark_channel.jobs.plugins import readers, writers
 from spark_channel.jobs.text import parse_text
 from spark_channel.options import WriteOptions
 from spark_channel.planning import Split, advise, plan
-from spark_channel.spark.transfer_options import job_options
+from spark_channel.transfers.options import job_options
 
 CORPUS = sorted(Path(__file__).parent.joinpath("corpus").glob("*.json"))
 MUTATIONS = 10_000
@@ -88,7 +88,7 @@ def refusal(source: Any) -> str | None:
 @pytest.fixture(scope="module")
 def corpus() -> Iterator[list[dict[str, Any]]]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("spark_channel.spark.transfer_options.resolve_references", dict)
+        patch.setattr("spark_channel.transfers.options.resolve_references", dict)
         yield made_corpus()
 
 

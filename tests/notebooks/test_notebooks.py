@@ -1,31 +1,31 @@
 """Every notebook runs from top to bottom in a kernel of its own, against what it starts itself."""
 
-import os
-import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.servers.postgres import PostgresServer
-
 nbformat = pytest.importorskip("nbformat", reason="notebooks run where the notebook extra is installed")
-nbclient = pytest.importorskip("nbclient", reason="notebooks run where the notebook extra is installed")
+pytest.importorskip("nbclient", reason="notebooks run where the notebook extra is installed")
 
-ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+from tests.notebooks.refresh import (  # noqa: E402
+    NOTEBOOKS,
+    ROOT,
+    as_terminal,
+    asks_for_postgresql,
+    execute,
+    login_of,
+    read,
+    tidy,
+)
 
 
 @pytest.fixture
 def server(request: pytest.FixtureRequest, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A notebook that asks for PostgreSQL is told of one as libpq's programs are."""
-    if "PGHOST" in path.read_text(encoding="utf-8"):
-        postgres: PostgresServer = request.getfixturevalue("postgres_server")
-        monkeypatch.setenv("PGHOST", "127.0.0.1")
-        monkeypatch.setenv("PGPORT", str(postgres.port))
-        monkeypatch.setenv("PGUSER", postgres.user)
-        monkeypatch.setenv("PGPASSWORD", postgres.password)
+    if asks_for_postgresql(path):
+        for key, value in login_of(request.getfixturevalue("postgres_server")).items():
+            monkeypatch.setenv(key, value)
 
 
 SLOW_MACHINE = """
@@ -55,43 +55,55 @@ make_slow()
 """A cell looks at its jobs each 5 s only, and all jobs but the first begin 15 s late."""
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], None]:
-    """Runs a notebook from top to bottom, in its own folder."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-
-    def run(notebook: Any) -> None:
-        nbclient.NotebookClient(
-            notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": str(tmp_path)}}
-        ).execute()
-
-    return run
+def shown(notebook: Any) -> list[list[str]]:
+    """What each cell shows besides printed lines: pictures and values, by their kinds."""
+    return [
+        sorted(
+            {kind for output in cell.get("outputs", []) for kind in output.get("data", {})} - {"text/plain"}
+        )
+        for cell in notebook.cells
+    ]
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
 @pytest.mark.timeout(600)
 @pytest.mark.usefixtures("server")
-def test_a_notebook_runs(path: Path, run: Callable[[Any], None]) -> None:
-    run(nbformat.read(path, as_version=4))
+def test_a_notebook_runs_and_shows_what_is_kept_of_it(path: Path, tmp_path: Path) -> None:
+    notebook = read(path)
+    kept = shown(notebook)
+    execute(notebook, tmp_path)
+    tidy(notebook, tmp_path)
+    assert shown(notebook) == kept, "`make notebooks` keeps what the cells show now"
 
 
 @pytest.mark.timeout(600)
-def test_a_limit_changes_while_its_jobs_run_however_slow_the_machine_is(run: Callable[[Any], None]) -> None:
-    notebook = nbformat.read(ROOT / "notebooks" / "03_one_limit_for_two_jobs.ipynb", as_version=4)
+def test_a_limit_changes_while_its_jobs_run_however_slow_the_machine_is(tmp_path: Path) -> None:
+    notebook = read(ROOT / "notebooks" / "03_one_limit_for_two_jobs.ipynb")
     jobs = next(
         number
         for number, cell in enumerate(notebook.cells)
         if "SharedLimit(" in cell.source and cell.cell_type == "code"
     )
     notebook.cells.insert(jobs, nbformat.v4.new_code_cell(SLOW_MACHINE))
-    run(notebook)
+    execute(notebook, tmp_path)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.name)
-def test_a_notebook_is_kept_without_outputs(path: Path) -> None:
-    notebook = nbformat.read(path, as_version=4)
-    assert [cell for cell in notebook.cells if cell.get("outputs") or cell.get("execution_count")] == []
+def test_a_notebook_is_kept_with_the_outputs_of_one_run(path: Path) -> None:
+    notebook = read(path)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    assert [cell.execution_count for cell in code] == list(range(1, len(code) + 1)), "run `make notebooks`"
+    outputs = [output for cell in code for output in cell.outputs]
+    assert outputs, "a notebook without outputs shows its reader nothing: run `make notebooks`"
+    assert [output for output in outputs if output.output_type == "error"] == []
+    assert "/tmp/" not in "".join(output.get("text", "") for output in outputs), (
+        "a path of the machine it ran on"
+    )
+
+
+def test_printed_lines_are_kept_as_a_terminal_leaves_them() -> None:
+    text = "Setting default log level to WARN\n[Stage 0:> (0 + 2) / 2]\r   \r10 rows\r20 rows\x1b[K\ndone\n"
+    assert as_terminal(text) == "20 rows\ndone\n"
 
 
 def test_there_are_notebooks() -> None:

@@ -1,6 +1,7 @@
 """A task group being read: threads, errors, cancellation."""
 
 import threading
+import time
 from itertools import islice
 from typing import Any
 
@@ -12,6 +13,8 @@ from spark_channel.limits import Meter
 from spark_channel.pipeline import GroupRead, ReadCancelledError
 from spark_channel.planning import Split
 from spark_channel.progress import Counters, Phase
+from spark_channel.progress.trace import trace_of
+from spark_channel.timing import connecting, seconds_connecting
 from tests.pipeline.fakes import SCHEMA, MemoryReader, group
 
 ROOM: dict[str, Any] = {"capacity_rows": 100, "capacity_bytes": 1 << 20}
@@ -133,3 +136,37 @@ def test_cancel_wakes_a_reader_that_waits_for_the_limit() -> None:
         list(batches)
     assert reader.open == 0
     assert reader_threads() == []
+
+
+def test_the_phases_of_a_read_are_timed() -> None:
+    def slow(_split: Split, number: int) -> None:
+        if number == 0:
+            with connecting():
+                time.sleep(0.05)
+        time.sleep(0.09 if number == 0 else 0.03)
+
+    counters = Counters(0, 0)
+    read = GroupRead(MemoryReader(batches=3, before=slow), group(2, 1), SCHEMA, counters=counters, **ROOM)
+    for batch in read.batches():
+        assert batch.num_rows
+        time.sleep(0.01)
+    trace = trace_of(counters.snapshot(), 1)
+    assert list(trace.phases) == ["connect", "first_row", "read", "wait"]
+    assert 0.1 <= trace.phases["connect"] < 0.17, "twice, since the two splits share no connection"
+    assert 0.18 <= trace.phases["first_row"] < 0.28
+    assert 0.12 <= trace.phases["read"] < 0.25
+    assert (trace.rows_read, trace.rows_written) == (60, 0)
+
+
+def test_connecting_within_connecting_counts_once() -> None:
+    before = seconds_connecting()
+    with connecting():
+        with connecting():
+            time.sleep(0.02)
+        time.sleep(0.02)
+    assert 0.04 <= seconds_connecting() - before < 0.2
+    found: list[float] = []
+    thread = threading.Thread(target=lambda: found.append(seconds_connecting()))
+    thread.start()
+    thread.join()
+    assert found == [0.0], "each thread has its own"

@@ -29,7 +29,7 @@ TASKS_ONLY = (
     "spark_channel.service.lease_messenger",
     "spark_channel.service.reporter",
     "spark_channel.service.server",
-    "spark_channel.spark.task",
+    "spark_channel.transfers.link",
     "spark_channel.transform.pipeline",
     "spark_channel.transform.rows",
     "pyarrow.acero",

@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors import load_writer
 from spark_channel.errors import TargetError
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.spark.transfer_plan import OpenedTransfer, refuse_existing
+from spark_channel.transfers.plan import OpenedTransfer, refuse_existing
 from tests.servers.postgres import PostgresServer
 
 

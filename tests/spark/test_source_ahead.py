@@ -16,7 +16,7 @@ from spark_channel.limits import Meter
 from spark_channel.options import CommonOptions
 from spark_channel.pipeline import GroupRead
 from spark_channel.planning import assign_fairly, merge_tasks
-from spark_channel.spark.job_limits import JobLimits
+from spark_channel.transfers.job_limits import JobLimits
 from tests.servers.postgres import PostgresServer
 from tests.servers.sockets import queued_bytes
 

@@ -12,11 +12,11 @@ from spark_channel.connectors import Connector, registry
 from spark_channel.errors import CommitError, JobCancelledError, OptionError, SourceError, TargetError
 from spark_channel.planning import Endpoint, EndpointPart, TransferSpec
 from spark_channel.spark.failures import own_error
-from spark_channel.spark.reachable import first_reachable, server_of
-from spark_channel.spark.transfer_kept import _outline
-from spark_channel.spark.transfer_kept import _tasks as kept_tasks
-from spark_channel.spark.transfer_options import job_options
-from spark_channel.spark.transfer_plan import open_transfer
+from spark_channel.transfers.kept import _outline
+from spark_channel.transfers.kept import _tasks as kept_tasks
+from spark_channel.transfers.options import job_options
+from spark_channel.transfers.plan import open_transfer
+from spark_channel.transfers.reachable import first_reachable, server_of
 
 
 @pytest.mark.parametrize(

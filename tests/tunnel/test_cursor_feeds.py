@@ -21,7 +21,7 @@ from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.connectors.sql import SqlReader
 from spark_channel.connectors.sql.cursor_feed import CursorFeed
 from spark_channel.connectors.sql.mysql.session import LostConnectionError
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.testing import VirtualClock
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.servers.mariadb import MariadbServer
@@ -343,6 +343,53 @@ def test_a_tunnel_hands_it_out_once(place: Place, tmp_path: Path) -> None:
     tunnel.consume(process, threads=1, drained=True)
     assert found == Counter(range(1, 2 * ROWS + 1))
     assert {view.lag.rows for view in tunnel.describe().channels if view.lag is not None} == {0}
+
+
+@pytest.mark.parametrize("column", ["id", "made"])
+def test_the_parts_of_a_split_channel_are_the_whole(place: Place, column: str) -> None:
+    """Each row has one part, by its key, whatever its cursor; negative keys too."""
+    feed = place.feed(column)
+    (start,) = feed.earliest()
+    half = feed.latest(start, FeedLimit(rows=20))
+    place.run(f"UPDATE orders SET id = -id WHERE id > {ROWS - 7}")
+    tokens = [token for part in feed.divide(half) for token in feed.divide(part)]
+    assert len({json.dumps(token) for token in tokens}) == 4
+    found = [ids(feed, token, feed.latest(token, NO_LIMIT)) for token in tokens]
+    assert len({tuple(sorted({n % 4 for n in each})) for each in found}) == 4
+    assert all(len({n % 4 for n in each}) == 1 for each in found)
+    left = [n for n in ids(feed, start, feed.now()[0]) if n not in ids(feed, start, half)]
+    assert sorted(n for each in found for n in each) == sorted(left)
+    assert sum(feed.lag(token).rows or 0 for token in tokens) == len(left)
+    cut = feed.latest(tokens[0], FeedLimit(rows=3))
+    assert len(ids(feed, tokens[0], cut)) == 3
+    assert feed.before(feed.latest(tokens[0], NO_LIMIT), NO_LIMIT, feed.now()[0]) is None
+
+
+def test_a_channel_is_split_by_a_whole_number_of_its_tables_key(place: Place) -> None:
+    feed = place.feed()
+    (token,) = feed.now()
+    part = feed.divide(token)[0]
+    drop = {
+        "postgresql": "ALTER TABLE orders DROP CONSTRAINT orders_pkey",
+        "mysql": "ALTER TABLE orders DROP PRIMARY KEY",
+        "duckdb": "CREATE TABLE other AS FROM orders; DROP TABLE orders; ALTER TABLE other RENAME TO orders",
+    }[place.kind]
+    place.run(drop)
+    without = place.feed()
+    with pytest.raises(
+        UnsupportedError, match=r"a channel of table .* cannot be split.*whole number in the primary"
+    ):
+        without.divide(token)
+    free = {
+        "mysql": "ALTER TABLE orders MODIFY id INT",
+        "postgresql": "ALTER TABLE orders ALTER id DROP NOT NULL",
+    }
+    if place.kind in free:
+        place.run(free[place.kind])
+    with pytest.raises(SourceError, match=r"split by column 'id'.*no channel"):
+        without.latest(part, NO_LIMIT)
+    with pytest.raises(SourceError, match="no position in cursor column"):
+        without.latest({**part, "part": 2}, NO_LIMIT)
 
 
 @pytest.mark.spark

@@ -6,6 +6,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -260,11 +261,77 @@ def test_the_parts_of_a_token_are_the_whole(tmp_path: Path) -> None:
     assert sum(rest, ids(start, half)) == Counter(range(40))
 
 
+def test_a_channel_of_a_table_is_split_while_it_is_read(shop: Path) -> None:
+    """By the key: the parent ends, its children open after it, and each has the rows of its keys, in order."""
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", maxRowsPerTrigger="100", heartbeatInterval="5"
+    )
+    tunnel.create()
+    keeper = Keeper()
+    order: list[str] = []
+    parts: dict[str, list[int]] = {}
+    made: list[str] = []
+    enough, held = threading.Event(), held_now()
+
+    def process(delivery: Delivery) -> None:
+        order.append(delivery.channel)
+        batches = list(delivery.batches)
+        parts.setdefault(delivery.channel, []).extend(
+            n for batch in batches for n in batch.column("id").to_pylist()
+        )
+        keeper.process(replace(delivery, batches=iter(batches)))
+        if not made:
+            made.extend(tunnel.split("stream-0"))
+            fill(shop, 1001, 2000)
+        if sum(keeper.rows.values()) == 2000:
+            enough.set()
+
+    thread = threading.Thread(target=lambda: tunnel.consume(process, threads=3))
+    thread.start()
+    assert enough.wait(60), sum(keeper.rows.values())
+    tunnel.stop()
+    thread.join(30)
+    assert keeper.rows == Counter(range(1, 2001)), "each row once"
+    assert made == ["stream-1", "stream-2"]
+    last = len(order) - order[::-1].index("stream-0")
+    assert not {"stream-1", "stream-2"} & set(order[:last]), "children open after their parent"
+    assert [{n % 2 for n in parts[channel]} for channel in made] == [{0}, {1}]
+    assert all(rows == sorted(rows) for rows in parts.values())
+    assert states(tunnel)["stream-0"] is ChannelState.TERMINATED
+    held.expect_no_more("after consume")
+
+
+@pytest.mark.parametrize("end", [1000, 1001])
+def test_a_split_channel_of_a_table_ends_where_it_was_to_end(shop: Path, end: int) -> None:
+    """In both children, though the last row is of one of them."""
+    tunnel = tunnel_of(
+        shop, tunnelType="stream", startingOffsets="earliest", endingOffsets=f'{{"cursor": {end}}}',
+        heartbeatInterval="5",
+    )  # fmt: skip
+    tunnel.create()
+    assert tunnel.split("stream-0") == ("stream-1", "stream-2")
+    keeper = Keeper()
+    tunnel.consume(keeper, drained=True)
+    if end > 1000:
+        assert ChannelState.TERMINATED not in {states(tunnel)["stream-1"], states(tunnel)["stream-2"]}
+        fill(shop, 1001, 1010)
+        tunnel.consume(keeper, drained=True)
+    assert keeper.rows == Counter(range(1, end + 1))
+    assert set(states(tunnel).values()) == {ChannelState.TERMINATED}
+
+
 def test_what_cannot_be_split_is_told(shop: Path, tmp_path: Path) -> None:
+    run(shop, "CREATE TABLE named (name TEXT NOT NULL PRIMARY KEY, id INTEGER NOT NULL)")
+    keyless = Tunnel(
+        "named",
+        {"path": str(shop), "dbtable": "named", "cursorColumn": "id"},
+        store=str(tmp_path / "tunnels.db"),
+    )
+    keyless.create()
+    with pytest.raises(UnsupportedError, match="whole number in the primary key"):
+        keyless.split("stream-0")
     tunnel = tunnel_of(shop)
     tunnel.create(channels=2)
-    with pytest.raises(UnsupportedError, match="only feeds of files can"):
-        tunnel.split("stream-0")
     with pytest.raises(
         TunnelError, match="'base-0000' is a base channel: name a stream channel, one of stream-0"
     ):

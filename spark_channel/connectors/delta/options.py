@@ -22,10 +22,10 @@ def _instant(value: object) -> object:
 class Table(Options):
     """Where the table is."""
 
-    path: FilePath = Field(description="the table's directory; a path, or an s3, gs or abfs uri")
+    path: FilePath = Field(description="the table's directory: a path, or an s3, gs or abfs URI")
     storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
         None,
-        description="a JSON object of settings for deltalake's store, beside those of the uri and the environment",
+        description="a JSON object of settings for deltalake's store; default: those of the URI and the environment",
     )
 
     def more_storage(self) -> dict[str, str]:
@@ -63,11 +63,15 @@ class DeltaReadOptions(Table, ReadOptions):
         "skipChangeCommits": "a stream ends with an error where rows were removed: begin a new one",
     }
 
-    version: Annotated[int, Field(ge=0)] | None = Field(None, description="the table as of this version")
-    timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
-        None, description="the table as of this time, UTC unless it has a zone"
+    version: Annotated[int, Field(ge=0)] | None = Field(
+        None, description="read the table as of this version; default: the newest"
     )
-    split_bytes: ByteAmount | None = Field(None, description="about how many bytes of a file one split reads")
+    timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
+        None, description="read the table as of this time, UTC unless it has a zone; default: now"
+    )
+    split_bytes: ByteAmount | None = Field(
+        None, description="approximate bytes of one split; default: all bytes over the splits for `channels`"
+    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)

@@ -168,21 +168,33 @@ class FileReadOptions(_Stored, ReadOptions):
         "partitionColumn": "files are split by size; row groups are pruned by 'where'",
     }
 
-    path: FilePath | None = Field(None, description="a file, a directory, or a glob; a path or a uri")
+    path: FilePath | None = Field(
+        None, description="a file, directory or glob, as a path or URI; default: none; give it or `paths`"
+    )
     paths: Annotated[tuple[str, ...] | None, BeforeValidator(_paths), Trait.HOLDS_LOGIN] = Field(
-        None, description="a JSON list of the same"
+        None, description="a JSON list of files, directories and globs; default: none"
     )
-    base_path: FilePath | None = Field(None, description="where partition folders (`key=value`) begin")
+    base_path: FilePath | None = Field(
+        None, description="directory under which `key=value` folders are columns; default: `path`"
+    )
     recursive_file_lookup: bool = Field(
-        False, description="true = folders named `key=value` are plain folders, as in Spark"
+        False, description="true: folders named `key=value` are ordinary folders, as in Spark"
     )
-    path_glob_filter: str | None = Field(None, description="keep files whose name matches this glob")
-    modified_before: Instant | None = Field(None, description="keep files modified before this time")
-    modified_after: Instant | None = Field(None, description="keep files modified after this time")
+    path_glob_filter: str | None = Field(
+        None, description="read only files whose name matches this glob; default: all files"
+    )
+    modified_before: Instant | None = Field(
+        None, description="read only files modified before this time; default: all files"
+    )
+    modified_after: Instant | None = Field(
+        None, description="read only files modified after this time; default: all files"
+    )
     use_manifest: bool = Field(
-        True, description="of a directory that spark-channel wrote, read only what its manifest lists"
+        True, description="read only the files that the log lists, in a directory that spark-channel wrote"
     )
-    split_bytes: ByteAmount | None = Field(None, description="about how many bytes of a file one split reads")
+    split_bytes: ByteAmount | None = Field(
+        None, description="approximate bytes of one split; default: all bytes over the splits for `channels`"
+    )
 
     @model_validator(mode="after")
     def _one_source(self) -> "FileReadOptions":
@@ -197,7 +209,7 @@ class FileReadOptions(_Stored, ReadOptions):
 
 
 class _Mergeable(FileReadOptions):
-    merge_schema: bool = Field(False, description="the columns of all files, not only of the first")
+    merge_schema: bool = Field(False, description="read the columns of all files, not only of the first")
 
 
 class ParquetReadOptions(_Mergeable):
@@ -230,17 +242,18 @@ _PERMISSIVE = "it exists for mode=PERMISSIVE, which turns values that do not fit
 class TextReadOptions(FileReadOptions):
     """What CSV and JSON lines share."""
 
-    encoding: Encoding = Field("utf-8", description="of the text")
+    encoding: Encoding = Field("utf-8", description="character encoding")
     compression: str | None = Field(
         None, description="none, gzip, bz2, zstd, lz4 or brotli; default: from each file's suffix"
     )
     mode: Literal["FAILFAST", "DROPMALFORMED"] = Field(
-        "FAILFAST", description="a row that does not fit: an error, or dropped and counted in the log"
+        "FAILFAST",
+        description="a row that does not fit: `FAILFAST` fails, `DROPMALFORMED` drops it and logs the count",
     )
-    date_format: Pattern | None = Field(None, description="of dates; default ISO 8601")
-    timestamp_format: Pattern | None = Field(None, description="of times; default ISO 8601")
-    time_zone: Zone = Field("UTC", description="of times without a zone, in columns that have one")
-    sample_bytes: ByteAmount = Field(4 << 20, description="how much of the source is looked at for the types")
+    date_format: Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
+    timestamp_format: Pattern | None = Field(None, description="pattern of timestamps; default: ISO 8601")
+    time_zone: Zone = Field("UTC", description="time zone of values without one, in columns with a time zone")
+    sample_bytes: ByteAmount = Field(4 << 20, description="bytes that are read to infer the types")
 
     @field_validator("mode", mode="before")
     @classmethod
@@ -303,22 +316,26 @@ class CsvReadOptions(TextReadOptions):
         "emptyValue": "a quoted empty text is the empty text",
     }
 
-    header: bool = Field(True, description="the first line of each file holds the names (Spark: false)")
-    infer_schema: bool = Field(True, description="find types in a sample; false = all text (Spark's default)")
+    header: bool = Field(True, description="the first line of each file contains the names (Spark: false)")
+    infer_schema: bool = Field(
+        True, description="infer types from a sample; false: all strings (Spark: false)"
+    )
     enforce_schema: bool = Field(
-        True, description="false = a header that differs from the given schema is an error"
+        True, description="false: a header that differs from the given schema is an error"
     )
-    sep: Character = Field(",", description="between the values")
-    quote: OptionalCharacter = Field('"', description="around values; empty = none")
+    sep: Character = Field(",", description="separator")
+    quote: OptionalCharacter = Field('"', description="quote character; empty: none")
     escape: OptionalCharacter = Field(
-        "\\", description="before a quote inside quotes; a doubled quote works too"
+        "\\", description="escape character inside quotes; a doubled quote works too"
     )
-    comment: OptionalCharacter = Field("", description="lines that begin with it are skipped")
-    null_value: str = Field("", description="unquoted text that means NULL, beside the empty one")
-    multi_line: bool = Field(False, description="values in quotes may hold line ends (one split per file)")
+    comment: OptionalCharacter = Field("", description="character of lines to skip; default: none")
+    null_value: str = Field(
+        "", description="unquoted text that means NULL, besides the empty one; default: empty"
+    )
+    multi_line: bool = Field(False, description="quoted values may contain line ends; one split per file")
     line_sep: str | None = Field(None, description=r"\n, \r\n or \r; default: any of them")
-    ignore_leading_white_space: bool = Field(False, description="trim values at the start")
-    ignore_trailing_white_space: bool = Field(False, description="trim values at the end")
+    ignore_leading_white_space: bool = Field(False, description="trim blanks at the start of values")
+    ignore_trailing_white_space: bool = Field(False, description="trim blanks at the end of values")
 
     @field_validator("line_sep")
     @classmethod
@@ -373,7 +390,7 @@ class JsonReadOptions(TextReadOptions):
         "singleVariantColumn": "there is no variant type here",
     }
 
-    infer_timestamp: bool = Field(False, description="texts that are all ISO 8601 times are times")
+    infer_timestamp: bool = Field(False, description="infer timestamps from strings that are all ISO 8601")
 
 
 class FileWriteOptions(_Stored, WriteOptions):
@@ -391,17 +408,21 @@ class FileWriteOptions(_Stored, WriteOptions):
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}
     renamed: ClassVar[Mapping[str, str]] = {"maxRowsPerFile": "maxRecordsPerFile"}
 
-    path: FilePath = Field(description="a directory; a path or a uri")
-    compression: str | None = Field(None, description="codec of the files")
-    max_rows_per_file: Amount | None = Field(
-        None, alias="maxRecordsPerFile", description="begin a new file after so many rows"
+    path: FilePath = Field(description="a directory, as a path or URI")
+    compression: str | None = Field(
+        None, description="codec of the files; default: snappy for Parquet, zstd for ORC, else none"
     )
-    max_bytes_per_file: ByteAmount | None = Field(None, description="begin a new file at about so many bytes")
+    max_rows_per_file: Amount | None = Field(
+        None, alias="maxRecordsPerFile", description="most rows of one file; default: unlimited"
+    )
+    max_bytes_per_file: ByteAmount | None = Field(
+        None, description="approximate most bytes of one file; default: unlimited"
+    )
     commit_timeout: Annotated[float, Field(ge=0, le=86_400)] = Field(
-        600.0, description="seconds to go on trying while other jobs write the directory's log first"
+        600.0, description="how long a commit is retried while other jobs commit first, in seconds"
     )
     retention: Annotated[float, Field(ge=0)] = Field(
-        3600.0, description="seconds for which files that were replaced can be read by reads that have begun"
+        3600.0, description="how long replaced files stay readable for reads in progress, in seconds"
     )
 
     codecs: ClassVar[tuple[str, ...]] = ("none",)
@@ -423,7 +444,7 @@ _LEVELS: Mapping[str, tuple[int, int]] = {"gzip": (1, 9), "bz2": (1, 9), "zstd":
 class _Levelled(FileWriteOptions):
     default_codec: ClassVar[str] = "none"
 
-    compression_level: int | None = Field(None, description="of codecs that have one")
+    compression_level: int | None = Field(None, description="level of the codec; default: the codec's own")
 
     @model_validator(mode="after")
     def _level(self) -> "_Levelled":
@@ -446,7 +467,7 @@ class ParquetWriteOptions(_Levelled):
     default_codec: ClassVar[str] = "snappy"
 
     row_group_rows: Amount = Field(1 << 20, description="most rows of a row group")
-    row_group_bytes: ByteAmount = Field(64 << 20, description="about the Arrow bytes of a row group")
+    row_group_bytes: ByteAmount = Field(64 << 20, description="approximate Arrow bytes of a row group")
 
 
 class ArrowWriteOptions(_Levelled):
@@ -464,15 +485,15 @@ class OrcWriteOptions(FileWriteOptions):
         "compressionLevel": "the ORC writer of Arrow has a strategy, no level",
     }
 
-    stripe_bytes: ByteAmount = Field(64 << 20, description="about the bytes of a stripe")
+    stripe_bytes: ByteAmount = Field(64 << 20, description="approximate bytes of a stripe")
 
 
 class _TextWriteOptions(_Levelled):
     codecs: ClassVar[tuple[str, ...]] = ("none", "gzip", "bz2", "zstd", "lz4")
 
-    encoding: Literal["utf-8"] = Field("utf-8", description="UTF-8")
-    date_format: Pattern | None = Field(None, description="of dates; default ISO 8601")
-    timestamp_format: Pattern | None = Field(None, description="of times; default ISO 8601")
+    encoding: Literal["utf-8"] = Field("utf-8", description="character encoding: only UTF-8")
+    date_format: Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
+    timestamp_format: Pattern | None = Field(None, description="pattern of timestamps; default: ISO 8601")
 
     @field_validator("encoding", mode="before")
     @classmethod
@@ -499,18 +520,17 @@ class CsvWriteOptions(_TextWriteOptions):
         "lineSep": r"lines end with \n",
     }
 
-    header: bool = Field(True, description="begin each file with the names (Spark: false)")
-    sep: Character = Field(",", description="between the values")
-    quote: Character = Field('"', description="around values that need it")
+    header: bool = Field(True, description="write the names as the first line of each file (Spark: false)")
+    sep: Character = Field(",", description="separator")
+    quote: Character = Field('"', description="quote character, around values that need it")
     quote_all: bool = Field(False, description="quote every value that is not NULL")
     escape: OptionalCharacter = Field(
-        "\\", description='before a quote or itself inside quotes; `"` = quotes are doubled'
+        "\\", description='escape character inside quotes; `"`: quotes are doubled'
     )
-    null_value: str = Field("", description="what stands for NULL, unquoted")
+    null_value: str = Field("", description="unquoted text for NULL; default: empty")
     raw: bool = Field(
         False,
-        description="values as they are, never quoted: what holds the separator or a line end cannot be told apart "
-        "by a reader",
+        description="write values unquoted: a reader cannot parse a value that contains the separator or a line end",
     )
 
     @model_validator(mode="after")
@@ -538,4 +558,4 @@ class JsonWriteOptions(_TextWriteOptions):
     }
     refused: ClassVar[Mapping[str, str]] = {**FileWriteOptions.refused, "lineSep": r"lines end with \n"}
 
-    ignore_null_fields: bool = Field(True, description="leave out fields that are NULL")
+    ignore_null_fields: bool = Field(True, description="omit fields that are NULL")

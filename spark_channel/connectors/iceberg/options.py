@@ -23,9 +23,10 @@ class Table(Options):
     """Which table of which catalog."""
 
     dbtable: str = Field(description="the table, with its namespace: `shop.orders`")
-    catalog: str = Field("default", description="the catalog's name, as pyiceberg's own configuration has it")
+    catalog: str = Field("default", description="the catalog's name in pyiceberg's configuration")
     catalog_properties: Annotated[Secret | None, Trait.NAMES_SOURCE] = Field(
-        None, description="a JSON object of pyiceberg's catalog properties: type, uri, warehouse, credentials"
+        None,
+        description="a JSON object of pyiceberg's catalog properties; default: pyiceberg's configuration",
     )
 
     def properties(self) -> dict[str, str]:
@@ -59,12 +60,15 @@ class IcebergReadOptions(Table, ReadOptions):
         "as-of-timestamp": "asOfTimestamp",
     }
 
-    snapshot_id: int | None = Field(None, description="the table as of this snapshot")
+    snapshot_id: int | None = Field(
+        None, description="read the table as of this snapshot; default: the newest"
+    )
     as_of_timestamp: Annotated[Instant, BeforeValidator(_instant)] | None = Field(
-        None, description="the table as of this time, UTC unless it has a zone"
+        None, description="read the table as of this time, UTC unless it has a zone; default: now"
     )
     split_bytes: ByteAmount | None = Field(
-        None, description="about how many bytes one split reads; whole files"
+        None,
+        description="approximate bytes of one split, in whole files; default: all bytes over the splits for `channels`",
     )
 
     def model_post_init(self, context: Any) -> None:

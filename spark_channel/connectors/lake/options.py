@@ -33,29 +33,27 @@ class LakeWriteOptions(WriteOptions):
     }
 
     partition_by: ColumnList | None = Field(
-        None, description="partition columns of a table that the write creates"
+        None, description="partition columns of a new table; default: not partitioned"
     )
     write_mode: Literal["insert", "upsert"] = Field(
-        "insert", description="`upsert`: a row replaces the one with the same keyColumns, else it is added"
+        "insert", description="`upsert`: a row replaces the row with the same `keyColumns`, or is added"
     )
-    key_columns: ColumnList | None = Field(None, description="the key of upsert")
+    key_columns: ColumnList | None = Field(None, description="key columns of upsert; default: none")
     replace_where: str | None = Field(
         None,
-        description="with overwrite: replace the rows that match this SQL condition, not the whole table",
+        description="with overwrite: replace only the rows that match this SQL condition; default: the whole table",
     )
     on_schema_change: Literal["fail", "evolve"] = Field(
-        "fail", description="columns that the table lacks: an error, or added to the table as nullable"
+        "fail", description="new columns: `fail` is an error, `evolve` adds them to the table as nullable"
     )
     compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = Field(
         "zstd", description="codec of the data files"
     )
-    max_bytes_per_file: ByteAmount = Field(
-        256 << 20, description="begin a new data file at about so many bytes"
-    )
+    max_bytes_per_file: ByteAmount = Field(256 << 20, description="approximate most bytes of one data file")
     row_group_rows: Amount = Field(1 << 20, description="most rows of a row group")
-    row_group_bytes: ByteAmount = Field(64 << 20, description="about the Arrow bytes of a row group")
+    row_group_bytes: ByteAmount = Field(64 << 20, description="approximate Arrow bytes of a row group")
     commit_timeout: Annotated[float, Field(ge=0, le=86_400)] = Field(
-        600.0, description="seconds to go on trying while other jobs commit to the table first"
+        600.0, description="how long a commit is retried while other jobs commit first, in seconds"
     )
 
     @field_validator("write_mode", mode="before")

@@ -24,20 +24,28 @@ __all__ = [
     "cursor_literal",
     "cursor_of",
     "cursor_type",
+    "part_of",
     "token_of",
 ]
 
 _log = logging.getLogger(__name__)
 
 _NAME = "cursor"
+_PART = {"by", "part", "parts"}
 _ADVICE = "it is damaged, or of another source. Reset the tunnel, or begin with a new checkpoint directory"
 _TOLD_SECONDS = 1.0
 """A wait that someone notices is told."""
 
 
-def token_of(value: Any) -> Token:
-    """The token of a cursor value; None: before the first row."""
-    return {_NAME: value}
+def token_of(value: Any, part: Token | None = None) -> Token:
+    """The token of a cursor value; None: before the first row. `part`: of the same part of the rows as this token."""
+    return {_NAME: value, **({} if part is None else part_of(part))}
+
+
+def part_of(token: Token) -> dict[str, Any]:
+    """Which rows the token's channel has, after a split: those whose column `by` leaves `part` when it is divided by
+    `parts`; {} for all."""
+    return {name: token[name] for name in token if name in _PART}
 
 
 def cursor_of(token: Token, column: str) -> Any:
@@ -46,11 +54,23 @@ def cursor_of(token: Token, column: str) -> Any:
     Raises:
         SourceError: no token of such a feed.
     """
-    if set(token) != {_NAME} or not isinstance(token[_NAME], int | float | str | None):
+    part = part_of(token)
+    whole = set(token) == {_NAME, *part} and isinstance(token[_NAME], int | float | str | None)
+    if not whole or (part and not _is_part(part)):
         raise SourceError(
             f"the checkpoint {dict(token)!r} is no position in cursor column {column!r}: {_ADVICE}"
         )
     return token[_NAME]
+
+
+def _is_part(part: Mapping[str, Any]) -> bool:
+    return (
+        set(part) == _PART
+        and isinstance(part["by"], str)
+        and isinstance(part["part"], int)
+        and isinstance(part["parts"], int)
+        and 0 <= part["part"] < part["parts"]
+    )
 
 
 def check_cursor_type(
@@ -109,15 +129,22 @@ def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
 
 
 def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str]:
-    """Rows after `within["after"]` (None: all), up to `within["upto"]` (None: no row), of `within["column"]`."""
+    """Rows after `within["after"]` (None: all), up to `within["upto"]` (None: no row), of `within["column"]`; of them
+    those of a part, where `within` names one.
+    """
     if within["upto"] is None:
         return ["1 = 0"]  # the table was empty
     name = within["column"]
-    return [
+    found = [
         f"{source.column(name)} {compare} {cursor_literal(source, name, bound)}"
         for compare, bound in ((">", within["after"]), ("<=", within["upto"]))
         if bound is not None
     ]
+    if "by" in within:
+        parts, remainder = within["parts"], source.dialect.remainder
+        left = remainder(source.column(within["by"]), parts)
+        found.append(f"{remainder(f'({left} + {parts})', parts)} = {within['part']}")
+    return found
 
 
 def check_same_columns(was: pa.Schema, now: pa.Schema, source: str) -> None:

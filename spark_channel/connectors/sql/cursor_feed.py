@@ -3,10 +3,11 @@
 `CursorFeed` decides what a range is; a `CursorLook` asks the table.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from datetime import UTC, datetime
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -22,6 +23,7 @@ from spark_channel.connectors.sql.cursor import (
     cursor_literal,
     cursor_of,
     cursor_type,
+    part_of,
     token_of,
 )
 from spark_channel.connectors.sql.cursor_order import is_at_or_past, value_before
@@ -30,16 +32,18 @@ from spark_channel.connectors.sql.feed_width import RowWidth
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import row_bytes
-from spark_channel.errors import OptionError, SourceError
+from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.planning import Split
 
 __all__ = ["CURSOR", "CursorFeed", "CursorLook"]
 
 CURSOR = "cursor"
-"""Where a split keeps its bounds, for the reader: {"column": name, "after": value, "upto": value}."""
+"""Where a split keeps its bounds, for the reader: {"column": name, "after": value, "upto": value}, and the part of the
+rows that its channel has after a split: {"by": name, "part": number, "parts": number}."""
 _SPLIT_ROWS = 100_000
 """A range of fewer rows than twice this is one split."""
 _MOST_SPLITS = 16
+_WHOLE: Mapping[str, Any] = MappingProxyType({})
 _ROW_BYTES = 100
 """Taken for the width of a row where the database cannot tell it."""
 
@@ -47,7 +51,7 @@ _ROW_BYTES = 100
 class CursorLook:
     """One look at the table, on a connection that is open. Cursor values are numbers or texts, as tokens hold them.
 
-    `within` is {"column": name, "after": value or None for all, "upto": value or None for no row}.
+    `within` is {"column": name, "after": value or None for all, "upto": value or None for no row}, and perhaps a part.
     """
 
     def __init__(self, session: Session, source: ReadSource) -> None:
@@ -133,6 +137,9 @@ class Followed(Protocol):
 class CursorFeed(ChangeFeed):
     """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows for ever, as long as nobody
     changes a row that is behind the token without moving its cursor, which no reader could see.
+
+    A channel is split by a whole number in the primary key, so that all versions of a row stay in one channel, in
+    order. Each part reads the range of the cursor, and is given its own rows of it.
     """
 
     def __init__(self, reader: Followed, options: FeedOptions, *, clock: Clock | None = None) -> None:
@@ -152,6 +159,8 @@ class CursorFeed(ChangeFeed):
             self._column = self._check(look)
             self._schema = look.source.schema
             self._kind = cursor_type(look.source, self._column)
+            self._by = _dividing(look)
+            self._label = look.source.label
 
     @contextmanager
     def looking(self) -> Iterator[CursorLook]:
@@ -189,11 +198,33 @@ class CursorFeed(ChangeFeed):
         column = self._column
         return is_at_or_past(column, self._kind, cursor_of(token, column), cursor_of(end, column))
 
+    def divide(self, token: Token) -> list[Token]:
+        cursor = cursor_of(token, self._column)
+        if self._by is None:
+            raise UnsupportedError(
+                f"a channel of {self._label} cannot be split: its rows would be dealt by a whole number in the primary "
+                "key, so that each row has one channel, and the key has none that is never NULL"
+            )
+        part = part_of(token) or {"by": self._by, "part": 0, "parts": 1}
+        return [
+            {**token_of(cursor), "by": part["by"], "part": each, "parts": 2 * part["parts"]}
+            for each in (part["part"], part["part"] + part["parts"])
+        ]
+
+    def before(self, after: Token, limit: FeedLimit, end: Token, upto: Token | None = None) -> Token | None:
+        found = super().before(after, limit, end, upto)
+        if found != after or not part_of(after):
+            return found
+        # The last rows may be of other parts: where all parts together are at the end, this one is.
+        whole = self.latest(token_of(cursor_of(after, self._column)), FeedLimit(), upto)
+        return None if self.reaches(whole, end) else after
+
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        start = cursor_of(after, self._column)
+        start, part = cursor_of(after, self._column), part_of(after)
         with self.looking() as look:
             self._check(look)
             check_same_columns(self._schema, look.source.schema, look.source.label)
+            self._check_part(look, part)
             highest = look.highest(self._column)
             self._check_not_past(look, start, highest)
             end = self._late.see(highest) if upto is None else cursor_of(upto, self._column)
@@ -201,21 +232,22 @@ class CursorFeed(ChangeFeed):
                 return after
             rows = self._rows_of(limit, look)
             # Rows of one value stay together.
-            cut = None if rows is None else look.nth(self._within(start, end), rows - 1)
-            if cut is None and look.nth(self._within(start, end), 0) is None:
+            cut = None if rows is None else look.nth(self._within(start, end, part), rows - 1)
+            if cut is None and look.nth(self._within(start, end, part), 0) is None:
                 return after
         if upto is not None:
             self.settled([upto])
-        return token_of(end if cut is None else cut)
+        return token_of(end if cut is None else cut, after)
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
-        start, end = cursor_of(after, self._column), cursor_of(upto, self._column)
+        start, end, part = cursor_of(after, self._column), cursor_of(upto, self._column), part_of(after)
         with self.looking() as look:
-            count = look.rows(self._within(start, end))
+            self._check_part(look, part)
+            count = look.rows(self._within(start, end, part))
             if not count:  # a query that was not told where it stood learns it only here
                 self._check_not_past(look, start, look.highest(self._column))
                 return []
-            return self._cut(look, start, end, count, min(_MOST_SPLITS, count // _SPLIT_ROWS))
+            return self._cut(look, start, end, count, min(_MOST_SPLITS, count // _SPLIT_ROWS), part)
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         end = cursor_of(upto[0], self._column)
@@ -234,27 +266,30 @@ class CursorFeed(ChangeFeed):
         return self.reader.read(split)
 
     def lag(self, token: Token) -> FeedLag:
-        start = cursor_of(token, self._column)
+        start, part = cursor_of(token, self._column), part_of(token)
         with self.looking() as look:
+            self._check_part(look, part)
             highest = look.highest(self._column)
-            rows = 0 if highest is None else look.rows(self._within(start, highest))
+            rows = 0 if highest is None else look.rows(self._within(start, highest, part))
             if not rows:
                 return FeedLag(0, 0, 0.0)
             seconds = None if start is None else look.age(self._column, start)
             return FeedLag(rows, rows * self._width.of(look.row_bytes), seconds)
 
-    def _cut(self, look: CursorLook, start: Any, end: Any, count: int, parts: int) -> list[Split]:
+    def _cut(
+        self, look: CursorLook, start: Any, end: Any, count: int, parts: int, part: Mapping[str, Any] = _WHOLE
+    ) -> list[Split]:
         width, parts = self._width.of(look.row_bytes), max(1, parts)
         edges = [start]
         for _ in range(parts - 1):
-            found = look.nth(self._within(edges[-1], end), count // parts - 1)
+            found = look.nth(self._within(edges[-1], end, part), count // parts - 1)
             if found is None or found in (end, edges[-1]):
                 break
             edges.append(found)
         edges.append(end)
         each = count // (len(edges) - 1)
         return [
-            Split({"kind": "all", "row_bytes": width, CURSOR: self._within(*pair)}, each, each * width)
+            Split({"kind": "all", "row_bytes": width, CURSOR: self._within(*pair, part)}, each, each * width)
             for pair in pairwise(edges)
         ]
 
@@ -264,8 +299,16 @@ class CursorFeed(ChangeFeed):
             rows.append(max(1, limit.nbytes // self._width.of(look.row_bytes)))
         return min(rows, default=None)
 
-    def _within(self, after: Any, upto: Any) -> dict[str, Any]:
-        return {"column": self._column, "after": after, "upto": upto}
+    def _within(self, after: Any, upto: Any, part: Mapping[str, Any] = _WHOLE) -> dict[str, Any]:
+        return {"column": self._column, "after": after, "upto": upto, **part}
+
+    def _check_part(self, look: CursorLook, part: Mapping[str, Any]) -> None:
+        """Hold the table to have the column that its channels were split by, never NULL."""
+        if part and _divides(look, part["by"]) is None:
+            raise SourceError(
+                f"the channel was split by column {part['by']!r} of {look.source.label}, which is not a whole number, "
+                "never NULL, any more: rows would belong to no channel. Reset the tunnel"
+            )
 
     def _check(self, look: CursorLook) -> str:
         """The cursor column as the table spells it."""
@@ -299,3 +342,15 @@ class CursorFeed(ChangeFeed):
                 f"{highest!r}: the offset is from the future, rows were removed or restored, or the column "
                 "does not only grow. Reset the tunnel, or begin with a new checkpoint directory"
             )
+
+
+def _dividing(look: CursorLook) -> str | None:
+    """The column of the primary key that rows can be dealt by; None = there is none."""
+    primary = () if look.source.table is None else look.source.table.primary
+    return next((name for each in primary if (name := _divides(look, each)) is not None), None)
+
+
+def _divides(look: CursorLook, name: str) -> str | None:
+    about = look.source.about(name)
+    kind = None if about is None else cursor_type(look.source, name)
+    return name if kind is not None and pa.types.is_integer(kind) and look.is_never_null(name) else None

@@ -162,6 +162,10 @@ class Dialect(ABC):
         """`text`, a column, as what comparisons with literals and ORDER BY agree on."""
         return text
 
+    def remainder(self, text: str, parts: int) -> str:
+        """What is left of `text`, a whole number, by `parts`; negative where the number is, or not."""
+        return f"MOD({text}, {parts})"
+
     def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
         """The type by whose order a column's ranges are made; None = it has no ranges. `read`: as it is read."""
         return self.arrow_type(column)

@@ -92,10 +92,10 @@ class Credentials(Options):
     """The login of a server, for connectors that have one."""
 
     user: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="login name; `${env:NAME}` keeps it out of the code"
+        None, description="login name; default: from the url, else the driver library's own"
     )
     password: Secret | None = Field(
-        None, description="the login's password; `${env:NAME}` and `${file:PATH}` too"
+        None, description="password, or `${env:NAME}` or `${file:PATH}`; default: from the url, else none"
     )
 
 
@@ -103,20 +103,23 @@ class ServerOptions(Credentials):
     """How a server is reached, under the names of Spark's JDBC source and of libpq."""
 
     sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="file of the certificates that the server's is checked against"
+        None,
+        description="file of the CA certificates that verify the server's; default: from the url, else none",
     )
     sslcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="file of this client's certificate"
+        None, description="file of the client's certificate; default: from the url, else none"
     )
-    sslkey: Annotated[str | None, Trait.SAME_ROWS] = Field(None, description="file of this client's key")
+    sslkey: Annotated[str | None, Trait.SAME_ROWS] = Field(
+        None, description="file of the client's private key; default: from the url, else none"
+    )
     connect_timeout: Annotated[float, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(
-        10.0, description="seconds that one attempt to connect may take"
+        10.0, description="timeout of one attempt to connect, in seconds"
     )
     query_timeout: Annotated[int, Field(ge=0, le=2_000_000), Trait.SAME_ROWS] = Field(
-        0, description="seconds that one statement may take; 0: as long as it needs"
+        0, description="timeout of one statement, in seconds; 0: unlimited"
     )
     retry_timeout: Annotated[float, Field(ge=0, le=86_400), Trait.SAME_ROWS] = Field(
-        60.0, description="seconds for which a running job tries to reach a server again that went away"
+        60.0, description="how long a running job tries to reconnect, with growing pauses, in seconds"
     )
 
 
@@ -125,7 +128,7 @@ class FileOptions(Options):
 
     file_url: ClassVar[FileUrl]
 
-    path: DiskPath | None = Field(None, description="the database file, instead of url")
+    path: DiskPath | None = Field(None, description="the database file; default: from `url`")
 
     @field_validator("url", mode="before", check_fields=False)
     @classmethod
@@ -164,36 +167,39 @@ class SqlReadOptions(ReadOptions):
         "paths": "a read names one database",
     }
 
-    url: Url | None = Field(None, description="the database's url, with or without `jdbc:`")
+    url: Url | None = Field(None, description="the database's url, with or without `jdbc:`; default: none")
     dbtable: str | None = Field(
-        None, description="a table, `schema.table`, or `(subquery) alias`, as in Spark's JDBC source"
+        None, description="a table, `schema.table`, or `(subquery) alias`; default: none; give it or `query`"
     )
-    query: str | None = Field(None, description="one SELECT that runs in the source, instead of dbtable")
-    partition_column: str | None = Field(None, description="the column whose ranges make the splits")
+    query: str | None = Field(None, description="one SELECT statement instead of `dbtable`; default: none")
+    partition_column: str | None = Field(
+        None, description="the column whose ranges make the splits; default: chosen by the connector"
+    )
     lower_bound: str | None = Field(
-        None, description="with upperBound: where the stride begins; filters nothing"
+        None, description="with `upperBound`: where the stride begins; filters nothing; default: quantiles"
     )
     upper_bound: str | None = Field(
-        None, description="with lowerBound: where the stride ends; filters nothing"
+        None, description="with `lowerBound`: where the stride ends; filters nothing; default: quantiles"
     )
     fetch_size: Annotated[_FetchRows, Trait.SAME_ROWS] = Field(
-        None, alias="fetchsize", description="rows per batch; 0 or none: the connector's choice"
+        None, alias="fetchsize", description="rows per batch; default: about 8 MiB"
     )
     statement_seconds: Annotated[float | None, Field(ge=0, le=86_400), Trait.SAME_ROWS] = Field(
         None,
-        description="how long one statement of a read may last: a split is read by ranges of a unique key, with "
-        "nothing open between two statements; default: 5 under a limit, else 0: one statement a split",
+        description="target seconds of one statement of a read: a split is read by ranges of a unique key; "
+        "0: one statement per split; default: 5 under a limit, else 0",
     )
     burst_millis: Annotated[float, Field(ge=0, le=60_000), Trait.SAME_ROWS] = Field(
         5.0,
-        description="under a limit: how long the server works for one short statement, as its latency tells; 0: for "
-        "half a second's rows, however long they take",
+        description="under a limit: milliseconds that the server may work for one short statement, judged by latency; "
+        "0: half a second's rows",
     )
     custom_schema: str | None = Field(
-        None, description="types of single columns as Spark writes them: `id BIGINT, price DECIMAL(10, 2)`"
+        None,
+        description="types of single columns, as Spark writes them: `id BIGINT`; default: none",
     )
     session_init_statement: Statements | None = Field(
-        None, description="SQL run in every session before it reads"
+        None, description="SQL that runs in every session before it reads; default: none"
     )
 
     def model_post_init(self, context: Any) -> None:
@@ -240,32 +246,45 @@ class SqlWriteOptions(WriteOptions):
         "upsert": "it is 'writeMode=upsert' here, with the key's columns in 'keyColumns'",
     }
 
-    url: Url | None = Field(None, description="the database's url, with or without `jdbc:`")
+    url: Url | None = Field(None, description="the database's url, with or without `jdbc:`; default: none")
     dbtable: str = Field(description="the table to write, or `schema.table`")
-    batch_size: Amount = Field(65_536, alias="batchsize", description="rows handed to the database at once")
-    create_table: bool = Field(True, description="create the table when it is not there")
-    create_table_options: str | None = Field(None, description="text after the new table's column list")
+    batch_size: Amount = Field(
+        65_536, alias="batchsize", description="rows sent to the database in one batch"
+    )
+    create_table: bool = Field(True, description="create the table if it does not exist")
+    create_table_options: str | None = Field(
+        None, description="SQL after the column list of a new table; default: none"
+    )
     create_table_column_types: str | None = Field(
-        None, description="types of single columns of a new table: `name VARCHAR(64)`"
+        None,
+        description="types of single columns of a new table: `name VARCHAR(64)`; default: by its Arrow type",
     )
     truncate: bool = Field(
         True,
-        description="overwrite: true keeps the table, its indexes and grants, and replaces the rows; "
-        "false drops it and creates it anew",
+        description="overwrite: true replaces the rows and keeps the table with its indexes and grants; false drops "
+        "and recreates the table",
     )
     session_init_statement: Statements | None = Field(
-        None, description="SQL run in every session before it writes"
+        None, description="SQL that runs in every session before it writes; default: none"
     )
     start_sql: Statements = Field(
         (),
-        description="SQL that a transfer runs before it looks at its source, each statement by itself: what it did "
-        "stays whatever becomes of the write, and is done again with each run",
+        description="SQL that a transfer runs before it reads its source, one statement at a time, outside the write's "
+        "transaction; each run repeats it; default: none",
     )
-    pre_sql: Statements = Field((), description="SQL run before the rows, in their transaction")
-    post_sql: Statements = Field((), description="SQL run after the rows, in their transaction")
-    write_mode: WriteMode = Field("insert", description="what happens to rows whose key is there already")
+    pre_sql: Statements = Field(
+        (), description="SQL that runs before the rows, in their transaction; default: none"
+    )
+    post_sql: Statements = Field(
+        (), description="SQL that runs after the rows, in their transaction; default: none"
+    )
+    write_mode: WriteMode = Field(
+        "insert",
+        description="`insert`: add rows; `upsert`: update rows whose key exists; `skipExisting`: keep those; "
+        "`apply`: apply a change feed",
+    )
     key_columns: ColumnList | None = Field(
-        None, description="the key of upsert, skipExisting and apply; default: the table's primary key"
+        None, description="key columns of upsert, skipExisting and apply; default: the table's primary key"
     )
 
     def model_post_init(self, context: Any) -> None:

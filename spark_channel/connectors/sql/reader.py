@@ -3,7 +3,7 @@
 import math
 from abc import abstractmethod
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from typing import Any, ClassVar, cast
 
@@ -23,6 +23,7 @@ from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
+from spark_channel.timing import connecting
 
 __all__ = ["SqlReader"]
 
@@ -85,8 +86,16 @@ class SqlReader(Reader):
 
     @contextmanager
     def reading(self) -> Iterator[Read]:
-        with Line(partial(self.connect, "read")) as line:
+        with Line(self.connected) as line:
             yield partial(self._read_by, line)
+
+    @contextmanager
+    def connected(self) -> Iterator[Session]:
+        """A session for rows, whose making counts as connecting."""
+        with ExitStack() as held:
+            with connecting():
+                session = held.enter_context(self.connect("read"))
+            yield session
 
     def _read_by(self, line: Line, split: Split) -> Iterator[pa.RecordBatch]:
         found = self.short(split, line)
@@ -94,7 +103,7 @@ class SqlReader(Reader):
             yield from found
             return
         line.drop()
-        with self.connect("read") as session:
+        with self.connected() as session:
             yield from self.rows(session, split)
 
     def short(self, split: Split, line: Line) -> Iterator[pa.RecordBatch] | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors import Receipt, WriteContext, load_reader, load_writer
+from spark_channel.connectors import Reader, Receipt, WriteContext, load_reader, load_writer
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.store import LocalStore, ObjectStore
 from spark_channel.connectors.files.writer import FilesPlan, FilesWriter
@@ -27,7 +27,7 @@ def writer_of(form: str, path: object, **options: Any) -> FilesWriter:
     return found
 
 
-def read_all(reader: FilesReader, advice: int = 4) -> pa.Table:
+def read_all(reader: Reader, advice: int = 4) -> pa.Table:
     """Everything, in the order of the splits."""
     schema = reader.schema()
     batches = [batch for split in reader.split(advice) for batch in reader.read(split)]

@@ -15,6 +15,7 @@ from spark_channel.connectors import FetchSize
 from spark_channel.connectors.feed import FeedLimit, FeedOptions
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.testing import reader_conformance
+from spark_channel.timing import seconds_connecting
 from tests.connectors.sql import skewed
 from tests.connectors.sql.places import KINDS, Place, open_place
 
@@ -54,6 +55,15 @@ def test_a_reader_keeps_its_contract(place: Place) -> None:
     reader_conformance(lambda: place.reader(columns="id,name"), expected=expected)
     reader_conformance(lambda: place.reader(columns="id,name", partitionColumn="name"), expected=expected)
     assert place.wait_until_alone() == 0
+
+
+def test_connecting_is_told_apart_from_reading(place: Place) -> None:
+    people(place, 8)
+    reader = place.reader()
+    splits = reader.split(1)
+    before = seconds_connecting()
+    assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 8
+    assert seconds_connecting() > before
 
 
 def test_columns_are_those_asked_for_in_their_order(place: Place) -> None:

@@ -49,19 +49,20 @@ class DriverOptions(Credentials):
     """The driver and what it is given."""
 
     driver: str = Field(
-        description="an installed ADBC driver: `postgresql` for the package adbc-driver-postgresql, or a library's path"
+        description="an ADBC driver: `postgresql` for the package adbc-driver-postgresql, or a library's path"
     )
     entrypoint: str | None = Field(
-        None, description="the driver library's entry point, where it is not the usual one"
+        None, description="entry point of the driver library; default: the usual one"
     )
     uri: Annotated[Secret | None, Trait.NAMES_SOURCE] = Field(
-        None, description="the database, as the driver writes it; `${env:NAME}` and `${file:PATH}` too"
+        None,
+        description="the database, in the driver's syntax, or `${env:NAME}` or `${file:PATH}`; default: none",
     )
     driver_options: Annotated[DriverTexts | None, Trait.NAMES_SOURCE] = Field(
-        None, description=_TAKES + "; `${env:NAME}` and `${file:PATH}` too"
+        None, description=_TAKES + "; or `${env:NAME}` or `${file:PATH}`; default: none"
     )
     dialect: str | None = Field(
-        None, description="the SQL that the database speaks, by sqlglot's name; default: by the driver's name"
+        None, description="SQL dialect of the database, by sqlglot's name; default: from the driver's name"
     )
 
     def database(self) -> dict[str, str]:

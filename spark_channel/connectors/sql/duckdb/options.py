@@ -51,7 +51,9 @@ class DuckdbReadOptions(FileOptions, SqlReadOptions):
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    lock_timeout: _LockTimeout = Field(30.0, description="seconds to wait while another process writes")
+    lock_timeout: _LockTimeout = Field(
+        30.0, description="timeout while another process writes the file, in seconds"
+    )
 
 
 class DuckdbWriteOptions(FileOptions, SqlWriteOptions):
@@ -68,7 +70,9 @@ class DuckdbWriteOptions(FileOptions, SqlWriteOptions):
     }
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    lock_timeout: _LockTimeout = Field(60.0, description="seconds to wait while other processes use the file")
+    lock_timeout: _LockTimeout = Field(
+        60.0, description="timeout while other processes use the file, in seconds"
+    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)

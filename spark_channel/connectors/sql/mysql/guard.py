@@ -1,8 +1,8 @@
 """PyMySQL's connection, which gives a server what was agreed and nothing else.
 
 A server, or who answers in its place, may ask for any file in answer to any statement (LOAD DATA LOCAL), and for the
-password in plain text in answer to the login. Neither is given: a file only while our own LOAD runs, and only the one
-that it names; a plain password only inside TLS.
+password in answer to the login: as it is, or encrypted for a key that it sends. Neither is given: a file only while our
+own LOAD runs, and only the one that it names; a password only inside TLS, or for a key that the user trusts.
 """
 
 import ssl
@@ -21,16 +21,53 @@ _UNTRUSTED = 2061
 
 
 class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
-    """`tls` is used if the server has it, and must be there if `tls_required`."""
+    """`tls` is used if the server has it, and must be there if `tls_required`.
 
-    def __init__(self, *, tls: ssl.SSLContext | None, tls_required: bool, **given: Any) -> None:
+    `server_public_key`: the key for which a password may be encrypted. `takes_key`: without one, the key that the
+    server sends is used.
+    """
+
+    def __init__(
+        self,
+        *,
+        tls: ssl.SSLContext | None,
+        tls_required: bool,
+        server_public_key: bytes | None = None,
+        takes_key: bool = False,
+        **given: Any,
+    ) -> None:
         self._sendable: str | None = None
+        self._public_key: bytes | None = None
+        self._takes_key = True
+        given["server_public_key"] = server_public_key
         super().__init__(ssl=tls, ssl_disabled=True if tls is None else None, defer_connect=True, **given)
         if tls is not None:
             self._ssl_required = tls_required
             if not tls_required:
                 self.client_flag &= ~CLIENT.SSL
+        self._takes_key = takes_key and server_public_key is None
+        # The time of an attempt holds for the login, too: another service may wait for the client to speak first.
+        read_timeout: float | None = self._read_timeout  # type: ignore[has-type] # set by PyMySQL, which has no types
+        self._read_timeout = self.connect_timeout
         self.connect()
+        self._read_timeout = read_timeout
+
+    @property
+    def server_public_key(self) -> bytes | None:
+        """Set by PyMySQL, too, when a server has sent a key."""
+        return self._public_key
+
+    @server_public_key.setter
+    def server_public_key(self, key: bytes | None) -> None:
+        if key is not None and not self._takes_key:
+            self._force_close()
+            raise pymysql.err.OperationalError(
+                _UNTRUSTED,
+                "the server wants the password encrypted for a key that it sends, and the connection has no TLS: who "
+                "answers in its place could read it. Switch TLS on in the server and leave option 'sslmode' out, or "
+                "name the server's key by 'serverRsaPublicKeyFile', or accept it with 'allowPublicKeyRetrieval=true'",
+            )
+        self._public_key = key
 
     @contextmanager
     def may_send(self, path: str) -> Iterator[None]:

@@ -17,7 +17,7 @@ __all__ = ["Address", "MysqlReadOptions", "MysqlWriteOptions", "ServerOptions", 
 
 _TAKES = "jdbc:mysql://host:3306/database, mysql://host/database or mariadb://host/database"
 _HARMLESS = frozenset({
-    "allowloadlocalinfile", "allowpublickeyretrieval", "autoreconnect", "cacheprepstmts", "characterencoding",
+    "allowloadlocalinfile", "autoreconnect", "cacheprepstmts", "characterencoding",
     "connectionattributes", "defaultfetchsize", "prepstmtcachesize", "prepstmtcachesqllimit",
     "rewritebatchedstatements", "servertimezone", "tcpkeepalive", "usebulkstmts", "usecompression",
     "usecursorfetch", "uselegacydatetimecode", "useserverprepstmts", "useunicode",
@@ -58,27 +58,35 @@ class ServerOptions(AnyServerOptions):
 
     sslmode: Annotated[SslMode | None, BeforeValidator(_ssl_mode), Trait.SAME_ROWS] = Field(
         None,
-        description="`disable`, `prefer` (TLS where the server has it), `require` (encrypted, unchecked), `verify-ca` "
-        "or `verify-full`; default: `verify-full` with sslrootcert, else prefer. MySQL's own words are taken, too",
+        description="`disable`, `prefer` (TLS if the server has it), `require` (unverified), `verify-ca`, "
+        "`verify-full`, or MySQL's names for them; default: `verify-full` with `sslrootcert`, else `prefer`",
     )
 
+    allow_public_key_retrieval: Annotated[bool, Trait.SAME_ROWS] = Field(
+        False,
+        description="whether a server without TLS may send the key for which the password is encrypted "
+        "(`caching_sha2_password`, `sha256_password`): who answers in its place could send another and read it",
+    )
+    server_rsa_public_key_file: Annotated[str | None, Trait.SAME_ROWS] = Field(
+        None, description="file (PEM) with that key, as the server's administrator gave it: no other is used"
+    )
     socket_timeout: Annotated[float | None, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(
         None,
-        description="seconds without a byte from the server after which a connection is given up; default: as long as "
-        "the server's host answers (keepalives, 60 s)",
+        description="seconds without a byte from the server after which a connection fails; default: keepalives only, "
+        "60 s",
     )
     session_time_zone: str | None = Field(
         None,
-        description="the time zone of every session, in which `where`, `query` and `now()` are worked out, such as "
-        "`+08:00`; default: the server's. Values arrive as exact instants in any case",
+        description="time zone in which `where`, `query` and `now()` are evaluated, such as `+08:00`; "
+        "instants stay the same; default: the server's",
     )
     session_variables: str | None = Field(
-        None, description="`name=value` pairs, set in every session: Connector/J's parameter of the url"
+        None, description="`name=value` pairs to set in every session, as in Connector/J; default: none"
     )
     sql_mode: Literal["strict", "session"] = Field(
         "strict",
-        description="`strict`: a value that does not fit is an error, whatever the server's mode is; `session`: as "
-        "the server, `sessionVariables` and `sessionInitStatement` set it",
+        description="`strict`: a value that does not fit is an error, whatever the server's mode; `session`: the mode "
+        "of the server, `sessionVariables` and `sessionInitStatement`",
     )
 
     @property
@@ -164,6 +172,10 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return "sslmode", modes.get(text, text)
     if lowered in ("usessl", "requiressl"):
         return "sslmode", "require" if text == "true" else "disable"
+    if lowered == "allowpublickeyretrieval":
+        return "allowPublicKeyRetrieval", text
+    if lowered == "serverrsapublickeyfile":
+        return "serverRsaPublicKeyFile", value
     if lowered == "zerodatetimebehavior":
         return "zeroDates", "null" if text in ("converttonull", "convert_to_null") else "error"
     if lowered == "connecttimeout":
@@ -192,14 +204,14 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
 
     zero_dates: Literal["error", "null"] = Field(
-        "error", description="what `0000-00-00` is read as: an error that names the column, or NULL"
+        "error", description="how `0000-00-00` is read: `error` names the column, `null` returns NULL"
     )
     tiny_int1_is_bit: bool = Field(
-        True, description="whether TINYINT(1) is read as true and false, or else as a number from -128 to 127"
+        True, description="read TINYINT(1) as boolean; false: as a number from -128 to 127"
     )
     timestamps_as: Literal["instant", "local"] = Field(
         "instant",
-        description="TIMESTAMP columns as exact instants, or as the session's time zone shows them, without a zone",
+        description="read TIMESTAMP as an `instant`, or as `local` time of the session without a zone",
     )
 
     @property
@@ -234,14 +246,15 @@ class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
         "timestampsAs": "it applies to reading",
     }
 
-    table_comment: str | None = Field(None, description="the comment of a new table")
+    table_comment: str | None = Field(None, description="comment of a new table; default: none")
     duplicates: Literal["error", "update", "replace", "ignore"] = Field(
         "error",
-        description="writeMode=insert: rows that meet any unique key of the table, or each other: an error, or MySQL's "
-        "own ON DUPLICATE KEY UPDATE, REPLACE and INSERT IGNORE; of several rows the last one counts",
+        description="with `writeMode=insert`, a row that violates a unique key: `error`, or MySQL's ON DUPLICATE KEY "
+        "UPDATE, REPLACE or INSERT IGNORE; the last of several rows wins",
     )
     local_infile: bool | None = Field(
-        None, description="false: never LOAD DATA LOCAL; default: where the server allows it, else INSERT"
+        None,
+        description="false: INSERT instead of LOAD DATA LOCAL; default: LOAD DATA if the server allows it",
     )
 
     def model_post_init(self, context: Any) -> None:

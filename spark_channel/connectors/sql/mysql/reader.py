@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.mysql.dialect import MysqlDialect
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions, address_of
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession
@@ -45,6 +46,11 @@ class MysqlReader(SqlReader):
                 yield session
         except LostConnectionError as error:
             raise SourceError(error.text) from error
+
+    def health(self) -> Health:
+        from spark_channel.connectors.sql.mysql.health import MysqlHealth
+
+        return MysqlHealth(self.options, SourceError)
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

@@ -2,8 +2,10 @@
 
 import socket
 import ssl
+import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pyarrow as pa
@@ -38,6 +40,8 @@ _SLOW_SECONDS = 600
 """How long the server waits for a reader of one long statement that takes nothing, as in a pause."""
 _KEEPALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 """A server that vanished is noticed within a minute instead of hours, as by libpq."""
+_NOT_MYSQL = (AssertionError, AttributeError, LookupError, TypeError, ValueError, struct.error)
+"""What PyMySQL raises for bytes that it does not expect while it connects."""
 _MODE = "STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ENGINE_SUBSTITUTION,NO_AUTO_VALUE_ON_ZERO"
 
 
@@ -147,6 +151,8 @@ class MysqlSession(SqlSession):
             connection = GuardedConnection(
                 tls=_tls(options, self._failure),
                 tls_required=_mode(options) != "preferred",
+                server_public_key=_public_key(options, self._failure),
+                takes_key=options.allow_public_key_retrieval,
                 host=self._address.host,
                 port=self._address.port,
                 user=options.user,
@@ -165,9 +171,11 @@ class MysqlSession(SqlSession):
         except (OSError, ssl.SSLError) as error:
             raise self.explain(error) from None
         except RuntimeError as error:  # PyMySQL's word for a library that is not installed
+            raise self._failure(f"{self.place}: {_missing_library(str(error))}") from None
+        except _NOT_MYSQL as error:
             raise self._failure(
-                f"{self.place}: the login needs the library 'cryptography' ({error}), since the server has no TLS: "
-                "install `PyMySQL[rsa]`, or switch TLS on in the server"
+                f"{self.place}: what answers there does not speak MySQL's protocol, or asks for a login that is not "
+                f"known here ({type(error).__name__}: {error}); see host and port of 'url', and the plugin of the user"
             ) from None
 
     def _limit_statements(self, seconds: int) -> None:
@@ -263,6 +271,18 @@ class MysqlSession(SqlSession):
 
         return self._asked(run)
 
+    def named(self, sql: str) -> dict[str, Any]:
+        """The first row of a result by the names of its columns; {} when there is none."""
+
+        def run(cursor: Any) -> dict[str, Any]:
+            cursor.execute(sql)
+            row = cursor.fetchone()
+            return (
+                {} if row is None else dict(zip((each[0] for each in cursor.description), row, strict=True))
+            )
+
+        return self._asked(run)
+
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement's first warnings."""
         return [
@@ -352,6 +372,24 @@ def _code(error: BaseException) -> int:
 
 def _mode(options: ServerOptions) -> str:
     return options.ssl_mode or ("verify-identity" if options.ssl_ca else "preferred")
+
+
+def _missing_library(said: str) -> str:
+    if "pynacl" in said.lower():
+        return f"the login (client_ed25519) needs a library ({said}): install `PyNaCl`"
+    return (
+        f"the login needs the library 'cryptography' ({said}), since the server has no TLS: install "
+        "`PyMySQL[rsa]`, or switch TLS on in the server"
+    )
+
+
+def _public_key(options: ServerOptions, failure: type[ChannelError]) -> bytes | None:
+    if options.server_rsa_public_key_file is None:
+        return None
+    try:
+        return Path(options.server_rsa_public_key_file).read_bytes()
+    except OSError as error:
+        raise failure(f"the file of option 'serverRsaPublicKeyFile' cannot be read: {error}") from None
 
 
 def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext | None:

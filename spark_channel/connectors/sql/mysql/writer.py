@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.claims import ClaimDialect, Claims
 from spark_channel.connectors.sql.mysql.claim_tables import claims_in, claims_of
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable, name_places
@@ -61,6 +62,11 @@ class MysqlWriter(SqlWriter):
     def shown(self) -> str:
         address = address_of(self.options)
         return f"{address.host}:{address.port}"
+
+    def health(self) -> Health:
+        from spark_channel.connectors.sql.mysql.health import MysqlHealth
+
+        return MysqlHealth(self.options, TargetError)
 
     def check(self, context: WriteContext) -> None:
         self._check_scripts(TRANSACTION_WORDS)

@@ -29,14 +29,16 @@ class PostgresOptions(ServerOptions):
     renamed: ClassVar[Mapping[str, str]] = {"retrySeconds": "retryTimeout"}
 
     sslmode: Annotated[SslMode | None, Trait.SAME_ROWS] = Field(
-        None, description="how far TLS is asked for and the server verified"
+        None, description="TLS mode of libpq; default: from the url, else libpq's `prefer`"
     )
-    sslpassword: Secret | None = Field(None, description="the password of `sslkey`")
-    current_schema: str | None = Field(None, description="the schema in which names are looked up first")
+    sslpassword: Secret | None = Field(None, description="password of `sslkey`; default: none")
+    current_schema: str | None = Field(
+        None, description="the first schema in which names are resolved; default: the role's `search_path`"
+    )
     session_time_zone: str | None = Field(
         None,
-        description="the time zone of every session, in which `where`, `query` and `now()` are worked out; default: "
-        "the server's. Values arrive as exact instants in any case",
+        description="time zone in which `where`, `query` and `now()` are evaluated; instants stay the same; "
+        "default: the server's",
     )
 
     @model_validator(mode="before")
@@ -114,10 +116,10 @@ class PostgresReadOptions(PostgresOptions, SqlReadOptions):
 
     timestamps_as: Literal["instant", "local"] = Field(
         "instant",
-        description="timestamptz columns as exact instants, or as the session's time zone shows them, without a zone",
+        description="read timestamptz as an `instant`, or as `local` time of the session without a zone",
     )
     snapshot: bool = Field(
-        False, description="all splits see one state of the database; a transfer alone can hold it"
+        False, description="all splits read one snapshot of the database; only for a transfer"
     )
 
 
@@ -131,6 +133,6 @@ class PostgresWriteOptions(PostgresOptions, SqlWriteOptions):
     }
 
     cascade_truncate: bool = Field(
-        False, description="overwrite also empties the tables that refer to this one"
+        False, description="overwrite also truncates the tables that reference this one"
     )
-    table_comment: str | None = Field(None, description="a comment on a table that is created")
+    table_comment: str | None = Field(None, description="comment of a new table; default: none")

@@ -15,6 +15,7 @@ import pyarrow as pa
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.contracts import FetchSize, Read
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.health import Health
 from spark_channel.connectors.native import NativeRows, native_batch
 from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn
@@ -36,6 +37,7 @@ from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
+from spark_channel.timing import connecting
 
 if TYPE_CHECKING:
     from spark_channel.connectors.sql.postgresql.copy_session import CopySession
@@ -71,6 +73,11 @@ class PostgresReader(SqlReader):
         """The planner's knows types that were made since this process first connected."""
         fresh = purpose == "plan" and self._source is None
         return _reading(ReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
+
+    def health(self) -> Health:
+        from spark_channel.connectors.sql.postgresql.health import PostgresHealth
+
+        return PostgresHealth(self.options, SourceError)
 
     def schema(self) -> pa.Schema:
         self._source = None
@@ -124,13 +131,14 @@ class PostgresReader(SqlReader):
     def reading(self) -> Iterator[Read]:
         connect: Callable[[str], PgSession] = self._copies if self.native else self.connect
         reached = partial(self._reached, partial(connect, "read"))
-        with Keeper(reached) as keeper, Line(partial(self.connect, "read")) as line:
+        with Keeper(reached) as keeper, Line(self.connected) as line:
             yield partial(self._read, keeper, line)
 
     def _reached(self, connect: Callable[[], PgSession]) -> PgSession:
         """A session, of a server that may be away for a while: a job is running."""
         retry = Retry(self.options.retry_timeout, what=f"reaching {self.options.address.shown}")
-        return retry.call(connect, is_gone)
+        with connecting():
+            return retry.call(connect, is_gone)
 
     def remarks(self, splits: Sequence[Split]) -> list[str]:
         if self._snapshot is None or self.fetch_size == FetchSize():

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.postgresql.catalog import PgTable, find_table
 from spark_channel.connectors.sql.postgresql.claims import claim_dialect
@@ -53,6 +54,11 @@ class PostgresWriter(SqlWriter):
 
     def resource_mark(self) -> str | None:
         return self.options.address.parameters.get("host")
+
+    def health(self) -> Health:
+        from spark_channel.connectors.sql.postgresql.health import PostgresHealth
+
+        return PostgresHealth(self.options, TargetError)
 
     def check(self, context: WriteContext) -> None:
         self.check_scripts()

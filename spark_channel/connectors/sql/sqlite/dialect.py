@@ -186,6 +186,9 @@ class SqliteDialect(Dialect):
         assert isinstance(table, SqliteTable)
         return column.not_null or table.rowid_alias() == column.name
 
+    def remainder(self, text: str, parts: int) -> str:
+        return f"{text} % {parts}"
+
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         return text  # as SQLite holds it: numbers as numbers, times as texts
 

@@ -37,7 +37,9 @@ class SqliteReadOptions(FileOptions, SqlReadOptions):
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    lock_timeout: _LockTimeout = Field(30.0, description="seconds to wait for a lock that others hold")
+    lock_timeout: _LockTimeout = Field(
+        30.0, description="timeout for a lock that another process holds, in seconds"
+    )
 
 
 class SqliteWriteOptions(FileOptions, SqlWriteOptions):
@@ -46,4 +48,6 @@ class SqliteWriteOptions(FileOptions, SqlWriteOptions):
     ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    lock_timeout: _LockTimeout = Field(60.0, description="seconds to wait for a lock that others hold")
+    lock_timeout: _LockTimeout = Field(
+        60.0, description="timeout for a lock that another process holds, in seconds"
+    )

@@ -1,11 +1,10 @@
 """The limit of a job whose Spark tasks do not reach the service: each has its fixed share with it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from spark_channel.planning import TaskGroup
-from spark_channel.spark.driver import on_one_host
-from spark_channel.spark.job_limits import JobLimits
+from spark_channel.transfers.job_limits import JobLimits
 
 if TYPE_CHECKING:
     from spark_channel.limits import StaticShare
@@ -33,14 +32,14 @@ def static_of_spec(
     tasks: int | None = None,
     slots: int | None = None,
     *,
-    one_host: bool | None = None,
+    one_host: Callable[[], bool],
 ) -> dict[str, Any]:
     """The fields of a `JobSpec` that tell of it; `tasks` are all that ever run, None = not known.
 
-    None on `one_host` (None: as a planner process sees it): a task that falls silent there was killed, and nothing has
+    None on `one_host`: a task that falls silent there was killed, and nothing has
     to be set aside for it.
     """
-    if share is None or (on_one_host() if one_host is None else one_host):
+    if share is None or one_host():
         return {}
     at_once = tasks is not None and slots is not None and tasks <= slots
     return {"static_tasks": share.tasks, "at_once": at_once}

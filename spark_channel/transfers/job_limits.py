@@ -1,6 +1,8 @@
 """What holds the speed of a whole job: its own limit, and the one that it shares with others."""
 
-from dataclasses import dataclass
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Self
 
 from spark_channel.connectors import FetchSize
@@ -8,11 +10,16 @@ from spark_channel.options import CommonOptions
 from spark_channel.progress import tighter
 
 if TYPE_CHECKING:
+    from spark_channel.connectors import Reader, Writer
     from spark_channel.limits import StaticShare
     from spark_channel.service import SharedLimitAddress
 
 __all__ = ["JobLimits", "is_limited", "limit_scope_of"]
 
+_log = logging.getLogger(__name__)
+
+_UNKNOWN_ROWS, _UNKNOWN_BYTES = 50_000, 16 << 20
+"""What a fetch brings at most where the speed is to be found: half a second of a fast one."""
 _Speeds = tuple[int | None, int | None]
 
 
@@ -27,6 +34,8 @@ class JobLimits:
     """Where the shared one is kept; None without it."""
     falls_back: bool = True
     """Option `limitFallback` is `static`."""
+    protect: bool = False
+    pressure: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(cls, options: CommonOptions) -> Self:
@@ -35,14 +44,25 @@ class JobLimits:
         Raises:
             OptionError: it is not served, or its token is missing. ServiceDeniedError: its token is wrong.
         """
+        protected = (options.protect == "auto", options.pressure or {})
         own, scope = (options.rows_per_second, options.bytes_per_second), limit_scope_of(options)
         if options.shared_limit is None:
-            return cls(own, (None, None), scope, None, options.limit_fallback == "static")
+            return cls(own, (None, None), scope, None, options.limit_fallback == "static", *protected)
         from spark_channel.service import find_shared_limit, shared_speed
 
         token = options.shared_limit_token
         address = find_shared_limit(options.shared_limit, None if token is None else token.get_secret_value())
-        return cls(own, shared_speed(address), scope, address, options.limit_fallback == "static")
+        falls_back = options.limit_fallback == "static"
+        return cls(own, shared_speed(address), scope, address, falls_back, *protected)
+
+    def watching(self, *ends: "Reader | Writer") -> Self:
+        """With `protect` and `pressure` only where one of `ends` says how it is."""
+        if not (self.protect or self.pressure) or any(each.health() is not None for each in ends):
+            return self
+        named = " and ".join(f"'{name}'" for name in ("protect", "pressure") if getattr(self, name))
+        names = ", ".join(sorted({type(each).__name__ for each in ends}))
+        _log.warning("option %s has no effect: %s tells nothing of its health", named, names)
+        return replace(self, protect=False, pressure={})
 
     def static(self, tasks: int | None) -> "StaticShare | None":
         """What one of at most `tasks` Spark tasks at a time keeps of the job's own limit without the service.
@@ -65,17 +85,22 @@ class JobLimits:
             "shared_bytes_per_second": self.shared[1],
             "limit_scope": scope + (", in Arrow bytes" if self.own[1] else ""),
             "per_mark": per_mark,
+            "protect": self.protect,
+            "pressure": self.pressure,
         }
 
     def fetch_size(self, channels: int) -> FetchSize:
         """About half a second of the limit over all channels: a fetch is sent before it is paid."""
         rows, nbytes = (tighter(own, shared) for own, shared in zip(self.own, self.shared, strict=True))
+        if rows is None and nbytes is None and (self.protect or self.pressure):
+            return FetchSize(_UNKNOWN_ROWS, _UNKNOWN_BYTES)
         return FetchSize(_half_second(rows, channels), _half_second(nbytes, channels))
 
 
 def is_limited(options: CommonOptions) -> bool:
     """Whether a speed must hold over the whole job."""
-    return bool(options.rows_per_second or options.bytes_per_second or options.shared_limit)
+    speeds = options.rows_per_second or options.bytes_per_second or options.shared_limit
+    return bool(speeds or options.protect == "auto" or options.pressure)
 
 
 def limit_scope_of(options: CommonOptions) -> str:

@@ -5,22 +5,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from spark_channel.errors import CommitError, OptionError
 from spark_channel.pipeline import Branch, FanOutOutcome, FanOutWork
 from spark_channel.planning import Target, TransferSpec
 from spark_channel.progress import JobSpec, TransferReport
 from spark_channel.progress.several import one_report
-from spark_channel.spark.description import described
-from spark_channel.spark.failures import own_error
-from spark_channel.spark.fan_out_options import target_options
-from spark_channel.spark.fan_out_task import FanOutRunner, TargetJob
-from spark_channel.spark.session import register
-from spark_channel.spark.transfer import Transfer, job_name
-from spark_channel.spark.transfer_kept import job_of
-from spark_channel.spark.transfer_plan import OpenedTransfer, open_targets, parallelism_of
-from spark_channel.spark.transfer_task import run_groups
+from spark_channel.transfers.engine import Engine
+from spark_channel.transfers.fan_out_task import FanOutRunner, TargetJob
+from spark_channel.transfers.kept import job_of
+from spark_channel.transfers.plan import OpenedTransfer, open_targets
+from spark_channel.transfers.run import Transfer, job_name
+from spark_channel.transfers.targets import target_options
 from spark_channel.transform import prepare
 
 __all__ = ["fan_out"]
@@ -28,7 +23,7 @@ __all__ = ["fan_out"]
 _log = logging.getLogger(__name__)
 
 
-def fan_out(spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
+def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
     """Carry out a transfer to several targets. The report has one for each in `targets`, in their order.
 
     Raises:
@@ -42,22 +37,21 @@ def fan_out(spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any]) ->
             option="format", got=spec.reader.name,
         )  # fmt: skip
     jobs = [target_options(spec, number, more) for number in range(len(spec.targets))]
-    register(spark)
     with ExitStack() as held:
-        opened = open_targets(spec, jobs, parallelism_of(spark), held)
-        return _FanOut(spark, spec, opened).run()
+        opened = open_targets(spec, jobs, engine.parallelism(), held)
+        return _FanOut(engine, spec, opened).run()
 
 
 class _FanOut:
     """One run. Targets that may be left behind are published last, so that a failure undoes as much as it can."""
 
-    def __init__(self, spark: SparkSession, spec: TransferSpec, opened: Sequence[OpenedTransfer]) -> None:
-        self._spark = spark
+    def __init__(self, engine: Engine, spec: TransferSpec, opened: Sequence[OpenedTransfer]) -> None:
+        self._engine = engine
         self._spec = spec
         self._opened = opened
         self._job = job_name(opened[0].options.job_id)
         self._copies = [
-            Transfer(spark, each, job_of(self._job, number)) for number, each in enumerate(opened)
+            Transfer(engine, each, job_of(self._job, number)) for number, each in enumerate(opened)
         ]
         self._reports: dict[int, TransferReport] = {}
 
@@ -71,7 +65,7 @@ class _FanOut:
                 outcomes = self._move(live, specs)
                 self._publish(live, specs, outcomes)
         except BaseException as error:
-            own = own_error(error) or error
+            own = self._engine.own_error(error) or error
             for number in live:
                 if number not in self._reports:
                     self._copies[number].fail(error)
@@ -116,8 +110,8 @@ class _FanOut:
             for number in live
         ]
         targets = ", ".join(specs[number].target for number in live)
-        with described(self._spark, opened.source, targets):
-            return run_groups(self._spark, FanOutRunner(work, jobs), opened.plan.groups, self._job)
+        with self._engine.named(opened.source, targets):
+            return self._engine.run(FanOutRunner(work, jobs), opened.plan.groups, self._job)
 
     def _branch(self, number: int) -> Branch:
         target, copy = self._spec.targets[number], self._copies[number]

@@ -1,10 +1,8 @@
-"""What one Spark task of a transfer to several targets runs."""
+"""What one task group of a transfer to several targets runs."""
 
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-
-from pyspark import TaskContext
 
 from spark_channel.limits import StaticShare
 from spark_channel.options import WriteOptions
@@ -13,10 +11,10 @@ from spark_channel.pipeline.stall import StallWatch
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service import ServiceAddress, SharedLimitAddress
-from spark_channel.spark.dirty import dirty_budget
-from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.task import TaskLink
-from spark_channel.spark.transfer_task import stall_watch
+from spark_channel.transfers.dirty import dirty_budget
+from spark_channel.transfers.engine import Attempt
+from spark_channel.transfers.group import stall_watch
+from spark_channel.transfers.link import TaskLink
 
 __all__ = ["FanOutRunner", "TargetJob"]
 
@@ -38,16 +36,12 @@ class FanOutRunner:
         self._work = work
         self._jobs = tuple(jobs)
 
-    def __call__(self, group: TaskGroup) -> FanOutOutcome:
-        watch = HangupWatch()
-        task = TaskContext.get()
-        assert task is not None
-        attempt = task.taskAttemptId()
+    def run(self, group: TaskGroup, attempt: Attempt) -> FanOutOutcome:
         with contextlib.ExitStack() as stack:
             links = [stack.enter_context(self._link(number, group)) for number in range(len(self._jobs))]
-            runs = [self._run(number, link, attempt) for number, link in enumerate(links)]
-            running = GroupFanOut(self._work, group, attempt, runs)
-            stack.enter_context(watch.calling(running.cancel))
+            runs = [self._run(number, link, attempt.number) for number, link in enumerate(links)]
+            running = GroupFanOut(self._work, group, attempt.number, runs)
+            stack.enter_context(attempt.cancelling(running.cancel))
             for number, run in enumerate(runs):
                 stall = stall_watch(self._options(number), running.cancel)
                 if stall is not None:
@@ -73,6 +67,10 @@ class FanOutRunner:
             job.shared_limit,
             mark=group.tasks[0].reader_mark if job.spec.per_mark else None,
             static=job.shares[group.id] if job.shares else None,
+            healths={
+                "source": self._work.sources[0].reader.health,
+                "target": self._work.branches[number].writer.health,
+            },
         )
 
     def _run(self, number: int, link: TaskLink, attempt: int) -> BranchRun:

@@ -1,6 +1,7 @@
 """What a Spark task holds of its job: counters that are reported, and the limit that it pays."""
 
 import logging
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, Self
 
@@ -8,10 +9,11 @@ from spark_channel.channel import Limiter
 from spark_channel.errors import ServiceUnavailableError
 from spark_channel.options import CommonOptions
 from spark_channel.progress import Counters, JobSpec
-from spark_channel.spark.job_limits import is_limited
-from spark_channel.spark.worker import keep_loaded
+from spark_channel.transfers.job_limits import is_limited
+from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
+    from spark_channel.connectors import Health
     from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, ServiceClient, SharedLimitAddress
 
@@ -24,7 +26,8 @@ class TaskLink:
     """The link of one Spark task to the service; without a service, it counts for itself alone.
 
     `limiter` is None for an unlimited job, a `Meter` of this process for a limit per task, and what the
-    job's coordinator leases otherwise, or `static` where that cannot be asked. Ends with its `with` block: the
+    job's coordinator leases otherwise, or `static` where that cannot be asked. `healths`: what tells how the source and
+    the target are, by side. Ends with its `with` block: the
     last counters are sent and what was not spent goes back.
     """
 
@@ -39,10 +42,13 @@ class TaskLink:
         mark: str | None = None,
         static: "StaticShare | None" = None,
         permit_option: str = "maxConnections",
+        healths: "Mapping[str, Callable[[], Health | None]] | None" = None,
     ) -> None:
         self._client = None if address is None else _client(address, job, spec, shared_limit, static)
         self._permit_option = permit_option
         self._static_alone = False
+        if self._client is not None and healths and spec.protected:
+            self._client.watch_health(healths)
         self.limiter: Limiter | None = None
         if self._client is not None and is_limited(options):
             self.limiter = self._client.limiter(task_name, mark=mark)

@@ -13,7 +13,7 @@ from spark_channel.options import WriteOptions
 from spark_channel.pipeline import DirtyBudget, DirtyStore, dirty_limit_of
 
 if TYPE_CHECKING:
-    from spark_channel.spark.task import TaskLink
+    from spark_channel.transfers.link import TaskLink
 
 __all__ = ["dirty_budget", "prepare_write", "standing", "tell_refused", "too_many"]
 

@@ -1,7 +1,6 @@
 """Opens both ends of a transfer on the driver, and plans it. Moves no row."""
 
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -9,8 +8,6 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
-from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from spark_channel.connectors import FetchSize, Reader, Writer, find_connector, load_reader, load_writer
 from spark_channel.connectors.describe import describe
@@ -30,12 +27,11 @@ from spark_channel.planning import (
     deal,
     merge_tasks,
 )
-from spark_channel.spark.job_limits import JobLimits
-from spark_channel.spark.reachable import first_reachable
-from spark_channel.spark.read import assign_by_mark
-from spark_channel.spark.session import context_of
-from spark_channel.spark.transfer_kept import HalfDone, find_half_done
-from spark_channel.spark.transfer_options import JobOptions
+from spark_channel.planning.by_mark import assign_by_mark
+from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.kept import HalfDone, find_half_done
+from spark_channel.transfers.options import JobOptions
+from spark_channel.transfers.reachable import first_reachable
 from spark_channel.transform import Pipeline, prepare
 
 __all__ = [
@@ -43,7 +39,6 @@ __all__ = [
     "begin_transfer",
     "open_targets",
     "open_transfer",
-    "parallelism_of",
     "refuse_existing",
     "take_schema",
 ]
@@ -149,7 +144,7 @@ def open_transfer(
     readers = [reader for reader, _ in opened]
     sources = tuple(_source(reader, schema, spec) for reader, schema in opened)
     _refuse_other_columns(sources)
-    limits = JobLimits.of(writers[0].options)
+    limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
     for source in sources:
         source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
     half_done = find_half_done(writers, spec, sources[0].pipeline.output_schema) if alone else None
@@ -193,7 +188,7 @@ def open_targets(
                 f"{len(writers)} tables: {_shown('writer', job.spec.writer, [each.options for each in writers])}",
                 option="writer",
             )
-        limits = JobLimits.of(writers[0].options)
+        limits = JobLimits.of(writers[0].options).watching(first.sources[0].reader, writers[0])
         made.append(
             replace(
                 first,
@@ -290,17 +285,6 @@ def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
     except SourceError:
         return False
     return True
-
-
-def parallelism_of(spark: SparkSession) -> int:
-    """How many Spark tasks the session runs at once, as far as it tells."""
-    context = context_of(spark)
-    if context is not None:
-        return max(1, int(context.defaultParallelism))
-    try:
-        return max(1, int(spark.conf.get("spark.default.parallelism") or 0))
-    except (PySparkException, ValueError):
-        return os.cpu_count() or 1
 
 
 def _writer(end: Endpoint, job: Mapping[str, Any]) -> Writer:

@@ -10,7 +10,7 @@ from spark_channel.errors import OptionError
 from spark_channel.options import ByteAmount, Options, WriteOptions
 from spark_channel.planning import Endpoint, Target, TransferSpec
 from spark_channel.planning.spec import SaveMode
-from spark_channel.spark.transfer_options import JobOptions, job_options
+from spark_channel.transfers.options import JobOptions, job_options
 
 __all__ = ["TargetOptions", "read_targets", "target_options"]
 

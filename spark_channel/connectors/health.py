@@ -1,0 +1,37 @@
+"""What a connector says of the health of the system that it reads or writes, so that a job can go slower in time."""
+
+from abc import ABC, abstractmethod
+from types import TracebackType
+from typing import Self
+
+from spark_channel.limits import Sample
+
+__all__ = ["Health"]
+
+
+class Health(ABC):
+    """One connection that asks a system how it is; used by one thread.
+
+    It connects with the first `sample`, and again with the next one after an error. Each `sample` must be short, since
+    nothing interrupts it, and light: it is taken about four times a second, whatever the speed of the job.
+    """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @abstractmethod
+    def sample(self) -> Sample:
+        """What it says now. Signals that the role may not read are left out, and named.
+
+        Raises:
+            ChannelError: it cannot be asked.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the connection. Again: harmless."""

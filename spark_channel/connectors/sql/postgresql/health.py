@@ -1,0 +1,146 @@
+"""What a PostgreSQL server says of its health, to any role; more to one with `pg_monitor`."""
+
+import time
+from typing import Any
+
+from spark_channel.connectors.health import Health
+from spark_channel.connectors.sql.lag import Lag
+from spark_channel.connectors.sql.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql.write_session import WriteSession
+from spark_channel.connectors.sql.rate import PerMinute
+from spark_channel.errors import ChannelError
+from spark_channel.limits import Sample
+from spark_channel.limits.signals import most_of
+
+__all__ = ["PostgresHealth"]
+
+_NEWS = 170000
+"""From this version on `pg_stat_checkpointer` counts checkpoints."""
+_SLOW_SECONDS = 1.0
+"""Between two looks at what changes slowly: they cost a server 2 ms each."""
+_PINGS = 4
+_NAP = 0.002
+_NEEDS_MONITOR = "needs pg_monitor"
+
+_SESSIONS = """
+SELECT count(*) FILTER (WHERE state = 'active' AND is_client)::float8 AS active,
+  count(*) FILTER (WHERE state = 'active' AND is_client
+    AND wait_event_type IN ('Lock', 'LWLock', 'IO', 'BufferPin'))::float8 AS waiting,
+  max(age(backend_xmin))::float8 AS xmin_age,
+  count(*) FILTER (WHERE query = '<insufficient privilege>')::float8 AS hidden
+FROM (SELECT state, wait_event_type, backend_xmin, query, backend_type = 'client backend' AS is_client
+  FROM pg_stat_activity
+  WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%' AND pid <> pg_backend_pid()) AS others
+"""
+_SLOTS = "SELECT max(pg_wal_lsn_diff(pg_current_wal_lsn(), restart_lsn))::float8 FROM pg_replication_slots"
+_FORCED = (
+    "SELECT checkpoints_req::float8 FROM pg_stat_bgwriter",
+    "SELECT num_requested::float8 FROM pg_stat_checkpointer",
+)
+_STANDBYS = (
+    "SELECT count(*) FROM pg_stat_replication WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'"
+)
+_LAG = (
+    "SELECT pg_wal_lsn_diff(pg_current_wal_lsn(), '0/0')::float8, "
+    "min(pg_wal_lsn_diff(replay_lsn, '0/0'))::float8 "
+    "FROM pg_stat_replication WHERE coalesce(application_name, '') NOT LIKE 'spark-channel%'"
+)
+_OWN_LAG = (
+    "SELECT pg_wal_lsn_diff(pg_last_wal_receive_lsn(), '0/0')::float8, "
+    "pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8"
+)
+_ASLEEP = (
+    "SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep(0.002)::text, "
+    "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 10)"
+)
+"""How much longer than asked a session sleeps: so long it waits for a core, whatever this client's host does."""
+
+
+class PostgresHealth(Health):
+    """Of a primary, or of a standby that is read from."""
+
+    def __init__(self, options: PostgresOptions, failure: type[ChannelError]) -> None:
+        self._options = options
+        self._failure = failure
+        self._session: WriteSession | None = None
+        self._is_standby = False
+        self._forced_sql = ""
+        self._standbys = 0
+        self._lag = Lag()
+        self._forced = PerMinute()
+        self._slow: dict[str, float] = {}
+        self._looked_at: float | None = None
+        self._missing: tuple[str, ...] = ()
+
+    def close(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            session.close()
+
+    def sample(self) -> Sample:
+        try:
+            return self._sample()
+        except ChannelError:
+            self.close()
+            raise
+
+    def _sample(self) -> Sample:
+        if self._session is None:
+            self._session = self._connect()
+        session, now = self._session, time.monotonic()
+        if self._looked_at is None or now - self._looked_at >= _SLOW_SECONDS:
+            self._look(session, now)
+            self._looked_at = now
+        values, lag = dict(self._slow), self._lag_of(session)
+        if lag is not None:
+            values["replication_lag"] = lag
+        missing = self._missing
+        if lag is None and self._standbys:
+            missing = (f"replication_lag ({_NEEDS_MONITOR})", *missing)
+        delays = {
+            "latency": [_seconds_of(session, "SELECT 1") for _ in range(_PINGS)],
+            "wakeup": [max(0.0, end - begin - _NAP) for begin, _, end in session.rows(_ASLEEP)],
+        }
+        return Sample({name: (value, most_of(name)) for name, value in values.items()}, delays, missing)
+
+    def _connect(self) -> WriteSession:
+        session = WriteSession(self._options, failure=self._failure, purpose="health")
+        try:
+            version, self._is_standby = session.rows(
+                "SELECT current_setting('server_version_num')::int, pg_is_in_recovery()"
+            )[0]
+        except BaseException:
+            session.close()
+            raise
+        self._forced_sql = _FORCED[version >= _NEWS]
+        self._lag, self._forced, self._looked_at = Lag(), PerMinute(), None
+        return session
+
+    def _look(self, session: WriteSession, now: float) -> None:
+        """At what changes slowly."""
+        active, waiting, xmin_age, hidden = session.rows(_SESSIONS)[0]
+        found: dict[str, Any] = {"xmin_age": xmin_age}
+        if hidden:
+            self._missing = (f"active_sessions, waiting_sessions ({_NEEDS_MONITOR})",)
+        else:
+            self._missing = ()
+            found |= {"active_sessions": active, "waiting_sessions": waiting}
+        if not self._is_standby:
+            found["slot_wal"] = session.value(_SLOTS)
+            found["forced_checkpoints"] = self._forced.count(now, session.value(self._forced_sql))
+            self._standbys = session.value(_STANDBYS)
+        self._slow = {name: float(value) for name, value in found.items() if value is not None}
+
+    def _lag_of(self, session: WriteSession) -> float | None:
+        """None: there is no replica, or this role may not see how far it is."""
+        if not self._is_standby and not self._standbys:
+            return None
+        now = time.monotonic()
+        written, replayed = session.rows(_OWN_LAG if self._is_standby else _LAG)[0]
+        return None if written is None or replayed is None else self._lag.seconds(now, written, replayed)
+
+
+def _seconds_of(session: WriteSession, sql: str) -> float:
+    begun = time.monotonic()
+    session.rows(sql)
+    return time.monotonic() - begun

@@ -1,0 +1,351 @@
+"""Protection: a job's speed, found from what its source and its target say of their health. A clock, no I/O.
+
+A signal above its bound halves the speed (`replication_lag`, `slot_wal`); a delay above what it usually is takes a
+fifth of it (`wakeup`, `latency`). Without one the speed grows: it doubles until something was ever too much, goes back
+fast to where that was, and slowly above it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.limits.gradient import Gradient
+from spark_channel.limits.signals import shown
+
+__all__ = ["Held", "Protection", "Sample"]
+
+START_ROWS = 5_000.0
+"""Rows per second at which a job begins that has to find its speed."""
+LEAST_ROWS = 100.0
+LEAST_PART = 0.05
+"""Of the best speed so far: what always may flow. Slower than that would not tell whether it is the job that hurts."""
+_DOUBLED_IN = 0.5
+_HARD, _HARD_EVERY = 0.5, 0.4
+_SOFT, _SOFT_EVERY = 0.8, 1.0
+_FAST_UP_TO = 0.7
+_BACK_PER_SECOND = 0.3
+_SOFT_BACK_PER_SECOND = 0.1
+_ABOVE_PER_SECOND = 0.03
+_SPEED_SECONDS = 2.0
+_RELEARN_SECONDS = 2.0
+_AHEAD = 4.0
+"""So many times what is used may be allowed: the speed is the mean of two seconds, in which it doubles."""
+_LONGEST_STEP = 1.0
+"""Seconds for which the speed grows at a time: longer silence is no good news."""
+_SILENT_SECONDS = 3.0
+_UNUSUAL = 1.25
+_MOST_HELD = 200
+_TOLERANCES: Mapping[str, tuple[float, float]] = {"wakeup": (1.25, 0.0001)}
+_TOLERANCE = (2.0, 0.002)
+"""(times the usual, seconds on top) for `latency`, which the client's own host makes noisy, and for others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """What one side said at one instant.
+
+    `values`: a signal's name to (value, what is too much). `delays`: a name to seconds, each a measurement of its own.
+    `missing`: signals that the role may not read, each with the reason. `error`: it could not be asked.
+    """
+
+    values: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    delays: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    error: str = ""
+
+
+@dataclass(slots=True)
+class Held:
+    """That a signal of a side held the speed, from `began` to `ended` (seconds after the start), at `rows_per_second`
+    at the lowest.
+    """
+
+    side: str
+    signal: str
+    began: float
+    ended: float
+    rows_per_second: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Trouble:
+    side: str
+    signal: str
+    text: str
+    hard: bool
+
+
+@dataclass(slots=True)
+class _Side:
+    """What is known of the source, or of the target."""
+
+    heard: float
+    gradients: dict[str, Gradient] = field(default_factory=dict)
+    usual: dict[str, float] = field(default_factory=dict)
+    trouble: _Trouble | None = None
+    missing: tuple[str, ...] = ()
+    error: str = ""
+
+    @property
+    def is_blind(self) -> bool:
+        return bool(self.error)
+
+
+class Protection:
+    """`rows_per_second` is what a job may use now: at most `most_rows`, where that is given.
+
+    `bounds`: what the user says is too much, by the name of a signal, instead of the defaults; `auto` False: nothing
+    else is watched. Tell it each sample with `observe`. Not thread-safe.
+    """
+
+    def __init__(
+        self,
+        most_rows: float | None = None,
+        *,
+        bounds: Mapping[str, float] | None = None,
+        auto: bool = True,
+        clock: Clock | None = None,
+    ) -> None:
+        self._clock: Clock = clock or SYSTEM_CLOCK
+        self._most_rows = most_rows
+        self._bounds = dict(bounds or {})
+        self._auto = auto
+        self._began = self._at = self._clock.now()
+        begins_slow = auto or most_rows is None
+        self._rows = self._capped(START_ROWS) if begins_slow else most_rows or START_ROWS
+        self._best = self._rows
+        self._goal: float | None = None
+        """Where the speed was when it was too much."""
+        self._was_hard = False
+        self._cut_at: float | None = None
+        self._least_since: float | None = None
+        self._above_since: float | None = None
+        self._spent: deque[tuple[float, float]] = deque()
+        self._sides: dict[str, _Side] = {}
+        self._trouble: _Trouble | None = None
+        self._held: deque[Held] = deque(maxlen=_MOST_HELD)
+
+    @property
+    def rows_per_second(self) -> float:
+        return self._rows
+
+    @property
+    def held(self) -> tuple[Held, ...]:
+        """Which signal held the speed, and when; the last 200 times."""
+        return tuple(self._held)
+
+    @property
+    def held_seconds(self) -> dict[str, float]:
+        """For how long each signal was too much, in all, by its name: "target's replication_lag"."""
+        found: dict[str, float] = {}
+        for each in self._held:
+            name = f"{each.side}'s {each.signal}"
+            found[name] = found.get(name, 0.0) + each.ended - each.began
+        return found
+
+    @property
+    def holder(self) -> str:
+        """What holds the speed, such as "target's replication_lag"; empty where nothing does."""
+        trouble = self._trouble
+        return "" if trouble is None else f"{trouble.side}'s {trouble.signal}"
+
+    @property
+    def text(self) -> str:
+        """For `show`: what holds the speed, and what cannot be watched. Empty where nothing does."""
+        found = [self._state(), *(self._said_of(name, side) for name, side in self._sides.items())]
+        return "; ".join(each for each in found if each)
+
+    def limit_to(self, most_rows: float | None) -> None:
+        """The job's own limit is this now."""
+        self._most_rows = most_rows
+        self._rows = self._capped(self._rows)
+
+    def observe(self, side: str, sample: Sample, spent_rows: float) -> float:
+        """One side's sample; `spent_rows` is what the job has moved so far. Returns `rows_per_second`."""
+        now = self._clock.now()
+        self._spend(spent_rows, now)
+        known = self._sides.setdefault(side, _Side(now))
+        known.heard, known.error, known.missing = now, sample.error, sample.missing
+        known.trouble = None if sample.error else self._judge(side, known, sample, now)
+        self._move(now)
+        self._at = now
+        return self._rows
+
+    def forget(self, side: str) -> None:
+        """`side` has nothing to be watched any more."""
+        self._sides.pop(side, None)
+
+    # --- judging
+
+    def _judge(self, side: str, known: _Side, sample: Sample, now: float) -> _Trouble | None:
+        worst: tuple[float, _Trouble] | None = None
+        for name, (value, bound) in sample.values.items():
+            most = self._most_of(known, name, value, bound)
+            if most is not None and value > most:
+                text = f"{side}'s {name} {shown(name, value)}, at most {shown(name, most)}"
+                trouble = (value / most if most else 2.0, _Trouble(side, name, text, hard=True))
+                worst = trouble if worst is None or trouble[0] > worst[0] else worst
+        soft = None
+        for name, delays in sample.delays.items():
+            if not self._auto and name not in self._bounds:
+                continue
+            gradient = known.gradients.setdefault(name, Gradient(*_TOLERANCES.get(name, _TOLERANCE)))
+            gradient.add(delays, now)
+            mean, own = gradient.mean, self._bounds.get(name)
+            if mean is None:
+                continue
+            if own is not None and mean > own:
+                text = f"{side}'s {name} {shown(name, mean)}, at most {shown(name, own)}"
+                soft = soft or _Trouble(side, name, text, hard=False)
+            elif own is None and gradient.is_over():
+                text = f"{side}'s {name} {shown(name, mean)}, usually {shown(name, gradient.usual or 0.0)}"
+                soft = soft or _Trouble(side, name, text, hard=False)
+        return worst[1] if worst is not None else soft
+
+    def _most_of(self, known: _Side, name: str, value: float, bound: float) -> float | None:
+        """What is too much; what was near it or above when the job began is usual there, and no fault of the job's."""
+        if name in self._bounds:
+            return self._bounds[name]
+        if not self._auto:
+            return None
+        usual = known.usual.setdefault(name, value)
+        return bound if usual * _UNUSUAL <= bound else usual * _UNUSUAL + bound
+
+    # --- moving
+
+    def _move(self, now: float) -> None:
+        troubles = [
+            side.trouble
+            for side in self._sides.values()
+            if side.trouble is not None and now - side.heard <= _SILENT_SECONDS
+        ]
+        worst = next((each for each in troubles if each.hard), next(iter(troubles), None))
+        self._note(worst, now)
+        if worst is not None:
+            self._lower(worst, now)
+        elif all(self._is_well(side, now) for side in self._sides.values()):
+            self._raise(now)
+        self._best = max(self._best, self._rows)
+
+    def _is_well(self, side: _Side, now: float) -> bool:
+        """Whether `side` says that more is fine: what its delays are at this speed is known."""
+        if side.is_blind or now - side.heard > _SILENT_SECONDS:
+            return False
+        return all(each.mean is not None for each in side.gradients.values())
+
+    def _lower(self, trouble: _Trouble, now: float) -> None:
+        every = _HARD_EVERY if trouble.hard else _SOFT_EVERY
+        self._above_since = None
+        if self._cut_at is not None and now - self._cut_at < every:
+            return
+        if self._is_least:
+            self._relearn(trouble, now)
+            return
+        used = min(self._rows, max(1.1 * self._speed(), self._rows / 4))
+        if self._trouble_began(now):
+            self._goal = used
+        self._was_hard = trouble.hard
+        self._rows = self._capped(max(self._least, used * (_HARD if trouble.hard else _SOFT)))
+        self._cut_at = now
+        self._least_since = now if self._is_least else None
+        for side in self._sides.values():
+            for gradient in side.gradients.values():
+                gradient.forget()
+
+    def _relearn(self, trouble: _Trouble, now: float) -> None:
+        """As slow as it gets, and the delays stay: then they are not the job's doing."""
+        if trouble.hard:
+            self._least_since = None
+            return
+        if self._least_since is None:
+            self._least_since = now
+        if now - self._least_since >= _RELEARN_SECONDS:
+            for side in self._sides.values():
+                for gradient in side.gradients.values():
+                    gradient.relearn()
+            self._least_since = None
+
+    def _raise(self, now: float) -> None:
+        seconds = min(_LONGEST_STEP, now - self._at)
+        rows, goal = self._rows, self._goal
+        doubled: Callable[[float], float] = lambda most: min(  # noqa: E731 - one formula, used twice
+            most, rows * 2 ** (seconds / _DOUBLED_IN)
+        )
+        if goal is None:
+            rows = doubled(float("inf"))
+        elif rows < _FAST_UP_TO * goal:
+            rows = doubled(max(rows, _FAST_UP_TO * goal))
+        elif rows < goal:
+            pace = _BACK_PER_SECOND if self._was_hard else _SOFT_BACK_PER_SECOND
+            rows = min(goal, rows + goal * pace * seconds)
+        else:
+            self._above_since = self._above_since if self._above_since is not None else self._at
+            rows += goal * _ABOVE_PER_SECOND * (1 + now - self._above_since) * seconds
+        # What nobody uses says nothing of what would be fine.
+        enough = max(START_ROWS, _AHEAD * self._speed())
+        self._rows = self._capped(max(self._rows, min(rows, max(enough, goal or 0.0))))
+
+    # --- small parts
+
+    @property
+    def _least(self) -> float:
+        return max(LEAST_ROWS, LEAST_PART * self._best)
+
+    @property
+    def _is_least(self) -> bool:
+        return self._rows <= self._capped(self._least)
+
+    def _capped(self, rows: float) -> float:
+        return rows if self._most_rows is None else min(rows, self._most_rows)
+
+    def _trouble_began(self, now: float) -> bool:
+        """Whether this cut is the first one since the speed had come back."""
+        if self._goal is None or self._cut_at is None:
+            return True
+        return self._rows >= 0.95 * self._goal or now - self._cut_at > _SILENT_SECONDS
+
+    def _spend(self, rows: float, now: float) -> None:
+        spent = self._spent
+        if spent and rows < spent[-1][1]:
+            spent.clear()  # another account, after a restart
+        spent.append((now, rows))
+        while len(spent) > 2 and spent[1][0] <= now - _SPEED_SECONDS:
+            spent.popleft()
+
+    def _speed(self) -> float:
+        """Rows per second of the last two seconds."""
+        (begin, before), (end, after) = self._spent[0], self._spent[-1]
+        return (after - before) / (end - begin) if end > begin else 0.0
+
+    def _note(self, trouble: _Trouble | None, now: float) -> None:
+        before, self._trouble = self._trouble, trouble or (self._trouble if self._is_held else None)
+        if trouble is None:
+            return
+        at = now - self._began
+        last = self._held[-1] if self._held else None
+        same = before is not None and (before.side, before.signal) == (trouble.side, trouble.signal)
+        if last is None or not same or at - last.ended > _SILENT_SECONDS:
+            self._held.append(Held(trouble.side, trouble.signal, at, at, self._rows))
+        else:
+            last.ended, last.rows_per_second = at, min(last.rows_per_second, self._rows)
+
+    @property
+    def _is_held(self) -> bool:
+        """Whether the speed is below where it was before it was too much."""
+        goal = self._goal if self._goal is not None else self._rows
+        return self._rows < min(goal, goal if self._most_rows is None else self._most_rows)
+
+    def _state(self) -> str:
+        trouble = self._trouble
+        if trouble is None:
+            return ""
+        side = self._sides.get(trouble.side)
+        now_pressed = side is not None and side.trouble is not None
+        state = "pressed" if now_pressed else "recovering"
+        return f"{state}: {trouble.text} ({self._rows:.0f} rows/s)"
+
+    def _said_of(self, name: str, side: _Side) -> str:
+        if side.error:
+            return f"unreachable: {name}: {side.error} ({self._rows:.0f} rows/s)"
+        return f"{name}: not watched: {', '.join(side.missing)}" if side.missing else ""

@@ -1,0 +1,123 @@
+"""Spark as the engine of a transfer: how its task groups become Spark tasks."""
+
+import os
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, TypeVar
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from spark_channel.errors import ChannelError
+from spark_channel.planning import TaskGroup
+from spark_channel.service import ServiceAddress
+from spark_channel.spark.description import described
+from spark_channel.spark.failures import own_error
+from spark_channel.spark.hangup import HangupWatch
+from spark_channel.spark.session import context_of, is_local, service_of, session_slots
+from spark_channel.transfers.engine import Attempt, Runner
+
+__all__ = ["SparkEngine"]
+
+_T = TypeVar("_T")
+
+
+class SparkEngine:
+    """See `Engine`: a task group is a Spark task."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+
+    def parallelism(self) -> int:
+        """How many Spark tasks the session runs at once, as far as it tells."""
+        context = context_of(self._spark)
+        if context is not None:
+            return max(1, int(context.defaultParallelism))
+        try:
+            return max(1, int(self._spark.conf.get("spark.default.parallelism") or 0))
+        except (PySparkException, ValueError):
+            return os.cpu_count() or 1
+
+    def slots(self) -> int | None:
+        return session_slots(self._spark)
+
+    def one_host(self) -> bool:
+        return is_local(self._spark)
+
+    def service(self) -> ServiceAddress:
+        return service_of(self._spark)
+
+    def named(self, source: str, target: str) -> AbstractContextManager[None]:
+        return described(self._spark, source, target)
+
+    def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
+        return run_groups(self._spark, _SparkTask(runner), groups, job)
+
+    def own_error(self, error: BaseException) -> ChannelError | None:
+        return own_error(error)
+
+
+class _SparkTask:
+    """Runs a task group in a Spark task; pickled by reference to this class."""
+
+    def __init__(self, runner: Runner[Any]) -> None:
+        self._runner = runner
+
+    def __call__(self, group: TaskGroup) -> Any:
+        watch = HangupWatch()
+        task = TaskContext.get()
+        assert task is not None
+        attempt = Attempt(task.taskAttemptId(), again=task.attemptNumber() > 0, cancelling=watch.calling)
+        return self._runner.run(group, attempt)
+
+
+class _ByNumber:
+    """The same for `mapInArrow`: rows are numbers of groups, and outcomes are bytes."""
+
+    def __init__(self, runner: Callable[[TaskGroup], Any], groups: Sequence[TaskGroup]) -> None:
+        self._runner = runner
+        self._groups = groups
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                outcome = pickle.dumps(self._runner(self._groups[number]))
+                yield pa.RecordBatch.from_arrays([pa.array([outcome], pa.binary())], names=["outcome"])
+
+
+def run_groups(
+    spark: SparkSession, runner: Callable[[TaskGroup], _T], groups: Sequence[TaskGroup], tag: str
+) -> list[_T]:
+    """Run each group as one Spark task; of several attempts the outcome of the first that succeeds counts.
+
+    A group is a partition of its own, in classic sessions of an RDD (nothing shuffles, reorders or merges
+    partitions, and no pandas is needed), under Spark Connect of `mapInArrow`. Spark hands the driver exactly
+    one result per partition, whatever was retried or speculated; the others' staging is dropped at the
+    commit. The Spark jobs carry `tag`; an interrupt ends them.
+    """
+    context = context_of(spark)
+    if not groups:
+        return []
+    if context is not None:
+        context.addJobTag(tag)
+        try:
+            outcomes: list[_T] = context.parallelize(groups, len(groups)).map(runner).collect()
+        except BaseException:
+            context.cancelJobsWithTag(tag)
+            raise
+        finally:
+            context.removeJobTag(tag)
+        return outcomes
+    spark.addTag(tag)
+    try:
+        numbers = spark.range(0, len(groups), 1, len(groups))
+        rows: list[Any] = numbers.mapInArrow(_ByNumber(runner, groups), "outcome binary").collect()
+    except BaseException:
+        spark.interruptTag(tag)
+        raise
+    finally:
+        spark.removeTag(tag)
+    return [pickle.loads(bytes(row.outcome)) for row in rows]  # noqa: S301 - what `_ByNumber` made

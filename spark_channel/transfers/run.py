@@ -1,0 +1,383 @@
+"""A transfer, from the prepared target to the report: the same with every engine."""
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+from spark_channel.clock import utc_now
+from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
+from spark_channel.errors import ChannelError, CommitError, DirtyRowsError, LimitError
+from spark_channel.limits import StaticShare
+from spark_channel.pipeline import DirtyStore, GroupOutcome, TaskOutcome, TransferWork
+from spark_channel.planning import TransferSpec
+from spark_channel.progress import JobSpec, Phase, TransferReport
+from spark_channel.service import ServiceAddress, ServiceControl
+from spark_channel.transfers.dirty import standing, tell_refused, too_many
+from spark_channel.transfers.engine import Engine
+from spark_channel.transfers.group import GroupRunner
+from spark_channel.transfers.job_limits import is_limited
+from spark_channel.transfers.kept import job_of, plan_text, transaction_of
+from spark_channel.transfers.options import job_options
+from spark_channel.transfers.plan import (
+    OpenedTransfer,
+    begin_transfer,
+    open_transfer,
+    refuse_existing,
+)
+from spark_channel.transfers.reason import reason_of
+from spark_channel.transfers.reporter import JobReporter
+from spark_channel.transfers.static_limit import static_of_spec, static_shares, told_static
+
+__all__ = ["Transfer", "carry_out", "job_name"]
+
+_log = logging.getLogger(__name__)
+
+
+def carry_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any] | None = None) -> TransferReport:
+    """Run a transfer between two connectors; `more` are options of the whole job beside those of `spec`.
+
+    Raises:
+        ChannelError: as `spark_channel.transfer`.
+    """
+    if spec.targets:
+        from spark_channel.transfers.fan_out import fan_out
+
+        return fan_out(engine, spec, more or {})
+    job = begin_transfer(job_options(spec, more or {}))
+    with ExitStack() as held:
+        return Transfer(engine, open_transfer(job, engine.parallelism(), held)).run()
+
+
+class Transfer:
+    """One run, from the prepared target to the report."""
+
+    def __init__(self, engine: Engine, opened: OpenedTransfer, job: str | None = None) -> None:
+        self._engine = engine
+        self._opened = opened
+        self.job = job or job_name(opened.options.job_id)
+        self._options = opened.options
+        self._started = utc_now()
+        self.service = self._reach_service()
+        self._plans: list[WritePlan] = []
+        self.dirty_store: DirtyStore | None = None
+        self._reporter = JobReporter(self.service, self.job)
+        self._receipts: list[Receipt] = []
+        self._dirty = 0
+
+    def run(self) -> TransferReport:
+        if not self.prepare():
+            return self.published_before()
+        opened, options = self._opened, self._options
+        spec = self.spec()
+        work = TransferWork(
+            opened.sources,
+            self.targets(),
+            self.job,
+            options.capacity_rows,
+            options.capacity_bytes,
+            options.transaction_rows,
+            self.dirty_store,
+        )
+        shares = self.shares()
+        runner = GroupRunner(work, spec, self.service, opened.limits.address, shares)
+        try:
+            self.begin(spec)
+            with self._engine.named(spec.source, spec.target):
+                outcomes = self._engine.run(runner, opened.plan.groups, self.job)
+            return self.publish(spec, outcomes)
+        except BaseException as error:
+            own = self.fail(error)
+            if own is error:
+                raise
+            raise own from error
+
+    def prepare(self) -> bool:
+        """Claim the targets; False when all of them are published already.
+
+        Raises:
+            ChannelError: what a target refuses; nothing is left of this run then.
+        """
+        try:
+            self._prepare()
+        except BaseException:
+            self._abort(None)
+            raise
+        published = {number for number, plan in enumerate(self._plans) if plan.published_at is not None}
+        if len(published) == len(self._plans):
+            return False
+        if published:
+            self._opened = self._opened.without(published)
+        return True
+
+    def targets(self) -> tuple[tuple[Writer, WritePlan], ...]:
+        """The writers with their plans, after `prepare`."""
+        return tuple(zip(self._opened.writers, self._plans, strict=True))
+
+    def begin(self, spec: JobSpec) -> None:
+        """Tell the service of the job."""
+        self._reporter.open(spec)
+
+    def publish(self, spec: JobSpec, outcomes: Sequence[GroupOutcome]) -> TransferReport:
+        """Commit what the task groups have written.
+
+        Raises:
+            ChannelError: rows are missing, too many were refused, or a target does not publish; then call `fail`.
+        """
+        self.judge(outcomes)
+        return self.commit(spec)
+
+    def receive(self, outcomes: Sequence[GroupOutcome]) -> None:
+        """Before `fail`, of a target that was left behind: what it has committed by task stays in it."""
+        self._receipts = [
+            task.receipt for each in outcomes for task in each.tasks if task.receipt is not None
+        ]
+
+    def judge(self, outcomes: Sequence[GroupOutcome]) -> None:
+        """Hold the outcomes to be complete and clean enough to be published."""
+        tasks = self._first_of_each(outcomes)
+        self._receipts = [
+            *self._committed(tasks),
+            *(task.receipt for task in tasks if task.receipt is not None),
+        ]
+        self._dirty = self._judge(outcomes, tasks, self._receipts)
+        shares = self.shares()
+        static = told_static(
+            sum(each.static for each in outcomes), len(outcomes), shares[0] if shares else None
+        )
+        if static:
+            _log.warning("job %s: %s", self.job, static)
+        self._reporter.enter(Phase.PUBLISHING, limit=static)
+
+    def commit(self, spec: JobSpec) -> TransferReport:
+        """Publish what `judge` has let pass."""
+        receipts = self._receipts
+        self._commit(receipts)
+        rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
+        self._reporter.enter(Phase.DONE, rows=rows)
+        return self._report(spec, rows, nbytes, self._dirty)
+
+    def fail(self, error: BaseException) -> BaseException:
+        """Remove what was staged and tell the service; returns the error to raise, which is ours where there is one."""
+        own = self._engine.own_error(error)
+        self._abort(self._receipts)
+        self._reporter.enter(Phase.FAILED, error=reason_of(own or error), rows=self._stay())
+        return own or error
+
+    def _reach_service(self) -> ServiceAddress | None:
+        try:
+            return self._engine.service()
+        except LimitError:
+            shared, counted = self._options.shared_limit is not None, self._max_connections() is not None
+            if shared or counted or (is_limited(self._options) and not any(self.shares())):
+                raise
+            _log.warning("progress is not shown", exc_info=True)
+            return None
+
+    def shares(self) -> list[StaticShare | None]:
+        """What each group keeps of the limit where its task does not reach the service."""
+        opened = self._opened
+        return static_shares(
+            opened.limits, opened.plan.groups, self._engine.slots(), per_mark=opened.per_mark
+        )
+
+    def _max_connections(self) -> int | None:
+        """`maxConnections`, unless so many channels never run at a time: then they need no counting."""
+        most, slots = self._options.max_connections, self._engine.slots()
+        channels = sorted((group.channels for group in self._opened.plan.groups), reverse=True)
+        return None if most is not None and sum(channels[:slots]) <= most else most
+
+    def _prepare(self) -> None:
+        opened, options = self._opened, self._options
+        if opened.spec.save_mode == "errorIfExists" and opened.half_done is None:
+            for writer in opened.writers:
+                refuse_existing(writer, opened)
+        path = options.dirty_rows_path
+        if path is not None:
+            self.dirty_store = DirtyStore.prepare(path, self.job, opened.target)
+        half_done = opened.half_done
+        commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
+        native = opened.native_rows()
+        for number, writer in enumerate(opened.writers):
+            context = WriteContext(
+                job=job_of(self.job, number),
+                commit=commit if half_done is None else "task",
+                overwrite=opened.spec.save_mode == "overwrite",
+                txn=transaction_of(options),
+                native=native,
+                resume=None if half_done is None else half_done.epochs.get(number),
+            )
+            self._plans.append(writer.prepare(context, opened.schema))
+        for source in opened.sources:
+            source.reader.native = self._plans[0].native
+        if half_done is None and transaction_of(options) is not None:
+            self._keep()  # a run that continues follows the plan that is kept
+
+    def _keep(self) -> None:
+        """With a transaction pair, a transfer that commits by task can go on after it has failed."""
+        opened = self._opened
+        kept = [
+            (writer, plan)
+            for writer, plan in zip(opened.writers, self._plans, strict=True)
+            if plan.commit == "task" and plan.published_at is None
+        ]
+        text = plan_text(opened.spec, opened.sources, opened.plan.tasks) if kept else None
+        if text is not None:
+            for writer, plan in kept:
+                writer.keep(plan, text)
+
+    def _committed(self, tasks: Sequence[TaskOutcome]) -> list[Receipt]:
+        """Receipts of an earlier run, of tasks that were not run again."""
+        half_done = self._opened.half_done
+        again = {task.task for task in tasks}
+        return [] if half_done is None else [each for each in half_done.receipts if each.task not in again]
+
+    def spec(self) -> JobSpec:
+        opened, options = self._opened, self._options
+        made = opened.plan
+        return JobSpec(
+            "transfer",
+            name=options.job_id or "",
+            source=opened.source,
+            target=opened.target,
+            channels=made.channels,
+            tasks=len(made.tasks),
+            splits=len(made.tasks),
+            rows_expected=made.rows,
+            bytes_expected=made.nbytes,
+            commit=self._plans[0].commit if self._plans else "",
+            **opened.limits.of_spec(per_mark=opened.per_mark),
+            **static_of_spec(
+                next(iter(self.shares()), None),
+                len(made.groups),
+                self._engine.slots(),
+                one_host=self._engine.one_host,
+            ),
+            max_connections=self._max_connections(),
+            max_dirty_rows=options.most_dirty_rows,
+            max_dirty_fraction=options.max_dirty_fraction,
+            where=opened.target,
+            stall_timeout=options.stall_timeout,
+        )
+
+    def _first_of_each(self, outcomes: Sequence[GroupOutcome]) -> list[TaskOutcome]:
+        """The first outcome of each task; all tasks have one unless the dirty limit ended the job."""
+        first: dict[int, TaskOutcome] = {}
+        for outcome in outcomes:
+            for task in outcome.tasks:
+                first.setdefault(task.task, task)
+        if not any(outcome.stopped for outcome in outcomes):
+            missing = [task.id for task in self._opened.plan.tasks if task.id not in first]
+            if missing:
+                raise CommitError(f"task {missing[0]} has no receipt: nothing was published")
+        return [first[task] for task in sorted(first)]
+
+    def _judge(
+        self, outcomes: Sequence[GroupOutcome], tasks: Sequence[TaskOutcome], receipts: Sequence[Receipt]
+    ) -> int:
+        """Publish the refused rows, and count them.
+
+        Raises:
+            DirtyRowsError: they are too many.
+        """
+        dirty = sum(task.dirty.rows if task.receipt is None else task.receipt.dirty_rows for task in tasks)
+        samples = (
+            sample
+            for task in tasks
+            for sample in (task.dirty.samples if task.receipt is None else task.receipt.dirty_samples)
+        )
+        tell_refused(self.job, samples, dirty, self._options.dirty_rows_path or "")
+        stopped = next((outcome.stopped for outcome in outcomes if outcome.stopped), "")
+        why = stopped or too_many(self._options, dirty, receipts)
+        if self.dirty_store is not None:
+            self.dirty_store.publish([task.dirty for task in tasks])
+        if why:
+            raise DirtyRowsError(f"{why}. {standing(self._plans[0], self._opened.target, receipts)}")
+        return dirty
+
+    def _commit(self, receipts: Sequence[Receipt]) -> None:
+        for number, (writer, plan) in enumerate(zip(self._opened.writers, self._plans, strict=True)):
+            own = [each for each in receipts if self._target_of(each) == number]
+            try:
+                writer.commit(plan, own)
+            except ChannelError as error:
+                if number == 0:
+                    raise
+                raise CommitError(f"{error}. The {number} targets before it are published") from error
+
+    def _target_of(self, receipt: Receipt) -> int:
+        return self._opened.target_of(receipt.task)
+
+    def _abort(self, receipts: Sequence[Receipt] | None) -> None:
+        """Remove what was staged; an error here must not hide the one that led to it."""
+        for writer, plan in zip(self._opened.writers, self._plans, strict=False):
+            try:
+                if plan.published_at is None:
+                    writer.abort(plan, receipts)
+            except Exception:
+                _log.exception("the staging of job %s was not removed", plan.job)
+        if self.dirty_store is not None:
+            try:
+                self.dirty_store.drop()
+            except Exception:
+                _log.exception("the staging of refused rows of job %s was not removed", self.job)
+
+    def published_before(self) -> TransferReport:
+        plan = self._plans[0]
+        app, version = plan.txn or ("", 0)
+        _log.warning(
+            "txnAppId %r, txnVersion %d was published at %s: nothing written", app, version, plan.published_at
+        )
+        if self.dirty_store is not None:
+            self.dirty_store.drop()
+        return self._plain_report(self.spec(), 0, 0, 0)
+
+    def _report(self, spec: JobSpec, rows: int, nbytes: int, dirty: int) -> TransferReport:
+        report = None
+        if self.service is not None:
+            try:
+                with ServiceControl(self.service) as control:
+                    report = control.report(self.job)
+            except LimitError as error:
+                _log.warning("the report lacks what the service counted: %s", error)
+        report = report or self._plain_report(spec, rows, nbytes, dirty)
+        place = self._options.dirty_rows_path or ""
+        return replace(report, rows=rows, bytes=nbytes, rows_dirty=dirty, dirty_rows_path=place)
+
+    def failed_report(self, spec: JobSpec, error: BaseException) -> TransferReport:
+        """After `fail`, of a target that was left behind."""
+        report = self._report(spec, self._stay(), 0, 0)
+        return replace(report, phase=str(Phase.FAILED), error=reason_of(error))
+
+    def _stay(self) -> int:
+        """Rows that stay in the target of a run that failed."""
+        by_task = any(plan.commit == "task" for plan in self._plans)
+        return sum(each.rows for each in self._receipts) if by_task else 0
+
+    def _plain_report(self, spec: JobSpec, rows: int, nbytes: int, dirty: int) -> TransferReport:
+        return TransferReport(
+            job=self.job,
+            kind=spec.kind,
+            phase=str(Phase.DONE),
+            source=spec.source,
+            target=spec.target,
+            where=spec.where,
+            commit=spec.commit,
+            started_at=self._started.isoformat(timespec="seconds"),
+            seconds=round((utc_now() - self._started).total_seconds(), 3),
+            rows=rows,
+            bytes=nbytes,
+            rows_moved=rows,
+            bytes_moved=nbytes,
+            rows_dirty=dirty,
+            rows_per_second_limit=spec.rows_per_second,
+            bytes_per_second_limit=spec.bytes_per_second,
+        )
+
+
+def job_name(label: str | None) -> str:
+    """A name for one run, unique even when the user gives the same `jobId` twice."""
+    unique = uuid.uuid4().hex[:12]
+    return f"{label}-{unique}" if label else unique

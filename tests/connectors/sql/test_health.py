@@ -1,0 +1,308 @@
+"""What servers say of their health, and how a job's speed follows it: on real servers, a replica among them."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from spark_channel.channel import Limiter
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors import Health, find_connector
+from spark_channel.connectors.sql.lag import Lag
+from spark_channel.connectors.sql.rate import PerMinute
+from spark_channel.errors import ChannelError
+from spark_channel.limits import LimitStatus, Sample, Status
+from spark_channel.progress import JobSpec, Phase
+from spark_channel.service import ServiceClient, ServiceServer
+from tests.servers.mariadb import MariadbServer
+from tests.servers.postgres import PostgresServer
+
+LIMIT = 20_000
+
+
+@pytest.fixture(scope="module")
+def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
+    primary = PostgresServer.create()
+    try:
+        standby = primary.standby()
+        try:
+            yield primary, standby
+        finally:
+            standby.close()
+    finally:
+        primary.close()
+
+
+def _health(login: dict[str, str], role: str = "reader") -> Health:
+    connector = find_connector({"url": login["url"]}, role)
+    made = connector.reader_with if role == "reader" else connector.writer_with
+    found = made({**login, "dbtable": "t"})[0].health()
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_postgresql_says_how_it_is(replicated: tuple[PostgresServer, PostgresServer], role: str) -> None:
+    primary, standby = replicated
+    with _health(primary.login, role) as health:
+        sample = health.sample()
+    assert {"replication_lag", "forced_checkpoints", "active_sessions", "waiting_sessions"} <= set(
+        sample.values
+    )
+    assert sample.values["replication_lag"][0] < 1
+    assert not sample.missing
+    assert len(sample.delays["wakeup"]) == 10
+    assert all(0 <= each < 1 for each in sample.delays["wakeup"])
+    assert all(0 < each < 1 for each in sample.delays["latency"])
+    with _health(standby.login, role) as health:
+        sample = health.sample()
+    assert "replication_lag" in sample.values
+    assert "forced_checkpoints" not in sample.values
+
+
+def test_sessions_slots_and_checkpoints_are_counted(
+    replicated: tuple[PostgresServer, PostgresServer],
+) -> None:
+    primary, _ = replicated
+    primary.psql("CREATE TABLE busy (id int PRIMARY KEY); INSERT INTO busy VALUES (1)")
+    primary.psql("SELECT pg_create_physical_replication_slot('left_alone', true)")
+    held = threading.Thread(
+        target=primary.psql, args=("BEGIN; UPDATE busy SET id = 1; SELECT pg_sleep(4); COMMIT",)
+    )
+    waits = threading.Thread(target=primary.psql, args=("UPDATE busy SET id = 1",))
+    try:
+        with _health(primary.login) as health:
+            before = health.sample().values["forced_checkpoints"][0]
+            primary.psql(
+                "CHECKPOINT; CREATE TABLE wal AS SELECT lpad('', 1000, 'x') FROM generate_series(1, 5000)"
+            )
+            held.start()
+            time.sleep(0.5)
+            waits.start()
+            time.sleep(1.5)
+            values = health.sample().values
+        assert values["active_sessions"][0] == 2
+        assert values["waiting_sessions"][0] == 1
+        assert values["slot_wal"][0] > 4_000_000
+        assert values["forced_checkpoints"][0] == before + 1
+        assert values["xmin_age"][0] >= 0
+    finally:
+        held.join()
+        waits.join()
+        primary.psql("SELECT pg_drop_replication_slot('left_alone'); DROP TABLE busy, wal")
+
+
+def test_a_role_that_may_see_little_is_told_of(replicated: tuple[PostgresServer, PostgresServer]) -> None:
+    primary, _ = replicated
+    primary.psql("CREATE ROLE plain LOGIN PASSWORD 'x'")
+    other = threading.Thread(target=primary.psql, args=("SELECT pg_sleep(2)",))
+    other.start()
+    time.sleep(0.3)
+    try:
+        with _health({**primary.login, "user": "plain", "password": "x"}) as health:
+            sample = health.sample()
+    finally:
+        other.join()
+        primary.psql("DROP ROLE plain")
+    assert "replication_lag" not in sample.values
+    assert sample.missing == (
+        "replication_lag (needs pg_monitor)",
+        "active_sessions, waiting_sessions (needs pg_monitor)",
+    )
+    assert sample.delays["wakeup"]
+
+
+@pytest.mark.parametrize("role", ["reader", "writer"])
+def test_mariadb_says_how_it_is(mariadb_server: MariadbServer, role: str) -> None:
+    with _health(mariadb_server.login, role) as health:
+        sample = health.sample()
+        again = health.sample()
+    assert {"threads_running", "history_length"} <= set(sample.values) == set(again.values)
+    assert not sample.missing
+    assert len(sample.delays["wakeup"]) == 10
+    assert all(0 <= each < 1 for each in sample.delays["wakeup"])
+
+
+def test_a_server_that_is_not_there_is_an_error_and_asked_again(
+    replicated: tuple[PostgresServer, PostgresServer],
+) -> None:
+    health = _health({**replicated[0].login, "url": "postgresql://127.0.0.1:1/postgres"})
+    for _ in range(2):
+        with pytest.raises(ChannelError):
+            health.sample()
+    health.close()
+
+
+def test_lag_is_counted_in_time_from_positions() -> None:
+    lag = Lag()
+    assert lag.seconds(0.0, 100, 100) == 0
+    assert lag.seconds(1.0, 200, 100) == 0  # it was written in this very second
+    assert lag.seconds(2.0, 300, 100) == 1
+    assert lag.seconds(3.0, 300, 200) == 1
+    assert lag.seconds(9.0, 300, 200) == 7
+    assert lag.seconds(9.5, 300, 300) == 0
+    assert lag.seconds(20.0, 300, 300) == 0
+
+
+def test_a_counter_is_counted_for_a_minute_and_survives_a_restart() -> None:
+    counted = PerMinute()
+    assert [counted.count(at, value) for at, value in ((0, 7), (10, 9), (65, 10), (75, 10))] == [0, 2, 1, 0]
+    assert counted.count(80, 1) == 0
+
+
+class Job:
+    """A job that spends all that its limit allows, as fast as it may."""
+
+    def __init__(
+        self, server: ServiceServer, healths: dict[str, Callable[[], Health | None]], **spec: Any
+    ) -> None:
+        self.server = server
+        self.name = server.jobs.open(JobSpec("transfer", protect=True, tasks=1, **spec))
+        self.client = ServiceClient(
+            server.address, self.name, JobSpec("transfer", protect=True, tasks=1, **spec)
+        )
+        self.client.watch_health(healths)
+        self.client.counters(0, 0)
+        limiter = self.client.limiter("task 0")
+        assert limiter is not None
+        self._limiter = limiter
+        self._ended = threading.Event()
+        self.passed: list[tuple[float, int]] = []
+        self._thread = threading.Thread(target=self._spend, args=(limiter,))
+        self._thread.start()
+
+    def _spend(self, limiter: Limiter) -> None:
+        woken = threading.Condition()
+
+        def wake() -> None:
+            with woken:
+                woken.notify_all()
+
+        while not self._ended.is_set():
+            payment = limiter.pay(rows=20, nbytes=0, wake=wake)
+            while (wait := payment.remaining()).seconds and not self._ended.is_set():
+                with woken:
+                    woken.wait(min(wait.seconds, 0.1))
+            self.passed.append((SYSTEM_CLOCK.now(), 20))
+
+    def speed(self, seconds: float = 0.5) -> float:
+        since = SYSTEM_CLOCK.now() - seconds
+        return sum(rows for at, rows in self.passed[-100_000:] if at >= since) / seconds
+
+    def status(self) -> LimitStatus:
+        found = self.server.limits.handle(Status(f"job:{self.name}"))
+        assert isinstance(found, LimitStatus)
+        return found
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        self.client.close()
+        self.server.jobs.enter(self.name, Phase.DONE)
+
+
+def _until(true: Callable[[], bool], seconds: float) -> float:
+    """How long it took until `true`, at most `seconds`."""
+    begun = SYSTEM_CLOCK.now()
+    while not true():
+        assert SYSTEM_CLOCK.now() - begun < seconds, f"not within {seconds} s"
+        time.sleep(0.02)
+    return SYSTEM_CLOCK.now() - begun
+
+
+@pytest.mark.parametrize("watched", ["the primary as target", "the replica as source"])
+def test_a_replica_that_falls_behind_slows_the_job_and_gives_its_speed_back(
+    replicated: tuple[PostgresServer, PostgresServer], watched: str
+) -> None:
+    """Replay is paused for 20 s: the speed is down within 2 s, and at 95 % within 5 s of recovery."""
+    primary, standby = replicated
+    source = watched == "the replica as source"
+    side, login = ("source", standby.login) if source else ("target", primary.login)
+    primary.psql("CREATE TABLE IF NOT EXISTS written (n int)")
+    ended = threading.Event()
+
+    def write() -> None:
+        while not ended.wait(0.1):
+            primary.psql("INSERT INTO written VALUES (1)")
+
+    writing = threading.Thread(target=write)
+    writing.start()
+    # A busy machine of tests delays everything: here the lag alone is watched, on it is what protect=auto does at 1 s.
+    healths: dict[str, Callable[[], Health | None]] = {side: lambda: _Values(_health(login))}
+    with ServiceServer() as server:
+        job = Job(server, healths, rows_per_second=LIMIT)
+        try:
+            _until(lambda: job.speed() >= 0.95 * LIMIT, 20)
+            standby.psql("SELECT pg_wal_replay_pause()")
+            down = _until(lambda: (job.status().effective_rows_per_second or 0) <= LIMIT / 2, 10)
+            assert down <= 2.0
+            time.sleep(20 - down)
+            assert job.speed(2.0) <= 0.1 * LIMIT
+            assert job.status().pressure.startswith(f"pressed: {side}'s replication_lag")
+            standby.psql("SELECT pg_wal_replay_resume()")
+            assert _until(lambda: job.speed() >= 0.95 * LIMIT, 15) <= 5.5  # half a second to measure it
+        finally:
+            standby.psql("SELECT pg_wal_replay_resume()")
+            ended.set()
+            writing.join()
+            job.end()
+        report = server.jobs.find(job.name).report()
+    assert 17 <= report.held[f"{side}'s replication_lag"] <= 22
+    assert any(f"{side}'s replication_lag" in each.note for each in report.changes)
+    assert primary.connections() == standby.connections() == 0
+    assert not [each for each in threading.enumerate() if each.name.startswith("spark-channel-health")]
+
+
+class _Values(Health):
+    """Without the delays, which other tests of this machine make long."""
+
+    def __init__(self, health: Health) -> None:
+        self._health = health
+
+    def sample(self) -> Sample:
+        sample = self._health.sample()
+        return Sample(sample.values, {}, sample.missing)
+
+    def close(self) -> None:
+        self._health.close()
+
+
+class _Stuck(Health):
+    """A system that does not answer."""
+
+    def __init__(self) -> None:
+        self.released = threading.Event()
+
+    def sample(self) -> Sample:
+        self.released.wait(60)
+        return Sample()
+
+    def close(self) -> None:
+        pass
+
+
+def test_a_sampler_that_hangs_holds_nothing_up() -> None:
+    stuck = _Stuck()
+    with ServiceServer() as server:
+        job = Job(server, {"source": lambda: stuck}, rows_per_second=LIMIT)
+        _until(lambda: job.speed() > 0, 10)
+        time.sleep(1.0)
+        begun = SYSTEM_CLOCK.now()
+        job.end()
+        assert SYSTEM_CLOCK.now() - begun < 4
+    stuck.released.set()
+    _until(lambda: not [t for t in threading.enumerate() if t.name.startswith("spark-channel-health")], 5)
+
+
+def test_a_system_that_cannot_be_asked_keeps_the_speed_as_it_is_and_is_told_of() -> None:
+    gone = {"url": "postgresql://127.0.0.1:1/postgres", "user": "x", "password": "s3cret-of-x"}
+    with ServiceServer() as server:
+        job = Job(server, {"target": lambda: _health(gone)}, rows_per_second=LIMIT)
+        try:
+            _until(lambda: "unreachable: target" in job.status().pressure, 10)
+            assert "s3cret" not in job.status().pressure
+            assert (job.status().effective_rows_per_second or 0) <= LIMIT / 2
+        finally:
+            job.end()

@@ -1,0 +1,256 @@
+"""A speed that follows what databases say of their health: on a virtual clock, by examples and by any history."""
+
+from collections.abc import Mapping, Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_channel.limits import Coordinator, LimitStatus, Protection, Sample, Set, Status
+from spark_channel.limits.gradient import Gradient
+from spark_channel.limits.protection import LEAST_PART, LEAST_ROWS, START_ROWS
+from spark_channel.testing import VirtualClock
+
+STEP = 0.25
+LAG = "replication_lag"
+
+
+class World:
+    """A job that uses all that it may, and is asked four times a second how its ends are."""
+
+    def __init__(
+        self,
+        most: float | None = 100_000,
+        *,
+        auto: bool = True,
+        bounds: Mapping[str, float] | None = None,
+        can_do: float = float("inf"),
+    ) -> None:
+        self.clock = VirtualClock()
+        self.protection = Protection(most, auto=auto, bounds=bounds, clock=self.clock)
+        self.can_do = can_do
+        self.spent = 0.0
+
+    @property
+    def speed(self) -> float:
+        return self.protection.rows_per_second
+
+    def say(
+        self,
+        values: Mapping[str, tuple[float, float]] | None = None,
+        delays: Mapping[str, Sequence[float]] | None = None,
+        *,
+        side: str = "target",
+        error: str = "",
+        seconds: float = STEP,
+    ) -> float:
+        self.spent += min(self.speed, self.can_do) * seconds
+        self.clock.advance(seconds)
+        return self.protection.observe(side, Sample(values or {}, delays or {}, (), error), self.spent)
+
+    def well(self, seconds: float) -> float:
+        for _ in range(int(seconds / STEP)):
+            self.say({LAG: (0.0, 1.0)})
+        return self.speed
+
+
+def test_the_speed_is_found_from_below() -> None:
+    world = World(None)
+    assert world.speed == START_ROWS
+    assert world.well(3.0) > 40_000
+    assert world.protection.text == ""
+
+
+def test_a_limit_is_never_exceeded_and_reached_soon() -> None:
+    world = World(100_000)
+    assert world.well(3.0) == 100_000
+
+
+def test_what_nobody_uses_says_nothing() -> None:
+    """The source brings 8 000 rows/s at most: nothing is known of 100 000."""
+    world = World(None, can_do=8_000)
+    assert world.well(20.0) <= 4.1 * 8_000
+
+
+def test_a_replica_that_falls_behind_slows_the_job_within_a_second_and_has_its_speed_back_within_five() -> (
+    None
+):
+    world = World(100_000)
+    world.well(5)
+    for seconds in (1.25, 1.5, 1.75, 2.0, 2.25):
+        world.say({LAG: (seconds, 1.0)})
+    assert world.speed <= 50_000 / 2
+    for seconds in range(18):
+        world.say({LAG: (3.0 + seconds, 1.0)}, seconds=1.0)
+    assert world.speed == pytest.approx(LEAST_PART * 100_000)
+    assert world.protection.text == ("pressed: target's replication_lag 20 s, at most 1 s (5000 rows/s)")
+    world.say({LAG: (0.0, 1.0)})
+    assert world.protection.text.startswith("recovering: target's replication_lag")
+    assert world.well(5.0 - STEP) >= 95_000
+    world.well(5.0)
+    assert world.protection.text == ""
+    (held,) = world.protection.held
+    assert (held.side, held.signal) == ("target", LAG)
+    assert 18 <= held.ended - held.began <= 20.5
+    assert world.protection.held_seconds == {"target's replication_lag": held.ended - held.began}
+
+
+def test_the_same_without_a_limit() -> None:
+    world = World(None, can_do=80_000)
+    before = world.well(10)
+    for seconds in range(1, 21):
+        world.say({LAG: (seconds + 1.0, 1.0)}, seconds=1.0)
+    assert world.speed < 0.1 * before
+    assert min(world.well(5.0), 80_000) >= 0.95 * 80_000
+
+
+def test_delays_above_the_usual_ones_take_a_fifth_at_a_time_and_the_speed_stays_near_the_best() -> None:
+    """A server whose sessions wait longer for a core above 30 000 rows/s."""
+    world = World(None)
+    speeds = []
+    for number in range(400):
+        late = 0.0001 if world.speed <= 30_000 else 0.001
+        world.say(delays={"wakeup": [late] * 10})
+        if number > 100:
+            speeds.append(world.speed)
+    assert sum(min(each, 30_000) for each in speeds) / len(speeds) >= 0.8 * 30_000
+    assert max(speeds) <= 1.5 * 30_000
+    assert "target's wakeup" in world.protection.held_seconds
+
+
+def test_delays_that_stay_without_us_are_usual_then() -> None:
+    """The application itself became busier: at the least speed that is learnt, and the speed comes back."""
+    world = World(100_000)
+    for _ in range(40):
+        world.say(delays={"wakeup": [0.0001] * 10})
+    slowest = min(world.say(delays={"wakeup": [0.001] * 10}) for _ in range(200))
+    assert slowest == LEAST_PART * 100_000
+    assert world.speed == 100_000
+
+
+def test_what_was_too_much_before_the_job_began_is_no_fault_of_its() -> None:
+    """A slot that nobody reads keeps 3 GiB already."""
+    world = World(100_000)
+    for _ in range(40):
+        world.say({"slot_wal": (3.0 * (1 << 30), float(1 << 30))})
+    assert world.speed == 100_000
+    world.say({"slot_wal": (6.0 * (1 << 30), float(1 << 30))})
+    assert world.speed < 100_000
+
+
+def test_bounds_of_the_users_win_and_work_alone() -> None:
+    world = World(100_000, auto=False, bounds={LAG: 10})
+    assert world.speed == 100_000
+    for _ in range(10):
+        world.say({LAG: (9.0, 1.0), "slot_wal": (9e12, 1.0)}, {"wakeup": [9.0] * 30})
+    assert world.speed == 100_000
+    world.say({LAG: (11.0, 1.0)})
+    assert world.speed == 50_000
+
+
+def test_silence_and_errors_are_no_good_news() -> None:
+    world = World(100_000)
+    before = world.well(0.5)
+    for _ in range(20):
+        world.say(error="connection refused", side="source")
+    assert world.speed == before
+    assert world.protection.text.startswith("unreachable: source: connection refused")
+    world.say(side="source")
+    world.say({LAG: (0.0, 1.0)}, seconds=60)
+    assert world.speed <= before * 2 ** (1 / 0.5)
+
+
+def test_a_pause_does_not_cost_the_speed() -> None:
+    """Nothing was spent while the limit was paused; then a signal is too much: half of the speed goes, not all."""
+    world = World(100_000)
+    world.well(5)
+    world.can_do = 0.0
+    world.well(10)
+    world.say({LAG: (2.0, 1.0)})
+    assert world.speed >= 100_000 / 8
+
+
+VALUES = st.one_of(st.just(0.0), st.floats(0, 5, allow_nan=False))
+EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["source", "target"]),
+        st.sampled_from(["lag", "delay", "error", "limit", "silence"]),
+        VALUES,
+    ),
+    max_size=120,
+)
+
+
+@given(events=EVENTS, most=st.one_of(st.none(), st.floats(10, 1e6)), can_do=st.floats(0, 1e6))
+def test_whatever_happens(events: list[tuple[str, str, float]], most: float | None, can_do: float) -> None:
+    """It stays between the least and the limit, never grows while something is too much, says what holds it, and
+    comes back when all is well.
+    """
+    world = World(most, can_do=can_do)
+    least = min(LEAST_ROWS, world.speed)
+    for side, kind, value in events:
+        before = world.speed
+        if kind == "lag":
+            world.say({LAG: (value, 1.0)}, side=side)
+        elif kind == "delay":
+            world.say(delays={"wakeup": [value / 100] * 10}, side=side)
+        elif kind == "error":
+            world.say(error="gone", side=side)
+            assert world.speed <= before
+        elif kind == "limit":
+            most = 10 + value * 100_000
+            world.protection.limit_to(most)
+            least = min(least, most)
+        else:
+            world.clock.advance(value * 10)
+        if most is not None:
+            assert world.speed <= most
+        assert world.speed >= least
+        assert len(world.protection.text) < 600
+    world.can_do = float("inf")
+    speeds = []
+    for _ in range(400):
+        before = world.speed
+        for side in ("source", "target"):
+            world.say({LAG: (0.0, 1.0)}, {"wakeup": [0.0] * 20}, side=side)
+        assert world.speed >= before * 0.79
+        speeds.append(world.speed)
+    assert speeds[-1] >= 0.95 * (most if most is not None else START_ROWS)
+
+
+def test_a_gradient_knows_noise_from_news() -> None:
+    gradient = Gradient(1.25, 0.0001)
+    for number in range(40):
+        gradient.add([0.001, 0.003] * 5, number * STEP)
+    assert not gradient.is_over()
+    for number in range(40, 60):
+        gradient.add([0.004, 0.006] * 5, number * STEP)
+    assert gradient.is_over()
+    assert gradient.usual == pytest.approx(0.002)
+    gradient.forget()
+    assert not gradient.is_over()
+
+
+def _status(coordinator: Coordinator, request: Status | Set) -> LimitStatus:
+    found = coordinator.handle(request)
+    assert isinstance(found, LimitStatus)
+    return found
+
+
+def test_a_cap_holds_below_what_is_set_and_is_told() -> None:
+    clock = VirtualClock()
+    coordinator = Coordinator("job", clock=clock)
+    coordinator.cap(5_000, "finding")
+    status = _status(coordinator, Status("job"))
+    assert (status.rows_per_second, status.effective_rows_per_second, status.pressure) == (
+        None,
+        5_000,
+        "finding",
+    )
+    _status(coordinator, Set("job", rows_per_second=2_000))
+    status = _status(coordinator, Status("job"))
+    assert (status.rows_per_second, status.effective_rows_per_second) == (2_000, 2_000)
+    assert coordinator.limits[0] == 2_000
+    coordinator.cap(500, "pressed")
+    assert _status(coordinator, Status("job")).effective_rows_per_second == 500
+    assert _status(coordinator.for_mark("job@a"), Status("job@a")).effective_rows_per_second == 500

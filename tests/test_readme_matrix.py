@@ -1,0 +1,81 @@
+"""README's table of systems says what the connectors do."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from spark_channel.connectors.registry import Connector, all_connectors
+from spark_channel.errors import OptionError
+from spark_channel.options import WriteOptions
+
+README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+COLUMNS = ("system", "connector", "read", "write", "stream from", "stream into", "commit modes")
+FOR_TESTS = {"generator", "discard"}
+NEEDED = {"url": None, "path": "/tmp/t", "dbtable": "shop.t", "driver": "sqlite", "uri": "x", "catalog": "c"}
+FEEDS = {
+    "cursorColumn": "a growing column",
+    "slot": "logical replication",
+    "files that arrive": "new files",
+    "new versions": "new versions",
+    "new snapshots": "new snapshots",
+}
+
+
+def table() -> dict[str, dict[str, str]]:
+    """The rows of the table by connector, each a cell by column."""
+    lines = iter(README.splitlines())
+    assert any(line == f"| {' | '.join(COLUMNS)} |" for line in lines), "README has no such table"
+    rows = {}
+    for line in lines:
+        if not line.startswith("|"):
+            break
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if not set(line) <= set("|-"):
+            row = dict(zip(COLUMNS, cells, strict=True))
+            rows[row["connector"].strip("`")] = row
+    return rows
+
+
+def own() -> dict[str, Connector]:
+    return {
+        each.name: each
+        for each in all_connectors()
+        if (each.reader or each.writer or "").startswith("spark_channel.") and each.name not in FOR_TESTS
+    }
+
+
+def commits(connector: Connector) -> str:
+    """The values of `commit` that the writer's options take."""
+    model: type[WriteOptions] = connector.writer_class().Options
+    names = model.names()
+    given = {name: value for name, value in NEEDED.items() if name in names and value}
+    if connector.schemes and "path" not in names:
+        given["url"] = f"{connector.schemes[0]}://host/base"
+    taken = []
+    for mode in ("job", "task"):
+        try:
+            model.parse({**given, "commit": mode})
+        except OptionError as error:
+            if error.option != "commit":
+                raise
+        else:
+            taken.append(mode)
+    return ", ".join(taken)
+
+
+def test_every_connector_is_in_the_table() -> None:
+    assert set(table()) == set(own())
+
+
+@pytest.mark.parametrize("name", sorted(own()))
+def test_a_row_of_the_table_is_true(name: str) -> None:
+    connector, row = own()[name], table()[name]
+    yes = {True: "yes", False: "no"}
+    assert row["read"] == yes[connector.reader is not None]
+    assert row["write"] == yes[connector.writer is not None]
+    assert row["stream from"] == ("; ".join(FEEDS[each] for each in connector.feed) or "no")
+    assert row["stream into"] == yes[connector.writer is not None]
+    assert row["commit modes"] == commits(connector)
+    (page,) = re.findall(r"\]\((docs/\w+\.md)\)", row["system"])
+    assert (Path(__file__).resolve().parents[1] / page).exists()
