@@ -1,4 +1,4 @@
-"""Modules of libraries that wait until something of them is used, though another library imports them at once."""
+"""Defers modules of libraries until they are used, although another library imports them immediately."""
 
 import sys
 from collections.abc import Callable

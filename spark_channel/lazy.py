@@ -1,4 +1,4 @@
-"""Packages that import a name when it is first used: every Python process of Spark pays for what it imports.
+"""Packages that import a name on its first use, because every Python process of Spark pays for its imports.
 
 A package states what it exports once, for readers, type checkers, import-linter and this module::
 

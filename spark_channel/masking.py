@@ -1,7 +1,7 @@
-"""Values as text for people, without the logins that they may hold.
+"""Values as text, without the logins that they may contain.
 
 What is secret is known by an option's type (`Secret`, `Url` in `spark_channel.options`). Here is how a url is
-shown, and what is shown of options whose types nobody has declared, such as those of a Spark format.
+shown, and what is shown of options whose types are not declared, such as those of a Spark format.
 """
 
 import re
@@ -61,7 +61,7 @@ def without_login(url: str) -> str:
 
 
 def is_plain_parameter(name: str, value: str) -> bool:
-    """Whether a url's parameter can be shown: a well-known one, or a number that is no secret by its name."""
+    """Whether a url's parameter can be shown: a well-known one, or a number that is not secret by its name."""
     if name.lower() in _PLAIN_PARAMETERS:
         return True
     return not is_secret_name(name) and _NUMBER.fullmatch(value) is not None

@@ -1,4 +1,4 @@
-"""Options: declared as pydantic models, parsed in one place, refused in one voice.
+"""Options: declared as pydantic models, and parsed in one place with one style of error.
 
 A connector subclasses `ReadOptions` or `WriteOptions` and adds fields; Spark's camelCase name of a field
 is made from its Python name. Keys arrive lower-cased and values as strings, as Spark hands them over.
@@ -87,7 +87,7 @@ def _bytes(value: object) -> int:
 
 
 class Trait(Enum):
-    """What other code must know of an option: stands in the `Annotated` of its field, whoever wrote the connector."""
+    """What other code must know of an option: part of the `Annotated` of its field, whoever wrote the connector."""
 
     HOLDS_LOGIN = "a url or a path: a login may be inside, and it is shown without it"
     SAME_ROWS = "how fast, for how long or as whom something is read: whatever it says, the rows are the same"
@@ -119,14 +119,14 @@ def resolve_secret(value: object) -> SecretStr:
     except OSError as error:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise ValueError(f"a text file in UTF-8; {name} is none") from None
+        raise ValueError(f"a text file in UTF-8; {name} is not one") from None
 
 
 _NAME = re.compile(r"""\s*(?:"((?:[^"]|"")+)"|`((?:[^`]|``)+)`|([^,"`]*[^,"`\s]))\s*(?:,|\Z)""")
 
 
 def _columns(value: object) -> tuple[str, ...]:
-    takes = "column names separated by commas, or a JSON list of them; a name with a comma stands in quotes"
+    takes = "column names separated by commas, or a JSON list of them; quote a name that contains a comma"
     if isinstance(value, (list, tuple)):
         names = [str(name) for name in value]
     elif str(value).lstrip().startswith("["):
@@ -137,7 +137,7 @@ def _columns(value: object) -> tuple[str, ...]:
         raise ValueError(takes)
     twice = {name for name in names if names.count(name) > 1}
     if twice:
-        raise ValueError(f"each column once; {', '.join(sorted(twice))} stands there more than once")
+        raise ValueError(f"each column once; {', '.join(sorted(twice))} occurs more than once")
     return tuple(names)
 
 
@@ -158,7 +158,7 @@ def _split_names(text: str, takes: str) -> list[str]:
 def _json_names(text: str, takes: str) -> list[str]:
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(takes) from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(takes)
@@ -254,7 +254,7 @@ class Options(BaseModel):
     `ignored` and `refused` map other sources' option names (Spark's JDBC and CSV) to a reason: an
     ignored one is warned of, a refused one is an error that gives the reason. An option of a base class that a
     connector cannot take is refused so, too. `aliases` are other names of an option, and `renamed` are its
-    former ones: they go on for one version, with a warning.
+    former ones: they work for one more version, with a warning.
     """
 
     model_config = ConfigDict(
@@ -325,7 +325,7 @@ class Options(BaseModel):
         if isinstance(value, str) and value.lstrip().startswith("["):
             try:
                 listed = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return MASK
         if isinstance(listed, (list, tuple)):
             return json.dumps([mask_url(str(each), is_plain) for each in listed])
@@ -369,7 +369,7 @@ class Options(BaseModel):
                 values[field], spelled[field] = value, key
                 if name in renamed:
                     warnings.append(
-                        f"option {key!r} is called {renamed[name]!r} now; the old name goes on for one version"
+                        f"option {key!r} was renamed to {renamed[name]!r}; the old name works for one more version"
                     )
             elif name in ignored:
                 warnings.append(f"option {key!r} is ignored: {ignored[name]}")
@@ -499,20 +499,24 @@ class CommonOptions(Options):
     )
     protect: Literal["auto", "off"] = Field(
         "off",
-        description="`auto`: the speed follows what source and target say of their health, below the limit where one "
-        "is given",
+        description="`auto`: the speed follows the health signals of source and target, at most at the limit",
     )
     pressure: Bounds | None = Field(
         None,
-        description="what is too much there, by the name of a signal, instead of the default: "
-        "`replication_lag<10s, active_sessions<40`; works without `protect`, too",
+        description="bounds of health signals, `replication_lag<10s, active_sessions<40`, also without `protect`; "
+        "default: each signal's own, with `protect=auto`",
     )
     capacity_rows: Amount = Field(1_048_576, description="capacity of the channel in rows")
     capacity_bytes: ByteAmount = Field(64 << 20, description="capacity of the channel in Arrow bytes")
 
-    def model_post_init(self, _context: Any) -> None:
+    @property
+    def is_limited(self) -> bool:
+        """Whether a speed must hold over the whole job."""
         speeds = self.rows_per_second or self.bytes_per_second or self.shared_limit
-        per_job = bool(speeds or self.protect == "auto" or self.pressure)
+        return bool(speeds or self.protect == "auto" or self.pressure)
+
+    def model_post_init(self, _context: Any) -> None:
+        per_job = self.is_limited
         per_task = self.rows_per_second_per_task or self.bytes_per_second_per_task
         if per_job and per_task:
             raise OptionError(

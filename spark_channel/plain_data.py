@@ -1,4 +1,4 @@
-"""Frozen dataclasses as plain JSON data and back: what a field takes is said by its type, beside its name."""
+"""Converts frozen dataclasses to plain JSON data and back, by the types of their fields."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Work that is done again after an error of the moment, with growing random pauses, until a deadline.
+"""Retries after a transient error, with exponential backoff and jitter, until a deadline.
 
 The one policy of everything that waits for a server, a file or a slot. stamina makes the loop, tells its hooks, and
 can be switched off; the pauses are cut here, so that the last attempt begins at the deadline and none after.
@@ -39,7 +39,7 @@ class Retry:
     def call(self, work: Callable[[], _T], passes: Callable[[Exception], bool]) -> _T:
         """What `work` returns. It is called again after each error that `passes` says to be of the moment.
 
-        The last error is raised as it is. `work` may have had an effect when it raises: where that matters, it begins
+        The last error is raised unchanged. `work` may have had an effect when it raises: where that matters, it begins
         by asking for it.
         """
         import stamina

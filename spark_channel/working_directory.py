@@ -1,4 +1,4 @@
-"""Where a relative path begins: the working directory of Spark's driver, in whichever process the option is read.
+"""Resolves relative paths in the working directory of Spark's driver, in any process that parses options.
 
 A Python worker of Spark may run in a separate folder that Spark deletes. So the Spark side says where the
 driver runs (`relative_to`), options become absolute when they are parsed, and travel so. Without Spark it is

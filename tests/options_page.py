@@ -92,7 +92,7 @@ BASES: tuple[type[Options], ...] = (*(model for _, _, model, _ in SHARED), Crede
 
 # What people set first comes first; the rest keeps the order of the models.
 FIRST = (
-    "rowsPerSecond", "bytesPerSecond", "sharedLimit", "channels", "where", "columns", "commit", "txnAppId",
+    "rowsPerSecond", "bytesPerSecond", "protect", "sharedLimit", "channels", "where", "columns", "commit", "txnAppId",
     "txnVersion", "maxConnections", "maxDirtyRows", "url", "path", "dbtable", "query", "user", "password",
     "writeMode", "keyColumns", "preSql", "postSql", "tunnel", "cursorColumn", "tunnelType",
 )  # fmt: skip

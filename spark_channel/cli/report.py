@@ -26,7 +26,7 @@ def show_report(file: Path, picture: Path | None) -> None:
         return
     drawn = svg(report)
     if not drawn:
-        _refuse("there is no picture: nothing was moved, or matplotlib is missing (extra `notebook`)")
+        _refuse("no picture can be drawn: no row was moved, or matplotlib is missing (extra `notebook`)")
     picture.write_text(drawn, encoding="utf-8")
     typer.echo(f"the picture is in {picture}")
 

@@ -17,7 +17,7 @@ from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.native import NATIVE, NativeRows
 from spark_channel.connectors.split_reader import Read, SplitReader, Token
-from spark_channel.errors import TargetError, UnsupportedError
+from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
 
@@ -40,10 +40,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class FetchSize:
-    """The most that one fetch from the source should bring, so that the source feels the limit.
+    """The most that one fetch from the source should return, so that the limit slows the source.
 
-    None = the connector's own choice. Batches above it are sliced by the channel, but were
-    already sent by the source.
+    None = the connector's choice. The channel slices larger batches, but the source has already
+    sent them.
     """
 
     rows: int | None = None
@@ -53,8 +53,8 @@ class FetchSize:
 class Reader(SplitReader):
     """Turns one source into splits and batches.
 
-    `Options` declares what it takes. `fetch_size` is set by the host before `read`, from the limit; `native` too,
-    by a transfer whose writer takes this reader's `native_rows`: then `read` gives batches of `NATIVE`.
+    `Options` is its option model. The host sets `fetch_size` before `read`, from the limit; `native` is set, too,
+    by a transfer whose writer accepts this reader's `native_rows`: then `read` returns batches of `NATIVE`.
     """
 
     Options: ClassVar[type[ReadOptions]] = ReadOptions
@@ -75,16 +75,16 @@ class Reader(SplitReader):
         """
 
     def with_schema(self, schema: pa.Schema) -> Self:
-        """Driver. The reader that gives batches of `schema`: one that the user gave, or `schema()`'s own.
+        """Driver. The reader that returns batches of `schema`: the user's, or `schema()`.
 
-        The host casts and selects by column name what `read` brings, so the default is this reader.
+        The host casts the batches of `read` and selects their columns by name, so the default is this reader.
         """
         return self
 
     def hold(self) -> AbstractContextManager[None]:
-        """Driver, a transfer only: round `split` and every `read`. Keeps open what all splits share.
+        """Driver, only in a transfer: a context around `split` and every `read`. Keeps open what all splits share.
 
-        A database's exported snapshot, for one. What travels to executors is in the splits.
+        An example is a database's exported snapshot. The splits contain what executors need of it.
         """
         return nullcontext()
 
@@ -92,22 +92,22 @@ class Reader(SplitReader):
     def split(self, advice: int) -> list[Split]:
         """Driver, after `schema`. Splits that cover the source once, of about equal rows.
 
-        `advice` is how many the planner would like; more or fewer are fine. Empty source: [].
+        `advice` is the planner's preferred number; more or fewer are allowed. Empty source: [].
         """
 
     def remarks(self, splits: Sequence[Split]) -> Sequence[str]:
-        """Driver, after `split`, with `fetch_size` set: what to tell the user before the read begins."""
+        """Driver, after `split`, with `fetch_size` set: messages for the user before the read starts."""
         return ()
 
     def native_rows(self, splits: Sequence[Split]) -> NativeRows | None:
-        """Driver, a transfer's without steps, after `split`. What `read` could give instead of Arrow's values.
+        """Driver, only in a transfer without steps, after `split`. What `read` could return instead of Arrow values.
 
-        None = it cannot, of these splits under this `fetch_size`.
+        None = nothing else, for these splits with this `fetch_size`.
         """
         return None
 
     def lasts(self, split: Split) -> bool:
-        """Whether `split` will say the same in a later run, after what `hold` keeps open is gone."""
+        """Whether `split` returns the same splits in a later run, after `hold` has ended."""
         return True
 
     def resource_mark(self, split: Split) -> str | None:
@@ -119,22 +119,23 @@ class Reader(SplitReader):
         return None
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
-        """Stream. What changes in the source, from now on or since a token.
+        """Stream. The source's changes from now on, or since a token.
 
         Raises:
-            UnsupportedError: it has no change feed. OptionError: options that do not fit the source.
+            UnsupportedError: it has no change feed.
+            OptionError: options that do not fit the source.
         """
         raise UnsupportedError(f"{type(self).__name__} has no change feed; it reads in batch only")
 
 
 @dataclass(frozen=True, slots=True)
 class WriteContext:
-    """What a write is. `job` is unique to this run.
+    """Identifies a write. `job` is unique to this run.
 
-    `commit` is None when the user left it to the writer. `txn` is (txnAppId, txnVersion). `stream` is a streaming
+    `commit` is None if the user did not set it. `txn` is (txnAppId, txnVersion). `stream` is a streaming
     query (or a tunnel channel) and the number of its batch: numbers grow, and each is published once. `resume` is the
-    epoch of `Unfinished`, of a run that continues what that one committed. `native`: the rows can come so, if the
-    plan says that they are taken.
+    epoch of `Unfinished`, of a run that continues what that one committed. `native`: the rows can be sent in this
+    form, if the plan accepts it.
     """
 
     job: str
@@ -151,7 +152,7 @@ class WritePlan:
     """What `Writer.prepare` decided, picklable. Connectors subclass it with their own fields.
 
     `published_at`: the time the same job, or the same `txn`, was published before; then nothing is written.
-    `native`: the tasks are given the context's native rows, and nothing else. `held` is the claim under which the
+    `native`: the tasks receive the context's native rows, and nothing else. `held` is the claim under which the
     rows are written, of a writer that keeps claims.
     """
 
@@ -166,7 +167,7 @@ class WritePlan:
 
     @property
     def arriving(self) -> pa.Schema:
-        """The schema of the batches that a task is given."""
+        """The schema of the batches that a task receives."""
         return NATIVE if self.native else self.schema
 
 
@@ -180,7 +181,7 @@ class DirtyRow:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """What one attempt of one task staged or committed. Plain data: it travels to the driver.
+    """What one attempt of one task staged or committed. Plain data, which is sent to the driver.
 
     `details` belongs to the connector (file names, row ranges).
     """
@@ -196,7 +197,7 @@ class Receipt:
 
 @dataclass(slots=True)
 class Tally:
-    """What one attempt has taken so far, and that it ends once: a `TaskWriter` keeps one, and asks it first."""
+    """Counts the rows of one attempt, and ensures that it ends once. A `TaskWriter` has one, and checks it first."""
 
     task: int
     attempt: int
@@ -205,7 +206,7 @@ class Tally:
     ended: bool = False
 
     def hold_open(self) -> None:
-        """Go on only while the attempt is open.
+        """Check that the attempt is open.
 
         Raises:
             TargetError: it has ended.
@@ -224,7 +225,7 @@ class Tally:
         self.nbytes += batch.nbytes
 
     def receipt(self, **details: Any) -> Receipt:
-        """The attempt ends here: what it took, with the connector's own `details`.
+        """End the attempt. Returns what it accepted, with the connector's own `details`.
 
         Raises:
             TargetError: it has ended before.
@@ -236,9 +237,9 @@ class Tally:
 
 @dataclass(frozen=True, slots=True)
 class Unfinished:
-    """What a target knows of a `commit=task` run that did not end: its name, its tasks that committed.
+    """What a target recorded of a `commit=task` run that did not end: its name and its committed tasks.
 
-    `plan` is the text that `Writer.keep` was given; None = none was kept. `epoch` is what `WriteContext.resume` takes.
+    `plan` is the text given to `Writer.keep`; None = none. `epoch` is the value for `WriteContext.resume`.
     """
 
     job: str
@@ -250,9 +251,9 @@ class Unfinished:
 class TaskWriter(ABC):
     """One attempt of one task. Used by one thread; ends with exactly one of `close`, `rollback`.
 
-    `tolerant` is set by the host before the first `write` when dirty rows are allowed, and then `refused`
-    too: a writer that can judge rows only in `close` hands it each row that the target refuses (a batch of
-    one row in the plan's schema, and why); it raises when there are too many. Other writers leave it alone.
+    The host sets `tolerant` before the first `write` when dirty rows are allowed, and then `refused`, too. A writer
+    that can check rows only in `close` calls `refused` for each row that the target refuses (a batch of one row in
+    the plan's schema, and the reason); it raises when there are too many. Other writers do not call it.
     """
 
     tolerant: bool = False
@@ -260,17 +261,17 @@ class TaskWriter(ABC):
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
-        """Take a batch of the schema `plan.arriving`. It may be kept until `flush` or `close`.
+        """Accept a batch of the schema `plan.arriving`. It may be kept until `flush` or `close`.
 
-        With `tolerant` (dirty rows are allowed) the target must have judged the batch on return.
+        With `tolerant` (dirty rows are allowed) the target must have checked the batch on return.
 
         Raises:
-            BatchRefusedError: the target refuses data in it and took none of it (a savepoint, where the
-                target has them); the writer stays usable. Anything else ends the attempt.
+            BatchRefusedError: the target refuses data in it and stored none of it (a savepoint, if the
+                target has them); the writer stays usable. Any other error ends the attempt.
         """
 
     def flush(self) -> None:  # noqa: B027 - optional: a writer that buffers nothing has nothing to do
-        """Hand everything taken so far to the target or to staging."""
+        """Send all accepted batches to the target or to staging."""
 
     @abstractmethod
     def close(self) -> Receipt:
@@ -278,11 +279,11 @@ class TaskWriter(ABC):
 
     @abstractmethod
     def rollback(self) -> None:
-        """Drop the attempt; leaves nothing. Safe after a failed `write` or `close`, and twice."""
+        """Discard the attempt, without leftovers. Safe after a failed `write` or `close`, and twice."""
 
 
 class Writer(ABC):
-    """Puts batches into one target. Spark may run each task more than once, at the same time."""
+    """Writes batches to one target. Spark may run each task more than once, at the same time."""
 
     Options: ClassVar[type[WriteOptions]] = WriteOptions
 
@@ -290,24 +291,32 @@ class Writer(ABC):
         self.options = options
 
     def exists(self) -> bool | None:
-        """Driver, before `prepare`. Whether the target is there, as its catalog says; None = it cannot tell."""
+        """Driver, before `prepare`. Whether the target exists, according to its catalog; None = unknown."""
         return None
 
     def begin(self) -> None:  # noqa: B027 - optional: most targets have nothing to run
-        """Driver, a transfer's, once, before the source is looked at: what the user wants to be done first.
+        """Driver, only in a transfer, once, before the source is read: runs what the user wants done first.
 
-        It may make what the source reads, or the target itself. It is not part of the write: nothing undoes it.
+        It may create the source's tables, or the target. It is not part of the write, and is never undone.
         """
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether a row is the matter of what a writing call raised, and not the target as a whole."""
+        return isinstance(error, BatchRefusedError)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:  # noqa: B027 - optional
+        """Driver. What `prepare` would refuse, without a claim, and with nothing changed; also missing rights."""
 
     @abstractmethod
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
-        """Driver, once, before any task: check the target, decide the commit mode, clear orphans.
+        """Driver, once, before any task: check the target, choose the commit mode, remove orphaned staging.
 
-        Changes nothing that readers of the target can see, except for what `commit=task` needs
+        Changes nothing that readers of the target can see, except what `commit=task` needs
         (create the table, truncate, `preSql`).
 
         Raises:
-            TargetError: not writable. SchemaError: a type that the target cannot hold exactly.
+            TargetError: not writable.
+            SchemaError: a type that the target cannot store without loss.
         """
 
     @abstractmethod
@@ -328,36 +337,36 @@ class Writer(ABC):
     def committed(self, plan: WritePlan, task: int) -> Receipt | None:
         """Executor, before `open`, with `commit=task`. The receipt of a task that an earlier attempt committed.
 
-        None = not committed, or not known. With a receipt a transfer leaves the task's rows unread.
+        None = not committed, or unknown. With a receipt, a transfer does not read the task's rows.
         """
         return None
 
     def unfinished(self, context: WriteContext) -> Unfinished | None:
-        """Driver, a transfer's, before `prepare`. The run of `context.txn` that committed tasks and did not end.
+        """Driver, only in a transfer, before `prepare`. The run of `context.txn` that committed tasks and did not end.
 
-        With its epoch as the context's `resume`, `prepare` continues it: its tasks are inherited, and what it has
-        emptied, created and run is not done again.
+        With its epoch as the context's `resume`, `prepare` continues it: its tasks are inherited, and its truncate,
+        CREATE TABLE and SQL are not repeated.
         """
         return None
 
     def keep(self, plan: WritePlan, text: str) -> None:  # noqa: B027 - optional, as `unfinished` is
-        """Driver, a transfer's, after `prepare`, with `commit=task` and a `txn`: keep `text` in the target.
+        """Driver, only in a transfer, after `prepare`, with `commit=task` and a `txn`: store `text` in the target.
 
-        Until the job is published, `unfinished` gives it back.
+        Until the job is published, `unfinished` returns it.
         """
 
     @abstractmethod
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
-        """Driver. Publish exactly `receipts`, one per task, and record that it was published; again: a no-op.
+        """Driver. Publish exactly `receipts`, one per task, and record that it was published. A second call is a no-op.
 
         Raises:
-            CommitError: says what stands in the target.
+            CommitError: says what the target contains.
         """
 
     @abstractmethod
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         """Driver. Remove what the job staged, unless it was published.
 
-        `receipts` may be None, or hold None for tasks that did not finish; tasks may still be
+        `receipts` may be None, or contain None for tasks that did not finish; tasks may still be
         running. Called any number of times.
         """

@@ -1,4 +1,4 @@
-"""Says in a few words what a connector's options point at, without any secret."""
+"""Describes the source or target of a connector's options in a few words, without secrets."""
 
 import json
 from typing import Any

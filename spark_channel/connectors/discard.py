@@ -13,7 +13,7 @@ __all__ = ["DiscardOptions", "DiscardWriter"]
 
 
 class DiscardOptions(WriteOptions):
-    """What discard takes: nothing of its own."""
+    """The options of every write: discard adds none."""
 
     url: str | None = Field(None, description="`discard:`; default: none")
 

@@ -1,7 +1,7 @@
-"""The incremental half of a reader: what changed in a source since a token.
+"""The change feed of a reader: the changes of a source since a token.
 
-A feed has partitions, each with tokens of its own: a token is plain JSON data that the feed alone
-understands, and the range between two tokens names the same changes for ever. Ranges are open at their
+A feed has partitions, each with separate tokens: a token is plain JSON data that the feed alone
+understands, and the range between two tokens names the same changes forever. Ranges are open at their
 start and closed at their end.
 """
 
@@ -21,7 +21,7 @@ __all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions"]
 
 @dataclass(frozen=True, slots=True)
 class FeedOptions:
-    """What the user says about the feed; each feed takes what it understands.
+    """The user's options of a feed; each feed uses those that apply to it.
 
     `cursor_column`: the column that only grows. `cursor_order`: "text" if it may be a column of texts.
     `late_seconds`: how long after their cursor value, or their time of change, rows and files may still come to
@@ -50,7 +50,7 @@ class FeedLimit:
 
 @dataclass(frozen=True, slots=True)
 class FeedLag:
-    """How far a token is behind: what is not known is None."""
+    """The lag of a token; unknown values are None."""
 
     rows: int | None = None
     nbytes: int | None = None
@@ -71,14 +71,14 @@ class ChangeFeed(SplitReader):
 
     @abstractmethod
     def earliest(self) -> list[Token]:
-        """Where each partition begins, before the first change that the source still has."""
+        """The start of each partition: before the first change that the source still has."""
 
     @abstractmethod
     def now(self) -> list[Token]:
-        """Where each partition ends now. What belongs before may still come to light: see `settled`."""
+        """The present end of each partition. Earlier changes may still appear: see `settled`."""
 
     def end(self) -> list[Token]:
-        """Where each partition ends now, for one who has begun before: makes nothing in the source."""
+        """The present end of each partition, for a reader that has started before: creates nothing in the source."""
         return self.now()
 
     def settled(self, upto: Sequence[Token]) -> None:
@@ -89,7 +89,7 @@ class ChangeFeed(SplitReader):
 
     @abstractmethod
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        """Where the partition of `after` ends, or where `limit` cuts it; `after` itself when nothing is new.
+        """The end of the partition of `after`, or the position that `limit` allows; `after` itself without new rows.
 
         `upto`, a token that `now` gave, is not passed; what is returned then is `settled`.
 
@@ -99,7 +99,7 @@ class ChangeFeed(SplitReader):
         """
 
     def at(self, time: datetime) -> list[Token]:
-        """Where each partition was at `time`: what changed then or later comes after the token, and nothing else.
+        """The position of each partition at `time`: exactly the changes at that time or later follow the token.
 
         Raises:
             OptionError: this feed cannot tell.
@@ -130,7 +130,7 @@ class ChangeFeed(SplitReader):
         found = self.latest(after, limit, upto)
         if not self.reaches(found, end):
             return found
-        cut = self.latest(after, limit, end)  # all up to `end` is there, as it is before `found`
+        cut = self.latest(after, limit, end)  # everything up to `end` exists, as before `found`
         return None if cut == after else cut
 
     def divide(self, token: Token) -> list[Token]:
@@ -166,7 +166,7 @@ class ChangeFeed(SplitReader):
 
     @abstractmethod
     def lag(self, token: Token) -> FeedLag:
-        """How far `token` is behind."""
+        """The lag of `token`."""
 
     def close(self) -> None:
         """The tunnel is deleted: release what the source holds for it."""

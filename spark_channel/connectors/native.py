@@ -1,4 +1,4 @@
-"""Rows as their own system writes them: a writer of the same system takes them, and nobody between reads them."""
+"""Rows in their system's own format: a writer of the same system accepts them, and no step in between decodes them."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +13,7 @@ NATIVE = pa.schema([pa.field("row", pa.large_binary(), nullable=False)])
 
 @dataclass(frozen=True, slots=True)
 class NativeRows:
-    """What a reader's native rows hold: what both ends have to agree on before a row moves.
+    """The format of a reader's native rows, on which source and target must agree before a row moves.
 
     `schema` is what the reader would give of the same rows in Arrow. `types` are the columns' types in the words of
     `system`.

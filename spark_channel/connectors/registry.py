@@ -1,4 +1,4 @@
-"""Which connector a name, a url or a path means.
+"""Finds the connector of a name, a url or a path.
 
 Built-ins are listed here, since a source zip carries no entry points; others are found under the entry
 point group `spark_channel.connectors`, whose entries load a `Connector`.
@@ -7,13 +7,13 @@ point group `spark_channel.connectors`, whose entries load a `Connector`.
 import difflib
 import functools
 import importlib
+import os
 import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any, cast
 
 from spark_channel.connectors.contracts import Reader, Writer
@@ -26,6 +26,7 @@ __all__ = [
     "all_connectors",
     "connector_names",
     "find_connector",
+    "has_third_parties",
     "hidden_options",
     "load_reader",
     "load_writer",
@@ -49,18 +50,17 @@ class AsDatax:
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """One connector: where its classes are (`module:Class`), and what points to it.
+    """One connector: where its classes are (`module:Class`), and which urls and paths select it.
 
     `schemes` are url schemes (`sqlite` for `sqlite:...` and `jdbc:sqlite:...`), `suffixes` path
     endings (`.csv`), `needs` the libraries that the extra of its name installs.
 
-    What the rest of the code must know before any class of it is loaded: `port`, where its server listens
-    when the url names no port; None = its url names no server. `dialect`, sqlglot's name of the SQL it speaks; "" =
-    none. `datax`, the names of DataX's plugins that mean it, without `reader` and `writer`; `as_datax`, the
-    options with which it does as they do. `secrets`, the options that
-    are `Secret`, and `Url`s but for paths: Spark's plans and event logs hide them whole. `feed`, what its change
-    feed goes by, as an option or in words; () = it has none. `keeps`: what is written is there afterwards, so
-    that `errorIfExists` asks for it.
+    Known before any class is loaded: `port`, the port of its server when the url has none; None = its url names no
+    server. `dialect`, sqlglot's name of its SQL; "" = none. `datax`, the names of the DataX plugins that it
+    replaces, without `reader` and `writer`; `as_datax`, the options with which it behaves as they do. `secrets`, the
+    options that are `Secret`, and `Url`s except paths: Spark's plans and event logs hide them. `feed`, the option
+    of its change feed, or a text; () = it has none. `keeps`: the target exists after a write, so that
+    `errorIfExists` checks it.
     """
 
     name: str
@@ -192,13 +192,18 @@ _BUILT_IN = (
     ),
     Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,
-        schemes=("generator",), about="rows made up, for tests and benchmarks",
+        schemes=("generator",), about="generated rows, for tests and benchmarks",
     ),
     Connector(
         "discard", None, "spark_channel.connectors.discard:DiscardWriter",
         schemes=("discard",), about="counts rows and drops them", keeps=False,
     ),
 )  # fmt: skip
+
+
+def has_third_parties() -> bool:
+    """Whether connectors are installed that do not ship with this package."""
+    return bool(_third_parties())
 
 
 def _third_parties() -> dict[str, Connector]:
@@ -216,7 +221,7 @@ def _installed(_places: tuple[tuple[str, int], ...]) -> dict[str, Connector]:
 
 def _changed(place: str) -> int:
     try:
-        return Path(place).stat().st_mtime_ns
+        return os.stat(place).st_mtime_ns  # noqa: PTH116 - asked for each name, and `Path` takes ten times as long
     except OSError:
         return 0
 
@@ -314,7 +319,7 @@ def load_writer(options: Mapping[str, Any]) -> tuple[Writer, list[str]]:
 def shown_options(options: Mapping[str, Any], half: str) -> dict[str, str]:
     """`options` as text for people: the types of the connector's own options say what is secret.
 
-    A format that is no connector's shows what is harmless whatever its options mean.
+    For a format without a connector, only options that are harmless in every format are shown.
     """
     try:
         model: type[Options] = find_connector(

@@ -1,4 +1,4 @@
-"""Finds the rows that a target refuses in a batch that it refused as a whole."""
+"""Finds the rows that a target refuses in a batch that it refused."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""What reads splits, and the positions that a change feed hands out: shared by `Reader` and `ChangeFeed`."""
+"""Reads splits, and the positions of a change feed: shared by `Reader` and `ChangeFeed`."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -19,23 +19,23 @@ Read = Callable[[Split], Iterator[pa.RecordBatch]]
 
 
 class SplitReader(ABC):
-    """Reads the splits that its kind makes."""
+    """Reads splits. `Reader` also makes them."""
 
     @abstractmethod
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Executor, in a separate thread, any number of times per split. Batches in `schema()`.
 
-        A generator: what it opened is released in `finally`, since it is closed early when the host
-        wants no more. It runs in several threads of one process at once, each with its own split.
+        A generator. It must release its resources in `finally`, because the host closes it early when it needs
+        no more rows. It runs in several threads of one process at the same time, each with its own split.
 
         Raises:
-            SourceError: gone, unreadable, or a row that does not fit, named with its place.
+            SourceError: removed, unreadable, or a row that does not fit; the message names its position.
         """
 
     def reading(self) -> AbstractContextManager[Read]:
-        """Executor: gives one thread a `read` for several splits, one after another.
+        """Executor: a context that gives one thread a `read` for several splits, one after another.
 
-        What they can share, such as a connection, is opened when first needed, and released at the end. The
+        It opens what they share, such as a connection, when first needed, and releases it at the end. The
         default shares nothing.
         """
         return nullcontext(self.read)

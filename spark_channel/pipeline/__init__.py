@@ -1,4 +1,4 @@
-"""What runs inside a Spark task, without Spark: threads round a channel."""
+"""The pipeline inside a Spark task, without Spark: threads around a channel."""
 
 from typing import TYPE_CHECKING
 

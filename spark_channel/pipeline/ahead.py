@@ -14,7 +14,7 @@ Pay = Callable[[pa.RecordBatch, int], object]
 
 
 class Ahead:
-    """Takes batches from the thread that fetches to a thread of its own, which pays for them, in order.
+    """Passes batches from the thread that fetches to its own thread, which pays for them, in order.
 
     A limit saves up 20 ms and no more: where one thread fetches and pays in turn, what a longer fetch
     leaves unused is lost, and a copy falls short of its limit. Here the fetch of a batch begins when the

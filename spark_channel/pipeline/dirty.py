@@ -226,7 +226,7 @@ def row_texts(rows: pa.RecordBatch) -> Iterator[str]:
 
 
 def row_text(row: pa.RecordBatch) -> str:
-    """The one row of `row` as a JSON object; names that stand twice keep their last value."""
+    """The one row of `row` as a JSON object; a name that occurs twice keeps its last value."""
     values = {name: _value(column) for name, column in zip(row.schema.names, row.columns, strict=True)}
     return json.dumps(values, ensure_ascii=False, default=_as_text)
 

@@ -1,4 +1,4 @@
-"""A place for one thing that one thread hands to another."""
+"""Passes one object from one thread to another."""
 
 import threading
 from typing import Generic, TypeVar

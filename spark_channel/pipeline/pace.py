@@ -1,4 +1,4 @@
-"""Paces batches that one thread both takes and gives: no queue, only the limit."""
+"""Limits batches that one thread both receives and returns: no queue, only the limit."""
 
 import threading
 from collections.abc import Iterable, Iterator

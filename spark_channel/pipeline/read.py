@@ -35,7 +35,7 @@ _JOIN_SECONDS = 5.0
 
 
 class ReadCancelledError(FlowError):
-    """Nobody wants more of this read."""
+    """The consumer of this read has ended."""
 
 
 class GroupRead:
@@ -106,7 +106,7 @@ class GroupRead:
 
     def cancel(self) -> None:
         """End the read from any thread: a blocked reader thread, payer or caller wakes at once."""
-        self._carrier.fail(ReadCancelledError("the read was cancelled: nobody takes its rows any more"))
+        self._carrier.fail(ReadCancelledError("the read was cancelled: its consumer has ended"))
 
     def statistics(self) -> ChannelStatistics:
         """What passed so far, and who waited for whom."""

@@ -1,4 +1,4 @@
-"""Feeds one of several targets: batches wait for it in memory, and on disk where that is asked for."""
+"""Feeds one of several targets: batches wait in memory, and on disk with `onSlow=spill`."""
 
 import os
 import tempfile

@@ -1,4 +1,4 @@
-"""Ends a task that makes no progress, where `onStall=fail` asks for it."""
+"""Ends a task that makes no progress, with `onStall=fail`."""
 
 import threading
 from collections.abc import Callable

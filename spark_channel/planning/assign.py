@@ -12,15 +12,15 @@ __all__ = ["assign_fairly"]
 
 
 def assign_fairly(tasks: Sequence[Task], channels: int, channels_per_group: int = 5) -> list[TaskGroup]:
-    """Deal `tasks` into ceil(channels / channels_per_group) groups; the same input, the same groups.
+    """Assign `tasks` to ceil(channels / channels_per_group) groups. Equal input makes equal groups.
 
-    Group sizes differ by at most one task and one channel, the first groups get what is left over. Tasks that
-    load one resource are spread over the groups as evenly as can be; the resource is the mark of the side
+    Group sizes differ by at most one task and one channel, the first groups get the remainder. Tasks that
+    load one resource are spread over the groups as evenly as possible; the resource is the mark of the side
     that has more of them (the reader's on ties). Inside a group the largest task comes first. No tasks,
     no groups; channels above the number of tasks would idle and are not opened.
 
     Raises:
-        OptionError: `channels` or `channels_per_group` is no whole number of 1 or more.
+        OptionError: `channels` or `channels_per_group` is not a whole number of 1 or more.
     """
     channels = min(positive("channels", channels), len(tasks))
     per_group = positive("channelsPerTask", channels_per_group)

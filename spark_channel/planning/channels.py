@@ -34,14 +34,14 @@ def channel_count(
     channel_bytes_per_second: int | None = None,
     channels: int | None = None,
 ) -> int | None:
-    """Channels that the limits or the user ask for; None = nobody said, so the session's parallelism.
+    """Channels that the limits or the user ask for; None = not given: the session's parallelism.
 
     A job limit divided by the channel limit of the same dimension, at least 1; the smaller of rows
-    and bytes wins, and either wins over `channels`. A job limit alone says nothing about channels: they
-    share it, however many they are.
+    and bytes wins, and either wins over `channels`. A job limit without a channel limit does not determine the
+    number: the channels share it.
 
     Raises:
-        OptionError: a value that is no whole number of 1 or more.
+        OptionError: a value that is not a whole number of 1 or more.
     """
     given = {
         "rowsPerSecond": rows_per_second,
@@ -75,6 +75,6 @@ def plan_channels(wanted: int | None, parallelism: int, tasks: int | None = None
 
 
 def split_advice(channels: int, per_channel: int = SPLITS_PER_CHANNEL) -> int:
-    """How many splits to ask a reader for; at most 5 for each of `MAX_CHANNELS`."""
+    """The number of splits to request from a reader; at most 5 for each of `MAX_CHANNELS`."""
     wanted = positive("channels", channels) * positive("splitsPerChannel", per_channel)
     return min(wanted, MAX_CHANNELS * SPLITS_PER_CHANNEL)

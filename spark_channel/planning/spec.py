@@ -20,9 +20,9 @@ def _untyped(options: Mapping[str, Any]) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class EndpointPart:
-    """One of several tables or servers of an end: what differs from the end's own options.
+    """One of several tables or servers of an end: the options that differ from the end's own.
 
-    `urls` are addresses of one server, of which the first that answers counts.
+    `urls` are addresses of one server; the first one that answers is used.
     """
 
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -34,11 +34,11 @@ class EndpointPart:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Endpoint:
-    """One end of a transfer: a connector of ours, or a Spark format when `spark_format` is true.
+    """One end of a transfer: a connector of spark-channel, or a Spark format if `spark_format` is true.
 
     `options` are format options in Spark's spelling. `parts`: the end has several tables or servers; a
-    reader reads them all, a writer has as many as the reader has splits, or one. Its `repr` does not
-    know the options' types, and shows what is harmless whatever they are.
+    reader reads all of them, a writer has one, or as many as the reader has splits. Its `repr` does not
+    know the options' types, and shows only options that are harmless in every connector.
     """
 
     name: str
@@ -53,7 +53,7 @@ class Endpoint:
         `half` ("reader" or "writer") names it in errors, and is a synonym of "name".
 
         Raises:
-            OptionError: both `name` and `format`, or one that is no text.
+            OptionError: both `name` and `format`, or one that is not a text.
         """
         rest = dict(options)
         given = {key: rest.pop(key) for key in list(rest) if key in ("name", "format", half)}
@@ -97,11 +97,11 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One of several targets of a transfer, each of which gets all rows.
+    """One of several targets of a transfer. Each target receives all rows.
 
-    `transformers` come after the transfer's own. `on_slow`: while it has no room, `block` stops the reading, `spill`
-    keeps its rows on disk, up to `spill_bytes` for each task that is read. `on_failure`: `fail` ends the job,
-    `leave` continues without it.
+    `transformers` run after the transfer's own. `on_slow`: when the target is full, `block` stops the reader, `spill`
+    stores its rows on disk, up to `spill_bytes` per task. `on_failure`: `fail` ends the job, `leave` continues
+    without the target.
     """
 
     writer: Endpoint
@@ -120,7 +120,8 @@ class TransferSpec:
     Speeds are per second and over the whole job; `bytes` are Arrow bytes. The `channel_` speeds only
     divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
     session's parallelism. `max_dirty_rows` None = unlimited, unless `max_dirty_fraction` (0..1 of all
-    rows) is set.
+    rows) is set. `lenient`: values become those of the target's column types by DataX's rules, `time_patterns`
+    (strptime's letters) read text as a time; else they must fit as they are.
     """
 
     reader: Endpoint
@@ -141,3 +142,5 @@ class TransferSpec:
     save_mode: SaveMode = "append"
     job_id: str | None = None
     targets: tuple[Target, ...] = ()
+    lenient: bool = False
+    time_patterns: tuple[str, ...] = ()

@@ -19,11 +19,11 @@ def merge_tasks(
 ) -> list[Task]:
     """Task i = split i + writer part i + the transformers; ids are 0..n-1.
 
-    `writer_parts` None: the writer has one target and needs no parts. Marks, when given, go one to one
-    with the splits.
+    `writer_parts` None: the writer has one target and needs no parts. Marks, if given, correspond one to one
+    to the splits.
 
     Raises:
-        OptionError: parts or marks that do not go one to one with the splits; names both numbers.
+        OptionError: parts or marks do not correspond one to one to the splits; names both numbers.
     """
     count = len(splits)
     companions = (

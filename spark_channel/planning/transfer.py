@@ -15,7 +15,7 @@ __all__ = ["TransferPlan", "advise", "deal", "plan"]
 
 @dataclass(frozen=True, slots=True)
 class TransferPlan:
-    """Channels and task groups. `channels` is what runs at once; 0 groups = an empty source."""
+    """Channels and task groups. `channels` is how many run at the same time; 0 groups = an empty source."""
 
     channels: int
     groups: tuple[TaskGroup, ...]
@@ -49,7 +49,7 @@ def _wanted(spec: TransferSpec) -> int | None:
 
 
 def advise(spec: TransferSpec, parallelism: int) -> int:
-    """How many splits to ask the reader for, before `plan`."""
+    """The number of splits to request from the reader, before `plan`."""
     return split_advice(plan_channels(_wanted(spec), parallelism), spec.splits_per_channel)
 
 
@@ -62,12 +62,12 @@ def plan(
     reader_marks: Sequence[str | None] | None = None,
     writer_marks: Sequence[str | None] | None = None,
 ) -> TransferPlan:
-    """Merge, cap the channels at the tasks, and assign. Moves and opens nothing.
+    """Merge, limit the channels to the number of tasks, and assign. Opens nothing and moves nothing.
 
-    `parallelism` is the session's: it counts when neither limits nor `channels` say how many channels.
+    `parallelism` is the session's: it is used if neither limits nor `channels` determine the number.
 
     Raises:
-        OptionError: a limit or a number of channels that makes no sense, or parts that do not go 1:1.
+        OptionError: an invalid limit or number of channels, or parts that do not correspond 1:1.
     """
     tasks = merge_tasks(
         splits,
@@ -80,10 +80,10 @@ def plan(
 
 
 def deal(spec: TransferSpec, tasks: Sequence[Task], *, parallelism: int) -> TransferPlan:
-    """Cap the channels at the tasks, and assign: the last part of `plan`, for tasks that are known already.
+    """Limit the channels to the number of tasks, and assign: the last part of `plan`, for given tasks.
 
     Raises:
-        OptionError: a limit or a number of channels that makes no sense.
+        OptionError: an invalid limit or number of channels.
     """
     channels = plan_channels(_wanted(spec), parallelism, len(tasks))
     groups = tuple(assign_fairly(tasks, channels, spec.channels_per_task))

@@ -13,7 +13,7 @@ class Split:
 
     Plain data, picklable, made by `Reader.split` and understood by that reader alone.
     `rows` and `nbytes` are the reader's estimates (None = unknown): they order the work, largest
-    first, and give progress its total; nothing is ever cut off at them.
+    first, and are the total of the progress line; reading never stops at them.
     """
 
     params: Mapping[str, Any] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """One split with its writer part: the unit that staging and committed tasks are known by, by its `id`.
+    """One split with its writer part. Its `id` identifies it in staging and in committed tasks.
 
     `reader_mark` and `writer_mark` name the resource (a database host) that each side loads.
     """

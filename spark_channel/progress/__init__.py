@@ -1,4 +1,4 @@
-"""What a job counts, and how it is shown: counters, progress, plain text, report. Pure, no I/O.
+"""The counters of a job, and their display: progress, plain text, report. Pure, no I/O.
 
 A task's threads count in `Counters`; frozen `Snapshot`s travel; `JobProgress` merges them by (scan, task,
 attempt), so that a retried or speculative task counts once; `JobStatus` and `TransferReport` come out.

@@ -1,4 +1,4 @@
-"""What one attempt of a task counts, and the frozen copy of it that travels."""
+"""The counters of one attempt of a task, and the frozen copy that is sent to the driver."""
 
 import threading
 from collections.abc import Callable, Mapping
@@ -148,19 +148,19 @@ class Counters:
             self._follows = (statistics, producers, self._clock.now(), writes)
 
     def read(self, rows: int, nbytes: int) -> None:
-        """The source gave a batch."""
+        """Count a batch from the source."""
         self._count("rows_read", rows, "bytes_read", nbytes)
 
     def pushed(self, rows: int, nbytes: int) -> None:
-        """The limiter was paid and the batch is in the channel."""
+        """Count a batch that is paid for and in the channel."""
         self._count("rows_pushed", rows, "bytes_pushed", nbytes)
 
     def wrote(self, rows: int, nbytes: int) -> None:
-        """The target, or the staging for it, took a batch."""
+        """Count a batch that the target, or its staging, accepted."""
         self._count("rows_written", rows, "bytes_written", nbytes)
 
     def dirty(self, rows: int) -> None:
-        """The target refused `rows`."""
+        """Count `rows` that the target refused."""
         self._count("dirty_rows", rows, "dirty_rows", 0)
 
     def waited(self, reason: str, seconds: float) -> None:
@@ -176,7 +176,7 @@ class Counters:
             self._changed = True
 
     def enter(self, phase: Phase) -> None:
-        """`done` or `failed`; a final phase stays."""
+        """Enter `done` or `failed`. A final phase never changes."""
         with self._lock:
             if not self._phase.final:
                 self._look()
@@ -186,7 +186,7 @@ class Counters:
                     self._follows = None
 
     def explain(self, error: str) -> None:
-        """Why the attempt has failed, for the job's summary; the first reason stays."""
+        """Record why the attempt failed, for the job's summary. The first reason counts."""
         with self._lock:
             if self._phase is Phase.FAILED and not self._error:
                 self._error = error[:_LONGEST_ERROR]
@@ -208,7 +208,7 @@ class Counters:
             return self._snapshot()
 
     def unsent(self) -> None:
-        """The last `changes` was lost on its way: hand it out again."""
+        """Return the last `changes` again: it was not delivered."""
         with self._lock:
             self._changed = True
 

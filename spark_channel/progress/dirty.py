@@ -1,4 +1,4 @@
-"""How many rows may be refused."""
+"""The limit of refused rows."""
 
 from dataclasses import dataclass
 
@@ -17,12 +17,12 @@ class DirtyLimit:
 
     @property
     def tolerant(self) -> bool:
-        """Whether one refused row may leave the job running."""
+        """Whether the job continues after one refused row."""
         return self.rows != 0 and self.fraction != 0.0
 
     @property
     def limited(self) -> bool:
-        """Whether there is a number of refused rows that ends the job."""
+        """Whether any number of refused rows ends the job."""
         return self.rows is not None or self.fraction is not None
 
     def exceeded(self, dirty: int, rows: int, expected: int | None = None, *, final: bool = False) -> str:
@@ -44,7 +44,7 @@ class DirtyLimit:
         return ""
 
     def _whole(self, dirty: int, rows: int, expected: int | None, final: bool) -> int | None:
-        """How many rows the share is taken of; None = not known yet."""
+        """The number of rows that the share refers to; None = not known yet."""
         if final or self.fraction == 0.0:
             return max(rows, dirty)
         return None if expected is None else max(expected, rows)

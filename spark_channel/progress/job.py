@@ -1,4 +1,4 @@
-"""A job as it goes: snapshots in, status and report out."""
+"""A running job: merges snapshots, and returns status and report."""
 
 import threading
 from collections.abc import Mapping
@@ -121,7 +121,7 @@ class JobProgress:
 
     @property
     def stop_reason(self) -> str:
-        """Why all tasks should stop: more rows were refused than the job allows; empty while they are not.
+        """Why all tasks should stop: more rows were refused than the job allows; else empty.
 
         Once given it stays, whatever becomes of the attempts that counted.
         """
@@ -129,26 +129,26 @@ class JobProgress:
 
     @property
     def task_error(self) -> str:
-        """Why the last attempt that failed did, where it said so."""
+        """The reason of the last failed attempt, if it is known."""
         return self._table.error
 
     @property
     def attempts(self) -> int:
-        """Attempts that were heard of."""
+        """The number of attempts that have reported."""
         return self._table.attempts
 
     @property
     def began(self) -> float:
-        """When it started, on this job's clock."""
+        """The start, on this job's clock."""
         return self._start
 
     @property
     def last_heard(self) -> float:
-        """When something was last counted, on this job's clock."""
+        """The time of the last counter update, on this job's clock."""
         return self._last
 
     def update(self, snapshot: Snapshot) -> bool:
-        """Take the counters of one attempt. False when a later snapshot of it was here before."""
+        """Merge the counters of one attempt. False if a later snapshot of it was merged before."""
         with self._lock:
             now = self._clock.now()
             first = self._table.attempts == 0
@@ -213,7 +213,7 @@ class JobProgress:
             self._published_rows = rows if rows is not None else self._published_rows
 
     def reopen(self) -> None:
-        """Tasks of a finished job were heard again: it runs on."""
+        """Continue a finished job, because its tasks have reported again."""
         with self._lock:
             if self._phase.final:
                 self._phase, self._end = Phase.RUNNING, None
@@ -265,7 +265,7 @@ class JobProgress:
         self._note = note
 
     def all_done(self) -> bool:
-        """Every task that was heard of has an attempt that is done."""
+        """Whether every task that has reported has an attempt that is done."""
         with self._lock:
             return self._all_done()
 
@@ -277,7 +277,7 @@ class JobProgress:
             return every and Phase.ENDED in phases and phases <= {Phase.DONE, Phase.ENDED}
 
     def complete(self) -> bool:
-        """Every task that the plan has is done; False when their number is unknown."""
+        """Whether every task of the plan is done; False if their number is unknown."""
         with self._lock:
             tasks = self.spec.tasks
             return tasks is not None and self._table.tasks >= tasks * self._table.scans() and self._all_done()
@@ -287,7 +287,7 @@ class JobProgress:
         return len(counted) == self._table.tasks and all(each.phase is Phase.DONE for each in counted)
 
     def status(self) -> JobStatus:
-        """The job now; consistent in itself."""
+        """The job at this instant, consistent in itself."""
         with self._lock:
             now = self._end if self._end is not None else self._clock.now()
             totals = self._totals()

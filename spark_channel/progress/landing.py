@@ -1,4 +1,4 @@
-"""When rows were written that are counted later: at the end of their transaction, and by the next report."""
+"""The times of rows that are counted later: at the end of their transaction, and by the next report."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -20,14 +20,14 @@ class _Push:
     after: int
 
     def when(self, rows: int) -> float:
-        """When so many rows had gone into the channel."""
+        """The time at which that many rows had entered the channel."""
         share = (rows - self.before) / (self.after - self.before)
         return self.begin + min(1.0, max(0.0, share)) * (self.end - self.begin)
 
 
 @dataclass(slots=True)
 class Landing:
-    """When the written rows of one attempt were written, on its own clock.
+    """The times at which the rows of one attempt were written, on its own clock.
 
     A row is written after it was pushed, and before it is counted. Between the two, rows are taken to be as far behind
     their push as the ones before them: so neither the ends of transactions nor the times of reports make speeds that

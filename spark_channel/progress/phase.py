@@ -6,7 +6,7 @@ __all__ = ["Phase"]
 
 
 class Phase(StrEnum):
-    """Where a job or one attempt of a task stands. `done`, `ended` and `failed` are final.
+    """The phase of a job or of one attempt of a task. `done`, `ended` and `failed` are final.
 
     An attempt is `running`, then `done` or `failed`; `planning` and `publishing` belong to jobs. One is `ended`
     when Spark wanted no more of its rows, as below a LIMIT, and so is a read of such attempts.

@@ -1,4 +1,4 @@
-"""The picture of a report: speed at both ends against the limit."""
+"""The plot of a report: the speed of source and target against the limit."""
 
 import math
 from bisect import bisect_left
@@ -70,7 +70,7 @@ def svg(report: "TransferReport") -> str:
 def by_the_second(samples: Sequence[Sample], field: str) -> tuple[list[float], list[float]]:
     """Edges and mean speeds of whole seconds (longer ones in a long run), the last one perhaps shorter.
 
-    Tasks report at their own times, so what stands between two samples is too uneven to show.
+    Tasks report at their own times, so single samples are too uneven to show.
     """
     if not samples:
         return [], []
@@ -81,7 +81,7 @@ def by_the_second(samples: Sequence[Sample], field: str) -> tuple[list[float], l
     width = max(1.0, math.ceil(ends[-1] / _MOST_STEPS))
     edges = [number * width for number in range(math.ceil(ends[-1] / width))]
     if len(edges) > 1 and ends[-1] - edges[-1] < width / 2:
-        edges.pop()  # a sliver at the end would show a speed of its own
+        edges.pop()  # a sliver at the end would show a speed by itself
     edges.append(ends[-1])
     reached = [_interpolate(edge, ends, totals) for edge in edges]
     growth = zip(pairwise(reached), pairwise(edges), strict=True)

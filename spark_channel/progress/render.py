@@ -1,4 +1,4 @@
-"""Status and report as plain text. No terminal codes: whoever prints adds them."""
+"""Status and report as plain text, without terminal codes."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ def progress_line(status: JobStatus) -> str:
     """A job in one line.
 
     `37 % 12.4M rows 99.8k/s of 100k/s - waits: limit 71 % source 3 % target 26 % - dirty 0 - ETA 3:20`.
-    Without a known total there is no percent and no ETA; without a limit, no "of".
+    Without a known total the line has neither percentage nor ETA; without a limit, no "of".
     """
     head = []
     if status.phase is not Phase.RUNNING:
@@ -55,7 +55,7 @@ def progress_line(status: JobStatus) -> str:
 
 
 def before_lines(job: str, spec: JobSpec) -> list[str]:
-    """Three lines before a job: its two ends; how it is cut and committed; the limit and its scope."""
+    """Three lines before a job: source and target; splits and commit mode; the limit and its scope."""
     ends = " -> ".join(end or "Spark" for end in (spec.source, spec.target))
     cut = []
     if spec.channels is not None:
@@ -75,7 +75,7 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
     return [
         f"{name}: {ends}",
         ", ".join(plan) or "size unknown before it runs",
-        _limit_line(limit, spec.limit_scope),
+        _protected(_limit_line(limit, spec.limit_scope), spec),
     ]
 
 
@@ -90,7 +90,7 @@ def summary_lines(report: TransferReport) -> list[str]:
         moved = f"{_grouped(report.rows_moved)} rows ({short(report.bytes_moved)}B) moved"
         lines = [f"failed after {moved} in {seconds}{why}"]
         if report.commit == "task" and report.where and report.rows:
-            lines.append(f"{_grouped(report.rows)} rows stand in {report.where} (commit=task)")
+            lines.append(f"{_grouped(report.rows)} rows are in {report.where} (commit=task)")
     else:
         size = f"{_grouped(report.rows)} rows"
         if report.bytes or not report.rows:
@@ -129,7 +129,7 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
 
     `batch 12: 4 980 rows (1.2MB) in 1.1 s, 4.53k/s of 5k/s - waits: limit 90 % source 6 % target 4 % -
     behind 12.4k rows, 3 s - 59 760 rows in 13 batches`, after the stream's name. `reports` are of the jobs
-    that made up the batch: several, where each range of a tunnel is published by itself.
+    of the batch: several, where each range of a tunnel is published by itself.
     """
     seconds = max(each.seconds for each in reports)
     moving = max(each.moving_seconds for each in reports)
@@ -159,7 +159,7 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
 
 
 def lag_text(rows: int | None, nbytes: int | None, seconds: float | None) -> str:
-    """How far a source is ahead of its reader: `behind 12.4k rows, 3 s`; empty when nothing is known of it."""
+    """The lag of a reader: `behind 12.4k rows, 3 s`; empty if it is unknown."""
     if rows == 0 and not nbytes:
         return "up to date"
     amount = f"{short(rows)} rows" if rows else f"{short(nbytes)}B" if nbytes else ""
@@ -228,6 +228,14 @@ def _limit_line(limit: str, scope: str) -> str:
     if limit:
         return f"limit {limit} for {scope}"
     return "no limit" if scope.endswith("the whole job") else f"limit: {scope}"
+
+
+def _protected(line: str, spec: JobSpec) -> str:
+    """What else holds the speed."""
+    watched = [f"{name} at most {most:g}" for name, most in sorted(spec.pressure.items())]
+    if spec.protect:
+        watched.insert(0, "as the health of source and target allows")
+    return "; ".join([line, *watched])
 
 
 def _shares(shares: Mapping[str, float]) -> str:

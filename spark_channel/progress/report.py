@@ -26,17 +26,23 @@ _WHERE_ANY = ("targets", "traces", "rows_dropped", "held")
 class TransferReport:
     """What a job did. Plain data, with a plot of its speed against the limit.
 
-    `rows` and `bytes` (Arrow bytes) arrived, each task counted once; `rows_moved` and `bytes_moved` hold
-    every attempt: they are what the two ends felt, and what `samples` and the achieved speed are made of.
-    `seconds` is the whole run, of which `publish_seconds` went into the commit. `waits`: seconds by
-    reason, "side:reason", summed over all tasks' pushing threads. `changes` are the limits in force, each
-    from its `seconds` on; empty when the limit never changed. `retries` are attempts beyond one per
-    task, speculative ones included. `phase` is "done", "ended" (a read
-    of which Spark wanted no more rows) or "failed", then with `error`. `where` says where
-    the rows are, `dirty_rows_path` where the `rows_dirty` refused ones are kept, `rerun` how to
-    run it again. `started_at` is ISO 8601 in UTC. `targets`: of a transfer to several targets, the report of each; the
-    rows and bytes are those of the one with the fewest, of all that arrived. `traces`: where the time of each task
-    went, for 1 000 tasks at most; `rows_dropped`: rows that transformers dropped, by transformer.
+    Attributes:
+        rows: rows that arrived; each task counts once.
+        bytes: Arrow bytes that arrived; each task counts once.
+        rows_moved: rows of all attempts, as source and target saw them; `samples` and the achieved speed use them.
+        bytes_moved: Arrow bytes of all attempts.
+        seconds: the whole run; `publish_seconds` of it is the commit.
+        phase: "done", "failed" (see `error`), or "ended": a read of which Spark needed no more rows.
+        waits: seconds by reason, "side:reason", summed over the pushing threads of all tasks.
+        changes: the limits in force, each from its `seconds` on; empty if the limit never changed.
+        retries: attempts beyond one per task, including speculative ones.
+        where: where the rows are; `rerun`: how to run the job again.
+        dirty_rows_path: where the `rows_dirty` refused rows are kept.
+        rows_dropped: rows that transformers dropped, by transformer.
+        started_at: the start, ISO 8601 in UTC.
+        targets: of a transfer to several targets, a report for each; `rows` and `bytes` are those of the target with
+            the fewest.
+        traces: the time of each task by phase, for at most 1 000 tasks.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -75,14 +81,14 @@ class TransferReport:
 
     @property
     def moving_seconds(self) -> float:
-        """From when the first task began to the last row: what the achieved speed is measured over."""
+        """Seconds from the start of the first task to the last row: the base of the achieved speed."""
         first = self.samples[0] if len(self.samples) > 1 else None
         launching = 0.0 if first is None or first.rows_per_second else first.seconds
         return (self.last_row_seconds - launching) or self.seconds
 
     @property
     def last_row_seconds(self) -> float:
-        """When the last row arrived, after the start."""
+        """Seconds from the start to the last row."""
         return (self.samples[-1].seconds if self.samples else 0.0) or self.seconds
 
     @property
@@ -97,7 +103,7 @@ class TransferReport:
 
     @property
     def waits_by_side(self) -> dict[str, float]:
-        """Seconds waited for the limit, the source and the target, over all tasks."""
+        """Seconds of waiting for the limit, the source and the target, over all tasks."""
         sides: dict[str, float] = {}
         for reason, spent in self.waits.items():
             side = reason.partition(":")[0]
@@ -142,7 +148,7 @@ class TransferReport:
         Columns: `job`, `task`, `target`, `reason`, `row` (JSON), `refused_at`.
 
         Raises:
-            UnsupportedError: they were not kept, for want of `dirtyRowsPath`.
+            UnsupportedError: they were not kept, because `dirtyRowsPath` was not set.
         """
         if not self.dirty_rows_path:
             raise UnsupportedError("refused rows are kept when `dirtyRowsPath` says where")
@@ -178,7 +184,7 @@ class TransferReport:
             show({"text/plain": str(self), "text/html": self._repr_html_()}, raw=True)
 
     def _repr_pretty_(self, printer: Any, _cycle: bool) -> None:
-        """What IPython shows as plain text."""
+        """The plain text for IPython."""
         printer.text(str(self))
 
     def _repr_html_(self) -> str:

@@ -1,4 +1,4 @@
-"""Which reports a notebook's cell has shown: the live display shows them, and so would the cell's own value."""
+"""The reports that a notebook's cell has shown: the live display and the cell's value do not repeat each other."""
 
 import threading
 

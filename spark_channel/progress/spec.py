@@ -1,4 +1,4 @@
-"""What a job is, as the one who opens it knows it."""
+"""The facts of a job that are known before it runs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -90,7 +90,7 @@ class SpeedSamples:
         self._launched: float | None = None
 
     def launched(self, at: float) -> None:
-        """A task began then: the time before the first of them is a sample of its own."""
+        """A task began then: the time before the first of them is a separate sample."""
         seconds = max(0.0, at - self._start)
         self._launched = seconds if self._launched is None else min(self._launched, seconds)
 

@@ -1,4 +1,4 @@
-"""Which tasks make no progress: by when their figures last grew, waits for the limit left out. Pure."""
+"""Finds stalled tasks by the last growth of their counters; waits for the limit do not count. Pure."""
 
 from dataclasses import dataclass
 

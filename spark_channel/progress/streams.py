@@ -1,4 +1,4 @@
-"""Micro-batches as their stream's lines: one each in a log would bury everything else. No I/O."""
+"""Log lines of streams: one per interval instead of one per micro-batch. No I/O."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -47,7 +47,7 @@ class StreamBoard:
         self._streams: dict[_Key, _Stream] = {}
 
     def opened(self, progress: JobProgress, now: float) -> list[str]:
-        """A batch begins: the lines before its stream, if it is the first one."""
+        """Open a batch. Returns the lines before its stream, if it is the first one."""
         known = self._streams.get(_key(progress.spec))
         if known is not None:
             known.seen = now
@@ -58,7 +58,7 @@ class StreamBoard:
         return before_lines(progress.job, progress.spec)
 
     def closed(self, progress: JobProgress, now: float) -> None:
-        """A batch, or a part of one, is over."""
+        """Close a batch, or a part of one."""
         stream = self._streams.setdefault(_key(progress.spec), _Stream(progress.spec, now))
         report = progress.report()
         if not stream.reports or stream.spec.batch != progress.spec.batch:
@@ -87,7 +87,7 @@ class StreamBoard:
         ]  # fmt: skip
 
     def silent(self, now: float, *, all_of_them: bool = False) -> list[str]:
-        """Take down the streams that are silent; the last lines of those that had more to say."""
+        """Remove the streams without news. Returns the last lines that they had not shown."""
         lines = []
         for stream in self._shown():
             if all_of_them or now - stream.seen >= _SILENT_SECONDS:

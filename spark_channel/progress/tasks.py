@@ -1,4 +1,4 @@
-"""Snapshots of attempts, merged so that a task counts once however often it is tried."""
+"""Merges the snapshots of attempts, so that a task counts once, however often it is retried."""
 
 import heapq
 from collections.abc import Iterator
@@ -109,7 +109,7 @@ class AttemptTable:
         return now - (start if task is None or before is None else task.heard[snapshot.attempt])
 
     def landing(self, snapshot: Snapshot) -> tuple[float, float]:
-        """How long ago the written rows that `snapshot` tells of began and ended to be written.
+        """How long ago the rows of `snapshot` started and stopped being written.
 
         To be asked once for each snapshot, before `update`.
         """

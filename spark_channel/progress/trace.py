@@ -1,4 +1,4 @@
-"""Where a task's time goes: seconds by phase, and rows that transformers dropped. Of one attempt, and in the report."""
+"""The time of a task by phase, and rows that transformers dropped: of one attempt, and in the report."""
 
 import threading
 import time
@@ -112,7 +112,7 @@ class TaskTrace:
 
 
 def trace_of(snapshot: "Snapshot", attempts: int) -> TaskTrace:
-    """What `snapshot` tells of its task."""
+    """The trace of the task of `snapshot`."""
     waits = sum(spent for reason, spent in snapshot.waits.items() if reason.partition(":")[0] != "source")
     phases = {**snapshot.phases, "wait": waits}
     return TaskTrace(

@@ -1,4 +1,4 @@
-"""What tests of your own code may use: time that moves when told, and the connector contract as a test."""
+"""For tests of your own code: a clock that you move, and the connector contract as a test."""
 
 from typing import TYPE_CHECKING
 

@@ -15,12 +15,12 @@ __all__ = ["VirtualClock"]
 
 
 class VirtualClock:
-    """Time for tests: seconds pass when `advance` says so.
+    """A clock for tests. Time passes only when `advance` is called.
 
     Threads block in `wait` and `sleep`; `advance` wakes those whose time has come. Time is kept in
     whole nanoseconds, so ten times `advance(0.1)` is one second.
 
-    `sleep` moves the time by itself when nobody else runs: when every other thread that has blocked on
+    `sleep` moves the time by itself when no other thread runs: when every other thread that has blocked on
     this clock is blocked on it again, or has ended. Then the thread whose time comes first is woken,
     one at a time (first come, first served among equals), so that every run goes the same way.
     A thread is known to the clock from the first time that it blocks on it until it ends, and counts as
@@ -28,8 +28,8 @@ class VirtualClock:
     made the clock never counts as running: it is the test, which starts and joins the others.
 
     Args:
-        start: what `now` says at first, in seconds.
-        autojump: False = `sleep` ends by `advance` alone.
+        start: the first value of `now`, in seconds.
+        autojump: False: only `advance` ends a `sleep`.
     """
 
     def __init__(self, start: float = 0.0, *, autojump: bool = True) -> None:
@@ -50,7 +50,7 @@ class VirtualClock:
             return self._now / 1e9
 
     def sleep(self, seconds: float) -> None:
-        """Block for `seconds` of this clock; zero or less returns at once."""
+        """Block for `seconds` of this clock. Zero or less returns immediately."""
         if seconds <= 0:
             return
         sleeper = _Sleeper(self, sleeps=True)
@@ -64,9 +64,9 @@ class VirtualClock:
         """`condition.wait(timeout)` on this clock: False when `timeout` seconds passed unnotified.
 
         The caller holds `condition`'s lock, and re-checks its predicate afterwards; `RuntimeError`
-        without the lock. A timeout of zero or less returns False at once.
+        without the lock. A timeout of zero or less returns False immediately.
         """
-        # A sleeper stands where Condition keeps the lock of a waiter, and notify() calls its release():
+        # A sleeper takes the place of the lock that Condition keeps for a waiter, and notify() calls its release():
         # the only way to know at that very moment, before its thread runs, that it is not blocked any more.
         inside: Any = condition
         if not inside._is_owned():
@@ -87,9 +87,9 @@ class VirtualClock:
         return sleeper.notified
 
     def advance(self, seconds: float) -> None:
-        """Move the time on at once, and wake every thread whose time has come.
+        """Move the time forward, and wake every thread whose timeout has passed.
 
-        It does not wait for what they do then: call `wait_until_blocked` on them, or join them.
+        It does not wait for these threads: call `wait_until_blocked` on them, or join them.
         """
         if seconds < 0:
             raise ValueError(f"time does not go back: advance({seconds})")
@@ -126,7 +126,7 @@ class VirtualClock:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """`sleep` does not move the time inside: start threads here that shall set off together."""
+        """A context in which `sleep` does not move the time: start threads here that must start together."""
         with self._lock:
             self._frozen += 1
         try:

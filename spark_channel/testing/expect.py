@@ -55,7 +55,7 @@ class Held:
 
 
 def held_now() -> Held:
-    """What is held now. Files are known on Linux only."""
+    """The resources that are open now. Files are known only on Linux."""
     gc.collect()
     files: Counter[str] = Counter()
     listing = Path("/proc/self/fd")

@@ -20,13 +20,13 @@ _WAIT_SECONDS = 120.0
 def reader_conformance(
     make_reader: Callable[[], Reader], *, expected: pa.Table | None = None, advice: int = 4
 ) -> None:
-    """Hold the reader that `make_reader` makes to the contract of `Reader`.
+    """Test the reader that `make_reader` returns against the contract of `Reader`.
 
-    `make_reader` gives a new reader of the same, unchanging source each time; it must be picklable.
-    `expected` are the source's rows in any order; without it, they are what one split gives.
+    `make_reader` returns a new, picklable reader of the same, unchanging source each time. `expected` are the
+    source's rows in any order; without it, the rows of a single split are expected.
 
     Raises:
-        AssertionError: says what the contract asks, and what the reader did.
+        AssertionError: says what the contract requires, and what the reader did.
     """
     schema = _schema(make_reader)
     wanted = rows_of(expected) if expected is not None else _read_all(make_reader(), 1, schema)
@@ -59,7 +59,9 @@ def _ready(make_reader: Callable[[], Reader], advice: int) -> tuple[Reader, list
     reader.schema()
     splits = reader.split(advice)
     expect(isinstance(splits, list), f"split() returned {type(splits).__name__}, not a list")
-    expect(all(isinstance(split, Split) for split in splits), "split() returned something that is no Split")
+    expect(
+        all(isinstance(split, Split) for split in splits), "split() returned something that is not a Split"
+    )
     return reader, splits
 
 

@@ -34,16 +34,16 @@ def writer_conformance(
     overwrite: bool = True,
     leftovers: Callable[[], Collection[object]] | None = None,
 ) -> None:
-    """Hold the writer that `make_writer` makes to the contract of `Writer`.
+    """Test the writer that `make_writer` returns against the contract of `Writer`.
 
-    The target takes rows of `id` (int64) and `name` (string); it may begin with rows, or not exist.
-    `make_writer` gives a new, picklable writer to the same target each time. `read_back` gives what a
-    reader of the target sees now, None where it does not exist; None for a target that cannot be read.
-    `commits` are the modes it supports. `ledger`: whether it knows a job, and a transaction pair, again.
-    `overwrite`: whether it can replace. `leftovers`: what staging holds now, empty when nothing.
+    The target accepts rows of `id` (int64) and `name` (string). It may contain rows, or not exist.
+    `make_writer` returns a new, picklable writer to the same target each time. `read_back` returns the rows that a
+    reader of the target sees, None if the target does not exist; pass None for a target that cannot be read.
+    `commits` are the supported commit modes. `ledger`: whether the target remembers a job and a transaction id.
+    `overwrite`: whether it can replace rows. `leftovers` returns the present staging, empty if there is none.
 
     Raises:
-        AssertionError: says what the contract asks, and what the writer did.
+        AssertionError: says what the contract requires, and what the writer did.
     """
     for commit in commits:
         kit = _Kit(make_writer, read_back, leftovers, commit)
@@ -316,7 +316,7 @@ def _end(attempt: TaskWriter) -> None:
 
 
 def _write_and_die(writer: Writer, plan: WritePlan, task: int, attempt: int, batch: pa.RecordBatch) -> None:
-    """Runs in a process of its own, and ends it as SIGKILL would: no `finally`, nothing flushed."""
+    """Runs in a separate process, and ends it as SIGKILL would: no `finally`, nothing flushed."""
     task_writer = writer.open(plan, task, attempt)
     task_writer.write(batch)
     task_writer.flush()

@@ -12,12 +12,12 @@ from spark_channel.transform.cast import cast_or_refuse
 from spark_channel.transform.contract import Column, Outcome, Refused, Transformer, column_index
 from spark_channel.transform.made_up import RandomValues
 
-__all__ = ["Output", "Rename", "Select"]
+__all__ = ["Output", "Rename", "Select", "refusals"]
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """One column that `Select` gives: an input column, a constant, or values made up.
+    """One column that `Select` returns: an input column, a constant, or generated values.
 
     `source` None: `constant` in every row, or `random` values. `kind` None: the source's type. `patterns`
     (strptime's letters) read text as a time, the first that fits. `name` None: the source's name.
@@ -43,7 +43,7 @@ class Output:
 class Select(Transformer):
     """Exactly `outputs`, in this order. A row with a value that cannot be cast is refused.
 
-    `exhaustive`: as many columns must arrive as there are outputs, so that none is left out unseen.
+    `exhaustive`: the input must have as many columns as there are outputs, so that no column is omitted silently.
     """
 
     outputs: tuple[Output, ...]
@@ -100,7 +100,7 @@ class Select(Transformer):
             return Outcome(pa.RecordBatch.from_arrays(arrays, schema=schema))
         good = pc.invert(guilty)
         kept = [array.filter(good) for array in arrays]
-        return Outcome(pa.RecordBatch.from_arrays(kept, schema=schema), _refusals(batch, reasons))
+        return Outcome(pa.RecordBatch.from_arrays(kept, schema=schema), refusals(batch, reasons))
 
 
 def constant_of(output: Output) -> pa.Scalar:
@@ -130,7 +130,7 @@ def _without_source(output: Output, kind: pa.DataType, batch: pa.RecordBatch) ->
     return pa.repeat(constant_of(output), batch.num_rows)
 
 
-def _refusals(batch: pa.RecordBatch, reasons: Sequence[tuple[pa.BooleanArray, str]]) -> tuple[Refused, ...]:
+def refusals(batch: pa.RecordBatch, reasons: Sequence[tuple[pa.BooleanArray, str]]) -> tuple[Refused, ...]:
     """Each guilty row once, under the first reason that it met."""
     refused = []
     seen = pa.repeat(pa.scalar(False), batch.num_rows)

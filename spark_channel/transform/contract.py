@@ -17,7 +17,7 @@ Column = int | str
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """Rows that a transformer cannot work on, as they reached it, and why. They count as dirty rows."""
+    """Rows that a transformer cannot process, as it received them, with the reason. They count as dirty rows."""
 
     rows: pa.RecordBatch
     reason: str
@@ -25,7 +25,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """A transformed batch, and the rows that were refused on the way."""
+    """A transformed batch, and the refused rows."""
 
     batch: pa.RecordBatch
     refused: tuple[Refused, ...] = ()
@@ -54,7 +54,7 @@ def column_index(schema: pa.Schema, column: Column, step: str) -> int:
     """The number of `column` in `schema`.
 
     Raises:
-        SchemaError: not there, or a name that stands there twice; names `step` and what there is.
+        SchemaError: a column that does not exist, or a name that occurs twice; names `step` and the columns.
     """
     names = list(schema.names)
     shown = ", ".join(f"{number} {name!r}" for number, name in enumerate(names)) or "none"

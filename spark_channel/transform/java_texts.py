@@ -17,7 +17,7 @@ _LEAST_PLAIN, _LEAST_LARGE = 1e-3, 1e7
 
 @dataclass(frozen=True, slots=True)
 class JavaTexts(Transformer):
-    """Timestamps as `java.sql.Timestamp` shows them, to the millisecond, and floats as `Double.toString` does."""
+    """Timestamps in the format of `java.sql.Timestamp`, to the millisecond, and floats in that of `Double.toString`."""
 
     step: ClassVar[str] = "texts of Java"
 
@@ -73,8 +73,8 @@ def _java_double(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class CsvTexts(Transformer):
-    """Texts as DataX's CSV library writes them: without blanks at their ends, in quotes where they hold the separator,
-    a quote or a line end; in the first column also an empty text, and one that begins with `#`.
+    """Texts as DataX's CSV library writes them: without leading and trailing blanks, and quoted if they contain the
+    separator, a quote or a line end. In the first column an empty text and one that begins with `#` are quoted, too.
     """
 
     separator: str = ","

@@ -1,4 +1,4 @@
-"""Values made up: DataX streamreader's `random`."""
+"""Generated values: DataX streamreader's `random`."""
 
 import random
 import zlib
@@ -20,7 +20,7 @@ class RandomValues:
     """Values from `low` to `high`, both included; for text and bytes, that is their length.
 
     Times are microseconds since 1970. Booleans are true with probability high / (low + high). The same
-    batch gives the same values, so that a task that is retried moves the same rows.
+    batch gets the same values, so a retried task moves the same rows.
     """
 
     low: int

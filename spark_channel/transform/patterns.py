@@ -30,10 +30,10 @@ _TOKEN = re.compile(r"'((?:[^']|'')*)'|([A-Za-z])\2*|([^A-Za-z'])")
 
 
 def strptime_pattern(pattern: str) -> str:
-    """`yyyy-MM-dd HH:mm:ss` -> `%Y-%m-%d %H:%M:%S`; text in single quotes is taken as it is.
+    """`yyyy-MM-dd HH:mm:ss` -> `%Y-%m-%d %H:%M:%S`; text in single quotes is literal.
 
     Raises:
-        OptionError: a letter without a counterpart (`S`, `Z`, ...), or a quote that does not end.
+        OptionError: a letter without a counterpart (`S`, `Z`, ...), or an unterminated quote.
     """
     made, position = [], 0
     for token in _TOKEN.finditer(pattern):

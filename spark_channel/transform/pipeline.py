@@ -16,7 +16,7 @@ BatchFunction = Callable[[pa.RecordBatch], pa.RecordBatch]
 
 @dataclass(frozen=True, slots=True)
 class Apply(Transformer):
-    """Any function from batch to batch. It is called once with no rows to learn its output's schema.
+    """Any function from batch to batch. It is called once without rows to determine its output's schema.
 
     It may change columns and drop or add rows; its schema must not depend on the rows. It runs in
     several threads at once, and must be picklable.
@@ -55,7 +55,7 @@ class Apply(Transformer):
 
 @dataclass(frozen=True, slots=True)
 class Labelled(Transformer):
-    """A step under the name that its errors carry, such as its place in a job file."""
+    """A step with a name for its errors, such as its position in a job file."""
 
     inner: Transformer
     label: str
@@ -71,7 +71,7 @@ class Labelled(Transformer):
 
 
 def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
-    """Transformers as they are, and functions wrapped in `Apply`.
+    """Transformers unchanged, and functions wrapped in `Apply`.
 
     Raises:
         OptionError: something that is neither.
@@ -93,18 +93,18 @@ def as_transformers(steps: Iterable[Any]) -> tuple[Transformer, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Pipeline:
-    """Steps that fit one another: `schema` is what comes in, `output_schema` what goes out."""
+    """Prepared steps: `schema` is the input's schema, `output_schema` the result's."""
 
     steps: tuple[Transformer, ...]
     schema: pa.Schema
     output_schema: pa.Schema
 
     def run(self, batch: pa.RecordBatch, dropped: Callable[[str, int], object] | None = None) -> Outcome:
-        """All steps on one batch. Refused rows do not reach later steps. `dropped` is told of a step that returns
-        fewer rows than it was given and did not refuse.
+        """Run all steps on one batch. Refused rows do not reach later steps. `dropped` is called for a step that
+        returns fewer rows than it received, without refusing them.
 
         Raises:
-            SchemaError: a step's batch has another schema than it said.
+            SchemaError: a step's batch has another schema than it declared.
         """
         refused: list[Refused] = []
         for number, step in enumerate(self.steps):
@@ -137,7 +137,7 @@ def prepare(steps: Iterable[Any], schema: pa.Schema) -> Pipeline:
 
     Raises:
         SchemaError: a missing column, or a type that a step does not take; names the step's number.
-        OptionError: something that is no transformer.
+        OptionError: something that is not a transformer.
     """
     made = as_transformers(steps)
     current = schema

@@ -27,12 +27,12 @@ _COMPARE = {
 
 @dataclass(frozen=True, slots=True)
 class DropRows(Transformer):
-    """Drop every row whose column meets `operator` and `value`; the others go on unchanged.
+    """Drop every row whose column matches `operator` and `value`; the other rows do not change.
 
     Numbers compare as numbers, times as times (`value` = milliseconds since 1970-01-01 UTC, or an ISO
-    text; a time without zone counts as UTC), all else as text. `like` takes a regular expression (RE2)
+    text; a time without a zone is UTC), everything else as text. `like` takes a regular expression (RE2)
     that must match the whole text. A null is dropped by `!=`, `not like` and `= null`, and kept by the
-    others; `!= null` drops all that is not null.
+    others; `!= null` drops every other value.
     """
 
     column: Column

@@ -129,7 +129,7 @@ def _starts_inside(text: pa.Array, start: int) -> pa.BooleanArray | None:
 
 @dataclass(frozen=True, slots=True)
 class Substr(TextStep):
-    """`length` characters from `start` on, or what is there of them; null stays null.
+    """At most `length` characters from `start` on; null stays null.
 
     A value shorter than `start` is refused.
     """
@@ -155,7 +155,7 @@ class Substr(TextStep):
 
 @dataclass(frozen=True, slots=True)
 class Pad(TextStep):
-    """Exactly `length` characters: filled up at the left ("l") or right ("r"), or cut at the right.
+    """Exactly `length` characters: filled at the left ("l") or right ("r"), or cut at the end.
 
     `fill` may have several characters. Null is padded like an empty text.
     """
@@ -196,7 +196,7 @@ class Pad(TextStep):
 
 @dataclass(frozen=True, slots=True)
 class Replace(TextStep):
-    """`text` in place of `length` characters from `start` on; null stays null.
+    """Replace `length` characters from `start` on by `text`; null stays null.
 
     A value shorter than `start` is refused.
     """

@@ -24,7 +24,7 @@ class JumpClock:
         self.time += max(0.0, seconds)
 
     def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:
-        assert timeout is not None, "nobody would wake it"
+        assert timeout is not None, "no thread would wake it"
         self.time += timeout
         return False
 

@@ -184,7 +184,7 @@ def test_the_summary_of_a_failure_says_what_was_moved_and_what_stands() -> None:
     assert first == "failed after 120 000 rows (10MB) moved in 3.5 s: no space left"
     assert second.startswith("20 tasks")
     by_task = replace(failed, commit="task", rows=80_000)
-    assert summary_lines(by_task)[1] == "80 000 rows stand in sqlite flights.db, table flights (commit=task)"
+    assert summary_lines(by_task)[1] == "80 000 rows are in sqlite flights.db, table flights (commit=task)"
 
 
 @pytest.mark.parametrize(
@@ -214,3 +214,11 @@ def test_short_numbers_are_near_and_short(value: float) -> None:
 )
 def test_clock_time(seconds: float, text: str) -> None:
     assert clock_time(seconds) == text
+
+
+def test_before_a_job_it_is_said_that_its_speed_follows_the_health_of_its_ends() -> None:
+    assert before_lines("j", JobSpec("read", protect=True))[-1] == (
+        "no limit; as the health of source and target allows"
+    )
+    spec = JobSpec("read", rows_per_second=50_000, pressure={"replication_lag": 10.0})
+    assert before_lines("j", spec)[-1] == "limit 50k rows/s for the whole job; replication_lag at most 10"

@@ -39,7 +39,7 @@ class Bucket:
 
 @contextmanager
 def bucket() -> Iterator[Bucket]:
-    """A bucket that is gone in the end."""
+    """A bucket that is removed at the end."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     server.bucket = Bucket(server.server_port)  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever)

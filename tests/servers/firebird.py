@@ -1,4 +1,4 @@
-"""A Firebird server of the tests' own: on a free port, in a directory of its own, gone when it is closed.
+"""A Firebird server of the tests' own: on a free port, in its own directory, removed when it is closed.
 
 `FirebirdServer.sql` is the witness: what the server itself says to a client that is not the connector.
 """
@@ -39,7 +39,7 @@ def _account() -> dict[str, Any]:
 
 @dataclass
 class FirebirdServer:
-    """One server with a security database of its own; `close` removes both.
+    """One server with its own security database; `close` removes both.
 
     `SYSDBA` logs in with a password over TCP.
     """
@@ -65,7 +65,7 @@ class FirebirdServer:
         return server
 
     def _initialise(self) -> None:
-        """A root of Firebird's: links to what is installed, and settings and a security database of its own."""
+        """A root of Firebird's: links to what is installed, and settings and its own security database."""
         installed = _installed()
         for name in ("plugins", "intl", "firebird.msg"):
             (self.directory / name).symlink_to(installed / name)

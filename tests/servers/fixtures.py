@@ -11,7 +11,7 @@ from tests.servers.postgres import PostgresServer
 
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[PostgresServer]:
-    """PostgreSQL with `wal_level = logical`; tests keep to schemas or tables of their own."""
+    """PostgreSQL with `wal_level = logical`; tests use their own schemas or tables."""
     server = PostgresServer.create()
     yield server
     server.close()
@@ -19,7 +19,7 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def mariadb_server() -> Iterator[MariadbServer]:
-    """MariaDB with the database `shop`; tests keep to tables of their own."""
+    """MariaDB with the database `shop`; tests use their own tables."""
     server = MariadbServer.create()
     yield server
     server.close()
@@ -27,7 +27,7 @@ def mariadb_server() -> Iterator[MariadbServer]:
 
 @pytest.fixture(scope="session")
 def firebird_server() -> Iterator[FirebirdServer]:
-    """Firebird; tests keep to databases of their own."""
+    """Firebird; tests use their own databases."""
     server = FirebirdServer.create()
     yield server
     server.close()

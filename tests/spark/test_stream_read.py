@@ -278,7 +278,7 @@ def test_an_offset_from_the_future_is_told(spark: SparkSession, shop: Path, tmp_
     all_now(stream(spark, shop), Sink(), tmp_path / "checkpoint")
     change_offset(tmp_path / "checkpoint", with_token({"cursor": 10_000}))
     fill(shop, 501, 510)
-    assert "stands at id = 10000, and the highest value in the table is 510" in failure(
+    assert "is at id = 10000, and the highest value in the table is 510" in failure(
         stream(spark, shop), tmp_path / "checkpoint"
     )
 

@@ -119,12 +119,12 @@ def test_a_cursor_column_that_goes_back(door: Door, shop: Path) -> None:
 
 def test_a_start_in_the_future(door: Door, shop: Path) -> None:
     said = door.refused(orders(shop, startingOffsets='{"cursor": 10000}'))
-    assert "stands at id = 10000, and the highest value in the table is 20" in said
+    assert "is at id = 10000, and the highest value in the table is 20" in said
 
 
 def test_a_start_that_is_damaged(door: Door, shop: Path) -> None:
     said = door.refused(orders(shop, startingOffsets='{"curs": 1}'))
-    assert "is no position in cursor column 'id'" in said
+    assert "is not a position in cursor column 'id'" in said
 
 
 def test_a_checkpoint_that_was_damaged_in_the_store(door: Door, shop: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_checkpoint_that_was_damaged_in_the_store(door: Door, shop: Path) -> N
     Tunnel("followed", given, store=door.store).create()
     run(Path(door.store), "UPDATE spark_channel_tunnel_channels SET token = '{\"curs\": 1}'")
     said = door.refused({**given, "tunnel": "followed", "tunnelStore": door.store})
-    assert "is no position in cursor column 'id'" in said
+    assert "is not a position in cursor column 'id'" in said
 
 
 def test_a_tunnel_that_is_missing(door: Door, shop: Path) -> None:
@@ -238,7 +238,7 @@ def test_a_slot_that_was_dropped(door: Door, followed: Followed) -> None:
     said = door.refused(followed.options)
     told = f"replication slot '{followed.name}' is not in" in said
     # Before Spark 4.2 a source that is not told where its query stands may begin to follow before it hears it.
-    assert told or (not ADMISSION and "it was made anew, or another reader has advanced it" in said)
+    assert told or (not ADMISSION and "it was created again, or another reader has advanced it" in said)
 
 
 def test_a_publication_that_has_not_the_table(door: Door, followed: Followed) -> None:

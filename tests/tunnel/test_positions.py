@@ -105,8 +105,8 @@ def with_token(token: Any) -> Any:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (with_token({"cursor": 500}), "stands at id = 500, and the highest value in the table is 100"),
-        (with_token({"curs": 1}), "no position in cursor column 'id'"),
+        (with_token({"cursor": 500}), "is at id = 500, and the highest value in the table is 100"),
+        (with_token({"curs": 1}), "not a position in cursor column 'id'"),
         (lambda offset: {"version": 1}, "is damaged, or of another version"),
         (lambda offset: {**offset, "version": 9}, "is damaged, or of another version"),
         (lambda offset: {**offset, "tunnel": "x"}, "of a query on tunnel 'x', and this one is on none"),

@@ -1,4 +1,4 @@
-"""The states of a claim, and what each step of a write does to it. No I/O: targets store what is decided here.
+"""The states of a claim, and its change in each step of a write. No I/O: targets store the decisions.
 
 Each function is given the claim as the target has it, read under a lock (or as the base of a conditional write), and
 returns the claim to write in the same transaction.
@@ -17,7 +17,7 @@ State = Literal["open", "prepared", "published"]
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What a target keeps of one identity.
+    """The claim of one identity, as the target stores it.
 
     `owner` is the run that writes under it, "" when the last one gave it back; `epoch` grows with each run that takes
     it over. `prepared`: a `commit=task` run has run its preSql, and emptied or created its table. `position` is the
@@ -63,9 +63,9 @@ class Held:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """What `take` decided.
+    """The decision of `take`.
 
-    `claim` is to be written, None when it may stay as it is. `held` is None when the write was published before.
+    `claim` is to be written, None when it does not change. `held` is None when the write was published before.
     `overtaken` is the claim of another run as it was until it was taken over.
     """
 
@@ -196,7 +196,7 @@ def publish(found: Claim | None, held: Held, *, at: str, rows: int, nbytes: int)
 def release(
     found: Claim | None, held: Held, *, tasks: int = 0, overtaken: Claim | None = None
 ) -> Claim | None:
-    """The claim once `held` is given back; None = it stays as it is.
+    """The claim once `held` is released; None = it does not change.
 
     A claim under which tasks committed stays, so that no run writes their rows again unknowingly. `overtaken`: the run
     has taken it over, and has written and removed nothing since; the one before it continues.

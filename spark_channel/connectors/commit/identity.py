@@ -1,4 +1,4 @@
-"""What a write is known by, whichever run carries it out."""
+"""The identity of a write, which is the same for every run of it."""
 
 import hashlib
 import json
@@ -11,7 +11,7 @@ Kind = Literal["txn", "stream", "job", "table"]
 
 
 class Write(Protocol):
-    """What names a write: `connectors.WriteContext`."""
+    """The identity of a write: `connectors.WriteContext`."""
 
     @property
     def job(self) -> str: ...

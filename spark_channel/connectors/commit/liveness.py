@@ -1,4 +1,4 @@
-"""Whether the run that holds a claim still lives: its staging is kept while it does, whatever a clock says.
+"""Whether the run that holds a claim is alive: its staging is kept as long as it is, whatever the clock says.
 
 On the machine of the run its process is looked up. Of a run on another machine only its beats are known, one an hour
 while its tasks are open. A beat that is a day old raises a doubt, and the doubt must itself grow a day old without a
@@ -23,7 +23,7 @@ ORPHAN_SECONDS = 86_400.0
 
 
 def own_process() -> str:
-    """Who runs here, as `judge` reads it on this machine or another."""
+    """Identifies this process, for `judge` on this machine or another."""
     return json.dumps(describe_owner(), separators=(",", ":"))
 
 
@@ -51,7 +51,7 @@ def judge(claim: Claim, now: str, *, is_gone: Callable[[dict[str, Any]], bool] =
 def _process(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -1,4 +1,4 @@
-"""Whose job it is: the process whose death ends a job, and whether it still lives.
+"""The owner of a job: the process whose death ends the job, and whether it is alive.
 
 A Spark write is prepared in a short-lived Python worker; what lives as long as the job is the
 driver's JVM, the nearest ancestor named `java`. Without one it is this process.
@@ -20,13 +20,13 @@ def _stat(pid: int) -> tuple[str, int, str] | None:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return None
-    # The name stands in parentheses, and may hold any character.
+    # The name is in parentheses, and may contain any character.
     name, rest = text[text.index("(") + 1 : text.rindex(")")], text[text.rindex(")") + 2 :].split()
     return name, int(rest[1]), rest[19]
 
 
 def _machine() -> list[str]:
-    """What tells one space of process ids from another: host, boot, and pid namespace."""
+    """Identifies a space of process ids: host, boot, and pid namespace."""
     try:
         boot = (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         space = str((_PROC / "self/ns/pid").readlink())

@@ -58,7 +58,7 @@ def decoded(
 
 
 def about(claim: Claim, job: str) -> dict[str, Any]:
-    """What the commit says, for people and messages."""
+    """The text of the commit, for people and messages."""
     said = {
         "claim": app_id(claim.identity),
         "version": encoded(claim),

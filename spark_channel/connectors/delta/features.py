@@ -1,4 +1,4 @@
-"""What a table may hold that this connector would read or write wrongly: refused by name."""
+"""Table features that this connector would read or write wrongly: refused by name."""
 
 import json
 from typing import TYPE_CHECKING, Any

@@ -133,8 +133,8 @@ class DeltaFeed(ChangeFeed):
             action = json.loads(line)
             if "remove" in action and action["remove"].get("dataChange", True):
                 raise SourceError(
-                    f"version {version} of {place.show()} removed rows, which a stream has given and cannot take "
-                    f"back. {_AGAIN}"
+                    f"version {version} of {place.show()} removed rows, which the stream has delivered and "
+                    f"cannot take back. {_AGAIN}"
                 )
             if "metaData" in action:
                 self._check_columns(version)

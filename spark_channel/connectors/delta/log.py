@@ -1,4 +1,4 @@
-"""A Delta table as the writers of lakehouse tables see it."""
+"""A Delta table, with the interface that the writers of lakehouse tables use."""
 
 import json
 import posixpath
@@ -71,7 +71,7 @@ class DeltaLake(Lake):
             check_partition_column(columns.field(name), self.shown)
         if len(columns) and len(partition_by) == len(columns):
             raise TargetError(
-                f"every column of {self.shown} would be a partition column; leave one out of partitionBy"
+                f"every column of {self.shown} would be a partition column; omit one from partitionBy"
             )
         return columns
 

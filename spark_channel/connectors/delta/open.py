@@ -1,4 +1,4 @@
-"""Opening a table by `deltalake`: its uri, its store's settings, and what it says of errors."""
+"""Opens a table with `deltalake`: its uri, its store's settings, and its errors."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -55,7 +55,7 @@ def uri_of(place: Location) -> str:
 
 
 def settings_of(place: Location, options: Table) -> dict[str, str] | None:
-    """What the uri's parameters and the environment say, in the words of `object_store`."""
+    """The settings of the uri and the environment, under `object_store`'s names."""
     found: dict[str, str] = {}
     if not place.local:
         parts = urlsplit(place.root)
@@ -113,7 +113,7 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
     except (ChannelError, OSError, pa.ArrowException):
         raise
     except TableNotFoundError as error:
-        raise failure(f"{shown} is not a Delta table: there is no {shown}/_delta_log") from error
+        raise failure(f"{shown} is not a Delta table: {shown}/_delta_log does not exist") from error
     except (DeltaError, ValueError) as error:
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise failure(f"{shown}: deltalake says: {without_login(first)}") from error

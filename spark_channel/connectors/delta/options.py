@@ -20,7 +20,7 @@ def _instant(value: object) -> object:
 
 
 class Table(Options):
-    """Where the table is."""
+    """The location of the table."""
 
     path: FilePath = Field(description="the table's directory: a path, or an s3, gs or abfs URI")
     storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
@@ -49,7 +49,7 @@ class Table(Options):
 
 
 class DeltaReadOptions(Table, ReadOptions):
-    """What the Delta reader takes."""
+    """Options of the Delta reader."""
 
     aliases: ClassVar[Mapping[str, str]] = {
         **ReadOptions.aliases,
@@ -86,4 +86,4 @@ class DeltaReadOptions(Table, ReadOptions):
 
 
 class DeltaWriteOptions(Table, LakeWriteOptions):
-    """What the Delta writer takes."""
+    """Options of the Delta writer."""

@@ -1,4 +1,4 @@
-"""The writer of Delta tables. `lake.writer` says how a write goes; `claims` where its claim is."""
+"""The writer of Delta tables. `lake.writer` has the protocol of a write, `claims` its claim."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -1,4 +1,4 @@
-"""What each step of a write does to the manifest: the write protocol of `connectors.commit`, and files. No I/O.
+"""The change of the manifest in each step of a write, by the write protocol of `connectors.commit`. No I/O.
 
 A claim's epoch is the number of the log entry that took it, so that each run has its own name ("<job>-e<epoch>").
 Closing a claim (abort, a dead driver) gives it a new epoch, which no run holds.
@@ -45,7 +45,7 @@ def take(
     now: str,
     dead: Collection[tuple[str, int]] = (),
 ) -> tuple[Manifest | None, commit.Taken]:
-    """The manifest with the claim of `context`, None when it may stay as it is.
+    """The manifest with the claim of `context`, None when it does not change.
 
     `empty`: an overwrite with `commit=task` begins, which is its claim. `until`: how long replaced files are kept.
     `dead`: runs (job, epoch) whose process is known to be gone; they lose their claims.

@@ -16,7 +16,7 @@ def check_columns(schema: pa.Schema) -> None:
     seen: set[str] = set()
     for name in schema.names:
         if name in seen:
-            raise SchemaError(f"column {name!r} stands more than once in the source; rename one of them")
+            raise SchemaError(f"column {name!r} occurs more than once in the source; rename one of them")
         seen.add(name)
 
 

@@ -1,4 +1,4 @@
-"""Conditional puts: an object is written only if there is none of its name, decided by the store in one step.
+"""Conditional puts: an object is written only if no object has its name, which the store decides in one step.
 
 `pyarrow.fs` has none, so S3 (`If-None-Match`), GCS (`x-goog-if-generation-match`) and Azure (`If-None-Match`) are asked
 through obstore, with the same environment, roles and settings as the rest.

@@ -43,7 +43,7 @@ _KERNELS = {
 
 @dataclass(frozen=True, slots=True)
 class ValueRange:
-    """What is known of one column in one chunk: values as `literals.exact` numbers them.
+    """The known range of one column in one chunk, in the values of `literals.exact`.
 
     `low`, `high`: None = unknown. `nulls`: how many, None = unknown. `rows`: how many in all.
     """

@@ -1,4 +1,4 @@
-"""What the operating system says about a file, said to the user: which file, what happened, what to do."""
+"""Errors of the operating system about a file, for the user: which file, what happened, what to do."""
 
 import errno
 import getpass
@@ -31,7 +31,7 @@ def reading(shown: str) -> Iterator[None]:
     except ChannelError:
         raise
     except FileNotFoundError as error:
-        raise SourceError(f"{shown} does not exist, or is gone since the read was planned") from error
+        raise SourceError(f"{shown} does not exist, or was removed after the read was planned") from error
     except PermissionError as error:
         raise SourceError(f"{shown} cannot be read: permission denied to user {_user()}") from error
     except UnicodeDecodeError as error:
@@ -41,7 +41,7 @@ def reading(shown: str) -> Iterator[None]:
 
 
 def not_text(error: UnicodeDecodeError) -> str:
-    """What to say of a file that is in another encoding."""
+    """The message for a file in another encoding."""
     return (
         f"is not {error.encoding.upper()}: it holds byte 0x{error.object[error.start]:02x}; name its encoding with "
         "option 'encoding', such as ISO-8859-1 or windows-1252 for western European files"

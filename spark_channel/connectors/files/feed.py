@@ -31,7 +31,7 @@ __all__ = ["FilesFeed"]
 
 _LATE_SECONDS = 600.0
 _AHEAD_SECONDS = 86_400.0
-"""Clocks differ; a token this far ahead of both the clock and every file is no token of this source."""
+"""Clocks differ; a token this far ahead of both the clock and every file does not belong to this source."""
 _CHUNK = 4 << 20
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FIELDS = {"part", "parts", "until", "recent"}
@@ -193,7 +193,7 @@ class FilesFeed(ChangeFeed):
         ahead = utc_now().timestamp() + _AHEAD_SECONDS
         if int(token["until"]) > max(newest, int(ahead * 1e9)):
             raise SourceError(
-                "the checkpoint stands at a time of change that lies more than a day ahead of this machine's "
+                "the checkpoint has a modification time more than a day ahead of this machine's "
                 "clock and of every file: it is damaged, or of another source. Reset the tunnel, or begin "
                 "with a new checkpoint directory"
             )
@@ -226,7 +226,7 @@ def _check(token: Token) -> None:
     )
     if not ok:
         raise SourceError(
-            f"the checkpoint {str(dict(token))[:200]} is no position among arriving files: it is damaged, or "
+            f"the checkpoint {str(dict(token))[:200]} is not a position among arriving files: it is damaged, or "
             "of another source. Reset the tunnel, or begin with a new checkpoint directory"
         )
 

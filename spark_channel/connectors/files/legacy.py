@@ -23,7 +23,7 @@ from spark_channel.errors import TargetError
 if TYPE_CHECKING:
     from spark_channel.connectors.files.store import Store
 
-__all__ = ["HIDDEN", "parse", "remove_remains", "state_before"]
+__all__ = ["HIDDEN", "is_former", "parse", "remove_remains", "state_before"]
 
 HIDDEN = ".spark_channel"
 """The folder that held staging and `before.json`."""
@@ -74,7 +74,7 @@ def parse(raw: bytes, shown: str) -> tuple[Manifest, str] | None:
             removed=tuple(Replaced(DataFile(**file), 0, "") for file in data["removed"]),
         )
         return made, str(data["successor_of"] or "")
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as error:
         raise TargetError(
             f"{shown} is a damaged manifest of spark-channel: {error!r}. Remove it to read every file there"
         ) from error
@@ -95,7 +95,7 @@ def _half_done(jobs: Mapping[str, Any]) -> tuple[dict[str, Claim], dict[str, tup
 
 
 def state_before(place: Location, directory: str, success: str) -> Manifest | None:
-    """What was visible before the first manifest, where a write of the former version is being published."""
+    """The files that were visible before the first manifest, while a write of the previous format is published."""
     path = posixpath.join(directory, HIDDEN, _BEFORE)
     try:
         with place.fs.open_input_file(path) as file:
@@ -127,6 +127,11 @@ def remove_remains(store: "Store", directory: str, listed: Collection[str]) -> N
 
 def data_names(store: "Store", directory: str) -> list[str]:
     return [info.base_name for info in store.entries(directory) if info.type == pafs.FileType.File]
+
+
+def is_former(path: str) -> bool:
+    """Whether the former version gave this name, which is used once."""
+    return _NAME.fullmatch(posixpath.basename(path)) is not None
 
 
 def _is_gone(store: "Store", folder: str) -> bool:

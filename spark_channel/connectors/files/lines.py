@@ -173,7 +173,7 @@ class TextFile:
         return data.decode(self._encoding).encode("utf-8")
 
     def lines_before(self, start: int) -> int:
-        """How many lines begin before byte `start`, which is a range's: read again, for an error's sake."""
+        """The number of lines before byte `start` of a range: read again, for the message of an error."""
         if start == 0:
             return 0
         self._opened.seek(0)

@@ -58,7 +58,7 @@ def list_files(
     An empty directory gives []; so does a directory of hidden files.
 
     Raises:
-        SourceError: missing, unreadable, a glob that matches nothing, or a listed file that is gone.
+        SourceError: missing, unreadable, a glob that matches nothing, or a listed file that was removed.
     """
     with reading(place.show()):
         found = _found(place, manifests)
@@ -183,8 +183,8 @@ def _not_walked(place: Location, directory: str, manifest: Manifest, seen: set[s
             kept = find_replaced(place.fs, path) if place.local else None
             if kept is None:
                 raise SourceError(
-                    f"{place.show(path)} is listed in the manifest of its directory and is gone; read what is there "
-                    "with option useManifest=false"
+                    f"{place.show(path)} is listed in the log of its directory and was removed; read the existing "
+                    "files with option useManifest=false"
                 )
             info = pafs.FileInfo(path, pafs.FileType.File, size=kept.size, mtime_ns=kept.mtime_ns)
         yield info, file, manifest

@@ -1,4 +1,4 @@
-"""How data files are called: unique over all attempts of all runs, sorted by task."""
+"""Names of data files: unique over all attempts of all runs, sorted by task."""
 
 import posixpath
 import re

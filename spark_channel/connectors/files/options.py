@@ -44,7 +44,7 @@ def _paths(value: object) -> tuple[str, ...]:
     else:
         try:
             found = json.loads(str(value))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(takes) from None
     if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
         raise ValueError(takes)
@@ -137,12 +137,12 @@ _SPARK_SPLITS = "splits follow 'channels' and 'splitBytes'"
 
 
 class _Stored(Options):
-    """Where files lie, and as whom they are read and written."""
+    """The credentials of the files' store."""
 
     storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
         None,
-        description="a JSON object of an object store's credentials, in place of the environment's: "
-        "`aws_access_key_id`, `aws_secret_access_key`, `aws_session_token`, `azure_storage_account_key`",
+        description="a JSON object of an object store's credentials: `aws_access_key_id`, `aws_secret_access_key`, "
+        "`aws_session_token`, `azure_storage_account_key`; default: the environment's",
     )
 
     @property
@@ -155,7 +155,7 @@ class _Stored(Options):
 
 
 class FileReadOptions(_Stored, ReadOptions):
-    """What every file reader takes."""
+    """Options of every file reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {
         "maxPartitionBytes": _SPARK_SPLITS,
@@ -240,15 +240,16 @@ _PERMISSIVE = "it exists for mode=PERMISSIVE, which turns values that do not fit
 
 
 class TextReadOptions(FileReadOptions):
-    """What CSV and JSON lines share."""
+    """Options that CSV and JSON lines share."""
 
     encoding: Encoding = Field("utf-8", description="character encoding")
     compression: str | None = Field(
         None, description="none, gzip, bz2, zstd, lz4 or brotli; default: from each file's suffix"
     )
-    mode: Literal["FAILFAST", "DROPMALFORMED"] = Field(
+    mode: Literal["FAILFAST", "DROPMALFORMED", "MARK"] = Field(
         "FAILFAST",
-        description="a row that does not fit: `FAILFAST` fails, `DROPMALFORMED` drops it and logs the count",
+        description="a row that does not fit: `FAILFAST` fails, `DROPMALFORMED` drops it and logs the count; `MARK` is "
+        "set by DataX jobs, where it becomes a refused row",
     )
     date_format: Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
     timestamp_format: Pattern | None = Field(None, description="pattern of timestamps; default: ISO 8601")
@@ -296,8 +297,8 @@ class CsvReadOptions(TextReadOptions):
     ignored: ClassVar[Mapping[str, str]] = {
         **FileReadOptions.ignored,
         **_COMMON_TEXT_IGNORED,
-        "maxColumns": "there is no such bound",
-        "maxCharsPerColumn": "there is no such bound",
+        "maxColumns": "the reader has no such bound",
+        "maxCharsPerColumn": "the reader has no such bound",
         "inputBufferSize": "blocks follow the speed limit",
         "preferDate": "a column of dates is read as dates",
         "prefersDecimal": "numbers with a point are doubles, unless the schema says otherwise",
@@ -307,7 +308,7 @@ class CsvReadOptions(TextReadOptions):
         "columnNameOfCorruptRecord": _PERMISSIVE,
         "charToEscapeQuoteEscaping": "the escape character escapes itself",
         "unescapedQuoteHandling": "a stray quote is part of its value, or an error inside quotes",
-        "singleVariantColumn": "there is no variant type here",
+        "singleVariantColumn": "Arrow has no variant type",
         "escapeQuotes": "it is an option for writing",
         "quoteAll": "it is an option for writing",
         "nanValue": "NaN is read, in any case",
@@ -387,14 +388,14 @@ class JsonReadOptions(TextReadOptions):
         "allowBackslashEscapingAnyCharacter": "it is not JSON",
         "allowUnquotedControlChars": "it is not JSON",
         "allowNonNumericNumbers": 'NaN is read from "NaN"',
-        "singleVariantColumn": "there is no variant type here",
+        "singleVariantColumn": "Arrow has no variant type",
     }
 
     infer_timestamp: bool = Field(False, description="infer timestamps from strings that are all ISO 8601")
 
 
 class FileWriteOptions(_Stored, WriteOptions):
-    """What every file writer takes."""
+    """Options of every file writer."""
 
     refused: ClassVar[Mapping[str, str]] = {
         "partitionBy": "files are written into one directory; write each partition with its own save()",
@@ -402,7 +403,7 @@ class FileWriteOptions(_Stored, WriteOptions):
     }
     ignored: ClassVar[Mapping[str, str]] = {
         **WriteOptions.ignored,
-        "lockTimeout": "there is no lock; 'commitTimeout' bounds the tries to publish",
+        "lockTimeout": "a write takes no lock; 'commitTimeout' limits the retries of a commit",
         "orphanAge": "staging is removed when its job is known to have ended, not by its age",
     }
     aliases: ClassVar[Mapping[str, str]] = {**WriteOptions.aliases, "codec": "compression"}

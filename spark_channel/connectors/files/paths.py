@@ -106,7 +106,7 @@ def locate(path: str, option: str = "path", login: Login | None = None) -> Locat
 
 
 def replaced_path(directory: str, number: int, path: str) -> str:
-    """Where a local disk keeps a file that log entry `number` replaced, for the readers that planned it."""
+    """The path of a file that log entry `number` replaced, on a local disk, for readers that planned it."""
     return posixpath.join(directory, LOG, "replaced", str(number), path)
 
 

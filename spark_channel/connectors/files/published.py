@@ -1,4 +1,4 @@
-"""Which versions of one `txnAppId` were published: all of them, for good, in a few numbers."""
+"""The published versions of one `txnAppId`: all of them, permanently, as ranges."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -86,7 +86,7 @@ class FilesReader(Reader):
 
     def split(self, advice: int) -> list[Split]:
         self._planned()
-        # The listing that the schema came from serves once; a later read lists anew.
+        # The listing that the schema came from is used once; a later read lists again.
         files, self._files = self._files, None
         if files is None:
             files = find_files(self.options)

@@ -1,4 +1,4 @@
-"""What a read reads: its files, the columns that they have, and the columns that it gives."""
+"""Resolves the files of a read, their columns, and the columns that the read returns."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -167,7 +167,7 @@ def _columns_of(
 
 
 def _written(files: Sequence[SourceFile]) -> tuple[pa.Schema, Dialect] | None:
-    """What the manifest says, when all files were written by us with one schema."""
+    """The manifest's schema, if spark-channel wrote all files with one schema."""
     found: tuple[pa.Schema, Dialect] | None = None
     for file in files:
         if file.manifest is None or file.listed is None or file.listed.schema is None:

@@ -1,4 +1,4 @@
-"""Pieces of files become splits of about equal bytes: large files are cut, small ones packed together."""
+"""Makes splits of about equal bytes: large files are divided, small ones packed together."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

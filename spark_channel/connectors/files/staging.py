@@ -1,4 +1,4 @@
-"""Where a run keeps what it has not published, and which staging is orphaned.
+"""The staging of a run, and which staging is orphaned.
 
 A run's folder is `_spark_channel/staging/<job>-e<epoch>/`. It is made after the run has its claim in the log, so a
 folder whose claim the log does not hold (any more) is orphaned: the run can publish nothing. A live run keeps its
@@ -48,7 +48,7 @@ class JobFolder:
         return posixpath.join(self.path, _MARKER)
 
     def attempt(self, task: int, attempt: int, unique: str) -> str:
-        """Where an attempt writes: a folder of its own, or the target itself on an object store."""
+        """The folder of an attempt: its own, or the target itself on an object store."""
         return posixpath.join(self.path, f"{task}-{attempt}-{unique}") if self.store.staged else self.target
 
     def begin(self) -> None:
@@ -106,6 +106,6 @@ def staging_folders(store: Store, target: str) -> list[JobFolder]:
     found = []
     for info in store.entries(posixpath.join(target, LOG, _STAGING)):
         job, _, epoch = info.base_name.rpartition("-e")
-        if info.type == pafs.FileType.Directory and job and epoch.isdigit():
+        if info.type == pafs.FileType.Directory and job and epoch.isdigit() and not store.is_link(info.path):
             found.append(JobFolder(store, target, job, int(epoch)))
     return found

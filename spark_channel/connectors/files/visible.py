@@ -1,4 +1,4 @@
-"""What is visible in a directory: what the newest log entry lists, or the former version's manifest, or every file.
+"""The visible files of a directory: those of the newest log entry, of the previous format's manifest, or all.
 
 Another writer that ends a write there, such as Spark, replaces `_SUCCESS`: then its files count as well.
 """
@@ -25,7 +25,7 @@ _READS = 10
 
 @dataclass(frozen=True)
 class Visible:
-    """`manifest` None: every data file. `success`: an identity of the `_SUCCESS` file as it is ("" = none, or ours)."""
+    """`manifest` None: every data file. `success`: an identity of the present `_SUCCESS` file ("" = none, or ours)."""
 
     manifest: Manifest | None
     success: str
@@ -45,7 +45,7 @@ def visible(place: Location, directory: str) -> Visible:
 
 @dataclass(frozen=True)
 class Success:
-    """What `_SUCCESS` says. `identity` tells one of another writer from the next; "" = none, or ours."""
+    """The content of `_SUCCESS`. `identity` distinguishes files of other writers; "" = none, or spark-channel's."""
 
     identity: str = ""
     former: Manifest | None = None
@@ -66,7 +66,7 @@ def read_success(place: Location, directory: str) -> Success:
 
 
 def combined(place: Location, directory: str, entry: Entry | None, found: Success) -> Visible:
-    """What the log and `_SUCCESS` say together."""
+    """The visible files by the log and `_SUCCESS` together."""
     success, former = found.identity, found.former
     if entry is None:
         return Visible(former or legacy.state_before(place, directory, success), success)

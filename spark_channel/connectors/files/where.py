@@ -1,4 +1,4 @@
-"""The option `where`: a SQL condition, parsed by sqlglot, typed to the columns, made a `Condition`.
+"""The option `where`: a SQL condition, parsed by sqlglot, typed to the columns, and compiled to a `Condition`.
 
 It takes comparisons, IN, BETWEEN, LIKE and ILIKE (with ESCAPE; `\\` by default), IS [NOT] NULL, IS [NOT]
 TRUE/FALSE, IS [NOT] DISTINCT FROM, AND, OR, NOT and parentheses, between columns and literals. Anything
@@ -114,7 +114,7 @@ class _Compiler:
         return found.negated() if node.args.get("negate") else found
 
     def _chain(self, node: exp.Expression, kind: type[exp.Expression], make: type[All | Some]) -> Condition:
-        # `a OR b OR c ...` leans left as deep as it is long: walk it instead of recursing.
+        # `a OR b OR c ...` nests to the left as deep as its length: walk it instead of recursing.
         parts: list[Condition] = []
         while isinstance(node, kind):
             parts.append(self.condition(node.args["expression"]))

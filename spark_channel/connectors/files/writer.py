@@ -1,4 +1,4 @@
-"""The writers of files: one class, and one subclass per format. `publish` says what a commit does.
+"""The writers of files: one class, and one subclass per format. `publish` has the commit.
 
 `commit=job`, the default: all rows or none. `commit=task`: each task's files are published by an entry of the log of
 their own, with the task's receipt; rows come as tasks end, and each task counts once.
@@ -247,7 +247,7 @@ def _plan_path(directory: str, identity: Identity, epoch: int) -> str:
 
 
 class FilesTaskWriter(TaskWriter):
-    """One attempt: files of its own, begun with the first rows. Of a published pair it takes none."""
+    """One attempt: its own files, created with the first rows. For a published transaction id it creates none."""
 
     def __init__(
         self, writer: FilesWriter, plan: FilesPlan, task: int, attempt: int, *, always: bool = False
@@ -374,7 +374,7 @@ class FilesTaskWriter(TaskWriter):
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
-        """What another run removed from under this one is told as what it is."""
+        """Turns errors about files that another run removed into their real cause."""
         with writing(self._shown):
             try:
                 yield

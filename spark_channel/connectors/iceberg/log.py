@@ -1,4 +1,4 @@
-"""An Iceberg table as the writers of lakehouse tables see it."""
+"""An Iceberg table, with the interface that the writers of lakehouse tables use."""
 
 import posixpath
 from collections.abc import Sequence
@@ -216,7 +216,7 @@ def _stage(transaction: "Transaction", change: Change, base: str, io: "FileIO") 
 
 
 def _data_file(metadata: "TableMetadata", new: NewFile, base: str, io: "FileIO") -> "DataFile":
-    """What a manifest says of a new file: its columns' bounds are those of its Parquet footer."""
+    """The manifest entry of a new file, with the bounds of its Parquet footer."""
     from pyiceberg.io.pyarrow import (
         compute_statistics_plan,
         data_file_statistics_from_parquet_metadata,

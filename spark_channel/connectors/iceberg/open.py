@@ -1,4 +1,4 @@
-"""The catalog, and what pyiceberg says of errors."""
+"""The catalog, and pyiceberg's errors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

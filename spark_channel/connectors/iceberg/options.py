@@ -34,7 +34,7 @@ class Table(Options):
             return {}
         try:
             found = json.loads(self.catalog_properties.get_secret_value())
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise OptionError("option 'catalogProperties' takes a JSON object", option="catalogProperties")
@@ -51,7 +51,7 @@ class Table(Options):
 
 
 class IcebergReadOptions(Table, ReadOptions):
-    """What the Iceberg reader takes."""
+    """Options of the Iceberg reader."""
 
     aliases: ClassVar[Mapping[str, str]] = {
         **ReadOptions.aliases,
@@ -85,6 +85,6 @@ class IcebergReadOptions(Table, ReadOptions):
 
 
 class IcebergWriteOptions(Table, LakeWriteOptions):
-    """What the Iceberg writer takes."""
+    """Options of the Iceberg writer."""
 
     aliases: ClassVar[Mapping[str, str]] = {**LakeWriteOptions.aliases, "table": "dbtable"}

@@ -14,7 +14,7 @@ __all__ = ["value_ranges"]
 
 
 def value_ranges(file: Any, schema: "Schema", columns: Any, names: Collection[str]) -> dict[str, ValueRange]:
-    """What is known of the columns `names` in a data file; a column without bounds is left out."""
+    """The known ranges of the columns `names` in a data file; a column without bounds is omitted."""
     from pyiceberg.conversions import from_bytes
     from pyiceberg.types import DateType, IntegerType, LongType
 

@@ -16,7 +16,7 @@ _PLAIN = (bool, int, float, str, bytes, Decimal)
 
 
 def plain_file(file: Any) -> dict[str, Any]:
-    """What reading a data file needs, as plain data: splits are kept in tunnels, too."""
+    """The data file of a split, as plain data, because tunnels store splits, too."""
     values = [file.partition[number] for number in range(len(file.partition))]
     return {
         "path": str(file.file_path),

@@ -1,4 +1,4 @@
-"""The filesystem in which a table lies, by pyiceberg's own settings."""
+"""The filesystem of a table, by pyiceberg's own settings."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any

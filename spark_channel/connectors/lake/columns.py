@@ -61,7 +61,7 @@ def find_names(names: Sequence[str], columns: pa.Schema, option: str) -> tuple[s
     """`names` as `columns` spells them.
 
     Raises:
-        OptionError: there is no such column.
+        OptionError: the column does not exist.
     """
     found = []
     for name in names:

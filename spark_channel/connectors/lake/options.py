@@ -15,7 +15,7 @@ _MODES = ("insert", "upsert")
 
 
 class LakeWriteOptions(WriteOptions):
-    """What every writer of a lakehouse table takes."""
+    """Options of every writer of a lakehouse table."""
 
     aliases: ClassVar[Mapping[str, str]] = {
         **WriteOptions.aliases,

@@ -1,4 +1,4 @@
-"""Rows that a write replaces: files whose rows all go are removed, files of which some go are written again.
+"""Rows that a write replaces: a file of which all rows are replaced is removed, another one is rewritten.
 
 The driver does this before the commit, file by file. What a file became is remembered: when another job commits first,
 only files that it added are looked at.

@@ -1,4 +1,4 @@
-"""What a run keeps beside a table: that it lives, and its data files, which no commit names before the publish.
+"""The records of a run beside a table: that it is alive, and its data files, which no commit names before the publish.
 
 `<table>/_spark_channel/runs/<run>.json` says whose run it is; `<table>/<data>/<run>/` holds its files. A run's files
 are removed when its claim cannot be published any more: the log says so, or its process is known to be dead and its
@@ -93,7 +93,7 @@ class Run:
             return None
         try:
             found = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 

@@ -1,4 +1,4 @@
-"""A table of a lakehouse as writers see it: one state of its log, and the conditional commit of the next."""
+"""The interface of a lakehouse table for writers: one state of its log, and the conditional commit of the next."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -107,7 +107,7 @@ class Lake(ABC):
 
     @abstractmethod
     def open(self) -> TableState | None:
-        """The newest version; None = there is no table."""
+        """The newest version; None = the table does not exist."""
 
     @abstractmethod
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:

@@ -74,7 +74,7 @@ class LakeWriter(Writer):
         raise NotImplementedError
 
     def place(self, lake: Lake) -> Any:
-        """What `lake` needs to be opened in a task."""
+        """The plain data with which a task opens `lake`."""
         return None
 
     def read_file(self, lake: Lake, table: TableState, file: TableFile) -> Any:
@@ -332,7 +332,7 @@ class LakeWriter(Writer):
     def _on(
         self, lake: Lake, state: TableState, plan: LakePlan, made: Change, replaced: "_Replacement | None"
     ) -> Change:
-        """What the change is on this state of the table."""
+        """The change for this state of the table."""
         _check_same(lake, state, plan)
         if replaced is not None:
             state.check_writable(removes=True)
@@ -422,7 +422,7 @@ class LakeWriter(Writer):
             raise second from error
         except (TargetError, OSError, pa.ArrowException) as second:
             raise CommitError(
-                f"publishing into {lake.shown} failed: {error}; and whether it was published cannot be found out: "
+                f"publishing into {lake.shown} failed: {error}; and whether it was published is unknown: "
                 f"{second}. Run it again with the same txnAppId and txnVersion: what was published is not added again"
             ) from error
         if published == [True]:

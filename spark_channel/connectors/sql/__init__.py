@@ -1,4 +1,4 @@
-"""Databases: one reader, feed and splitter for all of them, and a package for what is each one's own.
+"""Databases: one reader, feed and splitter for all, and a package per database for its differences.
 
 A connector to another database subclasses `Dialect` (its SQL), `Session` (a connection) and `SqlReader`, which names
 both. One that writes subclasses `WriteDialect` and `SqlWriter` too.

@@ -1,4 +1,4 @@
-"""What a database says of its tables and columns, and how a column is read."""
+"""Tables and columns of a database's catalog, and how a column is read."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rows of a change feed: what the column `_op` says of each."""
+"""Rows of a change feed: the operation in the column `_op`."""
 
 import pyarrow as pa
 

@@ -1,4 +1,4 @@
-"""The claims of a database: tables in the target's schema that keep who writes, and what was committed.
+"""The claims of a database: tables in the target's schema that record who writes, and what was committed.
 
 One layout for every connector that writes to one database:
 `spark_channel_claims` has a row per identity of a write, `spark_channel_tasks` one per task that committed
@@ -56,9 +56,9 @@ class RowSession(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClaimDialect:
-    """How a database says it.
+    """The SQL of claims in one database.
 
-    `table` gives a table's name as it is in a statement, quoted and with the schema; `exists` whether it is there.
+    `table` returns a table's name for a statement, quoted and with the schema; `exists` whether it is there.
     `mark` writes the n-th parameter, counted from 1. `text` is the type of a text of at most n letters. `after` ends
     CREATE TABLE. `before` gives statements that run before a table is made, in the same transaction.
 
@@ -185,7 +185,7 @@ class Claims:
         return taken
 
     def published_at(self, target: str, context: WriteContext) -> str | None:
-        """When the write was published; None = it was not. A look, which promises nothing."""
+        """When the write was published; None = it was not. Only an optimisation, without a guarantee."""
         if not self.exist():
             return None
         found = self._read(Identity.of(target, context))
@@ -260,7 +260,7 @@ class Claims:
         return claim.epoch
 
     def _generation(self, target: str, lock: str | None) -> int:
-        """How often the table was overwritten; with `lock` it stays so until the transaction ends."""
+        """The number of overwrites of the table; `lock` keeps it until the transaction ends."""
         table = Identity(target, "table", target)
         found = self._read(table) if lock is None else self._locked(table, lock)
         return 0 if found is None else found.epoch
@@ -489,7 +489,7 @@ class Claims:
 
 
 def stage_prefix(held: Held, key: str | None = None, *, longest: int = 63) -> str:
-    """How the names of a run's staging tables begin: another run of the same write has others.
+    """The prefix of a run's staging tables, which differs between the runs of one write.
 
     Where names may have fewer than 63 letters, the beginning is all of them: such a run has one staging table.
     """

@@ -1,4 +1,4 @@
-"""A table read by a column that only grows: its type, its conditions, how long late rows are waited for.
+"""A cursor column: its type, its conditions, and the wait for late rows.
 
 A row that is committed after rows with a higher value were read would be missed. So a value is read only
 when it was the highest one at least `late_seconds` before: who took a lower one had that long to commit.
@@ -58,7 +58,7 @@ def cursor_of(token: Token, column: str) -> Any:
     whole = set(token) == {_NAME, *part} and isinstance(token[_NAME], int | float | str | None)
     if not whole or (part and not _is_part(part)):
         raise SourceError(
-            f"the checkpoint {dict(token)!r} is no position in cursor column {column!r}: {_ADVICE}"
+            f"the checkpoint {dict(token)!r} is not a position in cursor column {column!r}: {_ADVICE}"
         )
     return token[_NAME]
 
@@ -122,7 +122,7 @@ def cursor_literal(source: ReadSource, name: str, value: Any) -> str:
     if not source.dialect.is_cursor_value(value, cursor_type(source, name)):
         about = source.about(name)
         raise SourceError(
-            f"the checkpoint {value!r} is no position in cursor column {name!r} "
+            f"the checkpoint {value!r} is not a position in cursor column {name!r} "
             f"({'not there' if about is None else about.declared}): {_ADVICE}"
         )
     return source.literal(name, value)
@@ -171,7 +171,7 @@ def check_same_columns(was: pa.Schema, now: pa.Schema, source: str) -> None:
 class LateRows:
     """Which of the highest values seen is old enough that no lower one can come to light.
 
-    Plain data apart from the clock, which a copy takes anew.
+    Plain data except the clock, which a copy creates again.
     """
 
     def __init__(self, seconds: float, clock: Clock | None = None) -> None:
@@ -198,8 +198,8 @@ class LateRows:
             return
         if wait >= _TOLD_SECONDS:
             _log.warning(
-                "waiting %.0f s for rows that other sessions commit after ones with a higher cursor value; where rows "
-                "are written by one session at a time, lateSeconds=0 waits for none",
+                "waiting %.0f s for rows that other sessions commit after ones with a higher cursor value; if one "
+                "session at a time writes, set lateSeconds=0",
                 wait,
             )
         self._clock.sleep(wait)

@@ -59,7 +59,7 @@ class CursorLook:
         self._session = session
 
     def is_never_null(self, column: str) -> bool:
-        """Whether the table itself keeps NULL out of the column, as it is now."""
+        """Whether the present table itself forbids NULL in the column."""
         about, table = self.source.about(column), self.source.table
         return about is not None and table is not None and self.source.dialect.is_never_null(table, about)
 
@@ -84,7 +84,7 @@ class CursorLook:
         return bool(self._session.value(past))
 
     def rows(self, within: dict[str, Any]) -> int:
-        """How many rows there are within."""
+        """The number of rows in the range."""
         return int(self._session.value(self.source.sql(["COUNT(*)"], cursor_conditions(self.source, within))))
 
     def nth(self, within: dict[str, Any], place: int) -> Any:
@@ -126,7 +126,7 @@ class Followed(Protocol):
     dialect: Dialect
 
     def looking(self) -> AbstractContextManager[tuple[Session, ReadSource]]:
-        """A session, and the source as it is now."""
+        """A session, and the present state of the source."""
         ...
 
     def split(self, advice: int) -> list[Split]: ...
@@ -135,11 +135,11 @@ class Followed(Protocol):
 
 
 class CursorFeed(ChangeFeed):
-    """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows for ever, as long as nobody
-    changes a row that is behind the token without moving its cursor, which no reader could see.
+    """Rows whose `cursorColumn` has grown past the token. Ranges are the same rows forever, as long as no
+    session changes a row behind the token without moving its cursor, which no reader could see.
 
     A channel is split by a whole number in the primary key, so that all versions of a row stay in one channel, in
-    order. Each part reads the range of the cursor, and is given its own rows of it.
+    order. Each part reads the range of the cursor, and returns its own rows.
     """
 
     def __init__(self, reader: Followed, options: FeedOptions, *, clock: Clock | None = None) -> None:
@@ -164,7 +164,7 @@ class CursorFeed(ChangeFeed):
 
     @contextmanager
     def looking(self) -> Iterator[CursorLook]:
-        """A look at the table as it is now."""
+        """A query of the table's present state."""
         with self.reader.looking() as (session, source):
             yield CursorLook(session, source)
 
@@ -338,7 +338,7 @@ class CursorFeed(ChangeFeed):
             return
         if look.is_past(self._column, start, highest):
             raise SourceError(
-                f"the checkpoint stands at {self._column} = {start!r}, and the highest value in the table is "
+                f"the checkpoint is at {self._column} = {start!r}, and the highest value in the table is "
                 f"{highest!r}: the offset is from the future, rows were removed or restored, or the column "
                 "does not only grow. Reset the tunnel, or begin with a new checkpoint directory"
             )

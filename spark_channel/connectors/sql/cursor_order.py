@@ -1,4 +1,4 @@
-"""Cursor values as tokens hold them, compared without asking the database; and the one just before a time. Pure."""
+"""Cursor values in tokens, compared without the database; and the value just before a time. Pure."""
 
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal, InvalidOperation

@@ -1,4 +1,4 @@
-"""A database that is one file: what is told about it before any task runs."""
+"""Checks of a database that is one file, before any task runs."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Column lists as Spark writes them (`id BIGINT, price DECIMAL(10, 2)`), in Arrow's and in SQL's terms."""
+"""Column lists in Spark's syntax (`id BIGINT, price DECIMAL(10, 2)`), as Arrow and SQL types."""
 
 from functools import cache
 from typing import Any

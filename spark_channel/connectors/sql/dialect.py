@@ -1,4 +1,4 @@
-"""What one database's SQL is like: the part of a connector that is text and types, and holds no connection.
+"""The dialect of a database: SQL text and types, without a connection.
 
 A new database subclasses `Dialect` and `Session`, and names both in a subclass of `SqlReader`. What has a default here
 is standard SQL; override what the database says in another way, or can do faster.
@@ -36,6 +36,9 @@ class Dialect(ABC):
     """How long after a higher id a lower one may be committed, where many sessions write at once."""
     moves_rows: ClassVar[bool] = False
     """Whether a write moves rows from one split into another; a feed then cuts its base by the cursor."""
+
+    no_keys: ClassVar[str] = ""
+    """Why a table whose `keys` are none can get none by a new index; "" = it can."""
 
     batch_rows: ClassVar[int] = 65_536
     cuts_by_bytes: ClassVar[bool] = False
@@ -101,14 +104,14 @@ class Dialect(ABC):
 
     @abstractmethod
     def arrow_type(self, column: Column) -> pa.DataType | None:
-        """What a column is read as; None where its declaration does not tell.
+        """The Arrow type of a column; None if its declaration does not determine it.
 
         Raises:
             SchemaError: a type that Spark cannot hold; names the column and says what to do.
         """
 
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
-        """What is selected to read `text`, a column, as `kind`."""
+        """The expression that reads the column `text` as `kind`."""
         return text
 
     def types(
@@ -135,7 +138,7 @@ class Dialect(ABC):
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def misfit_advice(self, column: ReadColumn) -> str:
-        """What to do about a value that does not fit."""
+        """Advice for a value that does not fit."""
         return (
             f"Name another type with 'customSchema' (such as {column.name} STRING), leave those rows out with 'where', "
             "or convert the column with 'query'"
@@ -167,7 +170,7 @@ class Dialect(ABC):
         return f"MOD({text}, {parts})"
 
     def key_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
-        """The type by whose order a column's ranges are made; None = it has no ranges. `read`: as it is read."""
+        """The type by whose order a column's ranges are made; None = it has no ranges. `read`: as it was read."""
         return self.arrow_type(column)
 
     def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
@@ -179,7 +182,7 @@ class Dialect(ABC):
         return column.not_null and not table.is_view
 
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
-        """What is selected so that a cursor value comes as a whole number or a text, which `literal` takes."""
+        """The expression that returns a cursor value as an integer or a text, which `literal` accepts."""
         plain = pa.types.is_integer(kind) or pa.types.is_string(kind)
         return text if plain else f"CAST({text} AS VARCHAR(100))"
 

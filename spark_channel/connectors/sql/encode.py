@@ -1,4 +1,4 @@
-"""What encoders share: how a row is refused, and the checks of dates, timestamps and decimals. Pure."""
+"""Shared by the encoders: how a row is refused, and the checks of dates, timestamps and decimals. Pure."""
 
 from decimal import Decimal
 from typing import Any
@@ -26,7 +26,7 @@ _YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
 
 
 class BadValueError(Exception):
-    """Row `index` of a batch holds `value` in `column`, which the table would not give back as it is."""
+    """Row `index` of a batch holds `value` in `column`, which the table would not return unchanged."""
 
     def __init__(self, column: WriteColumn, index: int, value: Any, why: str) -> None:
         super().__init__(column.name)

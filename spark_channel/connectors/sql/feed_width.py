@@ -1,4 +1,4 @@
-"""How wide the rows of a followed table are: measured now and then, not for every range."""
+"""The width of a table's rows for a change feed: measured periodically, not for every range."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ _FRESH_SECONDS = 60.0
 
 
 class RowWidth:
-    """Keeps a measured width for a minute. A copy in another process measures anew."""
+    """Keeps a measured width for a minute. A copy in another process measures again."""
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SYSTEM_CLOCK

@@ -24,7 +24,7 @@ class FileTask(SqlTask):
         )
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """What is staged of the batch: the columns of the table, and the operation.
+        """The staged columns of the batch: those of the table, and the operation.
 
         Raises:
             TargetError: a value that the table would change.

@@ -1,4 +1,4 @@
-"""Which file the options of a database that is a file mean. Pure."""
+"""The file that the options of a database file name. Pure."""
 
 import re
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ __all__ = ["FileUrl"]
 
 @dataclass(frozen=True, slots=True)
 class FileUrl:
-    """How a kind of database names its files: `sqlite` and `SQLite`, and what to do about a url's parameters."""
+    """The urls of a file database: its scheme (`sqlite`), its name (`SQLite`), and advice for a url's parameters."""
 
     scheme: str
     label: str

@@ -46,7 +46,7 @@ class FilePlan(SqlPlan):
 
     @property
     def stage(self) -> str:
-        """No claim tells the runs of one write apart while there is no file: their names do."""
+        """Before the file exists, no claim distinguishes the runs of one write: their names do."""
         beginning = stage_prefix(self.claim)
         if self.claim.epoch != _NOT_TAKEN:
             return beginning
@@ -54,7 +54,7 @@ class FilePlan(SqlPlan):
 
 
 class FileWriter(SqlWriter):
-    """What SQLite and DuckDB share. `path` is the database, `beside` what it keeps in the directory while it writes."""
+    """The writer that SQLite and DuckDB share. `path` is the database, `beside` its other files during a write."""
 
     beside: ClassVar[str]
 
@@ -312,7 +312,7 @@ class FileWriter(SqlWriter):
 
     @abstractmethod
     def new_place(self) -> Place:
-        """What `dbtable` names in a file that is not there."""
+        """The place that `dbtable` names in a file that does not exist."""
 
 
 def _sync(path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether every value of one Arrow type is a value of another. Pure."""
+"""Whether one Arrow type holds every value of another. Pure."""
 
 import pyarrow as pa
 

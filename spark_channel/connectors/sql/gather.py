@@ -1,4 +1,4 @@
-"""Small batches made into what is worth a call of the database."""
+"""Combines small batches into one that is worth a call of the database."""
 
 import pyarrow as pa
 
@@ -39,8 +39,15 @@ class Gathered:
             or self._clock.now() - self._since >= self._most_seconds
         )
 
+    @property
+    def waited(self) -> float:
+        """Seconds for which rows have gathered that are not enough yet, since they come slowly; 0.0 = enough."""
+        if not self._batches or self.rows >= self._most_rows or self._nbytes >= _MOST_BYTES:
+            return 0.0
+        return min(self._most_seconds, self._clock.now() - self._since)
+
     def take(self) -> list[pa.RecordBatch]:
-        """What has gathered, in its order; nothing is left."""
+        """Returns and removes the gathered batches, in their order."""
         batches, self._batches = self._batches, []
         self.rows = self._nbytes = 0
         return batches

@@ -1,4 +1,4 @@
-"""Parameters that urls of MySQL's and PostgreSQL's JDBC drivers carry, and that change no row here.
+"""Parameters in urls of MySQL's and PostgreSQL's JDBC drivers that change no row here.
 
 A url may carry those of the other driver: both drivers ignore what they do not know, and urls are copied.
 """

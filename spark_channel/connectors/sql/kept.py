@@ -1,4 +1,4 @@
-"""What a partially committed transfer needs to continue: its plan, kept until the transfer is published."""
+"""The plan of a partially committed transfer, stored until the transfer is published."""
 
 import base64
 import zlib
@@ -20,7 +20,7 @@ _DAYS = 30
 class KeptPlans:
     """The plans in one database, each a compressed text in parts.
 
-    `table` is the table's name as it is in a statement. `run` runs a statement whose parameters are
+    `table` is the table's name in a statement. `run` runs a statement whose parameters are
     marked `?`; `exists` tells whether the table is there, `before` are statements that run before it is made, and
     `after` ends CREATE TABLE.
     """
@@ -32,7 +32,7 @@ class KeptPlans:
     after: str = ""
 
     def make(self) -> None:
-        """Make the table when it is not there. In a transaction of its own: some databases end one here."""
+        """Create the table if it does not exist, in a separate transaction: some databases end one here."""
         if self.exists():
             return
         for statement in self.before:
@@ -55,7 +55,7 @@ class KeptPlans:
             )
 
     def find(self, claim: str) -> str | None:
-        """What was kept under `claim`."""
+        """The plan that was stored under `claim`."""
         if not self.exists():
             return None
         parts = self.run(f"SELECT kept FROM {self.table} WHERE claim = ? ORDER BY part", (claim,))  # noqa: S608

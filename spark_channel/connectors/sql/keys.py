@@ -1,4 +1,4 @@
-"""Which columns tell rows apart when rows are merged: `keyColumns`, or else the table's primary key."""
+"""The key of a merge: `keyColumns`, or else the table's primary key."""
 
 from collections.abc import Sequence
 

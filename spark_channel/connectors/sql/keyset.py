@@ -1,4 +1,4 @@
-"""Where a split that is read in the order of a unique key continues: the SQL of short statements. Pure.
+"""Keyset pagination: the SQL of short statements, which continue after the last key. Pure.
 
 A key (a, b) behind (x, y) is one condition, (a, b) > (x, y), where the database finds that in an index. Elsewhere, and
 where the index goes up by one column and down by another, it is two steps: a = x AND b > y, and then a > x. Each is a
@@ -33,7 +33,7 @@ class Keyset:
 
     @property
     def order(self) -> str:
-        """What follows ORDER BY."""
+        """The ORDER BY list."""
         return ", ".join(
             self.source.column(each.name) + (" DESC" if each.descending else "") for each in self.key
         )

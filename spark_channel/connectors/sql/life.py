@@ -1,4 +1,4 @@
-"""How a job that runs for days on another machine is told from one whose driver was killed: its open attempts beat.
+"""Heartbeats of open attempts: they distinguish a long job on another machine from one whose driver was killed.
 
 `connectors.commit.liveness` says what follows when the beats end. An attempt shows life when it
 begins, when it ends, and every `BEAT_SECONDS` between, also while a paused limit or a stalled source brings it no rows.
@@ -20,7 +20,7 @@ _JOIN_SECONDS = 5.0
 
 
 class SignOfLife:
-    """Calls `show` every `seconds` from a thread of its own, until `end`, or until nobody holds this object.
+    """Calls `show` every `seconds` from its own thread, until `end`, or until no reference holds this object.
 
     `show` opens what it needs and closes it; when it fails, it is called again at the next beat. It must not hold the
     attempt, whose end it would put off.

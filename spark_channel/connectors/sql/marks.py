@@ -1,4 +1,4 @@
-"""The `?` of a statement, as its database marks parameters."""
+"""Placeholders: the `?` of a statement in the database's own syntax."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""From staged rows into a table as `writeMode` says, inside a transaction that the caller ends."""
+"""Merges staged rows into a table by `writeMode`, inside the caller's transaction."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What options name, found among what there is."""
+"""Resolves the tables and columns that options name."""
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
@@ -44,7 +44,7 @@ def known_name(wanted: str, names: Sequence[str], same_name: SameName, option: s
     """
     name = same_name(wanted, names)
     if name is None:
-        hint = ". A text stands in single quotes" if option == "where" else ""
+        hint = ". Put a text in single quotes" if option == "where" else ""
         raise OptionError(
             f"option {option!r} names column {wanted!r}, which is not there; columns: {', '.join(names)}{hint}",
             option=option,
@@ -72,14 +72,14 @@ def custom_kinds(text: str | None, names: Sequence[str], same_name: SameName) ->
     """The types that option `customSchema` chooses, by column.
 
     Raises:
-        OptionError: a column that is not there, or text that is no schema.
+        OptionError: a column that does not exist, or text that is not a schema.
     """
     kinds = {} if text is None else arrow_columns(text, "customSchema")
     return {known_name(name, names, same_name, "customSchema"): kind for name, kind in kinds.items()}
 
 
 def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceError:
-    """That there is no such table, with some that there are."""
+    """The error for a table that does not exist, with the names of some that do."""
     more = ", ..." if len(names) > _SHOWN else ""
     there = ", ".join(names[:_SHOWN]) + more if names else "none"
     return SourceError(f"there is no table {dbtable!r} in {place}; its tables: {there}")

@@ -1,4 +1,4 @@
-"""Which declared type a new column gets, so that it gives its values back exactly. Pure."""
+"""The declared type of a new column, which returns its values unchanged. Pure."""
 
 from collections.abc import Callable, Mapping
 

@@ -100,7 +100,7 @@ class Credentials(Options):
 
 
 class ServerOptions(Credentials):
-    """How a server is reached, under the names of Spark's JDBC source and of libpq."""
+    """Connection options of a server, under the names of Spark's JDBC source and of libpq."""
 
     sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
         None,
@@ -146,7 +146,7 @@ class FileOptions(Options):
 
 
 class SqlReadOptions(ReadOptions):
-    """What every database reader takes."""
+    """Options of every database reader."""
 
     aliases: ClassVar[Mapping[str, str]] = {**ReadOptions.aliases}
     ignored: ClassVar[Mapping[str, str]] = {
@@ -225,7 +225,7 @@ class SqlReadOptions(ReadOptions):
 
 
 class SqlWriteOptions(WriteOptions):
-    """What every database writer takes."""
+    """Options of every database writer."""
 
     dirty_commit: ClassVar[CommitMode | None] = "task"
     keeps_table: ClassVar[str] = ""

@@ -1,4 +1,4 @@
-"""A row of parameters as Arrow, made without pandas.
+"""A row of parameters as Arrow, without pandas.
 
 pyarrow imports pandas, where that is installed, with the first Python value that `pa.array` is given: 0.4 s of
 every process that asks a database one question.
@@ -22,7 +22,7 @@ def one_row(parameters: Sequence[Any]) -> pa.RecordBatch | None:
 
 
 def _one(value: object) -> pa.Array:
-    """What `pa.array([value])` gives."""
+    """Equals `pa.array([value])`."""
     if value is None:
         return pa.nulls(1)
     if type(value) is int and -(2**63) <= value < 2**63:

@@ -1,4 +1,4 @@
-"""A table before its rows arrive, and the transaction in which they do."""
+"""Prepares a table, and publishes its rows in one transaction."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress

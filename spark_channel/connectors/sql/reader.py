@@ -141,7 +141,7 @@ class SqlReader(Reader):
 
     @property
     def statement_seconds(self) -> float | None:
-        """How long a statement may last: option `statementSeconds`; None = as long as it needs."""
+        """The target duration of a statement in seconds, from `statementSeconds`; None = unlimited."""
         if self.options.statement_seconds is not None:
             return self.options.statement_seconds or None
         limits = (
@@ -156,7 +156,7 @@ class SqlReader(Reader):
         return True
 
     def remarks(self, splits: Sequence[Split]) -> list[str]:
-        """That a limit makes statements long, which no unique key cuts."""
+        """The warning that a limit makes statements long if no unique key divides them."""
         source, seconds = self._source, self.statement_seconds
         if source is None or seconds is None:
             return []
@@ -165,6 +165,9 @@ class SqlReader(Reader):
         if not whole or (longest is not None and longest <= seconds):
             return []
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
+        if why := self.dialect.no_keys:
+            told = f"{source.label} is read by one statement{lasts} for each split: {why}"
+            return [f"{told}. Use more 'channels' to have more splits, and so shorter statements"]
         told = (
             f"{source.label} is read by one statement{lasts} for each split, which holds back what the database must "
             "clean up. Shorter statements need a unique index on NOT NULL columns, which begins with 'partitionColumn' "
@@ -180,7 +183,7 @@ class SqlReader(Reader):
         return [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
 
     def _lasts_seconds(self, split: Split) -> float | None:
-        """How long the limit makes the statement of a split last; None = not known."""
+        """The duration of a split's statement under the limit, in seconds; None = unknown."""
         limit = self.fetch_size
         lasts = [
             amount / (2 * most)
@@ -206,13 +209,13 @@ class SqlReader(Reader):
             raise self.stopped(session, source, split, error) from error.__cause__
 
     def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
-        """What the session brings of a split, before it is decoded."""
+        """The session's batches of a split, before decoding."""
         return session.stream(sql, self.batch_size(split))
 
     def short_batches(
         self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn]
     ) -> Iterator[pa.RecordBatch]:
-        """What the session brings of a short statement that selects `columns`."""
+        """The session's batches of a short statement that selects `columns`."""
         return session.stream(sql, self.batch_size(split))
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
@@ -222,12 +225,12 @@ class SqlReader(Reader):
 
     @contextmanager
     def looking(self) -> Iterator[tuple[Session, ReadSource]]:
-        """For a feed: a session, and the source as it is now."""
+        """For a feed: a session, and the present state of the source."""
         with self.connect("changes") as session:
             yield session, self.resolve(session)
 
     def resolve(self, session: Session) -> ReadSource:
-        """The source as it is now."""
+        """The present state of the source."""
         return read_source(session, self.dialect, self.options)
 
     def known(self, session: Session) -> ReadSource:
@@ -239,17 +242,17 @@ class SqlReader(Reader):
     def misfit(
         self, session: Session, source: ReadSource, split: Split, error: MisfitError, before: int
     ) -> ChannelError:
-        """What a user is told about a value that does not fit, `before` rows of the split after its first."""
+        """The error for a value that does not fit, after `before` rows of the split."""
         return self.refused(session, source, error, "")
 
     def stopped(
         self, session: Session, source: ReadSource, split: Split, error: ChannelError
     ) -> ChannelError:
-        """What a user is told about a statement that ended with `error`, which the session has explained."""
+        """The error for a statement that ended with `error`, which the session has explained."""
         return error
 
     def refused(self, session: Session, source: ReadSource, error: MisfitError, where: str) -> SourceError:
-        """That a column holds something, in the row that `where` says."""
+        """The error for a value of a column, in the row that `where` describes."""
         column = error.column
         declared = f", declared {column.declared}," if column.declared else ""
         return SourceError(
@@ -258,7 +261,7 @@ class SqlReader(Reader):
         )
 
     def batch_size(self, split: Split) -> BatchSize:
-        """How much to fetch at once: option `fetchsize`, or the dialect's choice, below the limit."""
+        """The size of one fetch: option `fetchsize`, or the dialect's choice, below the limit."""
         width, most = int(split.params.get("row_bytes") or 0), self.fetch_size
         rows, nbytes = [self.dialect.batch_rows], [self.dialect.batch_bytes]
         if self.options.fetch_size is not None:

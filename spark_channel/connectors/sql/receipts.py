@@ -1,4 +1,4 @@
-"""What the driver holds the receipts of a job to."""
+"""The driver's checks of a job's receipts."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Which value of an array makes a conversion fail."""
+"""Finds the value of an array that makes a conversion fail."""
 
 from collections.abc import Callable
 

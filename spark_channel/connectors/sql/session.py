@@ -1,4 +1,4 @@
-"""A connection to a database, as reading and writing use it."""
+"""The interface of a connection to a database."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ __all__ = ["BatchSize", "Session"]
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """How much one batch of a result should hold at most; `nbytes` is kept to about."""
+    """The most rows and about the most bytes of one batch of a result."""
 
     rows: int
     nbytes: int
@@ -53,7 +53,7 @@ class Session(ABC):
         return rows[0][0] if rows else None
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
-        """A result as Arrow, fetched as it is taken. A session that only writes has none.
+        """A result as Arrow, fetched while it is consumed. A session that only writes has none.
 
         A generator: when it is closed early, the server is not made to send the rest.
 

@@ -1,4 +1,4 @@
-"""A split read in short statements, by ranges of a unique key: between two of them nothing is open.
+"""Reads a split in short statements by ranges of a unique key. No transaction is open between two of them.
 
 The rows of a statement are taken from the server as fast as it sends them, and only then handed on: whatever waits
 behind (a limit, a slow target, a pause) waits while no statement runs. A statement that fails has handed on nothing
@@ -35,7 +35,7 @@ _MOST_BYTES = 16 << 20
 
 
 class Reading(Protocol):
-    """What short statements need of a reader."""
+    """The methods of a reader that short statements use."""
 
     dialect: Dialect
 

@@ -1,4 +1,4 @@
-"""What a read reads: the table or query, its columns in Arrow's types, and its condition."""
+"""Resolves the table or query of a read, its columns with their Arrow types, and its predicate."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -54,19 +54,19 @@ class ReadSource:
         return [column.name for column in self.all_columns]
 
     def column(self, name: str) -> str:
-        """A column in a statement, as it is compared with literals."""
+        """A column in a statement, in the form that is compared with literals."""
         return self.dialect.compared(self.about(name), self.bare(name))
 
     def bare(self, name: str) -> str:
-        """A column as it is. Qualified: SQLite reads a quoted name without such a column as a text."""
+        """A column unchanged. Qualified: SQLite reads a quoted name without such a column as a text."""
         return f"{self.dialect.quoted(self.name)}.{self.dialect.quoted(name)}"
 
     def about(self, name: str) -> Column | None:
-        """What is declared of a column; None for one that is not declared."""
+        """The declaration of a column; None if it has none."""
         return next((column for column in self.all_columns if column.name == name), None)
 
     def read_as(self, name: str) -> ReadColumn | None:
-        """How a column is read; None when it is not."""
+        """How a column is read; None if it is not read."""
         return next((column for column in self.columns if column.name == name), None)
 
     def ordered(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""How a source is cut into splits of about equal rows, and which rows belong to a split.
+"""Splits of about equal rows, and the condition of each split.
 
 A split is all rows, those without a key, or a range of a key: {"kind": "range", "key": names, "lower": values or None,
 "upper": values or None}, at least `lower` and below `upper`. It may be narrowed by a "cursor" (see `cursor.py`).

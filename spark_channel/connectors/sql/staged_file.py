@@ -1,4 +1,4 @@
-"""What one attempt stages beside a database file: an Arrow file that is there whole, or not at all."""
+"""The staging of one attempt beside a database file: an Arrow file that exists completely or not at all."""
 
 import os
 from collections.abc import Callable
@@ -44,7 +44,7 @@ class StagedFile:
     def write(self, batch: pa.RecordBatch) -> None:
         with target_errors(self.path):
             if self._ipc is None:
-                # Not "xb": the name is random, and a directory that is gone says that the job was aborted.
+                # Not "xb": the name is random, and a removed directory says that the job was aborted.
                 self._file = self._open()
                 self._ipc = pa.ipc.new_file(self._file, batch.schema)
             self._ipc.write_batch(batch)

@@ -1,4 +1,4 @@
-"""Where a run keeps its rows until they are published: Arrow files in a hidden directory beside the database.
+"""The staging of a run: Arrow files in a hidden directory beside the database.
 
 `.orders.db.spark-channel/<stage>/` holds a `token`, which proves to a Spark task that it sees the driver's disk, the
 `owner`, by which a dead run is known, and one file per attempt, named for task, attempt and a random part: a task of a
@@ -100,7 +100,7 @@ class Staging:
         os.utime(self.directory / _TOKEN)
 
     def last_beat(self) -> str | None:
-        """When the run last showed life; None = the directory is not there."""
+        """The time of the run's last heartbeat; None = the directory does not exist."""
         return _changed(self.directory / _TOKEN) or _changed(self.directory)
 
     def is_dead(self) -> bool:

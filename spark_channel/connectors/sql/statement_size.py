@@ -1,4 +1,4 @@
-"""How many rows the next short statement asks for. Pure.
+"""The number of rows of the next short statement. Pure.
 
 Three things bound it: what half a second of the limit is, how long a statement may last, and how long it may keep a
 core of the server busy. The last is measured: what a statement of so many rows took, less what one without rows takes

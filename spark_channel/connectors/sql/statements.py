@@ -1,4 +1,4 @@
-"""SQL text, built and checked with sqlglot: what users give is parsed, and identifiers are quoted."""
+"""SQL text, built and checked with sqlglot: users' SQL is parsed, and identifiers are quoted."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -39,7 +39,7 @@ else:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What stands in FROM, and the name by which its columns are qualified."""
+    """The FROM clause, and the name by which its columns are qualified."""
 
     expression: Node
     name: str
@@ -61,7 +61,7 @@ def text_of(text: str) -> str:
 
 
 def inside(text: str, dialect: str) -> str:
-    """What stands in the outer parentheses of `(subquery) alias`."""
+    """The text inside the outer parentheses of `(subquery) alias`."""
     depth = 0
     for token in sqlglot.tokenize(text, read=dialect):
         depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
@@ -117,7 +117,7 @@ def source_query(dbtable: str, dialect: str, option: str) -> Source:
         raise _refused(option, dbtable, "it is more than a subquery in parentheses", takes)
     inner = source.this
     if not isinstance(inner.this, exp.Select | exp.SetOperation):
-        raise _refused(option, dbtable, "it is no subquery", takes)
+        raise _refused(option, dbtable, "it is not a subquery", takes)
     if any(inner.args.get(name) for name in ("joins", "pivots", "laterals", "sample")):
         raise _refused(option, dbtable, "it is more than a subquery in parentheses", takes)
     return subquery(inner.this, inner.alias or "source")
@@ -146,7 +146,7 @@ def condition(text: str, dialect: str, option: str) -> Node:
 
 
 def top_columns(tree: Node) -> list[exp.Column]:
-    """The columns in a condition that stand outside its subqueries."""
+    """The columns in a condition, outside its subqueries."""
     return [column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.Query) is None]
 
 

@@ -1,4 +1,4 @@
-"""JDBC's stride: equal steps of a column's value between two bounds, that filter nothing. Pure.
+"""JDBC's stride: equal steps of a column's value between two bounds, which filter nothing. Pure.
 
 The steps are those of Spark's JDBC source: a fractional stride is cut to a whole one, and the bounds are
 moved so that what the cut loses is shared between both ends. Values below the first and above the last step

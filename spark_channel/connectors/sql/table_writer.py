@@ -1,6 +1,6 @@
-"""The writer of a database that stages rows in one table: what a third party's connector subclasses.
+"""The writer of a database that stages rows in one table: the base class for third-party connectors.
 
-The databases that come with spark-channel have faster ways of their own.
+The databases that come with spark-channel have faster bulk paths.
 """
 
 import logging

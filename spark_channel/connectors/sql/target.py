@@ -1,4 +1,4 @@
-"""The table of a write as its plan expects it, and the columns that are written."""
+"""The target table of a write plan, and the columns that are written."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""How a DataFrame's columns meet a table's: matched by name, or made into a new table. Pure."""
+"""Matches a DataFrame's columns to a table's by name, or to those of a new table. Pure."""
 
 from collections.abc import Callable, Sequence
 
@@ -49,7 +49,7 @@ def old_target(
         if by_name[name].generated:
             raise SchemaError(
                 f"column {field.name!r} is computed by {dialect.product} (generated) in table {table.label!r}; "
-                "leave it out"
+                "omit it"
             )
         if name in (each.target for each in columns):
             raise SchemaError(

@@ -1,4 +1,4 @@
-"""One attempt of one task, as every database runs it: how its rows get into a table is each database's own."""
+"""One attempt of one task, for every database. Each database has its own way to load the rows."""
 
 from functools import partial
 from typing import Any, ClassVar
@@ -14,6 +14,9 @@ from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = ["SqlTask"]
+
+_SPREAD = 1 / 3
+"""Of the time in which rows have gathered: the next ones gather meanwhile."""
 
 
 class SqlTask(TaskWriter):
@@ -35,6 +38,9 @@ class SqlTask(TaskWriter):
         self._done: Receipt | None = None
         self._session: Any = None
         self._sign: SignOfLife | None = None
+
+    spread: float = 0.0
+    """Seconds over which what is stored may be sent: slow rows need not keep a core of the server busy."""
 
     # --- what a database implements ---
 
@@ -90,6 +96,7 @@ class SqlTask(TaskWriter):
 
     def _send(self) -> None:
         before = self._tally.rows - self._gathered.rows
+        self.spread = self._gathered.waited * _SPREAD
         if batches := self._gathered.take():
             self.store(pa.Table.from_batches(batches), before)
 
@@ -134,7 +141,7 @@ class SqlTask(TaskWriter):
             raise error
 
     def _refused(self, error: BadValueError, before: int | None = None) -> BatchRefusedError:
-        """That a value cannot be stored; `before` rows were taken before its batch."""
+        """The error for a value that cannot be stored; `before` rows were accepted before its batch."""
         row = "" if before is None else f", row {before + error.index + 1} of task {self._task}"
         return BatchRefusedError(
             f"column {error.column.name!r}{row}: {error.value!r} cannot be stored in table "

@@ -1,4 +1,4 @@
-"""What one database's SQL is like where rows are written: types, the text of CREATE TABLE, and what a column holds."""
+"""The dialect of a database for writing: types, CREATE TABLE, and the values that a column holds."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import ClassVar
@@ -26,6 +26,7 @@ class WriteDialect(Dialect):
     """Whether names of columns that differ in case only are one name."""
     begin = "BEGIN"
     """The statement that begins a transaction that writes."""
+    has_savepoints = True
 
     new_types: ClassVar[Mapping[pa.DataType, str]] = {}
     """The declared types of new columns, by `plain_kind`."""
@@ -46,7 +47,7 @@ class WriteDialect(Dialect):
         return declared_as(name, kind, self.product, types, self.new_decimal)
 
     def spark_type(self, text: str) -> str | None:
-        """What a type of `createTableColumnTypes` is here, where its words say more than its Arrow type."""
+        """The declared type for a type of `createTableColumnTypes`, if its text says more than its Arrow type."""
         return text if text.upper().startswith(("VARCHAR(", "CHAR(")) else None
 
     def new_column(self, name: str, declared: str, *, not_null: bool) -> Column:
@@ -65,7 +66,7 @@ class WriteDialect(Dialect):
         return f"CREATE TABLE {table} ({', '.join(lines)})"
 
     def after_create(self, options: SqlWriteOptions) -> str:
-        """What follows the columns in CREATE TABLE.
+        """The text after the columns in CREATE TABLE.
 
         Raises:
             OptionError: `createTableOptions` that the database does not take.
@@ -90,7 +91,7 @@ class WriteDialect(Dialect):
         return column.has_default or column.generated
 
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
-        """How the values of `field` get into `column`.
+        """The conversion of `field` to `column`.
 
         Raises:
             SchemaError: it cannot hold them exactly; names the column and both types.
@@ -120,7 +121,7 @@ class WriteDialect(Dialect):
 def misfit(
     field: pa.Field, column: Column, wanted: pa.DataType | None = None, *, natural: str = "", shown: str = ""
 ) -> SchemaError:
-    """That `column`, read as `wanted`, cannot hold `field`, whose own column would be declared `natural`."""
+    """The error that `column`, read as `wanted`, cannot hold `field`, whose own column would be declared `natural`."""
     hint = "cast it"
     if wanted is not None and pa.types.is_timestamp(field.type) and pa.types.is_timestamp(wanted):
         hint = "one has a time zone and the other has none; cast it, or " + (

@@ -1,4 +1,4 @@
-"""A connection to a database, as a writer uses it that stages its rows in a table."""
+"""The connection of a writer that stages its rows in a table."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence

@@ -28,7 +28,7 @@ from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
-from spark_channel.connectors.sql.script import BY_ITSELF, split_script
+from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
 from spark_channel.connectors.sql.target import NOWHERE, Target
 from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.errors import CommitError, SupersededError, TargetError
@@ -41,14 +41,16 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _RETRY_SECONDS = 60.0
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_EXPLAINS_RIGHTS = ("postgres", "mysql")
+"""Databases that check the rights of a statement that they only explain."""
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a write goes. `label` names the table in messages and claims; `table` is what the catalog says of it, None
-    when it is to be made. `schema` is the one that holds it, and the claims.
+    """The place of a write. `label` names the table in messages and claims; `table` is its entry in the catalog, None
+    if the write creates it. `schema` contains the table and the claims.
     """
 
     schema: str
@@ -74,7 +76,7 @@ class SqlPlan(WritePlan):
 
     @property
     def stage(self) -> str:
-        """How the names of this run's staging begin, or the one name that there is room for."""
+        """The prefix of this run's staging tables, or its only name if names must be short."""
         return stage_prefix(self.claim, longest=self.longest_name)
 
     @property
@@ -117,8 +119,32 @@ class SqlWriter(Writer):
 
     @property
     def script_dialect(self) -> str:
-        """What sqlglot calls the SQL of the user's scripts."""
+        """sqlglot's name of the dialect of the user's scripts."""
         return str(self.dialect.sql)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        self.check(context)
+
+        def look(session: Any) -> None:
+            place = self.look(session)
+            self._check_place(place)
+            commit = context.commit or self.default_commit(place, context)
+            plan = SqlPlan(
+                job=context.job,
+                schema=schema,
+                commit=commit,
+                overwrite=context.overwrite,
+                place=replace(place, table=None),
+            )
+            plan = self.plan(session, plan, place, context)
+            if place.table is not None and plan.target.sql and self.script_dialect in _EXPLAINS_RIGHTS:
+                columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
+                nulls = ", ".join("NULL" for _ in plan.target.names)
+                # The server checks the right to insert, and plans to insert no row.
+                nothing = f"SELECT {nulls} FROM (SELECT 1) AS nothing WHERE 1 = 0"  # noqa: S608 - no value in it
+                session.rows(f"EXPLAIN INSERT INTO {plan.target.sql} ({columns}) {nothing}")
+
+        self.run(TargetError, "look", look, begins=True)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)
@@ -251,7 +277,7 @@ class SqlWriter(Writer):
             _log.warning("the staging %s* of job %s stays for now: %s", plan.stage, plan.job, error)
 
     def settle(self, plan: SqlPlan, task: int) -> Receipt | None:
-        """What became of a task's COMMIT that had no answer: the receipt with which the task committed.
+        """The outcome of a task's COMMIT without an answer: the receipt with which the task committed.
 
         In a new session, with the claim locked: the old session's transaction holds the claim until it has ended.
 
@@ -286,9 +312,10 @@ class SqlWriter(Writer):
                 self.publish_staged(session, plan, receipts)
             else:
                 claims.hold_committed(plan.claim, receipts)
-            self.script(session, self.options.post_sql, "postSql")
             rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
             claims.publish(plan.claim, rows=rows, nbytes=nbytes)
+            # Last: where a procedure commits inside, the rows are not there without the note that they are published.
+            self.script(session, self.options.post_sql, "postSql", written=True)
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         if plan.published_at is not None:
@@ -308,7 +335,7 @@ class SqlWriter(Writer):
         self.drop_staging(session, plan)
 
     def beat(self, plan: SqlPlan) -> None:
-        """Show that the run lives, on a connection of its own."""
+        """Record that the run is alive, on a separate connection."""
 
         def show(session: Any) -> None:
             with self.transaction(session):
@@ -423,11 +450,11 @@ class SqlWriter(Writer):
 
     @abstractmethod
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
-        """How claims are kept in the schema of `place`."""
+        """The claims in the schema of `place`."""
 
     @abstractmethod
     def look(self, session: Any) -> Place:
-        """What `dbtable` names, as the database's catalog says in this session."""
+        """The place that `dbtable` names, by the database's catalog in this session."""
 
     def plan(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
         """The database's own plan: how the columns meet the table's. Changes nothing.
@@ -469,9 +496,13 @@ class SqlWriter(Writer):
         `receipts` brought in.
         """
 
-    def script(self, session: Any, texts: Sequence[str], option: str) -> None:
-        """Run what the user gave as `preSql` or `postSql`, inside the transaction."""
-        for statement in self.dialect.script(texts, option):
+    def script(self, session: Any, texts: Sequence[str], option: str, *, written: bool = False) -> None:
+        """Run what the user gave as `preSql` or `postSql`, inside the transaction; see `run_in_transaction`."""
+        statements = self.dialect.script(texts, option)
+        if self.dialect.has_savepoints:
+            run_in_transaction(session, statements, option, written=written)
+            return
+        for statement in statements:
             session.rows(statement)
 
     def check_scripts(self) -> None:
@@ -499,7 +530,7 @@ class SqlWriter(Writer):
             yield sql(name), staged
 
     def target(self, plan: SqlPlan, place: Place) -> Target:
-        """How the rows' columns meet the table's, or become a new table."""
+        """The match of the rows' columns to the table's, or to a new table's."""
         if place.table is not None and not (plan.overwrite and not self.options.truncate):
             return old_target(self.dialect, place.table, plan.schema, self.options)
         return new_target(self.dialect, place.schema, place.name, place.label, plan.schema, self.options)
@@ -510,7 +541,7 @@ class SqlWriter(Writer):
 
     @abstractmethod
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
-        """Drop one of `stages`, in a transaction of its own. Safe twice."""
+        """Drop one of `stages`, in a separate transaction. Safe twice."""
 
 
 def _own(plan: WritePlan) -> SqlPlan:

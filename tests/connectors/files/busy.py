@@ -90,7 +90,7 @@ class Busy:
             table = read("parquet", self.path)
             seen = sorted(zip(table.column("op").to_pylist(), table.column("n").to_pylist(), strict=True))
         except SourceError as error:
-            if "is gone" in str(error) and time.monotonic() - begun > SHORT:
+            if "was removed" in str(error) and time.monotonic() - begun > SHORT:
                 return  # stopped for longer than the files that it planned are kept
             if "no data files" not in str(error):
                 raise

@@ -325,7 +325,7 @@ def test_an_empty_file_and_a_header_only(file: Path) -> None:
 
 def test_two_columns_of_one_name_are_refused(file: Path) -> None:
     file.write_text("a,a\n1,2\n")
-    with pytest.raises(SchemaError, match="column 'a' stands more than once"):
+    with pytest.raises(SchemaError, match="column 'a' occurs more than once"):
         read("csv", file)
 
 

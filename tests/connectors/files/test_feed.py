@@ -144,7 +144,7 @@ def test_a_file_without_a_column_is_an_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize("token", [{}, {"cursor": 1}, {"part": 3, "parts": 2, "until": 0, "recent": []}])
 def test_a_damaged_token_is_named(tmp_path: Path, token: dict[str, Any]) -> None:
     arrive(tmp_path, "a.parquet", [1])
-    with pytest.raises(SourceError, match="no position among arriving files"):
+    with pytest.raises(SourceError, match="not a position among arriving files"):
         feed_of(tmp_path).latest(token, NO_LIMIT)
 
 

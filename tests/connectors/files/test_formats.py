@@ -326,7 +326,7 @@ def test_files_end_after_the_records_that_spark_s_option_names(tmp_path: Path) -
         (
             "maxRowsPerFile",
             [
-                "option 'maxRowsPerFile' is called 'maxRecordsPerFile' now; the old name goes on for one version"
+                "option 'maxRowsPerFile' was renamed to 'maxRecordsPerFile'; the old name works for one more version"
             ],
         ),
     ):

@@ -125,7 +125,7 @@ def test_files_put_there_by_hand_are_not_seen_unless_asked_for(target: Path) -> 
 def test_a_listed_file_that_is_gone_is_an_error(target: Path) -> None:
     write("parquet", target, numbers(1), numbers(2))
     next(target.glob("part-*")).unlink()
-    with pytest.raises(SourceError, match=r"listed in the manifest.*useManifest=false"):
+    with pytest.raises(SourceError, match=r"listed in the log.*useManifest=false"):
         read("parquet", target)
 
 

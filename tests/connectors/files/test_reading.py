@@ -221,7 +221,9 @@ def test_a_file_that_is_gone_or_changed_before_it_is_read(tmp_path: Path, form: 
     with pytest.raises(SourceError, match="was changed after the read was planned"):
         list(reader.read(split))
     path.unlink()
-    with pytest.raises(SourceError, match=r"does not exist, or is gone since the read was planned") as caught:
+    with pytest.raises(
+        SourceError, match=r"does not exist, or was removed after the read was planned"
+    ) as caught:
         list(reader.read(split))
     assert isinstance(caught.value.__cause__, FileNotFoundError)
 

@@ -38,7 +38,7 @@ SECONDS = 120.0
 class Order:
     """A write: rows with the ids `ids`. `run` is unique to each try of it.
 
-    `days` is what the run's clock is ahead; `elsewhere`: its driver is on a machine that nobody else knows.
+    `days` is what the run's clock is ahead; `elsewhere`: its driver is on a machine that no other driver knows.
     """
 
     options: dict[str, Any]
@@ -60,7 +60,7 @@ class Order:
 
 @dataclass
 class Run:
-    """A run that goes on: what its driver has told, and the processes it has."""
+    """A run that continues: what its driver has told, and the processes it has."""
 
     order: Order
     process: Any

@@ -76,7 +76,7 @@ class Storm:
         time.sleep(self.chance.uniform(0, 0.06))
 
     def until_published(self, order: Order, seconds: float | None = None) -> Run | None:
-        """Run it again until it succeeds; None = not within `seconds`, and its run goes on."""
+        """Run it again until it succeeds; None = not within `seconds`, and its run continues."""
         for _ in range(MOST_RUNS):
             run = self.begin(order)
             ended = run.end() if seconds is None else run.end(seconds)
@@ -120,7 +120,7 @@ class Storm:
         self.finish(order)
 
     def host_lost(self, order: Order) -> None:
-        """As `driver_killed`, and nobody can look whether it lives."""
+        """As `driver_killed`, and no other process can check whether it is alive."""
         run = self.begin(order, elsewhere=True)
         self.some_time_later(run)
         run.send(signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""An attempt shows that its run lives, from a thread of its own, until it ends or is forgotten."""
+"""An attempt shows that its run lives, from its own thread, until it ends or is forgotten."""
 
 import gc
 import threading

@@ -68,10 +68,10 @@ def write(**options: Any) -> SqliteWriteOptions:
 
 
 def fate(cls: Any, name: str) -> str:
-    """What becomes of an option: taken, ignored or refused."""
+    """What becomes of an option: supported, ignored or refused."""
     lowered = name.lower()
     if lowered in {alias.lower() for alias in cls.aliases} | set(cls.names()):
-        return "taken"
+        return "supported"
     if lowered in {each.lower() for each in cls.ignored}:
         return "ignored"
     return "refused" if lowered in {each.lower() for each in cls.refused} else "unknown"
@@ -85,11 +85,11 @@ def test_no_option_of_jdbc_is_unknown(cls: Any, name: str) -> None:
 
 def test_the_docs_say_what_becomes_of_each() -> None:
     table = re.findall(
-        r"^\| `(\w+)` \| (taken|ignored|refused) \| (taken|ignored|refused) \|",
+        r"^\| (`.+?`) \| (supported|ignored|refused) \| (supported|ignored|refused) \|",
         DOCS.read_text("utf-8"),
         re.MULTILINE,
     )
-    said = {name: (on_read, on_write) for name, on_read, on_write in table}
+    said = {name: (read, write) for names, read, write in table for name in re.findall(r"`(\w+)`", names)}
     assert said == {
         name: (fate(SqliteReadOptions, name), fate(SqliteWriteOptions, name)) for name in JDBC_OPTIONS
     }
@@ -267,7 +267,7 @@ def test_servers_take_the_same_names(url: str, model: type[Server]) -> None:
 )
 def test_a_former_name_goes_on_with_a_warning(model: type[Server], url: str, old: str, new: str) -> None:
     options, warnings = model.parse({"url": url, "dbtable": "t", old: "7"})
-    assert warnings == [f"option {old!r} is called {new!r} now; the old name goes on for one version"]
+    assert warnings == [f"option {old!r} was renamed to {new!r}; the old name works for one more version"]
     assert str({"retryTimeout": options.retry_timeout, "sslrootcert": options.sslrootcert}[new]) in (
         "7",
         "7.0",

@@ -1,4 +1,4 @@
-"""What a file format is: how its files are cut, read and written."""
+"""The interface of a file format: how its files are split, read and written."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,7 +35,7 @@ BATCH_BYTES = 8 << 20
 
 @dataclass(frozen=True)
 class Cut:
-    """How a file of `size` bytes is to be cut: into pieces of about `target`, read with these options."""
+    """How a file of `size` bytes is split: into pieces of about `target` bytes, with these options."""
 
     size: int
     target: int
@@ -54,7 +54,7 @@ class Piece:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a read asks of a file.
+    """The request of a read for one file.
 
     `schema`: the columns to bring, typed as they should be (columnar formats bring their own types).
     `all`: every column of the source, in its order (text formats need it).
@@ -153,7 +153,7 @@ class Format(ABC):
         """Begin a file in `sink`, an open binary stream."""
 
     def dialect(self, options: Any) -> Dialect:
-        """What a reader must know to read back what `encoder` writes."""
+        """The settings with which a reader reads back the files of `encoder`."""
         return {}
 
 
@@ -212,7 +212,7 @@ def walk_types(schema: pa.Schema) -> Iterator[tuple[str, str, pa.DataType]]:
     """
     for name in schema.names:
         if schema.names.count(name) > 1:
-            raise SchemaError(f"column {name!r} stands more than once; rename one of them")
+            raise SchemaError(f"column {name!r} occurs more than once; rename one of them")
     for field in schema:
         for path, kind in _inside(field.name, field.type):
             yield field.name, path, kind

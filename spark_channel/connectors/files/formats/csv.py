@@ -1,4 +1,4 @@
-"""CSV: which columns a file has, and how it is cut. `csv_blocks` reads, `csv_text` writes."""
+"""CSV: the columns of a file, and how it is split. `csv_blocks` reads, `csv_text` writes."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""The syntax of one CSV source: where records end, and how Arrow's parser is to read them."""
+"""The syntax of one CSV source: where records end, and the settings of Arrow's parser."""
 
 import re
 from collections.abc import Callable
@@ -91,7 +91,7 @@ class CsvSyntax:
         return sum(len(record) for record in self.records(data, partial=False))
 
     def records(self, data: bytes, *, partial: bool = True) -> list[bytes]:
-        """Cut into records; the rest that is no whole record is the last one, if `partial`."""
+        """Cut into records; an incomplete rest is the last one, if `partial`."""
         if not (self.multi_line and self.quote):
             return data.splitlines(keepends=True)
         pattern, found, position = self._record, [], 0
@@ -175,7 +175,7 @@ class CsvSyntax:
             ),
             parse_options=self.parse_options(),
             convert_options=pacsv.ConvertOptions(
-                # Bytes, since this also shows what is no UTF-8.
+                # Bytes, because this also shows text that is not UTF-8.
                 column_types={f"f{number}": pa.binary() for number in range(count)},
                 strings_can_be_null=False,
                 null_values=[],

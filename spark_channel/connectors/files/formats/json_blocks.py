@@ -116,7 +116,7 @@ class JsonBlocks:
 
 
 def _wire_schema(schema: pa.Schema) -> pa.Schema | None:
-    """What Arrow's parser is asked for; None when it cannot bring all columns exactly."""
+    """The schema for Arrow's parser; None if it cannot return all columns exactly."""
     fields = []
     for field in schema:
         kind = field.type

@@ -71,7 +71,7 @@ class OrcFormat(Format):
 class _Careful(io.RawIOBase):
     """A sink that never raises: an error in one ends the process inside the ORC library.
 
-    The first error is kept for `check`, and what comes after it is dropped.
+    The first error is kept for `check`, and later batches are dropped.
     """
 
     def __init__(self, sink: Any) -> None:

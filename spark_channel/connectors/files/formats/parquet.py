@@ -153,7 +153,7 @@ def _may_match(file: pq.ParquetFile, number: int, condition: Condition | None) -
 
 
 def _ranges(file: pq.ParquetFile, number: int, columns: frozenset[str]) -> dict[str, ValueRange]:
-    """What the statistics of a row group say of top-level columns; a column without any is left out."""
+    """The ranges of top-level columns by a row group's statistics; a column without statistics is omitted."""
     schema, group = file.schema_arrow, file.metadata.row_group(number)
     found = {}
     for index in range(group.num_columns):

@@ -1,4 +1,4 @@
-"""What formats of text have in common: lines, a compression around them, and cuts at line starts."""
+"""Shared by the text formats: lines, their compression, and splits at line starts."""
 
 from typing import Any, ClassVar
 

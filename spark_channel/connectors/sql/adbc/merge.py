@@ -1,4 +1,4 @@
-"""From staged rows into the target as `writeMode` says, in SQL that databases with ON CONFLICT share."""
+"""Merges staged rows into the target by `writeMode`, in the SQL of databases with ON CONFLICT."""
 
 import hashlib
 

@@ -22,7 +22,7 @@ _MERGING = ("sqlite", "postgres", "duckdb")
 _IGNORED: Mapping[str, str] = {
     "queryTimeout": "ADBC knows none; give the driver's own with 'driverOptions'",
     "isolationLevel": "give the driver's own with 'driverOptions'",
-    "hint": "hints stand inside 'query'",
+    "hint": "write hints inside 'query'",
     "cascadeTruncate": "an overwrite deletes rows, and cascades where the foreign keys say so",
     "tableComment": "write it into 'postSql'",
 }
@@ -33,7 +33,7 @@ def _driver_options(value: SecretStr) -> SecretStr:
     text = value.get_secret_value()
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(_TAKES) from None
     if not isinstance(found, dict) or not all(
         isinstance(each, str | int | float | bool) for each in found.values()
@@ -66,7 +66,7 @@ class DriverOptions(Credentials):
     )
 
     def database(self) -> dict[str, str]:
-        """What the driver's database is made with, secrets included."""
+        """The options that open the driver's database, including secrets."""
         found: dict[str, str] = {}
         if self.driver_options is not None:
             found = {
@@ -101,7 +101,7 @@ def _check_dialect(options: DriverOptions) -> None:
 
 
 class AdbcReadOptions(DriverOptions, SqlReadOptions):
-    """What the ADBC reader takes."""
+    """Options of the ADBC reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
     refused: ClassVar[Mapping[str, str]] = {
@@ -116,7 +116,7 @@ class AdbcReadOptions(DriverOptions, SqlReadOptions):
 
 
 class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
-    """What the ADBC writer takes."""
+    """Options of the ADBC writer."""
 
     keeps_table: ClassVar[str] = "a driver makes a table in a separate transaction"
     ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}

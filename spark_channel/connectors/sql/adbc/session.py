@@ -1,4 +1,4 @@
-"""One connection through an ADBC driver, in transactions: nothing stands until `commit`."""
+"""One connection through an ADBC driver, in transactions: nothing is durable until `commit`."""
 
 import importlib
 from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ _LOST_TEXTS = (
 
 
 class _RefusedError(Exception):
-    """What the driver said, as codes: its text may hold what it was given."""
+    """The driver's error as codes, because its text may contain secrets."""
 
     def __init__(self, sqlstate: str | None) -> None:
         super().__init__(sqlstate or "no SQLSTATE")
@@ -84,7 +84,7 @@ def _told(error: BaseException) -> tuple[str, str]:
 
 
 def driver_path(name: str) -> str:
-    """The library of the driver that `name` names: of the package adbc_driver_NAME, or `name` as it is.
+    """The library of the driver that `name` names: of the package adbc_driver_NAME, or `name` unchanged.
 
     Raises:
         OptionError: no such package, and nothing that looks like a library or a driver manifest.
@@ -247,7 +247,7 @@ class AdbcSession(SqlSession):
         return sorted(name for name in names if name.startswith(beginning))
 
     def current_schema(self) -> str | None:
-        """What a name without a schema is looked up in, where the driver tells it."""
+        """The schema in which a plain name is resolved, if the driver reports it."""
         try:
             return str(self._connection.adbc_current_db_schema) or None
         except FAILURES:

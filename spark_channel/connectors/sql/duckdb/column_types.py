@@ -90,7 +90,7 @@ def is_text(declared: str) -> bool:
 
 
 def arrow_type(declared: str) -> pa.DataType | None:
-    """What a column of a plain type holds; None for nested types, and for types that are not carried."""
+    """The Arrow type of a plain column; None for nested and unsupported types."""
     if declared in _SIMPLE:
         return _SIMPLE[declared]
     if match := _DECIMAL.fullmatch(declared):
@@ -99,7 +99,7 @@ def arrow_type(declared: str) -> pa.DataType | None:
 
 
 def read_as(name: str, declared: str, column: str) -> str:
-    """What is selected for a column: `column`, or a cast of it. `column` is SQL.
+    """The expression that reads a column: `column`, or a cast of it. `column` is SQL.
 
     Raises:
         SchemaError: a type that Spark cannot hold; names the column.
@@ -113,7 +113,7 @@ def read_as(name: str, declared: str, column: str) -> str:
     if _NESTED.match(declared) and not _UNREADABLE_INSIDE.search(_NAME.sub("", _spelled(declared))):
         return column
     raise SchemaError(
-        f"column {name!r} is {declared}, which Spark cannot hold: leave it out with option 'columns', or "
+        f"column {name!r} is {declared}, which Spark cannot hold: omit it with option 'columns', or "
         "convert it with 'query', such as CAST(... AS VARCHAR)"
     )
 
@@ -145,7 +145,7 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
     if pa.types.is_null(kind):
         why = "it has no type; cast it to the type it should have"
     else:
-        why = "DuckDB has no type that gives it back as it is; cast it to a number or to text"
+        why = "DuckDB has no type that returns it unchanged; cast it to a number or to text"
     raise SchemaError(f"column {name!r} is {kind}: {why}")
 
 

@@ -177,7 +177,7 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
 
 
 def literal_cast(text: str, declared: str) -> str:
-    """A value as it stands in a statement: its text, and the type that DuckDB itself has named."""
+    """A value in a statement: its text, and the type that DuckDB itself has named."""
     return f"CAST({text_literal(text)} AS {declared})"
 
 

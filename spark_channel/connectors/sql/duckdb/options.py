@@ -1,4 +1,4 @@
-"""Options of the DuckDB connector, and which file they mean."""
+"""Options of the DuckDB connector, and the file that they name."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -46,7 +46,7 @@ _FILE_URL = _DuckdbUrl(
 
 
 class DuckdbReadOptions(FileOptions, SqlReadOptions):
-    """What the DuckDB reader takes."""
+    """Options of the DuckDB reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
@@ -57,7 +57,7 @@ class DuckdbReadOptions(FileOptions, SqlReadOptions):
 
 
 class DuckdbWriteOptions(FileOptions, SqlWriteOptions):
-    """What the DuckDB writer takes."""
+    """Options of the DuckDB writer."""
 
     dirty_commit: ClassVar[CommitMode | None] = None  # none does: what is wrong is told below
     ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}

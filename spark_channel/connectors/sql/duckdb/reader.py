@@ -67,7 +67,7 @@ class DuckdbReader(SqlReader):
 
 
 def _state(path: Path) -> list[int]:
-    """What changes when anybody writes the file: size and time of it and of its log."""
+    """The state of the file, which every write changes: size and time of the file and of its log."""
     state = []
     for each in (path, path.with_name(path.name + ".wal")):
         try:

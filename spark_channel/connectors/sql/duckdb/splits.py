@@ -52,7 +52,7 @@ class DuckdbSplitter(Splitter):
 
 
 def _merge(buckets: list[tuple[Any, ...]], count: int, parts: int) -> tuple[list[int], list[int]]:
-    """Where to cut ascending (bucket, rows) so that each of at most `parts` holds about the same."""
+    """The boundaries in ascending (bucket, rows) that make at most `parts` parts of about equal rows."""
     edges: list[int] = []
     counts: list[int] = []
     held = passed = 0

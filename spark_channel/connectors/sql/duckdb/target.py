@@ -1,4 +1,4 @@
-"""DuckDB's SQL where rows are written: how new columns are declared, and what a column holds exactly."""
+"""DuckDB's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import pyarrow as pa
 
@@ -20,7 +20,7 @@ __all__ = ["DuckdbWriteDialect", "staged_schema"]
 
 
 def staged_schema(target: Target) -> pa.Schema:
-    """What is staged: the columns under the table's names, and the operation."""
+    """The staged columns, under the table's names, and the operation."""
     fields = [pa.field(column.target, column.kind) for column in target.columns]
     return pa.schema(fields if target.operation is None else [*fields, pa.field(OPERATION, pa.string())])
 
@@ -29,6 +29,7 @@ class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
     """See `WriteDialect`."""
 
     begin = "BEGIN TRANSACTION"
+    has_savepoints = False
 
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
         return duckdb_type(canonical(name, kind))

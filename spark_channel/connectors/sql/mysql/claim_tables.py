@@ -1,4 +1,4 @@
-"""The claims as MySQL keeps them: InnoDB tables in the target's database, without triggers."""
+"""Claims in MySQL: InnoDB tables in the target's database, without triggers."""
 
 from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect, Claims
 from spark_channel.connectors.sql.mysql.session import quoted
@@ -19,7 +19,7 @@ _TRIGGERS = (
 
 
 class _Known:
-    """What the catalog says of the claims' tables, asked once; what is not there is asked for again."""
+    """The claim tables in the catalog, queried once; a missing table is queried again."""
 
     def __init__(self, session: WriteSession, database: str) -> None:
         self._session, self._database = session, database

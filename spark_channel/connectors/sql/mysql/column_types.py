@@ -56,7 +56,7 @@ def members(declared: str) -> list[str]:
 
 
 def arrow_type(name: str, declared: str) -> pa.DataType:
-    """What a column declared so is read as; `name` is for the message.
+    """The Arrow type of a declared type; `name` is for the message.
 
     Raises:
         SchemaError: a type that Spark cannot hold.
@@ -84,7 +84,7 @@ def arrow_type(name: str, declared: str) -> pa.DataType:
     if kind in _BINARIES:
         return pa.binary()
     raise SchemaError(
-        f"column {name!r} is {declared}, which Spark cannot hold: leave it out with option 'columns', or convert "
+        f"column {name!r} is {declared}, which Spark cannot hold: omit it with option 'columns', or convert "
         "it with 'query', such as ST_AsText(...)"
     )
 

@@ -1,4 +1,4 @@
-"""From the server's texts to Arrow: one column at a time for texts and bytes, one CSV for all the others."""
+"""Decodes the server's texts to Arrow: texts and bytes column by column, the others through one CSV."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""MySQL's and MariaDB's SQL: their catalog, and what is selected of each type."""
+"""MySQL's and MariaDB's SQL: their catalog, and the expression that reads each type."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -259,7 +259,7 @@ def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
 
 
 def _keys(session: Session, there: str) -> tuple[Keys, Keys, tuple[str, ...]]:
-    """What is held unique without NULLs and with them, and the primary key."""
+    """The unique keys without and with NULLs, and the primary key."""
     rows = session.rows(
         "SELECT index_name, column_name, nullable, sub_part FROM information_schema.statistics "  # noqa: S608
         f"WHERE {there} AND non_unique = 0 ORDER BY index_name, seq_in_index"

@@ -1,4 +1,4 @@
-"""Ranges of an integer key of about equal rows, by what the server's index estimates of a range: nothing is scanned."""
+"""Ranges of an integer key with about equal rows, by the server's index estimates, without a scan."""
 
 import heapq
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""From Arrow's values to the lines of LOAD DATA and the rows of INSERT, or a refusal of the row. Pure.
+"""Encodes Arrow values as lines of LOAD DATA and rows of INSERT, or refuses the row. Pure.
 
 All of it works on whole columns: the bytes of a batch are those of one Arrow array of its lines.
 """
@@ -159,7 +159,7 @@ def _text(array: pa.Array, column: WriteColumn) -> tuple[pa.Array, bool]:
 
 
 def _refuse_strangers(array: pa.Array, column: WriteColumn, *, one: bool) -> None:
-    """What is no member, letter for letter: MySQL takes '1' for the first member, and 'A' or 'a ' for 'a'."""
+    """Values that are not exactly a member: MySQL takes '1' for the first member, and 'A' or 'a ' for 'a'."""
     places = {text: place for place, text in enumerate(members(column.declared))}
 
     def is_kept(text: str) -> bool:

@@ -1,4 +1,4 @@
-"""PyMySQL's connection, which gives a server what was agreed and nothing else.
+"""PyMySQL's connection, which sends a server only the data of the present LOAD DATA, and no plain password.
 
 A server, or who answers in its place, may ask for any file in answer to any statement (LOAD DATA LOCAL), and for the
 password in answer to the login: as it is, or encrypted for a key that it sends. Neither is given: a file only while our
@@ -47,10 +47,9 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
                 self.client_flag &= ~CLIENT.SSL
         self._takes_key = takes_key and server_public_key is None
         # The time of an attempt holds for the login, too: another service may wait for the client to speak first.
-        read_timeout: float | None = self._read_timeout  # type: ignore[has-type] # set by PyMySQL, which has no types
         self._read_timeout = self.connect_timeout
         self.connect()
-        self._read_timeout = read_timeout
+        self._read_timeout = given.get("read_timeout")
 
     @property
     def server_public_key(self) -> bytes | None:

@@ -1,4 +1,4 @@
-"""Puts rows into one table of a session: by LOAD DATA LOCAL, or by INSERT where the server forbids that."""
+"""Loads rows into one table of a session: by LOAD DATA LOCAL, or by INSERT if the server forbids it."""
 
 import os
 import tempfile

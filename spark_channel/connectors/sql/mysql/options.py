@@ -1,4 +1,4 @@
-"""Options of the MySQL connector, and the server that they mean."""
+"""Options of the MySQL connector, and the server that they name."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -44,7 +44,7 @@ def _ssl_mode(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where the server is; `database` is "" where the url names none."""
+    """The server's address; `database` is "" if the url names none."""
 
     host: str
     port: int
@@ -64,11 +64,11 @@ class ServerOptions(AnyServerOptions):
 
     allow_public_key_retrieval: Annotated[bool, Trait.SAME_ROWS] = Field(
         False,
-        description="whether a server without TLS may send the key for which the password is encrypted "
-        "(`caching_sha2_password`, `sha256_password`): who answers in its place could send another and read it",
+        description="accept the key that a server without TLS sends to encrypt the password (`caching_sha2_password`, "
+        "`sha256_password`): an attacker could send another key and read the password",
     )
     server_rsa_public_key_file: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="file (PEM) with that key, as the server's administrator gave it: no other is used"
+        None, description="PEM file of that key, from the server's administrator; default: none"
     )
     socket_timeout: Annotated[float | None, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(
         None,
@@ -191,7 +191,7 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
     if lowered in WITHOUT_EFFECT:
         return None
     raise OptionError(
-        f"option 'url' carries parameter {name!r}, which this connector does not know; leave it out, or give "
+        f"option 'url' carries parameter {name!r}, which this connector does not know; omit it, or set "
         "the option that means it (such as sslmode, zeroDates, connectTimeout)",
         option="url",
         takes=_TAKES,
@@ -199,7 +199,7 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
 
 
 class MysqlReadOptions(ServerOptions, SqlReadOptions):
-    """What the MySQL reader takes."""
+    """Options of the MySQL reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
 
@@ -233,7 +233,7 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
 
 
 class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
-    """What the MySQL writer takes."""
+    """Options of the MySQL writer."""
 
     keeps_table: ClassVar[str] = (
         "a table cannot be dropped and made again in one transaction here (DDL commits by itself)"

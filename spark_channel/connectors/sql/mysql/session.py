@@ -74,7 +74,7 @@ def code_of(error: BaseException) -> int:
 
 
 def quoted(name: str) -> str:
-    """A name as it stands in a statement."""
+    """A name in a statement, quoted."""
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -200,8 +200,8 @@ class MysqlSession(SqlSession):
         if connection is not None:
             try:
                 connection.close()
-            except Exception:  # PyMySQL raises for a connection that is gone, which is what is wanted
-                connection._force_close()  # noqa: SLF001 - there is no other way to free its socket
+            except Exception:  # PyMySQL raises if the connection is lost, which is the goal here
+                connection._force_close()  # noqa: SLF001 - nothing else frees its socket
 
     def abandon(self) -> None:
         """End the connection at once, in the middle of a result: nothing is said to the server."""
@@ -258,7 +258,7 @@ class MysqlSession(SqlSession):
         return rows[0][0] if rows else None
 
     def literal(self, value: Any) -> str:
-        """A value as it stands in a statement."""
+        """A value in a statement, as a literal."""
         with self._connection.cursor() as cursor:
             return str(cursor.mogrify("%s", (value,)))
 
@@ -267,7 +267,7 @@ class MysqlSession(SqlSession):
 
         def run(cursor: Any) -> list[Any]:
             cursor.execute(sql)
-            return list(cursor._result.fields)  # noqa: SLF001 - flags and character sets stand nowhere else
+            return list(cursor._result.fields)  # noqa: SLF001 - flags and character sets are nowhere else
 
         return self._asked(run)
 
@@ -334,7 +334,7 @@ _HINTS = {
     1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",
     1044: "this user may not use the database. ",
     1045: "the login was refused; see 'user' and 'password'. ",
-    1049: "there is no such database. ",
+    1049: "the database does not exist. ",
     1114: "the server's disk or table space is full; free space on it and run again. ",
     1021: "the server's disk is full; free space on it and run again. ",
     1142: "this user lacks a right: ",
@@ -342,7 +342,7 @@ _HINTS = {
     1927: "the connection was ended by KILL. ",
     1969: "the server's setting max_statement_time, or option 'queryTimeout', ended the statement. ",
     3024: "the server's setting max_execution_time, or option 'queryTimeout', ended the statement. ",
-    1205: "somebody else holds a lock for too long. ",
+    1205: "another session holds a lock for too long. ",
     2003: "no server answers there. ",
 }
 

@@ -1,4 +1,4 @@
-"""Connector/J's parameter `sessionVariables`: assignments that every session begins with."""
+"""Connector/J's parameter `sessionVariables`: assignments at the start of every session."""
 
 import re
 

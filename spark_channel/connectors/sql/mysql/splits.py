@@ -1,4 +1,4 @@
-"""Splits of a large table by what the server's index estimates of a range; others by stepping through the key."""
+"""Splits a large table by the server's index estimates, other tables by stepping through the key."""
 
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable
 from spark_channel.connectors.sql.mysql.dives import even_ranges

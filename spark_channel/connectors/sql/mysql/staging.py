@@ -1,4 +1,4 @@
-"""Tables without keys beside the target, in which rows are kept until they are published."""
+"""Staging tables without keys, beside the target."""
 
 import secrets
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""MySQL's SQL where rows are written: how new columns are declared, and what a column holds exactly."""
+"""MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
 
@@ -27,7 +27,7 @@ _OPTION_WORDS = frozenset({
 
 
 def staged_columns(target: Target) -> tuple[WriteColumn, ...]:
-    """What is staged: the columns, and the operation."""
+    """The staged columns, and the operation."""
     if target.operation is None:
         return target.columns
     column = MysqlColumn(OPERATION, "varchar(16)", charset="utf8mb4", collation="utf8mb4_bin")

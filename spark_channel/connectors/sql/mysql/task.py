@@ -31,7 +31,7 @@ from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["open_task"]
+__all__ = ["is_of_rows", "open_task"]
 
 _T = TypeVar("_T")
 _MOST_LOSSES = 5
@@ -46,7 +46,7 @@ _DATA_ERRORS = frozenset({
 
 
 class _MysqlTask(SqlTask):
-    """What both commit modes share: how a refusal is told."""
+    """Shared by both commit modes: the messages of refusals."""
 
     _options: MysqlWriteOptions
 
@@ -72,7 +72,7 @@ class _MysqlTask(SqlTask):
 
 
 class StagedWriter(_MysqlTask):
-    """`commit=job`: a staging table of its own, filled in chunks that are committed one by one.
+    """`commit=job`: its own staging table, filled in chunks that are committed one by one.
 
     After a lost connection the rows of the table are counted: a chunk is there whole or not at all.
     """
@@ -265,7 +265,7 @@ class DirectWriter(_MysqlTask):
                 with self._writer.transaction(session):
                     self._loader.load(batch)
         except LostConnectionError as error:
-            raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
+            raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
     def _keep(self, batch: pa.RecordBatch) -> None:
         if self._loaded is not None:
@@ -313,14 +313,14 @@ class DirectWriter(_MysqlTask):
                     self._bring_in(session)
                     session.rows(f"DELETE FROM {quoted(_TEMPORARY)}")  # noqa: S608 - a constant
             except (BadValueError, RefusedRowsError, TargetError) as error:
-                if isinstance(error, TargetError) and not _is_of_rows(error):
+                if isinstance(error, TargetError) and not is_of_rows(error):
                     raise
                 session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
                 if isinstance(error, BadValueError):
                     raise self._refused(error, self._tally.rows) from None
                 raise BatchRefusedError(str(error)) from None
         except LostConnectionError as error:
-            raise TargetError(f"{error.text}. The attempt's rows went with the connection") from error
+            raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
     def _bring_in(self, session: WriteSession) -> None:
         insert_staged(session, self._plan.target, self._options, [quoted(_TEMPORARY)], indexed=True)
@@ -334,7 +334,7 @@ class DirectWriter(_MysqlTask):
             session.rows("COMMIT")
 
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
-        """What became of a COMMIT without an answer; before it, whether another attempt has committed."""
+        """The outcome of a COMMIT without an answer; before COMMIT, whether another attempt has committed."""
 
         def ask(session: WriteSession) -> Receipt | None:
             claims = self._claims(session)
@@ -352,7 +352,8 @@ class DirectWriter(_MysqlTask):
         return done
 
 
-def _is_of_rows(error: TargetError) -> bool:
+def is_of_rows(error: TargetError) -> bool:
+    """Whether a row is the matter of it."""
     return isinstance(error, BatchRefusedError) or code_of(error) in _DATA_ERRORS
 
 

@@ -1,4 +1,4 @@
-"""The rows of a result as they come from the server, batch by batch, at the pace of who takes them.
+"""The rows of a result in batches, read from the server at the pace of the consumer.
 
 PyMySQL makes one tuple a row, and its cursors spend most of their time on it; here a batch stays one piece of memory,
 of which each column is cut out as a whole. The text protocol's packets are described in
@@ -20,7 +20,7 @@ _LARGEST_PACKET = 0xFFFFFF
 _HEAD = 4
 _EOF, _ERROR, _NULL = 0xFE, 0xFF, 0xFB
 _WIDE = {0xFC: 2, 0xFD: 3, 0xFE: 8}
-"""What a field begins with when its length stands behind it -> the bytes of that length."""
+"""The first byte of a field whose length follows -> the bytes of that length."""
 _COM_QUERY = 0x03
 
 Fields = list[pa.LargeBinaryArray]
@@ -138,7 +138,7 @@ def _columns(data: bytes | bytearray, begins: Places, ends: Places, width: int) 
 
 
 def _field(memory: npt.NDArray[np.uint8], at: Places) -> tuple[Places, Places, npt.NDArray[np.bool_] | None]:
-    """Where the field at each of `at` begins and ends, and which are NULL."""
+    """Start and end of the field at each of `at`, and which are NULL."""
     mark = memory[at]
     length = mark.astype(np.int64)
     if mark.max() < _NULL:

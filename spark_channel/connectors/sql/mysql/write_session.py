@@ -1,4 +1,4 @@
-"""A connection that writes: each statement sees what was committed before it, and no gap between rows is locked."""
+"""A connection that writes: each statement sees what was committed before it, and locks no gap between rows."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ class WriteSession(Session):
         self.rows(f"SET SESSION TRANSACTION ISOLATION LEVEL {level}")
 
     def kept(self, key: Any, make: Callable[[], Any]) -> Any:
-        """What was made for `key` before in this session."""
+        """The value that this session cached for `key`."""
         if key not in self._kept:
             self._kept[key] = make()
         return self._kept[key]

@@ -1,4 +1,4 @@
-"""Where a database is: urls as JDBC and libpq write them, made into libpq's parameters. Pure."""
+"""The address of a database: urls of JDBC and libpq, parsed to libpq's parameters. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -43,7 +43,7 @@ _NUMBER = re.compile(r"[0-9]{1,5}")
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """What a url says: libpq's parameters without the login, the login, and the schema to search first."""
+    """A parsed url: libpq's parameters without the login, the login, and the first schema of the search path."""
 
     parameters: Mapping[str, str]
     user: str | None = None

@@ -1,4 +1,4 @@
-"""What the server's catalog says about a table: columns, keys, size; and how a name is looked up."""
+"""A table in the server's catalog: columns, keys, size; and how a name is resolved."""
 
 from dataclasses import dataclass
 
@@ -70,7 +70,7 @@ ORDER BY 1 LIMIT 21
 class PgColumn(catalog.Column):
     """`declared` is its type as SQL, `base` the type's name below a domain, `element` an array's.
 
-    `builtin`: that type is PostgreSQL's own, and not somebody's of the same name.
+    `builtin`: that type is PostgreSQL's own, and not a user's type of the same name.
     """
 
     base: str = ""

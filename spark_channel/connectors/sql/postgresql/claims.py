@@ -1,4 +1,4 @@
-"""How PostgreSQL keeps the claims of writes: what each statement is called, and which tables it trusts."""
+"""Claims in PostgreSQL: the statements, and which tables are trusted."""
 
 from collections.abc import Callable
 from typing import Any

@@ -75,7 +75,7 @@ _CREATED: dict[pa.DataType, str] = {
 
 @dataclass(frozen=True, slots=True)
 class ReadType:
-    """How a column is read: the Arrow type delivered, and whether it is selected as `::text` or `::text[]`."""
+    """How a column is read: its Arrow type, and whether it is selected as `::text` or `::text[]`."""
 
     kind: pa.DataType
     cast: str | None = None

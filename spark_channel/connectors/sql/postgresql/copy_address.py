@@ -1,4 +1,4 @@
-"""How asyncpg is told of a database, from libpq's words. Pure."""
+"""Translates libpq's parameters to asyncpg's. Pure."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -87,7 +87,7 @@ def _lists(array: pa.ListArray, element: int) -> pa.LargeBinaryArray:
 
 
 def _matrix(array: pa.Array) -> Matrix:
-    """The values of one width; what stands where the array is null has no meaning."""
+    """The values of one width; values where the array is null have no meaning."""
     kind = array.type
     if pa.types.is_decimal(kind):
         return _numeric(array)
@@ -150,7 +150,7 @@ def _since_2000(values: npt.NDArray[Any], epoch: int) -> npt.NDArray[Any]:
 
 
 def _numeric(array: pa.Array) -> Matrix:
-    """Digits of base 10 000, those of the whole part and those behind the point in groups of their own.
+    """Digits of base 10 000, those of the whole part and those behind the point in separate groups.
 
     Zeros at both ends are cut off by the server.
     """

@@ -1,4 +1,4 @@
-"""A connection to a server that rows are read through as COPY sends them, by asyncpg: a hundred rows at a time."""
+"""A connection that reads COPY's bytes with asyncpg, a hundred rows at a time."""
 
 import asyncio
 import contextlib
@@ -89,7 +89,7 @@ class CopySession(PgSession):
             raise self._failure(f"{self.place}: what came is not what COPY writes: {error}") from error
 
     def _hold_whole(self, rows: int, sent: int) -> None:
-        """asyncpg 0.32 drops rows that stand before another message: what a function says with RAISE INFO."""
+        """asyncpg 0.32 drops rows that precede another message: what a function says with RAISE INFO."""
         if rows != sent:
             raise self._failure(
                 f"{self.place}: the server sent {sent} rows, and {rows} were taken: a function that the rows come "

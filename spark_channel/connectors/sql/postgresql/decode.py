@@ -1,4 +1,4 @@
-"""From the driver's Arrow to the schema that was promised, exactly; a value that does not fit is refused."""
+"""Casts the driver's Arrow to the declared schema without loss; a value that does not fit is refused."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _SHOWN = 80
 
 
 def selected(text: str, name: str, typname: str, read: ReadType) -> str:
-    """What is selected for `text`, column `name`; an array that Arrow has no shape for fails with its value."""
+    """The expression that reads `text`, column `name`; an array of another shape fails with its value."""
     if read.cast is not None:
         text = f"CAST({text} AS {read.cast})"
     if not read.is_array:

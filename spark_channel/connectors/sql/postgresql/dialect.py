@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL: what is selected of each type, and its values as the server's own texts.
+"""PostgreSQL's SQL: the expression that reads each type, and values as the server's text output.
 
 A quoted literal takes the type of the column that it is compared with.
 """

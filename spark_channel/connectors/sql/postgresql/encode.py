@@ -1,4 +1,4 @@
-"""From Arrow's values to what COPY sends, in the types of the table's columns, or a refusal of the row."""
+"""Encodes Arrow values for COPY in the types of the table's columns, or refuses the row."""
 
 import uuid
 from collections.abc import Sequence
@@ -55,7 +55,7 @@ class PgWriteColumn(WriteColumn):
 
 
 def write_column(field: pa.Field, column: PgColumn) -> PgWriteColumn:
-    """How values of `field` get into the table's `column`.
+    """The conversion of `field` to the table's `column`.
 
     Raises:
         SchemaError: it cannot hold them exactly; names the column and both types.
@@ -227,12 +227,12 @@ def _uuids(array: pa.Array, column: PgWriteColumn) -> pa.Array:
         try:
             found.append(None if text is None else uuid.UUID(text).bytes)
         except ValueError:
-            raise BadValueError(column, index, text, "it is no uuid") from None
+            raise BadValueError(column, index, text, "it is not a uuid") from None
     return pa.array(found, pa.binary(16))
 
 
 def _refuse_what_would_change(array: pa.Array, column: PgWriteColumn) -> None:
-    """What PostgreSQL would cut or round without a word, in a value or in the elements of an array."""
+    """Refuses values, or elements of an array, that PostgreSQL would cut or round silently."""
     about = column.column
     base, typmod = about.base, about.typmod
     if about.category == "A":

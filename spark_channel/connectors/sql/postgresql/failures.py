@@ -1,4 +1,4 @@
-"""What an error of the server means: gone, bad data, or something to tell the user. Pure."""
+"""Classifies errors of the server: lost connection, invalid data, or a message for the user. Pure."""
 
 import re
 
@@ -21,7 +21,7 @@ _GONE_TEXTS = (
 _HINTS = {
     "28P01": "the login is refused: see 'user' and 'password'",
     "28000": "the login is refused: see 'user', and the server's pg_hba.conf",
-    "3D000": "there is no such database: see 'url'",
+    "3D000": "the database does not exist: see 'url'",
     "42501": "this user lacks a privilege: GRANT it",
     "53100": "the disk of the server is full: free space on it and run again",
     "53300": "the server has no connection left: lower 'channels' or 'maxConnections'",
@@ -62,7 +62,7 @@ _NOISE = re.compile(
 
 
 def _cause(error: BaseException) -> BaseException:
-    """What the driver said."""
+    """The driver's message."""
     return (error.__cause__ or error) if isinstance(error, ChannelError) else error
 
 

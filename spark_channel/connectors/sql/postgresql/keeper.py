@@ -1,4 +1,4 @@
-"""One connection for the reads of a thread, one after another: making one costs a server 10 to 50 ms of its CPU."""
+"""One connection for all reads of a thread, because a new one costs the server 10 to 50 ms of CPU."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

@@ -1,4 +1,4 @@
-"""Which rows of one PostgreSQL table another can take as COPY writes them: binary, and exactly as they are."""
+"""Whether another PostgreSQL table accepts the rows of a table in COPY's binary format, unchanged."""
 
 from collections.abc import Iterable
 
@@ -32,7 +32,7 @@ _NO_SIZE = -1
 
 
 def own_names(session: Session) -> bool:
-    """Whether somebody has called a type of their own as one of PostgreSQL's: a name then does not tell its bytes."""
+    """Whether a user has named a type like one of PostgreSQL's: a name then does not tell its bytes."""
     names = ", ".join(literal(name).sql("postgres") for name in sorted(_PLAIN | _SIZED))
     query = (
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_type "  # noqa: S608

@@ -1,4 +1,4 @@
-"""Options of the PostgreSQL connector, and the address they make."""
+"""Options of the PostgreSQL connector, and the address that they name."""
 
 import math
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _OF_JDBC_DRIVER: Mapping[str, str] = dict.fromkeys(
 
 
 class PostgresOptions(ServerOptions):
-    """What both halves take. A login inside the url is moved to `user` and `password`."""
+    """Options of reader and writer. A login inside the url is moved to `user` and `password`."""
 
     renamed: ClassVar[Mapping[str, str]] = {"retrySeconds": "retryTimeout"}
 
@@ -44,7 +44,7 @@ class PostgresOptions(ServerOptions):
     @model_validator(mode="before")
     @classmethod
     def _hide_login(cls, values: Any) -> Any:
-        """A password stays in no text that somebody may print."""
+        """No text that may be printed contains a password."""
         url = values.get("url") if isinstance(values, dict) else None
         if not isinstance(url, str):
             return values
@@ -79,7 +79,7 @@ class PostgresOptions(ServerOptions):
         return parse_url(str(getattr(self, "url")))  # noqa: B009 - both subclasses have it
 
     def parameters(self, application: str) -> dict[str, str]:
-        """How to connect, in libpq's words, password included: never to be shown."""
+        """libpq's connection parameters, including the password: never to be shown."""
         given: dict[str, str | SecretStr | None] = {
             "user": self.user, "password": self.password, "sslmode": self.sslmode,
             "sslrootcert": self.sslrootcert, "sslcert": self.sslcert, "sslkey": self.sslkey,
@@ -106,7 +106,7 @@ class PostgresOptions(ServerOptions):
 
 
 class PostgresReadOptions(PostgresOptions, SqlReadOptions):
-    """What the PostgreSQL reader takes."""
+    """Options of the PostgreSQL reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {
         **SqlReadOptions.ignored,
@@ -124,7 +124,7 @@ class PostgresReadOptions(PostgresOptions, SqlReadOptions):
 
 
 class PostgresWriteOptions(PostgresOptions, SqlWriteOptions):
-    """What the PostgreSQL writer takes."""
+    """Options of the PostgreSQL writer."""
 
     ignored: ClassVar[Mapping[str, str]] = {
         **SqlWriteOptions.ignored,

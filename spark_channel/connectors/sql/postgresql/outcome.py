@@ -1,4 +1,4 @@
-"""COMMIT of a staged chunk, and what became of one whose answer never came: the server knows its number."""
+"""COMMIT of a staged chunk, and the outcome of one without an answer: the server knows its transaction number."""
 
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions

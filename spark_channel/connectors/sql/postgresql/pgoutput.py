@@ -50,7 +50,7 @@ def lsn_text(lsn: int) -> str:
 
 
 def begin_time(message: bytes) -> int | None:
-    """When the transaction that this message begins was committed, microseconds since 1970; else None."""
+    """The commit time of the transaction that this message begins, in microseconds since 1970; else None."""
     return _BEGIN(message, 1)[1] + _EPOCH_MICROSECONDS if message[:1] == b"B" else None
 
 
@@ -121,7 +121,7 @@ class ChangeDecoder:
                 self._add(_TRUNCATE, [None] * len(self._shape.columns))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
-        """What is left."""
+        """The remaining rows."""
         if self._rows.lsns:
             yield self._take()
 

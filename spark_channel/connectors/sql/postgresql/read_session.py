@@ -1,4 +1,4 @@
-"""A connection to a server that rows are read through, by ADBC: they come as Arrow."""
+"""A connection that reads rows as Arrow, through ADBC."""
 
 import os
 import threading
@@ -40,7 +40,7 @@ _MOST_DATABASES = 8
 def _database(conninfo: str, *, fresh: bool) -> Any:
     """The driver's picture of a database: it holds no connection, and takes one to make, to list the types.
 
-    One a process; `fresh` makes it anew, with the types that there are now.
+    One a process; `fresh` creates it again, with the present types.
     """
     key = (os.getpid(), conninfo)
     with _databases_lock:

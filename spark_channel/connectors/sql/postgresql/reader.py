@@ -57,7 +57,7 @@ class PostgresReader(SqlReader):
     """Splits by ranges of a key; under a held snapshot, which only a transfer has, by ranges of pages.
 
     One split is one statement and sees one state of the database. Splits of one job may see different
-    states where somebody writes meanwhile, unless option `snapshot` and `hold` tie them together.
+    states if another session writes meanwhile, unless option `snapshot` and `hold` tie them together.
     """
 
     Options: ClassVar[type[ReadOptions]] = PostgresReadOptions
@@ -112,7 +112,7 @@ class PostgresReader(SqlReader):
     def split(self, advice: int) -> list[Split]:
         if self.options.snapshot and self._snapshot is None:
             raise OptionError(
-                "option 'snapshot' needs somebody who holds the snapshot open until all is read, which "
+                "option 'snapshot' needs a process that holds the snapshot open until all rows are read, which "
                 "only a transfer does: use spark_channel.transfer, or omit the option",
                 option="snapshot",
             )
@@ -190,7 +190,7 @@ class PostgresReader(SqlReader):
     def _as_native(self, session: "CopySession", split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split, as they come."""
         source = self._source
-        assert source is not None  # or nobody had asked for native rows
+        assert source is not None  # or native rows would not have been requested
         columns = [source.column(column.name) for column in source.columns]
         sql = source.sql(columns, split_conditions(source, split))
         size = min(_PIECE_BYTES, self.batch_size(split).nbytes)
@@ -240,7 +240,7 @@ class PostgresReader(SqlReader):
         return _reading(CopySession(self.options, failure=SourceError, purpose=purpose))
 
     def _rows_at_once(self, split: Split) -> int | None:
-        """What to ask a cursor for; None: no limit is so low."""
+        """The rows of one FETCH; None: the limit is not low enough for a cursor."""
         width, limit = int(split.params["row_bytes"]), self.fetch_size
         in_rows = [] if limit.rows is None else [limit.rows * width]
         most = min([*in_rows, *([] if limit.nbytes is None else [limit.nbytes])], default=_SOCKET_BYTES)
@@ -251,7 +251,7 @@ class PostgresReader(SqlReader):
 
 
 def _declared(source: ReadSource) -> list[PgColumn]:
-    """What is declared of the columns that are read."""
+    """The declarations of the columns that are read."""
     found = (source.about(column.name) for column in source.columns)
     return [column for column in found if isinstance(column, PgColumn)]
 

@@ -143,7 +143,7 @@ class ReplicationFeed(ChangeFeed):
         end = _lsn(position(upto))
         slot = _quoted(self._slot)
         with self._session() as session:
-            # A slot that stands there already refuses to go back.
+            # An existing slot already refuses to go back.
             session.rows(
                 f"SELECT pg_replication_slot_advance(slot_name, {end})::text FROM pg_replication_slots "  # noqa: S608 - quoted
                 f"WHERE slot_name = {slot} AND NOT active AND confirmed_flush_lsn < {end}"
@@ -191,7 +191,7 @@ class ReplicationFeed(ChangeFeed):
             yield from decoder.finish()
 
     def _last_of(self, session: ReadSession, start: int, most: int) -> int | None:
-        """Where about `most` changes after `start` end; None when there is none.
+        """The position about `most` changes after `start`; None if there are none.
 
         A slot that was not advanced to `start` yet shows older changes first, and may show nothing else.
         """
@@ -281,13 +281,13 @@ class ReplicationFeed(ChangeFeed):
         advice = "Reset the tunnel, or begin with a new checkpoint directory"
         if start < confirmed:
             raise SourceError(
-                f"the checkpoint stands at {lsn_text(start)}, and slot {self._slot!r} at {lsn_text(confirmed)}: "
-                f"it was made anew, or another reader has advanced it, and the changes between are gone. {advice}"
+                f"the checkpoint is at {lsn_text(start)}, and slot {self._slot!r} at {lsn_text(confirmed)}: "
+                f"it was created again, or another reader has advanced it, and the changes between are lost. {advice}"
             )
         flushed = _flushed(session)
         if start > flushed:
             raise SourceError(
-                f"the checkpoint stands at {lsn_text(start)}, and the server's log ends at "
+                f"the checkpoint is at {lsn_text(start)}, and the server's log ends at "
                 f"{lsn_text(flushed)}: the offset is from the future, or of another server. {advice}"
             )
 
@@ -301,7 +301,7 @@ def position(token: Token) -> int:
     text = token.get("lsn")
     if set(token) != {"lsn"} or not isinstance(text, str) or not _POSITION.fullmatch(text):
         raise SourceError(
-            f"the checkpoint {dict(token)!r} is no position in a PostgreSQL log: it is damaged, or of another "
+            f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
             "source. Reset the tunnel, or begin with a new checkpoint directory"
         )
     high, _, low = text.partition("/")

@@ -1,4 +1,4 @@
-"""Where the rows of COPY's binary format lie: found for all rows at once, and proved. Pure."""
+"""The bounds of rows in COPY's binary format: found for all rows together, and verified. Pure."""
 
 import struct
 
@@ -14,9 +14,9 @@ Bounds = npt.NDArray[np.int64]
 
 
 def row_bounds(data: bytes, columns: int) -> Bounds:
-    """Where each row in `data` begins, and where the last one ends. `data` holds whole rows of `columns` values.
+    """The start of each row in `data`, and the end of the last one. `data` holds whole rows of `columns` values.
 
-    A row begins with the number of its columns, and so may anything else: wherever these two bytes stand, the lengths
+    A row begins with the number of its columns, and so may anything else: wherever these two bytes occur, the lengths
     that follow are added up, in all places at once. When each place then leads to the next, and the first is 0, they
     are the rows. Where other bytes pass for a row, the rows are walked one by one, which takes ten times as long.
 
@@ -37,7 +37,7 @@ def row_bounds(data: bytes, columns: int) -> Bounds:
 
 
 def _likely(data: bytes, columns: int) -> Bounds | None:
-    """Where the number of columns stands; None when it is everywhere: places take eight times their bytes."""
+    """Where the number of columns is; None when it is everywhere: places take eight times their bytes."""
     octets = np.frombuffer(data, np.uint8)
     high, low = _COUNT.pack(columns)
     found = octets[1:] == low  # the rarer one of the two
@@ -48,7 +48,7 @@ def _likely(data: bytes, columns: int) -> Bounds | None:
 
 
 def _ends(data: bytes, starts: Bounds, columns: int) -> Bounds:
-    """Where a row would end that begins at each of `starts`; of what is no row, anything."""
+    """Where a row would end that begins at each of `starts`; of what is not a row, anything."""
     last = len(data) - _LENGTH.size
     if last < 0:
         return starts

@@ -1,4 +1,4 @@
-"""What every connection to a server has, whichever driver made it; transactions are begun and ended by statements."""
+"""The interface of every connection to a server, of any driver; statements begin and end transactions."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -62,7 +62,7 @@ class PgSession(SqlSession):
             raise
 
     def roll_back(self) -> None:
-        """End the transaction without its changes; a connection that is gone has done so."""
+        """End the transaction without its changes; a lost connection has done so."""
         if self.is_open:
             try:
                 self.rows("ROLLBACK")

@@ -1,4 +1,4 @@
-"""Where the rows of a `commit=job` wait: one table of the run beside its target.
+"""The staging of `commit=job`: one table per run, beside its target.
 
 Each task adds its rows in chunks, a transaction each, whose number every row carries (`xmin`). A receipt names the
 numbers of its attempt, so that a publish takes exactly those rows, whatever other attempts have left. The table

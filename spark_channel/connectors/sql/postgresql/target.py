@@ -1,4 +1,4 @@
-"""PostgreSQL's SQL where rows are written, and how a DataFrame's columns meet a table's."""
+"""PostgreSQL's SQL for writing, and how a DataFrame's columns match a table's."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -28,7 +28,7 @@ __all__ = ["DIALECT", "PostgresPlan", "create_statement", "match_target", "new_n
 
 @dataclass(frozen=True)
 class PostgresPlan(SqlPlan):
-    """What PostgreSQL adds to a plan."""
+    """A write plan, with PostgreSQL's additions."""
 
     @property
     def staging(self) -> str:
@@ -52,7 +52,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     def check_table(self, table: Table) -> None:
         if cast(PgTable, table).kind not in ("r", "p"):
             raise TargetError(
-                f"{table.label} is no table that rows can be copied into; name the table behind it"
+                f"COPY cannot write to {table.label}, which is not a table; name the table behind it"
             )
 
     def is_filled(self, table: Table, column: Column) -> bool:

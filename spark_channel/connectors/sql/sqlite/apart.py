@@ -1,4 +1,4 @@
-"""Work on a SQLite file in a child process, for a process that has, or may have, the file open by another library.
+"""Work on a SQLite file in a child process, if this process may have the file open with another library.
 
 POSIX locks belong to a process: two SQLite libraries in one process do not see each other's locks, and a file that
 one of them closes loses the locks of the other. A child has its own.

@@ -74,7 +74,7 @@ def affinity(declared: str) -> Affinity:
 
 
 def declared_type(declared: str) -> pa.DataType | None:
-    """What a column declared so holds; None where only its values tell (no type, or one unknown)."""
+    """The Arrow type of a declared type; None if only the values determine it (no type, or an unknown one)."""
     name, sizes = _split(declared)
     if name in _DECIMALS:
         precision, scale = (*sizes, 0)[:2] if sizes else (0, 0)

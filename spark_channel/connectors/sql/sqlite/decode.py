@@ -1,4 +1,4 @@
-"""From SQLite's values to Arrow's, exactly."""
+"""Decodes SQLite's values to Arrow, without loss."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

@@ -1,4 +1,4 @@
-"""SQLite's SQL: its catalog, and columns selected so that only values that fit come through.
+"""SQLite's SQL: its catalog, and expressions that return only values that fit.
 
 A value that does not fit stops the statement (the driver takes a column's type from its first rows and trips
 over another one, or the selected expression overflows on purpose); `misfit` then finds it.
@@ -68,6 +68,7 @@ class SqliteDialect(Dialect):
     """See `Dialect`."""
 
     product = "SQLite"
+    no_keys = "tables without a rowid, views and queries have no key here whose order is sure"
     sql = "sqlite"
     row_values = True
     late_seconds = 0.0  # one writes at a time, so rows come to light in the order of their ids

@@ -1,4 +1,4 @@
-"""Where the connection to a SQLite file is made: in this process, or in a child that has locks of its own."""
+"""Opens the connection to a SQLite file: in this process, or in a child process with its own locks."""
 
 import os
 import sys
@@ -20,7 +20,7 @@ _lock = threading.RLock()
 
 
 def connect(path: Path, uri: str) -> Connection:
-    """A connection to `path`: in a child process, where one in this process could drop somebody's locks.
+    """A connection to `path`: in a child process, where one in this process could drop another connection's locks.
 
     A program of the user may open the file while our connection lasts, so there it is always a child. A Python process
     of Spark's runs no code but the job's: there it is a child when something else has the file open. Two connections

@@ -1,4 +1,4 @@
-"""From Arrow's values to what SQLite stores, integers, reals, texts and blobs, or a refusal of the row."""
+"""Encodes Arrow values as SQLite's integers, reals, texts and blobs, or refuses the row."""
 
 from collections.abc import Sequence
 
@@ -83,7 +83,7 @@ def _decimal(array: pa.Array, column: WriteColumn) -> pa.Array:
 
 
 def _too_many_digits(text: pa.Array) -> pa.Array:
-    """Where a text of a decimal has more digits than a REAL keeps, and is no whole number of 64 bits."""
+    """A mask of decimal texts that have more digits than a REAL keeps, and are not whole numbers of 64 bits."""
     digits = pc.utf8_trim(pc.replace_substring_regex(text, "[-.]", ""), "0")
     whole = pc.and_(pc.invert(pc.match_substring(text, ".")), pc.less_equal(pc.binary_length(text), 18 + 1))
     return pc.and_(pc.greater(pc.binary_length(digits), EXACT_DIGITS), pc.invert(whole))

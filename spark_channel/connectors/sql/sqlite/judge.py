@@ -1,4 +1,4 @@
-"""Lets SQLite judge a batch under a savepoint: it takes all of it, or none and says why."""
+"""Checks a batch in SQLite under a savepoint: SQLite stores all of it, or none with the reason."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Options of the SQLite connector, and which file they mean."""
+"""Options of the SQLite connector, and the file that they name."""
 
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
@@ -32,7 +32,7 @@ _FILE_URL = FileUrl(
 
 
 class SqliteReadOptions(FileOptions, SqlReadOptions):
-    """What the SQLite reader takes."""
+    """Options of the SQLite reader."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
@@ -43,7 +43,7 @@ class SqliteReadOptions(FileOptions, SqlReadOptions):
 
 
 class SqliteWriteOptions(FileOptions, SqlWriteOptions):
-    """What the SQLite writer takes."""
+    """Options of the SQLite writer."""
 
     ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL

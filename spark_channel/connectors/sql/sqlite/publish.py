@@ -1,4 +1,4 @@
-"""Puts staged rows into the table, inside a transaction that the caller has begun."""
+"""Inserts staged rows into the table, inside the caller's transaction."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path

@@ -27,7 +27,7 @@ __all__ = ["SqliteReader"]
 class SqliteReader(SqlReader):
     """Splits by rowid ranges of equal rows; a read call sees one consistent state of the file.
 
-    The file is opened read-only. Other read calls may see other states, where somebody writes meanwhile.
+    The file is opened read-only. Other read calls may see other states, if another process writes meanwhile.
     """
 
     Options: ClassVar[type[ReadOptions]] = SqliteReadOptions

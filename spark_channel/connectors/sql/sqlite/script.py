@@ -1,4 +1,4 @@
-"""SQL that users give to be run as it stands (`preSql`, `sessionInitStatement`), taken apart into statements."""
+"""SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements."""
 
 import re
 import sqlite3

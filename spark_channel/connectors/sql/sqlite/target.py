@@ -1,4 +1,4 @@
-"""SQLite's SQL where rows are written: how new columns are declared, and what a column holds exactly."""
+"""SQLite's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
 from collections.abc import Iterable, Sequence

@@ -62,7 +62,7 @@ class SqliteTaskWriter(FileTask):
         return encoded.append_column(OPERATION, pc.cast(batch.column(OPERATION), pa.string()))
 
     def _insert_tolerantly(self, session: Session, files: list[Path]) -> None:
-        """Insert what SQLite takes; every other row goes to `refused`, and is no row of this task."""
+        """Insert what SQLite takes; every other row goes to `refused`, and does not count as a row of this task."""
         assert self.refused is not None, "the host allows dirty rows and takes none"
         refused = self.refused
         judge = Judge(session, self._plan.target, self._options, self._encode)

@@ -1,4 +1,4 @@
-"""What a process and its child send each other: batches as Arrow IPC, errors by name."""
+"""Messages between a process and its child: batches as Arrow IPC, errors by name."""
 
 import builtins
 from typing import Any, cast
@@ -12,7 +12,7 @@ _PLACES = {"adbc": adbc_driver_manager, "arrow": pa, "builtins": builtins}
 
 
 def ipc(rows: pa.Table | pa.RecordBatch) -> bytes:
-    """`rows` alone, and not the buffers that a slice of them stands in."""
+    """Only `rows`, and not the whole buffers of which they are a slice."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write(rows)

@@ -476,7 +476,7 @@ def test_a_deadlocked_task_whose_rows_are_not_kept_is_told(
 
 
 def _until_a_lock_waits(shop: Shop) -> None:
-    """The server looks at its locks anew only when nobody has read this table for 0.1 s."""
+    """The server refreshes this table of locks only when no session has read it for 0.1 s."""
     end = time.monotonic() + SECONDS
     while shop.sql("SELECT COUNT(*) FROM information_schema.innodb_lock_waits") == "0":
         assert time.monotonic() < end

@@ -97,7 +97,7 @@ def test_a_worker_killed_after_its_task_committed(keyed: Shop) -> None:
 
 
 def test_a_newer_attempt_ends_an_older_one_that_hangs(keyed: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The older one's session, left open by a host that is gone, holds the keys of its rows."""
+    """The older one's session, left open by a lost host, holds the keys of its rows."""
     monkeypatch.setattr("spark_channel.connectors.sql.mysql.publish._OLDER_SECONDS", 0)
     writer = keyed.writer()
     plan = writer.prepare(keyed.context(commit="task"), ROWS.schema)
@@ -107,7 +107,7 @@ def test_a_newer_attempt_ends_an_older_one_that_hangs(keyed: Shop, monkeypatch: 
     receipt = run_task(writer, plan, 0, ROWS, attempt=2)
     assert (receipt.attempt, receipt.rows) == (2, 20_000)
     older.write(ROWS.to_batches()[0])
-    with pytest.raises(TargetError, match="went with the connection"):
+    with pytest.raises(TargetError, match="were lost with the connection"):
         older.flush()
     older.rollback()
     writer.commit(plan, [receipt])
@@ -218,7 +218,7 @@ def test_a_server_restarted_in_mid_job(own_server: MariadbServer) -> None:
         if commit == "job":
             task.write(rest)
         else:
-            with pytest.raises(TargetError, match="rows went with the connection"):
+            with pytest.raises(TargetError, match="rows were lost with the connection"):
                 task.write(rest)
             task.rollback()
             task = writer.open(plan, 1, 2)  # which waits for the server

@@ -164,7 +164,7 @@ TOLD: dict[str, list[tuple[str, str, str]]] = {
         ("DATE", "'0000-00-00'", "0000-00-00"), ("DATETIME", "'0000-00-00'", "0000-00-00"),
         ("TIMESTAMP NULL", "'0000-00-00'", "0000-00-00"), ("DATE", "'2024-00-10'", "2024-00-10"),
     ],
-    "time below 0 or from 24 hours on": [
+    "time below 0, or of 24 hours or more": [
         ("TIME", "'-12:00:00'", "-12:00:00"), ("TIME", "'838:59:59'", "838:59:59"), ("TIME", "'24:00:00'", "24:00:00"),
     ],
     "bool": [("TINYINT(1)", "7", "neither 0 nor 1")],

@@ -27,7 +27,7 @@ def _field(value: bytes | None) -> bytes:
 
 
 def _packets(body: bytes) -> bytes:
-    """What is longer than a packet goes on in the next one, which may be empty."""
+    """A row longer than a packet continues in the next one, which may be empty."""
     parts, most = [], 0xFFFFFF
     for start in range(0, len(body) + 1, most):
         part = body[start : start + most]

@@ -126,7 +126,7 @@ def test_what_is_not_there_is_told(pg: Pg) -> None:
     pg.psql("CREATE TABLE there (a int)")
     with pytest.raises(SourceError, match=r"there is no table 'nowhere'.*its tables: .*there"):
         pg.read("nowhere")
-    with pytest.raises(SourceError, match="no such database"):
+    with pytest.raises(SourceError, match="database does not exist"):
         pg.reader("t", url=pg.server.url.replace("/postgres", "/nowhere")).schema()
     with pytest.raises(SourceError, match="no server answers"):
         pg.reader("t", url="postgresql://127.0.0.1:1/x").schema()

@@ -157,7 +157,7 @@ def test_what_reads_otherwise_has_no_native_rows(pg: Pg) -> None:
     pg.psql(
         "CREATE TYPE mood AS ENUM ('fine'); CREATE TABLE a (v int, m mood); INSERT INTO a VALUES (1, 'fine')"
     )
-    assert _rows(pg.reader("a")) is None, "an enum has a number of its own on each server"
+    assert _rows(pg.reader("a")) is None, "an enum has another number on each server"
     assert _rows(pg.reader("a", columns="v")) is not None
     assert _rows(pg.reader("a", columns="v", customschema="v BIGINT")) is None
     low = pg.reader("a", columns="v")

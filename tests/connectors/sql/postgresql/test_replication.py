@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 
 class Table:
-    """A table with a publication and a slot of its own."""
+    """A table with its own publication and slot."""
 
     def __init__(
         self, server: PostgresServer, columns: str = "id int PRIMARY KEY, item text, n numeric(8,2)"
@@ -241,7 +241,7 @@ def test_a_server_that_keeps_no_logical_log_is_told() -> None:
 
 @pytest.mark.parametrize("token", [{}, {"cursor": 1}, {"lsn": "x"}, {"lsn": 5}, {"lsn": "0/1", "x": 1}])
 def test_a_damaged_token_is_told(table: Table, token: dict[str, Any]) -> None:
-    with pytest.raises(SourceError, match="no position in a PostgreSQL log"):
+    with pytest.raises(SourceError, match="not a position in a PostgreSQL log"):
         table.feed().latest(token, NO_LIMIT)
 
 
@@ -294,9 +294,7 @@ def test_a_cursor_column_works_here_too(table: Table) -> None:
     assert [len(each) for each in seen] == [12, 12, 6]
     assert sorted(n for each in seen for n in each) == list(range(101, 131))
     assert feed.lag({"cursor": "100"}).rows == 30
-    with pytest.raises(
-        SourceError, match=r"stands at id = '500', and the highest value in the table is '130'"
-    ):
+    with pytest.raises(SourceError, match=r"is at id = '500', and the highest value in the table is '130'"):
         feed.latest({"cursor": "500"}, NO_LIMIT)
     with pytest.raises(OptionError, match="names 'no'"):
         table.feed(slot=None, publication=None, cursor_column="no")

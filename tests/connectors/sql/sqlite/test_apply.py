@@ -123,7 +123,7 @@ def test_refused_rows_of_a_feed_are_dirty(keyed: Db) -> None:
 
 
 def test_a_batch_of_a_stream_is_applied_once(keyed: Db) -> None:
-    """A query that was stopped runs its last batch again, by a writer that is made anew."""
+    """A query that was stopped runs its last batch again, by a new writer."""
     batches = [feed((1, "x", "u"), (5, "five", "i")), feed((1, None, "d"), (5, "cinq", "u"))]
     for number, table in ((0, batches[0]), (1, batches[1]), (1, batches[1]), (0, batches[0])):
         writer = keyed.writer(writeMode="apply")

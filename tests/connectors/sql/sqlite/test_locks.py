@@ -135,7 +135,7 @@ def test_a_transaction_that_begins_while_we_read(shop: Db) -> None:
 
 
 def test_threads_of_the_program(shop: Db) -> None:
-    """One writes through us; the other has transactions of its own."""
+    """One writes through us; the other has its own transactions."""
     troubles: list[BaseException] = []
 
     def write() -> None:

@@ -1,4 +1,4 @@
-"""Append, overwrite, create, upsert: which rows stand in the table, and which jobs are refused."""
+"""Append, overwrite, create, upsert: which rows the table contains, and which jobs are refused."""
 
 # ruff: noqa: E501 - a case is one line of its table
 
