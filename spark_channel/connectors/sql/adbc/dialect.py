@@ -31,6 +31,7 @@ class AdbcDialect(WriteDialect):
     """`sql` is sqlglot's name of the SQL."""
 
     product = "ADBC"
+    no_keys = "ADBC drivers do not say which keys are unique"
 
     def __init__(self, sql: str) -> None:
         self.sql = sql
