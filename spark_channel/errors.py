@@ -96,7 +96,12 @@ class MissingPackageError(ChannelError, ImportError):
 
 
 class JobFileError(ChannelError):
-    """A job file is malformed. The message names the JSON path, the value and what is accepted."""
+    """A job file is malformed. The message names the JSON path, the value and what is accepted.
+
+    `others`: the messages of further faults that were found at the same time.
+    """
+
+    others: tuple[str, ...] = ()
 
 
 class JobCancelledError(ChannelError):

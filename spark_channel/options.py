@@ -158,7 +158,7 @@ def _split_names(text: str, takes: str) -> list[str]:
 def _json_names(text: str, takes: str) -> list[str]:
     try:
         names = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(takes) from None
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ValueError(takes)
@@ -325,7 +325,7 @@ class Options(BaseModel):
         if isinstance(value, str) and value.lstrip().startswith("["):
             try:
                 listed = json.loads(value)
-            except ValueError:
+            except (ValueError, RecursionError):
                 return MASK
         if isinstance(listed, (list, tuple)):
             return json.dumps([mask_url(str(each), is_plain) for each in listed])
@@ -509,9 +509,14 @@ class CommonOptions(Options):
     capacity_rows: Amount = Field(1_048_576, description="capacity of the channel in rows")
     capacity_bytes: ByteAmount = Field(64 << 20, description="capacity of the channel in Arrow bytes")
 
-    def model_post_init(self, _context: Any) -> None:
+    @property
+    def is_limited(self) -> bool:
+        """Whether a speed must hold over the whole job."""
         speeds = self.rows_per_second or self.bytes_per_second or self.shared_limit
-        per_job = bool(speeds or self.protect == "auto" or self.pressure)
+        return bool(speeds or self.protect == "auto" or self.pressure)
+
+    def model_post_init(self, _context: Any) -> None:
+        per_job = self.is_limited
         per_task = self.rows_per_second_per_task or self.bytes_per_second_per_task
         if per_job and per_task:
             raise OptionError(

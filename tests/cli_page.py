@@ -8,7 +8,7 @@ from typing import Any
 
 import typer
 
-from spark_channel.cli.app import app
+from spark_channel.cli.app import complete
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
 
@@ -104,7 +104,9 @@ def section(path: tuple[str, ...], command: Any) -> str:
 
 
 def page() -> str:
-    return HEAD + "".join(section(path, found) for path, found in commands(typer.main.get_command(app)))
+    return HEAD + "".join(
+        section(path, found) for path, found in commands(typer.main.get_command(complete(())))
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,7 @@
-"""Every ```python block in README and docs runs as it stands, a page from top to bottom."""
+"""Every ```python block in README and docs runs unchanged, a page from top to bottom.
+
+Only addresses of servers in examples are replaced, by those of the tests' own server.
+"""
 
 import os
 import re
@@ -12,11 +15,23 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.servers.postgres import PostgresServer
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```(?:text|toml|yaml)\n# (\S+\.(?:py|toml|yml))\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+SERVER = "DOCS_POSTGRESQL"
+"""The environment variable with the address of the server that examples connect to."""
+DATABASES = {
+    "postgresql://db.example.com/shop": "shop",
+    "postgresql://db.example.com:5432/shop": "shop",
+    "postgresql://warehouse.example.com/marts": "marts",
+    "postgresql://warehouse.example.com:5432/marts": "marts",
+    "postgresql://localhost:5432/postgres": "postgres",
+}
+"""The addresses that examples name, and the databases that they are in a test."""
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -31,7 +46,10 @@ def needs_spark(page: Path) -> bool:
 
 def run(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
-    for line, code in blocks(page):
+    for line, shown_code in blocks(page):
+        code = shown_code
+        for address, database in DATABASES.items():
+            code = code.replace(address, f"postgresql://{os.environ.get(SERVER, 'nowhere')}/{database}")
         # blank lines ahead make tracebacks name the page's own lines
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
 
@@ -53,16 +71,55 @@ def test_the_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
     run(page)
 
 
+WITH_SERVER = [
+    page for page in WITH_SPARK if any(address in code for _, code in blocks(page) for address in DATABASES)
+]
+
+
 @pytest.mark.spark
 @pytest.mark.newest
 @pytest.mark.timeout(600)
 def test_the_spark_examples_of_all_pages_run(empty_folder: Path) -> None:
-    """In a process of their own: relative paths are those of the folder in which Spark's JVM was started."""
+    in_a_process([page for page in WITH_SPARK if page not in WITH_SERVER], empty_folder)
+
+
+@pytest.mark.spark
+@pytest.mark.newest
+@pytest.mark.timeout(600)
+def test_the_examples_with_a_server_run(empty_folder: Path, postgres_server: PostgresServer) -> None:
+    prepare(postgres_server)
+    in_a_process(
+        WITH_SERVER, empty_folder, {SERVER: f"127.0.0.1:{postgres_server.port}", "SHOP_PASSWORD": "secret"}
+    )
+
+
+def prepare(server: PostgresServer) -> None:
+    """The databases, tables and roles that examples name."""
+    server.psql(
+        "CREATE ROLE etl LOGIN PASSWORD 'secret'; CREATE ROLE postgres SUPERUSER LOGIN PASSWORD 'secret'"
+    )
+    for database in ("shop", "marts"):
+        server.psql(f"CREATE DATABASE {database} OWNER etl")
+    server.psql(
+        "CREATE TABLE orders (id bigint PRIMARY KEY, customer int, total numeric(10, 2), placed_at timestamptz);"
+        "INSERT INTO orders SELECT n, n % 97, n % 1000, timestamptz '2026-10-31' + n * interval '10 minutes'"
+        " FROM generate_series(1, 2000) n; GRANT SELECT ON orders TO etl",
+        database="shop",
+    )
+    server.psql(
+        "CREATE TABLE orders_of_a_day (id bigint, customer int, total numeric(10, 2));"
+        "ALTER TABLE orders_of_a_day OWNER TO etl",
+        database="marts",
+    )
+
+
+def in_a_process(pages: list[Path], folder: Path, more: dict[str, str] | None = None) -> None:
+    """Run the pages in a process of their own: relative paths are those of the folder in which Spark's JVM started."""
     code = "import sys; from tests.test_docs import run_all; run_all(sys.argv[1:])"
     done = subprocess.run(
-        [sys.executable, "-c", code, *map(str, WITH_SPARK)],
-        cwd=empty_folder,
-        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT)},
+        [sys.executable, "-c", code, *map(str, pages)],
+        cwd=folder,
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPATH": str(ROOT), **(more or {})},
         capture_output=True,
         text=True,
         timeout=590,

@@ -61,15 +61,18 @@ class BulkConsumePool:
 
     def backlogs(self) -> list[int]:
         """Rows that wait for each thread, those it is busy with included."""
-        return [worker.load()[0] for worker in self._workers]
+        with self._lock:  # a carrier that moves is counted once
+            return [worker.load()[0] for worker in self._workers]
 
     def carriers(self) -> list[int]:
         """How many carriers each thread serves."""
-        return [worker.load()[1] for worker in self._workers]
+        with self._lock:
+            return [worker.load()[1] for worker in self._workers]
 
     def metrics(self) -> list[PoolThreadMetrics]:
         """Of each thread: what it serves, what waits for it, and how busy it was."""
-        return [worker.metrics() for worker in self._workers]
+        with self._lock:
+            return [worker.metrics() for worker in self._workers]
 
     def add(self, station: Station) -> None:
         """Serve `station` from now on. Raises `FlowError` when the pool is closed."""

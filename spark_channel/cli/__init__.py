@@ -6,11 +6,6 @@ import sys
 
 __all__ = ["main"]
 
-INTERRUPTED = 130
-"""What typer makes of Ctrl-C, without a word."""
-TERMINATED = 143
-"""After SIGTERM: 128 and the signal's number."""
-
 
 def main() -> None:
     """Run the command in `sys.argv`; an error of ours ends with its message.
@@ -18,28 +13,18 @@ def main() -> None:
     Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted,
     143 ended by SIGTERM.
     """
-    from spark_channel.cli.app import app
-    from spark_channel.errors import (
-        ChannelError,
-        DirtyRowsError,
-        JobFileError,
-        OptionError,
-        SchemaError,
-        UnsupportedError,
-    )
+    from spark_channel.cli.app import complete
+    from spark_channel.cli.codes import INTERRUPTED, TERMINATED, exit_code
+    from spark_channel.errors import ChannelError
 
     # Spark starts its Python workers with `python3` from PATH unless it is told otherwise.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     logging.getLogger().addFilter(_no_trace_of_interrupt)
     try:
-        app()
-    except (OptionError, JobFileError, SchemaError, UnsupportedError) as error:
-        _end(error, 2)
-    except DirtyRowsError as error:
-        _end(error, 3)
+        complete(sys.argv[1:])()
     except ChannelError as error:
-        _end(error, 1)
+        _end(error, exit_code(error))
     except ModuleNotFoundError as error:
         if error.name != "pyspark":
             raise

@@ -1,13 +1,12 @@
 """The commands, one function each; what they do is done elsewhere."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from spark_channel.cli.engine import EngineName
-from spark_channel.cli.limits import limits
-from spark_channel.cli.tunnel import tunnel
 
 app = typer.Typer(
     name="spark-channel",
@@ -16,8 +15,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-app.add_typer(limits, name="limits")
-app.add_typer(tunnel, name="tunnel")
 
 
 def _version(wanted: bool) -> None:
@@ -39,7 +36,7 @@ def common(
 
 @app.command()
 def demo(
-    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy, in rows per second.")] = "100k",
+    rows_per_second: Annotated[str, typer.Option(help="The limit of the copy, in rows per second.")] = "50k",
     directory: Annotated[
         Path | None, typer.Option(help="Directory of the new database; default: a new temporary directory.")
     ] = None,
@@ -64,6 +61,11 @@ def report(
 
 
 _Job = Annotated[Path, typer.Argument(help="A DataX job.json.", show_default=False)]
+_Jobs = Annotated[list[Path], typer.Argument(help="DataX job files, or folders of them.", show_default=False)]
+_Output = Annotated[
+    Literal["text", "json"],
+    typer.Option(help="json: one line of JSON on the standard output, and nothing else there."),
+]
 _Parameters = Annotated[
     list[str] | None, typer.Option("-p", metavar='"-Dname=value"', help="Values of ${name} in the job.")
 ]
@@ -77,14 +79,16 @@ _AllContent = Annotated[
 
 @app.command()
 def run(
-    job: _Job,
+    jobs: _Jobs,
     parameters: _Parameters = None,
     master: _Master = None,
     conf: Annotated[
         list[str] | None,
         typer.Option("--conf", metavar="name=value", help="A Spark setting; may be given several times."),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the plan and move nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Open both ends, show the plan and move nothing.")
+    ] = False,
     all_content: _AllContent = False,
     dirty_rows_path: Annotated[
         str | None, typer.Option(help="Directory for refused rows, as Parquet; default: not kept.")
@@ -96,6 +100,14 @@ def run(
             help="Publish all rows together, or those of each task as it ends; default: the job file's.",
         ),
     ] = None,
+    txn: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME:VERSION",
+            help="Name this load: a rerun of it adds nothing twice. The version is a number or a date; NAME alone "
+            "takes the one date among the values of -p. Of several jobs, each is NAME/file.",
+        ),
+    ] = None,
     engine: Annotated[
         EngineName,
         typer.Option(
@@ -103,30 +115,61 @@ def run(
             "spark-submit runs the command, or one end is a Spark format."
         ),
     ] = "auto",
-    txn: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME:VERSION",
-            help="Transaction id of this load: a rerun adds no row twice. The version is a number or a date; NAME "
-            "alone uses the only date among the values of -p.",
-        ),
+    parallel: Annotated[int, typer.Option(min=1, help="How many jobs run at a time.")] = 1,
+    rows_per_second: Annotated[
+        str | None, typer.Option(help="A limit for all jobs of this command together, such as 50k.")
+    ] = None,
+    bytes_per_second: Annotated[
+        str | None, typer.Option(help="The same in Arrow bytes, such as 64MB.")
+    ] = None,
+    shared_limit: Annotated[
+        str | None, typer.Option(help="A limit that `spark-channel limits serve` keeps: its name.")
+    ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.json", help="Where the run is told as JSON, also of a failed one."),
+    ] = None,
+    output: _Output = "text",
+    datax_summary: Annotated[
+        bool, typer.Option("--datax-summary", help="The closing table with DataX's own labels.")
+    ] = False,
+    jobid: Annotated[str | None, typer.Option("--jobid", help="As DataX: names the job.")] = None,
+    loglevel: Annotated[
+        str | None, typer.Option("--loglevel", help="As DataX: debug, info, warn or error.")
+    ] = None,
+    jvm: Annotated[
+        str | None, typer.Option("-j", "--jvm", help="As DataX; without effect: --conf sets Spark's memory.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option("-m", "--mode", help="As DataX; without effect: see --engine and --master.")
     ] = None,
 ) -> None:
-    """Run a DataX job. Exit codes: 0 done, 1 failed, 2 bad input, 3 dirty limit, 130 interrupted."""
-    from spark_channel.cli.run import run_job
+    """Carry out DataX jobs: files, or folders of them.
 
-    run_job(
-        job,
-        parameters or [],
-        master=master,
-        conf=conf or [],
-        dry_run=dry_run,
-        all_content=all_content,
-        dirty_rows_path=dirty_rows_path,
-        commit=commit,
-        txn=txn,
-        engine=engine,
-    )
+    Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by
+    SIGTERM. Of several jobs that failed for different reasons: 1.
+    """
+    from spark_channel.cli.datax_flags import note_datax_flags, set_log_level
+
+    note_datax_flags(jvm=jvm, mode=mode)
+    set_log_level(loglevel)
+    if dry_run:
+        from spark_channel.cli.files import job_files
+        from spark_channel.cli.plan import plan_job
+
+        for job in job_files(jobs):
+            plan_job(job, parameters or [], master=master, all_content=all_content)
+        return
+    from spark_channel.cli.run import RunOptions, run_jobs
+
+    options = RunOptions(
+        parameters=parameters or [], master=master, conf=conf or [], all_content=all_content,
+        dirty_rows_path=dirty_rows_path, commit=commit, txn=txn, job_id=jobid, engine=engine, parallel=parallel,
+        rows_per_second=rows_per_second, bytes_per_second=bytes_per_second, shared_limit=shared_limit,
+        report=report, json_output=output == "json", datax_summary=datax_summary,
+    )  # fmt: skip
+    if code := run_jobs(jobs, options):
+        raise typer.Exit(code)
 
 
 @app.command()
@@ -134,20 +177,27 @@ def plan(
     job: _Job, parameters: _Parameters = None, master: _Master = None, all_content: _AllContent = False
 ) -> None:
     """Show the plan of a DataX job as a table, without moving a row."""
-    from spark_channel.cli.run import plan_job
+    from spark_channel.cli.plan import plan_job
 
     plan_job(job, parameters or [], master=master, all_content=all_content)
 
 
 @app.command()
 def check(
-    jobs: Annotated[list[Path], typer.Argument(help="DataX job files.", show_default=False)],
+    jobs: _Jobs,
     parameters: _Parameters = None,
+    output: _Output = "text",
+    connect: Annotated[
+        bool, typer.Option("--connect", help="Open both ends: login, table, columns and rights.")
+    ] = False,
 ) -> None:
-    """Show for each job file whether it runs, needs a driver, or is refused, and why."""
+    """Show for each job file whether it runs, needs a driver, or is refused, with every reason.
+
+    Exit codes: 0, or 2 when one is refused.
+    """
     from spark_channel.cli.check import check_jobs
 
-    if not check_jobs(jobs, parameters or []):
+    if not check_jobs(jobs, parameters or [], as_json=output == "json", connect=connect):
         raise typer.Exit(2)
 
 
@@ -170,3 +220,22 @@ def connectors() -> None:
             found.about,
         )
     Console().print(table)
+
+
+def complete(arguments: Sequence[str]) -> typer.Typer:
+    """The whole app; groups of commands that `arguments` do not name are left out, since importing them takes time."""
+    named = arguments[0] if arguments else ""
+    if app.registered_groups or named in {
+        command.name or _name_of(command.callback) for command in app.registered_commands
+    }:
+        return app
+    from spark_channel.cli.limits import limits
+    from spark_channel.cli.tunnel import tunnel
+
+    app.add_typer(limits, name="limits")
+    app.add_typer(tunnel, name="tunnel")
+    return app
+
+
+def _name_of(function: Callable[..., object] | None) -> str:
+    return getattr(function, "__name__", "")

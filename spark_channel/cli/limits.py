@@ -12,9 +12,9 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_channel.limits import LimitStatus, Pressure, UnreachablePolicy
-from spark_channel.options import parse_amount
+from spark_channel.options import CommonOptions, parse_amount
 from spark_channel.progress.render import short
-from spark_channel.service import LimitControl, Probe, SharedLimit, TlsFiles, sql_value
+from spark_channel.service import LimitControl, Probe, SharedLimit, TlsFiles, signal_value, sql_value
 from spark_channel.service.shared_limit import MOST_JOBS
 
 __all__ = ["limits"]
@@ -58,6 +58,12 @@ def serve(
         typer.Option(help="Its password, as `${env:NAME}` or `${file:PATH}`; default: from the url."),
     ] = None,
     probe_query: Annotated[str | None, typer.Option(help="A query that returns one number.")] = None,
+    pressure: Annotated[
+        str | None,
+        typer.Option(
+            help="A signal of the database and its threshold, such as 'replication_lag<10s', instead of a query."
+        ),
+    ] = None,
     probe_threshold: Annotated[
         float, typer.Option(help="The limit is lowered while the number is above this value.")
     ] = 0.0,
@@ -71,14 +77,26 @@ def serve(
 ) -> None:
     """Serve a limit until interrupted."""
     probe = None
-    if any(each is not None for each in (probe_url, probe_query, probe_user, probe_password)):
-        if probe_url is None or probe_query is None:
-            raise typer.BadParameter("--probe-url and --probe-query go together")
+    if any(each is not None for each in (probe_url, probe_query, probe_user, probe_password, pressure)):
+        if probe_url is None or (probe_query is None) == (pressure is None):
+            raise typer.BadParameter("--probe-url goes with one of --probe-query and --pressure")
         _refuse_plain_password(probe_url, probe_password)
         options = {"url": probe_url, "query": probe_query, "user": probe_user, "password": probe_password}
-        measure = sql_value({name: value for name, value in options.items() if value is not None})
-        pressure = Pressure(policy=probe_policy)
-        probe = Probe(measure, probe_threshold, seconds=probe_seconds, what="probe query", pressure=pressure)
+        given = {name: value for name, value in options.items() if value is not None}
+        reaction = Pressure(policy=probe_policy)
+        if pressure is None:
+            probe = Probe(
+                sql_value(given),
+                probe_threshold,
+                seconds=probe_seconds,
+                what="probe query",
+                pressure=reaction,
+            )
+        else:
+            name_, most = _signal(pressure)
+            probe = Probe(
+                signal_value(given, name_), most, seconds=probe_seconds, what=name_, pressure=reaction
+            )
     if (tls_certificate is None) != (tls_key is None):
         raise typer.BadParameter("--tls-certificate and --tls-key go together")
     tls = TlsFiles(str(tls_certificate), str(tls_key)) if tls_certificate and tls_key else None
@@ -151,7 +169,7 @@ def resume(name: _Name) -> None:
 def _print(status: LimitStatus) -> None:
     console = Console(highlight=False)
     console.print(
-        f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s, "
+        f"limit {status.limit}: {_speed(status.rows_per_second)} rows/s{_now(status)}, "
         f"{_speed(status.bytes_per_second)} bytes/s, {_state(status)}; "
         f"{status.jobs} jobs, {status.client_count} clients, {status.waiting_count} wait"
     )
@@ -168,8 +186,23 @@ def _print(status: LimitStatus) -> None:
         console.print(table)
 
 
+def _signal(text: str) -> tuple[str, float]:
+    """Of `--pressure`."""
+    options, _ = CommonOptions.parse({"pressure": text})
+    bounds = options.pressure or {}
+    if len(bounds) != 1:
+        raise typer.BadParameter("--pressure takes one signal, such as 'replication_lag<10s'")
+    return next(iter(bounds.items()))
+
+
 def _state(status: LimitStatus) -> str:
     return "paused" if status.paused else status.pressure or "open"
+
+
+def _now(status: LimitStatus) -> str:
+    """What is left of the limit, where something holds it below what was set."""
+    effective = status.effective_rows_per_second
+    return "" if effective in (None, status.rows_per_second) else f" (now {_speed(effective)})"
 
 
 def _speed(rate: float | None) -> str:

@@ -1,24 +1,30 @@
-"""`spark-channel run` and `plan`: a DataX job, carried out or only planned."""
+"""`spark-channel run`: DataX jobs, one after the other or beside each other."""
 
+import contextlib
+import json
 import logging
-import os
+import queue
 import sys
-from collections.abc import Sequence
-from contextlib import ExitStack
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
+from spark_channel.cli.closing import closing_table
+from spark_channel.cli.codes import exit_code
 from spark_channel.cli.engine import EngineName, chosen_engine, parse_conf
-from spark_channel.errors import ChannelError
-from spark_channel.jobs import LoadedJob, load_job, parse_parameters
+from spark_channel.cli.files import check_place, job_files, load, publish_text
+from spark_channel.cli.outcome import JobOutcome, RunOutcome
+from spark_channel.clock import utc_now
+from spark_channel.errors import ChannelError, JobFileError, OptionError
+from spark_channel.jobs import LoadedJob
 from spark_channel.jobs.plugins.own_databases import is_database
 from spark_channel.planning import TransferSpec
-from spark_channel.progress.render import short
+from spark_channel.progress import TransferReport
 
-__all__ = ["plan_job", "run_job"]
+__all__ = ["RunOptions", "run_jobs"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,185 +33,319 @@ _AT_LEAST_ONCE = (
     "--txn NAME:VERSION makes a rerun of the same load add nothing twice, and --commit job shows all rows at once"
 )
 
+_Move = Callable[[TransferSpec, Mapping[str, Any]], TransferReport]
+_Last = Callable[[str], TransferReport | None]
 
-def run_job(
-    job: Path,
-    parameters: Sequence[str],
-    *,
-    master: str | None = None,
-    conf: Sequence[str] = (),
-    dry_run: bool = False,
-    all_content: bool = False,
-    dirty_rows_path: str | None = None,
-    commit: str | None = None,
-    txn: str | None = None,
-    engine: EngineName = "auto",
-) -> None:
-    """Carry out the job; with `dry_run`, show its plan.
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """What a user typed beside the jobs."""
+
+    parameters: Sequence[str] = ()
+    master: str | None = None
+    conf: Sequence[str] = ()
+    all_content: bool = False
+    dirty_rows_path: str | None = None
+    commit: str | None = None
+    txn: str | None = None
+    job_id: str | None = None
+    engine: EngineName = "auto"
+    parallel: int = 1
+    rows_per_second: str | None = None
+    bytes_per_second: str | None = None
+    shared_limit: str | None = None
+    report: Path | None = None
+    json_output: bool = False
+    datax_summary: bool = False
+
+
+@dataclass
+class _Job:
+    file: Path
+    label: str
+    """Unique among the jobs of this command, where there are several; names them in logs and limits."""
+    loaded: LoadedJob | None = None
+    error: ChannelError | None = None
+
+
+def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
+    """Carry out the jobs in these files and folders, and tell of it. Returns the exit code.
+
+    A file that cannot be read, or a job that fails, does not keep the others from running.
 
     Raises:
-        ChannelError: see `spark_channel.run`.
+        ChannelError: what the only job has met; an option that makes no sense. Nothing was moved of the latter.
     """
-    loaded = _load(job, parameters, all_content, commit=commit, transaction=txn)
-    settings = parse_conf(conf)
-    for note in _notes(loaded):
+    settings = parse_conf(options.conf)
+    if options.report is not None:
+        check_place(options.report)
+    files = job_files(given)
+    jobs = _loaded(files, options)
+    run = _Run(jobs, options)
+    try:
+        _carry_out(run, jobs, options, settings)
+    except (KeyboardInterrupt, SystemExit) as error:
+        run.outcome.ended = exit_code(error)
+        raise
+    finally:
+        run.end()
+        _tell(run.outcome, options)
+    failed = jobs[0].error or run.error
+    if len(jobs) == 1 and failed is not None:
+        raise failed
+    return run.outcome.code
+
+
+def _carry_out(run: "_Run", jobs: Sequence[_Job], options: RunOptions, settings: dict[str, str]) -> None:
+    specs = [spec for job in jobs if job.loaded is not None for spec in job.loaded.specs]
+    engine = chosen_engine(options.engine, specs, master=options.master, conf=settings)
+    for note in _notes(specs, options):
         print(f"note: {note}", file=sys.stderr)  # noqa: T201 - the command line talks
-    if dry_run:
-        _show(loaded, master or settings.get("spark.master"))
+    if not specs:
         return
-    more = {} if dirty_rows_path is None else {"dirtyRowsPath": dirty_rows_path}
-    if chosen_engine(engine, loaded.specs, master=master, conf=settings) == "local":
-        _run_local(loaded, more)
-    else:
-        _run_spark(loaded, more, master, settings)
+    with (
+        _shared_limit(options) as more,
+        _engine(engine, specs, options.master, settings) as (move, last, cancel),
+    ):
+        run.carry_out(move, last, cancel, more)
 
 
-def _run_local(loaded: LoadedJob, more: dict[str, Any]) -> None:
+class _Run:
+    """The jobs as they go. The first exception that is no job's, such as Ctrl-C, ends all of them."""
+
+    def __init__(self, jobs: Sequence[_Job], options: RunOptions) -> None:
+        self._jobs = jobs
+        self._options = options
+        self._began = time.monotonic()
+        self.outcome = RunOutcome(utc_now(), 0.0)
+        self.outcome.jobs = [self._not_run(job) for job in jobs]
+        self.error: BaseException | None = None
+        self._cancelled = False
+
+    def carry_out(
+        self, move: _Move, last: _Last, cancel: Callable[[], None], more: Mapping[str, Any]
+    ) -> None:
+        left: queue.SimpleQueue[int] = queue.SimpleQueue()
+        waiting = [place for place, job in enumerate(self._jobs) if job.loaded is not None]
+        for place in waiting:
+            left.put(place)
+        most = min(self._options.parallel, len(waiting))
+        if most <= 1:
+            for place in waiting:
+                self._carry_out(place, move, last, more)
+            return
+        ended: queue.SimpleQueue[int] = queue.SimpleQueue()
+
+        def work() -> None:
+            try:
+                while not self._cancelled:
+                    self._carry_out(left.get_nowait(), move, last, more)
+            except queue.Empty:
+                pass
+            finally:
+                ended.put(0)
+
+        threads = [
+            threading.Thread(target=work, name=f"spark-channel-job-{number}", daemon=True)
+            for number in range(most)
+        ]
+        try:
+            for thread in threads:
+                thread.start()
+            for _ in threads:
+                ended.get()  # not `join`, which no signal interrupts
+        except BaseException:
+            self._cancelled = True
+            cancel()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
+            raise
+
+    def end(self) -> None:
+        self.outcome.seconds = time.monotonic() - self._began
+
+    def _not_run(self, job: _Job) -> JobOutcome:
+        outcome = JobOutcome(
+            utc_now(), 0.0, str(job.file), job.label, "not run", 1, "the command ended before"
+        )
+        if job.error is not None:
+            outcome.code, outcome.error = exit_code(job.error), str(job.error)
+            outcome.error_type = type(job.error).__name__
+        return outcome
+
+    def _carry_out(self, place: int, move: _Move, last: _Last, more: Mapping[str, Any]) -> None:
+        job = self._jobs[place]
+        assert job.loaded is not None
+        given = dict(more)
+        label = self._options.job_id or (job.label if len(self._jobs) > 1 else None)
+        if label is not None:
+            given["jobId"] = label
+        if self._options.dirty_rows_path is not None:
+            given["dirtyRowsPath"] = self._options.dirty_rows_path
+        reports: list[TransferReport] = []
+        outcome = JobOutcome(utc_now(), 0.0, str(job.file), job.label, warnings=job.loaded.warnings)
+        began = time.monotonic()
+        try:
+            reports.extend(move(spec, given) for spec in job.loaded.specs)
+        except BaseException as error:
+            failed = last(f"{label}-" if label else "")
+            if failed is not None and failed.phase == "failed":
+                reports.append(failed)
+            outcome.state, outcome.code = "failed", exit_code(error)
+            outcome.error, outcome.error_type = str(error) or type(error).__name__, type(error).__name__
+            if not isinstance(error, ChannelError):
+                raise
+            self.error = error
+            if len(self._jobs) > 1:
+                print(f"{job.file}: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
+        finally:
+            outcome.seconds = time.monotonic() - began
+            outcome.reports = tuple(reports)
+            self.outcome.jobs[place] = outcome
+
+
+def _loaded(files: Sequence[Path], options: RunOptions) -> list[_Job]:
+    labels: dict[str, int] = {}
+    jobs = []
+    for file in files:
+        number = labels[file.stem] = labels.get(file.stem, 0) + 1
+        job = _Job(file, file.stem if number == 1 else f"{file.stem}-{number}")
+        try:
+            job.loaded = load(
+                file,
+                options.parameters,
+                options.all_content,
+                commit=options.commit,
+                transaction=_transaction(options.txn, job.label, len(files)),
+                named=len(files) > 1,
+            )
+        except JobFileError as error:
+            job.error = error
+            if len(files) > 1:
+                print(f"{file}: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
+        jobs.append(job)
+    return jobs
+
+
+def _transaction(txn: str | None, label: str, jobs: int) -> str | None:
+    """Of several jobs each is a load of its own: two that write one table must not be taken for reruns of one."""
+    if txn is None or jobs == 1:
+        return txn
+    name, colon, version = txn.rpartition(":") if ":" in txn else (txn, "", "")
+    return f"{name}/{label}{colon}{version}"
+
+
+def _notes(specs: Sequence[TransferSpec], options: RunOptions) -> list[str]:
+    """What the jobs could have and do not ask for."""
+    adds = any(
+        not spec.writer.spark_format
+        and is_database(spec.writer.name)
+        and "txnAppId" not in spec.writer.options
+        for spec in specs
+    )
+    limited = options.rows_per_second or options.bytes_per_second
+    own = any(spec.rows_per_second or spec.bytes_per_second for spec in specs)
+    both = "the limit of the command holds for all jobs together, and each job's own limit for that job"
+    return [*([_AT_LEAST_ONCE] if adds else []), *([both] if limited and own else [])]
+
+
+@contextlib.contextmanager
+def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
+    """The options of each job that make one limit hold for all of them."""
+    wanted = options.rows_per_second, options.bytes_per_second
+    if options.shared_limit is not None and any(wanted):
+        raise OptionError(
+            "options '--shared-limit' and '--rows-per-second' or '--bytes-per-second' contradict each other: the "
+            "first names a limit that is served elsewhere, the others serve one for this command. Give one of them",
+            option="--shared-limit",
+        )
+    if options.shared_limit is not None:
+        yield {"sharedLimit": options.shared_limit}
+        return
+    if not any(wanted):
+        yield {}
+        return
+    import os
+
+    from spark_channel.service import SharedLimit
+
+    with SharedLimit(f"run-{os.getpid()}", *wanted) as limit:
+        yield {"sharedLimit": limit.name}
+
+
+@contextlib.contextmanager
+def _engine(
+    engine: str, specs: Sequence[TransferSpec], master: str | None, settings: dict[str, str]
+) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
+    with _local_engine(specs) if engine == "local" else _spark_engine(master, settings) as made:
+        yield made
+
+
+@contextlib.contextmanager
+def _local_engine(specs: Sequence[TransferSpec]) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
     from spark_channel.cli.signals import ending_on_sigterm
     from spark_channel.local import LocalEngine
     from spark_channel.transfers.run import carry_out
 
-    limited = any(spec.rows_per_second or spec.bytes_per_second for spec in loaded.specs)
+    limited = any(spec.rows_per_second or spec.bytes_per_second for spec in specs)
     with ending_on_sigterm(), LocalEngine(served=limited) as engine:
-        for spec in loaded.specs:
+
+        def move(spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
             try:
-                carry_out(engine, spec, more)
+                return carry_out(engine, spec, more)
             except ChannelError:
                 raise
             except Exception as error:
                 _log.debug("the error was raised here", exc_info=True)
                 raise ChannelError(_first_line(error)) from error
 
+        yield move, engine.report, engine.cancel
 
-def _run_spark(loaded: LoadedJob, more: dict[str, Any], master: str | None, settings: dict[str, str]) -> None:
+
+@contextlib.contextmanager
+def _spark_engine(
+    master: str | None, settings: dict[str, str]
+) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
     from spark_channel.cli.session import session
     from spark_channel.spark.failures import own_error
+    from spark_channel.spark.session import context_of, kept_report
     from spark_channel.spark.transfer import carry_out
 
-    with session(master, settings, f"spark-channel {loaded.name}") as spark:
-        for spec in loaded.specs:
+    with session(master, settings, "spark-channel") as spark:
+
+        def move(spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
             try:
-                carry_out(spark, spec, more)
+                return carry_out(spark, spec, more)
             except ChannelError:
                 raise
             except Exception as error:  # Spark's own: a page of stack traces, of which one line says it
                 raise own_error(error) or ChannelError(_first_line(error)) from error
 
+        def cancel() -> None:
+            context = context_of(spark)
+            if context is None:
+                spark.interruptAll()
+            else:
+                context.cancelAllJobs()
 
-def plan_job(job: Path, parameters: Sequence[str], *, master: str | None, all_content: bool) -> None:
-    """Show the plan. Reads the source's schema and splits; moves nothing, and needs no Spark session.
-
-    Raises:
-        ChannelError: the job is broken, or its source or target cannot be opened.
-    """
-    _show(_load(job, parameters, all_content), master)
-
-
-def _notes(loaded: LoadedJob) -> list[str]:
-    """What the job could have and does not ask for."""
-    adds = any(
-        not spec.writer.spark_format
-        and is_database(spec.writer.name)
-        and "txnAppId" not in spec.writer.options
-        for spec in loaded.specs
-    )
-    return [_AT_LEAST_ONCE] if adds else []
+        yield move, kept_report, cancel
 
 
-def _load(
-    job: Path,
-    parameters: Sequence[str],
-    all_content: bool,
-    *,
-    commit: str | None = None,
-    transaction: str | None = None,
-) -> LoadedJob:
-    loaded = load_job(
-        str(job),
-        parse_parameters(" ".join(parameters)),
-        all_content=all_content,
-        commit=commit,
-        transaction=transaction,
-    )
-    for warning in loaded.warnings:
-        print(f"warning: {warning}", file=sys.stderr)  # noqa: T201 - the command line talks
-    return loaded
-
-
-def _show(loaded: LoadedJob, master: str | None) -> None:
-    console = Console(highlight=False, soft_wrap=True)
-    for number, spec in enumerate(loaded.specs):
-        if len(loaded.specs) > 1:
-            console.print(f"[bold]content {number}[/]")
-        _show_one(spec, _cores(master), console)
-
-
-def _show_one(spec: TransferSpec, parallelism: int, console: Console) -> None:
-    from spark_channel.transfers.options import job_options
-    from spark_channel.transfers.plan import open_transfer
-
-    if spec.reader.spark_format or spec.writer.spark_format:
-        ends = (spec.reader, spec.writer)
-        names = ", ".join(end.name for end in ends if end.spark_format)
-        console.print(f"runs as a DataFrame: {names} is a Spark format, and Spark plans it")
-        for half, end in zip(("reader", "writer"), ends, strict=True):
-            console.print(f"{half}: {end!r}", markup=False)
+def _tell(run: RunOutcome, options: RunOptions) -> None:
+    if options.report is not None:
+        try:
+            publish_text(options.report, json.dumps(run.to_plain(), ensure_ascii=False, indent=1) + "\n")
+        except OptionError as error:  # the rows are where they are: the exit code tells of them
+            print(f"warning: {error}", file=sys.stderr)  # noqa: T201 - the command line talks
+    if options.json_output:
+        print(json.dumps(run.to_plain(), ensure_ascii=False))  # noqa: T201 - the command line talks
         return
-    with ExitStack() as held:  # nothing is read: what the splits share may go at once
-        opened = open_transfer(job_options(spec, {}), parallelism, held)
-    options, made = opened.options, opened.plan
-    others = [f" and {each.writer.name or 'another target'}" for each in spec.targets[1:]]
-    console.print(f"{opened.source} -> {opened.target}{''.join(others)}", markup=False)
-    steps = ", ".join(type(getattr(step, "inner", step)).__name__ for step in spec.transformers)
-    console.print(f"mode {spec.save_mode}, transformers: {steps or 'none'}", markup=False)
-    limits = [
-        f"{short(value)}{unit}"
-        for value, unit in (
-            (options.rows_per_second, " rows/s"),
-            (options.bytes_per_second, "B/s, in Arrow bytes"),
-        )
-        if value is not None
-    ]
-    console.print(f"limit: {' and '.join(limits) or 'none'}; dirty rows: {_dirty(spec)}")
-    columns = ", ".join(f"{field.name} {field.type}" for field in opened.schema)
-    console.print(f"columns: {columns}", markup=False)
-    table = Table("task group", "channels", "tasks", "rows", "bytes")
-    for group in made.groups:
-        splits = [task.split for task in group.tasks]
-        table.add_row(
-            str(group.id),
-            str(group.channels),
-            str(len(group.tasks)),
-            _sum([split.rows for split in splits]),
-            _sum([split.nbytes for split in splits], "B"),
-        )
-    console.print(table)
-    console.print(
-        f"{made.channels} channels, {len(made.tasks)} tasks in {len(made.groups)} task groups: "
-        f"{_sum([made.rows])} rows, {_sum([made.nbytes], 'B')}"
-    )
+    if len(run.jobs) > 1:
+        from spark_channel.cli.summary import print_summary
 
-
-def _dirty(spec: TransferSpec) -> str:
-    if spec.max_dirty_fraction is not None:
-        return f"at most {100 * spec.max_dirty_fraction:g} %"
-    return "any number" if spec.max_dirty_rows is None else f"at most {spec.max_dirty_rows}"
-
-
-def _sum(values: list[int | None], unit: str = "") -> str:
-    """Rounded as the progress line rounds."""
-    known = [value for value in values if value is not None]
-    return (
-        f"{short(sum(known))}{unit}"
-        if len(known) == len(values)
-        else f"unknown {'bytes' if unit else ''}".rstrip()
-    )
-
-
-def _cores(master: str | None) -> int:
-    """What `local[4]` says; else this machine's cores, since only a session knows a cluster's."""
-    inside = (master or "").removeprefix("local[").partition("]")[0].partition(",")[0]
-    return int(inside) if inside.isdigit() and int(inside) else os.cpu_count() or 1
+        print_summary(run)
+    print(closing_table(run, as_datax=options.datax_summary), flush=True)  # noqa: T201 - the command line talks
 
 
 def _first_line(error: Exception) -> str:

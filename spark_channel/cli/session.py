@@ -33,7 +33,8 @@ def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[Sp
         builder = builder.master(master or "local[*]")
     own = {"spark.ui.showConsoleProgress": "false"}
     if not submitted:
-        own |= {"spark.ui.enabled": "false", "spark.log.level": "ERROR"}
+        # FATAL: the reason of a failed task is told once, in our own words, and not after a page of the JVM's.
+        own |= {"spark.ui.enabled": "false", "spark.log.level": "FATAL"}
     for key, value in (own | conf).items():
         builder = builder.config(key, value)
     spark = builder.getOrCreate()

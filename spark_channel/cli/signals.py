@@ -11,7 +11,7 @@ __all__ = ["ending_on_sigterm", "terminate"]
 
 class _Terminated(SystemExit):
     def __init__(self) -> None:
-        from spark_channel.cli import TERMINATED
+        from spark_channel.cli.codes import TERMINATED
 
         super().__init__(TERMINATED)
 

@@ -101,7 +101,7 @@ def split(
     name: _Name, channel: Annotated[str, typer.Option(help="A stream channel.")], option: _Option = None,
     options_file: _OptionsFile = None, store: _Store = None,
 ) -> None:  # fmt: skip
-    """Split a stream channel of files in two while clients read. The new channels open when the old one is drained."""
+    """Split a stream channel of files or of a table while clients read. The new channels open when it is drained."""
     made = Tunnel(name, _options(option, options_file), store=store).split(channel)
     typer.echo(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
 
@@ -110,13 +110,16 @@ def split(
 def delete(
     name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
     yes: _Yes = False,
+    leave_slot: Annotated[
+        bool, typer.Option("--leave-slot", help="Remove it without dropping its replication slot.")
+    ] = False,
 ) -> None:  # fmt: skip
     """Delete a tunnel and its checkpoints; with its source's options, also its own replication slot."""
     found = Tunnel(name, _options(option, options_file), store=store)
     found.store.get(name)
     if not yes:
         typer.confirm(f"Remove tunnel {name} and all its checkpoints?", abort=True)
-    found.delete()
+    found.delete(leave_slot=leave_slot)
     typer.echo(f"tunnel {name} is deleted")
 
 

@@ -17,7 +17,7 @@ from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.native import NATIVE, NativeRows
 from spark_channel.connectors.split_reader import Read, SplitReader, Token
-from spark_channel.errors import TargetError, UnsupportedError
+from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
 
@@ -299,6 +299,13 @@ class Writer(ABC):
 
         It may create the source's tables, or the target. It is not part of the write, and is never undone.
         """
+
+    def is_refusal(self, error: BaseException) -> bool:
+        """Whether a row is the matter of what a writing call raised, and not the target as a whole."""
+        return isinstance(error, BatchRefusedError)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:  # noqa: B027 - optional
+        """Driver. What `prepare` would refuse, without a claim, and with nothing changed; also missing rights."""
 
     @abstractmethod
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:

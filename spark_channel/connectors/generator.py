@@ -5,6 +5,7 @@ whatever the splits, the batches and the retries.
 """
 
 import hashlib
+import re
 from collections.abc import Iterator
 from functools import partial
 from itertools import pairwise
@@ -15,7 +16,6 @@ import pyarrow.compute as pc
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.contracts import Reader
-from spark_channel.connectors.sql.ddl import arrow_columns
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import Amount, ByteAmount, ReadOptions, parse_amount
 from spark_channel.planning import Split
@@ -23,6 +23,8 @@ from spark_channel.planning import Split
 __all__ = ["GeneratorOptions", "GeneratorReader"]
 
 _SCHEMA = "id BIGINT, value DOUBLE, name STRING"
+_BIGINT = re.compile(r"([A-Za-z]\w*) BIGINT")
+"""What a stream of DataX reads: its start is told in tenths of a second."""
 _PADDING = "padding"
 _POOL = 256
 _LONGEST_PADDING = 1 << 20
@@ -157,10 +159,19 @@ class GeneratorReader(Reader):
 
 
 def _schema(options: GeneratorOptions) -> pa.Schema:
-    columns = arrow_columns(options.generator_schema, "schema")
+    columns = _columns(options.generator_schema)
     if options.row_bytes is not None and _PADDING in columns:
         raise OptionError(f"options 'rowBytes' and 'schema' both make a column {_PADDING!r}", option="schema")
     return pa.schema(list(columns.items()))
+
+
+def _columns(text: str) -> dict[str, pa.DataType]:
+    plain = _BIGINT.fullmatch(text)
+    if plain is not None:
+        return {plain[1]: pa.int64()}
+    from spark_channel.connectors.sql.ddl import arrow_columns  # a parser of SQL, which takes long to import
+
+    return arrow_columns(text, "schema")
 
 
 def _picked(schema: pa.Schema, names: tuple[str, ...]) -> pa.Schema:

@@ -7,19 +7,20 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from spark_channel.errors import JobFileError, OptionError
+from spark_channel.jobs.columns import time_patterns
 from spark_channel.jobs.document import Content, JobFile, Plugin
 from spark_channel.jobs.leftovers import leftovers
 from spark_channel.jobs.once import Commit, parse_transaction
 from spark_channel.jobs.place import Place, at
 from spark_channel.jobs.plugins import find_plugin, readers, writers
-from spark_channel.jobs.plugins.own_databases import is_database, with_local_times
+from spark_channel.jobs.plugins.own_databases import is_database, is_server, with_local_times
 from spark_channel.jobs.text import parse_text
 from spark_channel.jobs.transformers import job_transformers
 from spark_channel.jobs.values import parse_section, refusal, refused
 from spark_channel.jobs.variables import expand_data
 from spark_channel.planning import Endpoint, Target, TransferSpec, channel_count
 
-__all__ = ["LoadedJob", "load_job"]
+__all__ = ["LoadedJob", "load_job", "loaded_of", "places", "settings_of"]
 
 Source = str | os.PathLike[str] | Mapping[str, Any]
 
@@ -59,7 +60,7 @@ def load_job(
     name, data = _read(source, values)
     try:
         job = parse_section(JobFile, data, "")
-        return _loaded(job, name, all_content, _commit(job, values, commit, transaction))
+        return loaded_of(job, name, all_content, _commit(job, values, commit, transaction))
     except RecursionError:
         raise JobFileError(f"{name}: nested too deeply") from None
 
@@ -126,7 +127,7 @@ def _plain(data: Any, path: str) -> Any:
     raise refusal(path, type(data).__name__, "what JSON can hold: text, numbers, true, false, lists, objects")
 
 
-def _loaded(job: JobFile, name: str, all_content: bool, commit: Commit) -> LoadedJob:
+def loaded_of(job: JobFile, name: str, all_content: bool, commit: Commit) -> LoadedJob:
     warnings: list[str] = []
     contents = job.job.content
     left = [text for text in leftovers(job) if all_content or not _of_later_content(text)]
@@ -136,7 +137,7 @@ def _loaded(job: JobFile, name: str, all_content: bool, commit: Commit) -> Loade
             for n, content in enumerate(contents[1:], 1)
         )
         warnings.append(f"only job.content[0] runs, as in DataX; left out: {others}. --all-content runs each")
-    settings = _settings(job, warnings)
+    settings = settings_of(job, warnings)
     chosen = contents if all_content else contents[:1]
     specs = tuple(
         _spec(job, content, f"job.content[{number}]", settings, warnings, left, commit)
@@ -151,7 +152,7 @@ def _of_later_content(text: str) -> bool:
     return text.startswith("job.content[") and not text.startswith("job.content[0]")
 
 
-def _settings(job: JobFile, warnings: list[str]) -> dict[str, Any]:
+def settings_of(job: JobFile, warnings: list[str]) -> dict[str, Any]:
     speed = job.job.setting.speed
     channel = job.core.transport.channel
     errors = job.job.setting.error_limit
@@ -200,6 +201,30 @@ def _judged_whole(
     return {"max_dirty_rows": 0}
 
 
+def places(
+    job: JobFile,
+    path: str,
+    settings: Mapping[str, Any],
+    warnings: list[str],
+    left: list[str],
+    commit: Commit,
+) -> Callable[[str, Plugin], Place]:
+    """What gives a plugin of the content at `path` its place."""
+    channels = channel_count(
+        rows_per_second=settings["rows_per_second"],
+        bytes_per_second=settings["bytes_per_second"],
+        channel_rows_per_second=settings["channel_rows_per_second"],
+        channel_bytes_per_second=settings["channel_bytes_per_second"],
+        channels=settings["channels"],
+    )
+
+    def place(half: str, plugin: Plugin) -> Place:
+        where = f"{path}.{half}.parameter"
+        return Place(where, plugin.name, job.common.column, channels, commit, warnings, left)
+
+    return place
+
+
 def _spec(
     job: JobFile,
     content: Content,
@@ -209,17 +234,7 @@ def _spec(
     left: list[str],
     commit: Commit,
 ) -> TransferSpec:
-    def place(half: str, plugin: Plugin) -> Place:
-        where = f"{path}.{half}.parameter"
-        return Place(where, plugin.name, job.common.column, channels, commit, warnings, left)
-
-    channels = channel_count(
-        rows_per_second=settings["rows_per_second"],
-        bytes_per_second=settings["bytes_per_second"],
-        channel_rows_per_second=settings["channel_rows_per_second"],
-        channel_bytes_per_second=settings["channel_bytes_per_second"],
-        channels=settings["channels"],
-    )
+    place = places(job, path, settings, warnings, left, commit)
     read = find_plugin(content.reader.name, readers(), f"{path}.reader.name")
     reader = read(content.reader.parameter, place("reader", content.reader))
     steps = job_transformers(content.transformer, f"{path}.transformer", left)
@@ -257,6 +272,8 @@ def _spec(
         (*reader.transformers, *steps, *(() if several else first.transformers)),
         save_mode=first.save_mode,
         targets=targets if several else (),
+        lenient=not several and is_server(first.writer.name),
+        time_patterns=time_patterns(job.common.column),
         **settings,
     )
 

@@ -4,15 +4,11 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-import sqlglot
-from sqlglot import exp
-
 from spark_channel.jobs.place import Place
 from spark_channel.jobs.values import refusal
 
 __all__ = ["expand_tables", "plain_columns", "select_statements", "selects"]
 
-_ANY: Any = getattr(exp, "Expr", exp.Expression)  # the root's name changed in sqlglot 30
 _MOST_TABLES = 10_000
 _RANGE = re.compile(r"(.*?)\[(\d{1,18})-(\d{1,18})\](.*)", re.DOTALL)
 _NAME = r"""(?:[\w$#]+|"[^"]+"|`[^`]+`|\[[^\]]+\])"""
@@ -88,17 +84,31 @@ def selects(columns: tuple[str, ...], name: str, dialect: str) -> bool:
 
 
 def _is_bare(parsed: Any) -> bool:
+    from sqlglot import exp
+
     return isinstance(parsed, exp.Column) and len(parsed.parts) == 1 and not parsed.is_star
 
 
 def _expression(text: str, dialect: str) -> Any:
+    import sqlglot
+    from sqlglot import exp
+
     if _PLAIN.fullmatch(text) and text.lower() not in _CONSTANTS:
         return exp.column(text)
     # `into` a bare expression: as a statement, a column named `comment` or `show` would be one.
-    return sqlglot.parse_one(text, read=dialect, into=_ANY)
+    return sqlglot.parse_one(text, read=dialect, into=_any())
+
+
+def _any() -> Any:
+    from sqlglot import exp
+
+    return getattr(exp, "Expr", exp.Expression)  # the root's name changed in sqlglot 30
 
 
 def _parsed(text: str, dialect: str, path: str) -> Any:
+    import sqlglot
+    from sqlglot import exp
+
     takes = f"a column or an expression of {dialect or 'SQL'}"
     try:
         parsed = _expression(text, dialect)
@@ -118,6 +128,8 @@ def _closed(text: str) -> str:
 
 
 def _reason(error: Exception) -> str:
+    import sqlglot
+
     if isinstance(error, sqlglot.errors.ParseError) and error.errors:
         return str(error.errors[0].get("description", "")).rstrip(".")
     return type(error).__name__
@@ -133,6 +145,9 @@ def select_statements(
     Raises:
         JobFileError: a column, table or condition that is no SQL of this dialect.
     """
+    import sqlglot
+    from sqlglot import exp
+
     path = place.key("column")
     outputs: list[str] = []
     seen: set[str] = set()

@@ -170,13 +170,19 @@ def parse_section(model: type[_S], data: Any, root: str) -> _S:
     try:
         return model.model_validate(data)
     except ValidationError as error:
-        detail = error.errors(include_url=False)[0]
+        details = error.errors(include_url=False)
+    first, *others = (_refusal_of(detail, root) for detail in details)
+    first.others = tuple(dict.fromkeys(str(each) for each in others))
+    raise first
+
+
+def _refusal_of(detail: Any, root: str) -> JobFileError:
     # The tag of a shape is not part of the path.
     path = json_path(tuple(each for each in detail["loc"] if each not in (ONE, MANY)), root) or "job"
     if detail["type"] == "missing":
-        raise JobFileError(f"{path} is missing")
+        return JobFileError(f"{path} is missing")
     takes = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _standard(detail)
-    raise refusal(path, detail["input"], takes)
+    return refusal(path, detail["input"], takes)
 
 
 def _standard(detail: Any) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 
 from spark_channel.errors import JobFileError, OptionError
 
-__all__ = ["expand_data", "expand_text", "parse_parameters"]
+__all__ = ["expand_data", "expand_text", "parse_parameters", "unset_names"]
 
 _NAME = re.compile(r"[A-Za-z_][\w.-]*")
 _BRACED_OR_BARE = re.compile(r"\$\{([\w.-]+)\}|\$(\w+)")
@@ -35,6 +35,12 @@ def parse_parameters(text: str) -> dict[str, str]:
             raise OptionError(f"option '-p' got {name!r}; it takes {_TAKES}", option="-p", takes=_TAKES)
         variables[name] = value
     return variables
+
+
+def unset_names(text: str, variables: Mapping[str, str]) -> tuple[str, ...]:
+    """The names of `${name}` in a text that no variable sets, each once."""
+    names = (match.group(1) for match in _BRACED_OR_BARE.finditer(text))
+    return tuple(dict.fromkeys(name for name in names if name and name not in variables))
 
 
 def expand_text(text: str, variables: Mapping[str, str], source: str) -> str:

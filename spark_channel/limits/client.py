@@ -119,6 +119,7 @@ class LeaseLimiter:
         self._last_use: tuple[tuple[float, float], tuple[float, float]] | None = None
         self._silent_since: int | None = None
         self._failures = 0
+        self._last_error: ServiceUnavailableError | None = None
         self._retry_at = now
         self._reason = "grant"
         self._broken: LimitError | None = None
@@ -185,7 +186,7 @@ class LeaseLimiter:
                 return
             now = self._now()
             self._in_flight = None
-            self._failures = 0
+            self._failures, self._last_error = 0, None
             self._silent_since = None
             self._take_in(request, reply, now)
             self._hurry()
@@ -202,10 +203,11 @@ class LeaseLimiter:
             now = self._now()
             self._in_flight = None
             self._failures += 1
+            self._last_error = error
             pause = min(SLOWEST_RETRY, FIRST_RETRY * 2 ** min(self._failures - 1, 10))
             self._retry_at = now + nanoseconds(STATIC_RETRY if self._is_static else pause)
             self._reason = "service"
-            self._lose_patience(now, error)
+            self._lose_patience(now)
             self._changed.notify_all()
             wakes = [payment.wake for payment in self._waiting] if self._broken or self._is_static else []
         for wake in wakes:
@@ -510,7 +512,7 @@ class LeaseLimiter:
             now = self._now()
             wait = self._wait(payment, now)
             if wait.seconds:
-                self._lose_patience(now, None)
+                self._lose_patience(now)
                 if self._is_static and wait.reason != "static":
                     return self._wait(payment, now)
                 if self._broken is not None and now >= self._ends:
@@ -535,7 +537,7 @@ class LeaseLimiter:
             self._idle_since = now
             self._changed.notify_all()
 
-    def _lose_patience(self, now: int, error: ServiceUnavailableError | None) -> None:
+    def _lose_patience(self, now: int) -> None:
         since = min(self._next_ask, now) if self._silent_since is None else self._silent_since
         silent = now - since
         patience = self._patience
@@ -546,7 +548,7 @@ class LeaseLimiter:
         if self._static is not None and not self._held:
             self._go_static(now)
         else:
-            cause = f": {error}" if error is not None else ""
+            cause = f": {self._last_error}" if self._last_error is not None else ""
             self._broken = ServiceUnavailableError(
                 f"the service that keeps limit {self._limit!r} has not answered for {silent / NANOS:.0f} s"
                 f"{cause}. The work stops rather than run unlimited: its limit is a shared one, limitFallback is"

@@ -21,8 +21,11 @@ LEAST_ROWS = 100.0
 LEAST_PART = 0.05
 """Of the best speed so far: what always may flow. Slower than that would not tell whether it is the job that hurts."""
 _DOUBLED_IN = 0.5
+_FIRST_DOUBLED_IN = 1.0
+"""Where nothing was too much yet: delays are known a second or two late, and the speed must not run far ahead."""
 _HARD, _HARD_EVERY = 0.5, 0.4
 _SOFT, _SOFT_EVERY = 0.8, 1.0
+_FIRST_GOAL = 0.7
 _FAST_UP_TO = 0.7
 _BACK_PER_SECOND = 0.3
 _SOFT_BACK_PER_SECOND = 0.1
@@ -36,6 +39,8 @@ _LONGEST_STEP = 1.0
 _SILENT_SECONDS = 3.0
 _UNUSUAL = 1.25
 _MOST_HELD = 200
+_MOST_SIGNALS = 200
+"""Names that are remembered of a side: who makes them up must not fill the memory."""
 _TOLERANCES: Mapping[str, tuple[float, float]] = {"wakeup": (1.25, 0.0001)}
 _TOLERANCE = (2.0, 0.002)
 """(times the usual, seconds on top) for `latency`, which the client's own host makes noisy, and for others."""
@@ -166,6 +171,8 @@ class Protection:
         now = self._clock.now()
         self._spend(spent_rows, now)
         known = self._sides.setdefault(side, _Side(now))
+        if len(known.usual) + len(known.gradients) > _MOST_SIGNALS:
+            known.usual, known.gradients = {}, {}
         known.heard, known.error, known.missing = now, sample.error, sample.missing
         known.trouble = None if sample.error else self._judge(side, known, sample, now)
         self._move(now)
@@ -243,10 +250,12 @@ class Protection:
             self._relearn(trouble, now)
             return
         used = min(self._rows, max(1.1 * self._speed(), self._rows / 4))
+        part = _HARD if trouble.hard or self._goal is None else _SOFT
         if self._trouble_began(now):
-            self._goal = used
+            # The first time the speed has run ahead of what is known of it.
+            self._goal = used if trouble.hard or self._goal is not None else _FIRST_GOAL * used
         self._was_hard = trouble.hard
-        self._rows = self._capped(max(self._least, used * (_HARD if trouble.hard else _SOFT)))
+        self._rows = self._capped(max(self._least, used * part))
         self._cut_at = now
         self._least_since = now if self._is_least else None
         for side in self._sides.values():
@@ -273,7 +282,7 @@ class Protection:
             most, rows * 2 ** (seconds / _DOUBLED_IN)
         )
         if goal is None:
-            rows = doubled(float("inf"))
+            rows *= 2 ** (seconds / _FIRST_DOUBLED_IN)
         elif rows < _FAST_UP_TO * goal:
             rows = doubled(max(rows, _FAST_UP_TO * goal))
         elif rows < goal:

@@ -3,20 +3,23 @@
 import atexit
 import contextlib
 import os
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self, TypeVar
 
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, JobCancelledError
 from spark_channel.local.groups import Groups
 from spark_channel.planning import TaskGroup
+from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer
 from spark_channel.transfers.engine import Runner
 
 __all__ = ["LocalEngine", "cores"]
 
 _T = TypeVar("_T")
+_REPORTS_KEPT = 1000
 
 
 def cores() -> int:
@@ -38,6 +41,10 @@ class LocalEngine:
         self._served = served
         self._ends = contextlib.ExitStack()
         self._server: ServiceServer | None = None
+        self._lock = threading.Lock()
+        self._running: set[Groups] = set()
+        self._cancelled = False
+        self._reports: dict[str, TransferReport] = {}
 
     def parallelism(self) -> int:
         return cores()
@@ -49,25 +56,50 @@ class LocalEngine:
         return True
 
     def service(self) -> ServiceAddress:
-        if self._server is None:
-            server = ServiceServer()
-            display = self._ends.enter_context(ProgressDisplay())
-            server.jobs.subscribe(display)
-            address = server.start()
-            self._ends.callback(server.stop)
-            self._server = server
-            if self._served:
-                self._advertise(address)
-            atexit.register(self._ends.close)
-        return self._server.address
+        with self._lock:
+            if self._server is None:
+                self._server = self._serve()
+            return self._server.address
 
     def named(self, source: str, target: str) -> AbstractContextManager[None]:
         del source, target
         return contextlib.nullcontext()
 
     def run(self, runner: Runner[_T], groups: Sequence[TaskGroup], job: str) -> list[_T]:
-        del job
-        return Groups(runner, groups).run()
+        running = Groups(runner, groups)
+        with self._lock:
+            if self._cancelled:
+                raise JobCancelledError(f"job {job} was cancelled before it had moved a row: run it again")
+            self._running.add(running)
+        try:
+            return running.run()
+        finally:
+            with self._lock:
+                self._running.discard(running)
+
+    def cancel(self) -> None:
+        """End all jobs, from any thread: those that run fail soon, and others do not begin."""
+        with self._lock:
+            self._cancelled = True
+            running = list(self._running)
+        for each in running:
+            each.cancel()
+
+    def report(self, job: str) -> TransferReport | None:
+        """What the jobs whose name begins with `job` counted last, also one that failed; None = nothing."""
+        server = self._server
+        if server is not None:
+            server.jobs.settle()
+        return next((self._reports[name] for name in reversed(self._reports) if name.startswith(job)), None)
+
+    def job_opened(self, progress: JobProgress) -> None:
+        """Nothing to keep yet."""
+
+    def job_closed(self, progress: JobProgress) -> None:
+        self._reports.pop(progress.job, None)
+        self._reports[progress.job] = progress.report()
+        while len(self._reports) > _REPORTS_KEPT:
+            del self._reports[next(iter(self._reports))]
 
     def own_error(self, error: BaseException) -> ChannelError | None:
         return error if isinstance(error, ChannelError) else None
@@ -81,6 +113,17 @@ class LocalEngine:
         atexit.unregister(self._ends.close)
         self._server = None
         self._ends.close()
+
+    def _serve(self) -> ServiceServer:
+        server = ServiceServer()
+        server.jobs.subscribe(self)
+        server.jobs.subscribe(self._ends.enter_context(ProgressDisplay()))
+        address = server.start()
+        self._ends.callback(server.stop)
+        if self._served:
+            self._advertise(address)
+        atexit.register(self._ends.close)
+        return server
 
     def _advertise(self, address: ServiceAddress) -> None:
         from spark_channel.service import advertise

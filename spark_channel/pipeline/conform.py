@@ -1,7 +1,6 @@
 """Casts batches to the declared schema without loss, or refuses them."""
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from spark_channel.errors import SchemaError
 
@@ -41,7 +40,7 @@ def _cast(column: pa.Array, field: pa.Field) -> pa.Array:
     if column.type.equals(field.type):
         return column
     try:
-        return pc.cast(column, field.type, safe=True)
+        return column.cast(field.type, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         raise SchemaError(
             f"column {field.name!r} of type {column.type} does not fit {field.type}: {error}"

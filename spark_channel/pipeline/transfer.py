@@ -307,9 +307,18 @@ class GroupTransfer:
             try:
                 yield task_writer
             except BaseException as error:
-                self._fail(error)  # before the rollback, which may take its time: the other lanes stop now
+                told = self._told(writer, error)
+                self._fail(told)  # before the rollback, which may take its time: the other lanes stop now
                 self._tidy(task_writer.rollback, task)
-                raise
+                if told is error:
+                    raise
+                raise told from error
+
+    def _told(self, writer: Writer, error: BaseException) -> BaseException:
+        """That no row may be refused and one was: trying the task again would refuse it again."""
+        if isinstance(error, DirtyRowsError) or self._budget.limit.tolerant or not writer.is_refusal(error):
+            return error
+        return DirtyRowsError(str(error))
 
     def _drain(self, passage: _Passage, task_writer: TaskWriter, plan: WritePlan, log: DirtyLog) -> None:
         source, _ = self._work.source_of(passage.task)

@@ -75,7 +75,7 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
     return [
         f"{name}: {ends}",
         ", ".join(plan) or "size unknown before it runs",
-        _limit_line(limit, spec.limit_scope),
+        _protected(_limit_line(limit, spec.limit_scope), spec),
     ]
 
 
@@ -228,6 +228,14 @@ def _limit_line(limit: str, scope: str) -> str:
     if limit:
         return f"limit {limit} for {scope}"
     return "no limit" if scope.endswith("the whole job") else f"limit: {scope}"
+
+
+def _protected(line: str, spec: JobSpec) -> str:
+    """What else holds the speed."""
+    watched = [f"{name} at most {most:g}" for name, most in sorted(spec.pressure.items())]
+    if spec.protect:
+        watched.insert(0, "as the health of source and target allows")
+    return "; ".join([line, *watched])
 
 
 def _shares(shares: Mapping[str, float]) -> str:

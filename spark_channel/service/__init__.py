@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
     from spark_channel.service.launch import ServiceSettings, advertise, ensure_service, find_service
     from spark_channel.service.limit_control import KeptLimit, LimitControl
-    from spark_channel.service.probe import Probe, sql_value
+    from spark_channel.service.probe import Probe, signal_value, sql_value
     from spark_channel.service.processes import driver_pid
     from spark_channel.service.server import ServiceServer
     from spark_channel.service.shared_limit import SharedLimit, find_shared_limit, shared_speed
@@ -76,5 +76,6 @@ __all__ = [
     "new_job_id",
     "run_id",
     "shared_speed",
+    "signal_value",
     "sql_value",
 ]

@@ -1,7 +1,8 @@
 """The HTTP shell of the service: authentication, bounds, errors. On the standard library alone.
 
 A request is judged by its head: without a token that opens something, not one byte of its body is kept. What a
-stranger can make the service hold is a head of 16 KiB for each of at most 512 connections, for 10 s.
+stranger can make the service hold is a head of 16 KiB for each of at most 512 connections, for 10 s; with TLS also
+what a handshake needs, which counts from the moment that a connection is there.
 """
 
 import asyncio
@@ -26,6 +27,8 @@ _log = logging.getLogger(__name__)
 
 _LARGEST_HEAD = 16 << 10
 _MOST_STRANGERS = 512
+_MOST_WITH_TLS = 128
+"""Each holds some 300 KiB while it shakes hands."""
 _MOST_CONNECTIONS = 20_000
 _HEAD_SECONDS = 10.0
 _BODY_SECONDS = 30.0
@@ -93,8 +96,8 @@ class HttpShell:
         self._tls = tls
         self._socket = _listening(wanted)
         self.port = int(self._socket.getsockname()[1])
-        self.strangers: OrderedDict[_Call, None] = OrderedDict()
-        self.calls: set[_Call] = set()
+        self.strangers: OrderedDict[_Call | _Handshake, None] = OrderedDict()
+        self.calls: set[_Call | _Handshake] = set()
         self.loop = asyncio.new_event_loop()
         self._server: asyncio.Server | None = None
         self._ready = threading.Event()
@@ -125,13 +128,7 @@ class HttpShell:
         asyncio.set_event_loop(self.loop)
         try:
             self._server = self.loop.run_until_complete(
-                self.loop.create_server(
-                    lambda: _Call(self),
-                    sock=self._socket,
-                    ssl=self._tls,
-                    ssl_handshake_timeout=_HEAD_SECONDS if self._tls else None,
-                    backlog=_BACKLOG,
-                )
+                self.loop.create_server(self._connection, sock=self._socket, backlog=_BACKLOG)
             )
             self._ready.set()
             self.loop.run_forever()
@@ -140,8 +137,74 @@ class HttpShell:
             self._stop_listening()
             for call in list(self.calls):
                 call.abort()
+            tasks = asyncio.all_tasks(self.loop)
+            for task in tasks:
+                task.cancel()
+            self.loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
             self.loop.run_until_complete(asyncio.sleep(0))
             self.loop.close()
+
+    def _connection(self) -> "_Call | _Handshake":
+        return _Call(self) if self._tls is None else _Handshake(self, self._tls)
+
+    def admit(self, who: "_Call | _Handshake") -> bool:
+        """Count a connection that has shown no token; False = there are too many. The oldest gives way."""
+        if len(self.calls) >= _MOST_CONNECTIONS:
+            return False
+        self.calls.add(who)
+        self.strangers[who] = None
+        most = _MOST_STRANGERS if self._tls is None else _MOST_WITH_TLS
+        if len(self.strangers) > most:
+            oldest, _ = self.strangers.popitem(last=False)
+            self.refusals.note(f"{most} connections without a token; the oldest was cut")
+            oldest.abort()
+        return True
+
+    def dismiss(self, who: "_Call | _Handshake") -> None:
+        self.calls.discard(who)
+        self.strangers.pop(who, None)
+
+
+class _Handshake(asyncio.Protocol):
+    """One connection until its TLS is there. asyncio's own server would tell of it only then."""
+
+    def __init__(self, shell: HttpShell, tls: ssl.SSLContext) -> None:
+        self._shell, self._tls = shell, tls
+        self._transport: asyncio.Transport | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        if not self._shell.admit(self):
+            self.abort()
+            return
+        self._transport.pause_reading()
+        self._task = self._shell.loop.create_task(self._secure(self._transport))
+
+    def connection_lost(self, _error: Exception | None) -> None:
+        self._shell.dismiss(self)
+
+    def abort(self) -> None:
+        self._shell.dismiss(self)
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()  # it holds the buffers of the handshake
+        if self._transport is not None:
+            self._transport.abort()
+
+    async def _secure(self, transport: asyncio.Transport) -> None:
+        call = _Call(self._shell)
+        try:
+            secured = await self._shell.loop.start_tls(
+                transport, call, self._tls, server_side=True, ssl_handshake_timeout=_HEAD_SECONDS
+            )
+        except OSError:  # ssl.SSLError, a connection that ended, no handshake in time
+            self.abort()
+            return
+        self._shell.dismiss(self)
+        if secured is not None and not secured.is_closing() and not transport.is_closing():
+            call.connection_made(secured)
+            call.go_on()  # what came with the end of the handshake
 
 
 class _Call(asyncio.Protocol):
@@ -168,22 +231,14 @@ class _Call(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         name = transport.get_extra_info("peername") or ("", 0)
         self._peer = f"{name[0]}:{name[1]}"
-        shell = self._shell
-        if len(shell.calls) >= _MOST_CONNECTIONS:
+        if not self._shell.admit(self):
             self.abort()
             return
-        shell.calls.add(self)
-        shell.strangers[self] = None
-        if len(shell.strangers) > _MOST_STRANGERS:
-            oldest, _ = shell.strangers.popitem(last=False)
-            shell.refusals.note(f"{_MOST_STRANGERS} connections without a token; the oldest was cut")
-            oldest.abort()
         self._cut_in(_HEAD_SECONDS)
 
     def connection_lost(self, _error: Exception | None) -> None:
         self._stop_timer()
-        self._shell.calls.discard(self)
-        self._shell.strangers.pop(self, None)
+        self._shell.dismiss(self)
         self._transport = None
         self._buffer.clear()
 
@@ -194,22 +249,21 @@ class _Call(asyncio.Protocol):
                 self.abort()
             return
         self._buffer += data
-        self._go_on()
+        self.go_on()
 
     def eof_received(self) -> bool:
         return False
 
     def abort(self) -> None:
         self._stop_timer()
-        self._shell.calls.discard(self)
-        self._shell.strangers.pop(self, None)
+        self._shell.dismiss(self)
         transport, self._transport = self._transport, None
         if transport is not None:
             transport.abort()
 
     # --- one request
 
-    def _go_on(self) -> None:
+    def go_on(self) -> None:
         """Take what has come as far as it reaches."""
         if self._transport is None or self._busy:
             return
@@ -342,7 +396,7 @@ class _Call(asyncio.Protocol):
         self._cut_in(_IDLE_SECONDS)
         self._transport.resume_reading()
         if self._buffer:
-            self._shell.loop.call_soon(self._go_on)
+            self._shell.loop.call_soon(self.go_on)
 
     def _refuse(self, status: int, why: str) -> None:
         """Say why, keep nothing of what else comes, and cut the connection.

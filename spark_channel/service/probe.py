@@ -3,13 +3,16 @@
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.errors import SourceError
+from spark_channel.errors import OptionError, SourceError
 from spark_channel.limits import Pressure
 
-__all__ = ["Probe", "sql_value"]
+if TYPE_CHECKING:
+    from spark_channel.connectors import Health
+
+__all__ = ["Probe", "signal_value", "sql_value"]
 
 _log = logging.getLogger(__name__)
 
@@ -62,6 +65,13 @@ class Probe:
             self._thread.join(_STOP_SECONDS)
 
     def _run(self, press: Callable[[float, str], None]) -> None:
+        try:
+            self._watch(press)
+        finally:
+            if isinstance(self._measure, _Signal):
+                self._measure.close()
+
+    def _watch(self, press: Callable[[float, str], None]) -> None:
         while True:
             try:
                 factor = self._pressure.observe(float(self._measure()), self._threshold, self._what)
@@ -75,6 +85,48 @@ class Probe:
                     self._clock.wait(self._wake, self._seconds)
                 if self._stopped:
                     return
+
+
+class _Signal:
+    """One signal of a database, through a session that stays open: how far a replica is behind is seen over time."""
+
+    def __init__(self, health: "Health", name: str) -> None:
+        self._health = health
+        self._name = name
+
+    def __call__(self) -> float:
+        sample, name = self._health.sample(), self._name
+        if name in sample.values:
+            return sample.values[name][0]
+        if delays := sample.delays.get(name):
+            return sum(delays) / len(delays)
+        told = sorted([*sample.values, *sample.delays])
+        missing = f"; not: {', '.join(sample.missing)}" if sample.missing else ""
+        raise SourceError(f"there is no signal {name!r}; the database tells {', '.join(told)}{missing}")
+
+    def close(self) -> None:
+        self._health.close()
+
+
+def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
+    """A probe's measure: signal `name` of the database that `options` name (`url`, `user`, `password`).
+
+    The signals are those of option `pressure`, such as `replication_lag`; no query is needed. `wakeup` and `latency`
+    are means of some measurements. Its session stays open until `close`, which a `Probe` calls when it stops.
+
+    Raises:
+        OptionError: no connector reads that, or it tells nothing of its health.
+    """
+    from spark_channel.connectors import find_connector
+
+    given = {"dbtable": "nothing", **{key.lower(): value for key, value in options.items()}}
+    reader, _ = find_connector(given, "reader").reader_with(given)
+    health = reader.health()
+    if health is None:
+        raise OptionError(
+            f"{given.get('url')!r} tells nothing of its health: give a query", option="pressure"
+        )
+    return _Signal(health, name)
 
 
 def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:

@@ -18,8 +18,8 @@ def sample_to_json(sample: Sample) -> dict[str, Any]:
     return {
         "values": {name: list(pair) for name, pair in sample.values.items()},
         "delays": {name: list(each) for name, each in sample.delays.items()},
-        "missing": [each[:_LONGEST_TEXT] for each in sample.missing],
-        "error": sample.error[:_LONGEST_TEXT],
+        "missing": [_shown(each) for each in sample.missing],
+        "error": _shown(sample.error),
     }
 
 
@@ -61,6 +61,11 @@ def _numbers(data: Any) -> list[float]:
 
 
 def _text(value: Any) -> str:
-    if not isinstance(value, str) or len(value) > _LONGEST_TEXT:
-        raise RequestError(f"a text has at most {_LONGEST_TEXT} characters")
+    if not isinstance(value, str) or len(value) > _LONGEST_TEXT or not value.isprintable():
+        raise RequestError(f"a text has at most {_LONGEST_TEXT} printable characters")
     return value
+
+
+def _shown(text: str) -> str:
+    """What a driver says, in one line."""
+    return "".join(each if each.isprintable() else " " for each in text)[:_LONGEST_TEXT]

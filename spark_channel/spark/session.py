@@ -35,7 +35,16 @@ from spark_channel.spark.stage_bar import stage_bar
 from spark_channel.spark.terminated import end_on_sigterm
 from spark_channel.working_directory import WorkingDirectory
 
-__all__ = ["context_of", "is_local", "last_report", "register", "service_of", "session_slots", "takes_times"]
+__all__ = [
+    "context_of",
+    "is_local",
+    "kept_report",
+    "last_report",
+    "register",
+    "service_of",
+    "session_slots",
+    "takes_times",
+]
 
 _log = logging.getLogger(__name__)
 _HIDDEN = "spark.sql.redaction.options.regex"
@@ -189,6 +198,13 @@ def last_report() -> TransferReport | None:
     for server in _services.values():
         server.jobs.settle()
     return next(reversed(_reports.values()), None)
+
+
+def kept_report(job: str) -> TransferReport | None:
+    """The last report of the jobs whose name begins with `job`; None = there is none, or it is not counted here."""
+    for server in _services.values():
+        server.jobs.settle()
+    return next((_reports[name] for name in reversed(_reports) if name.startswith(job)), None)
 
 
 class _Keeper:

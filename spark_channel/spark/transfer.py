@@ -32,6 +32,8 @@ def transfer(
     bytes_per_second: int | str | None = None,
     shared_limit: str | None = None,
     shared_limit_token: str | None = None,
+    protect: str | None = None,
+    pressure: str | None = None,
     max_connections: int | None = None,
     max_dirty_rows: int | str | None = None,
     max_dirty_fraction: float | None = None,
@@ -48,6 +50,7 @@ def transfer(
     `writer` may be a list: the source is read once, and each target gets all rows, with its own claim, limit and
     report (`report.targets`). In each, `onSlow` is `block` (the reading waits for it) or `spill` (its rows wait on
     disk, up to `spillBytes`), and `onFailure` is `fail` (the job fails) or `leave` (the others go on).
+    With `protect="auto"` the speed follows what both ends say of their health, and `pressure` says what is too much.
     `channels` None: the session's parallelism. The speeds hold for the whole job, bytes are Arrow bytes; see
     docs/options.md for the other names, which may stand in `reader` and `writer` just as well.
 
@@ -65,6 +68,8 @@ def transfer(
         "bytesPerSecond": bytes_per_second,
         "sharedLimit": shared_limit,
         "sharedLimitToken": shared_limit_token,
+        "protect": protect,
+        "pressure": pressure,
         "maxConnections": max_connections,
         "maxDirtyRows": max_dirty_rows,
         "maxDirtyFraction": max_dirty_fraction,

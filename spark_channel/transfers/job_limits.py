@@ -99,8 +99,7 @@ class JobLimits:
 
 def is_limited(options: CommonOptions) -> bool:
     """Whether a speed must hold over the whole job."""
-    speeds = options.rows_per_second or options.bytes_per_second or options.shared_limit
-    return bool(speeds or options.protect == "auto" or options.pressure)
+    return options.is_limited
 
 
 def limit_scope_of(options: CommonOptions) -> str:

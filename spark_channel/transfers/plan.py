@@ -12,10 +12,8 @@ import pyarrow as pa
 from spark_channel.connectors import FetchSize, Reader, Writer, find_connector, load_reader, load_writer
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
-from spark_channel.connectors.sql.ddl import arrow_columns
-from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
-from spark_channel.options import CommonOptions, WriteOptions
+from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import (
     Endpoint,
@@ -28,6 +26,7 @@ from spark_channel.planning import (
     merge_tasks,
 )
 from spark_channel.planning.by_mark import assign_by_mark
+from spark_channel.transfers.conversion import reader_of, with_conversion
 from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.transfers.kept import HalfDone, find_half_done
 from spark_channel.transfers.options import JobOptions
@@ -143,6 +142,8 @@ def open_transfer(
     opened = [_reader(end, job.limits) for end in ends]
     readers = [reader for reader, _ in opened]
     sources = tuple(_source(reader, schema, spec) for reader, schema in opened)
+    if spec.lenient:
+        sources = with_conversion(sources, writers[0], spec)
     _refuse_other_columns(sources)
     limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
     for source in sources:
@@ -268,23 +269,11 @@ def refuse_existing(writer: Writer, opened: OpenedTransfer) -> None:
 
 def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
     end = opened.spec.writer.resolve(lambda urls: urls[0])[opened.writers.index(writer)]
-    connector = find_connector(_named("writer", end, {}), "writer")
-    if connector.reader is None or not connector.keeps:
-        return False
-    # Where the target is, is said by what both halves take, such as a login and `currentSchema`.
-    taken = set(connector.options_class("reader").names()) - set(CommonOptions.names())
-    options: WriteOptions = writer.options
-    given = {
-        field.alias or name: getattr(options, name)
-        for name, field in type(options).model_fields.items()
-        if name in options.model_fields_set and (field.alias or name).lower() in taken
-    }
+    reader = reader_of(writer, end)
     try:
-        reader, _ = connector.reader_with(given)
-        reader.schema()
+        return reader is not None and reader.schema() is not None
     except SourceError:
         return False
-    return True
 
 
 def _writer(end: Endpoint, job: Mapping[str, Any]) -> Writer:
@@ -300,7 +289,11 @@ def _reader(end: Endpoint, limits: Mapping[str, Any]) -> tuple[Reader, pa.Schema
     reader, warnings = load_reader(named)
     for warning in warnings:
         _log.warning(warning)
-    return reader, None if text is None else pa.schema(list(arrow_columns(text, "schema").items()))
+    if text is None:
+        return reader, None
+    from spark_channel.connectors.sql.ddl import arrow_columns
+
+    return reader, pa.schema(list(arrow_columns(text, "schema").items()))
 
 
 def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
@@ -309,6 +302,8 @@ def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
     Raises:
         SourceError: there is none; names each url with its reason.
     """
+    from spark_channel.connectors.sql.reader import SqlReader
+
     reasons = []
     part = end.parts[0].options if end.parts else {}
     for url in urls:

@@ -303,6 +303,8 @@ class Transfer:
             try:
                 writer.commit(plan, own)
             except ChannelError as error:
+                if number == 0 and writer.is_refusal(error):
+                    raise DirtyRowsError(str(error)) from error
                 if number == 0:
                     raise
                 raise CommitError(f"{error}. The {number} targets before it are published") from error

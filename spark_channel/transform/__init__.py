@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spark_channel.transform.digest import Digest
     from spark_channel.transform.java_texts import CsvTexts, JavaTexts
     from spark_channel.transform.made_up import RandomValues
+    from spark_channel.transform.malformed import RefuseMalformed
     from spark_channel.transform.patterns import strptime_pattern
     from spark_channel.transform.pipeline import Apply, Labelled, Pipeline, as_transformers, prepare
     from spark_channel.transform.rows import DropRows
@@ -33,6 +34,7 @@ __all__ = [
     "Pad",
     "Pipeline",
     "RandomValues",
+    "RefuseMalformed",
     "Refused",
     "Rename",
     "Replace",

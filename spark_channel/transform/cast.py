@@ -8,6 +8,10 @@ import pyarrow.compute as pc
 __all__ = ["cast_or_refuse"]
 
 
+_NUMBER = r"^\s*-?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2})?\s*$"
+_WIDE = pa.decimal256(76, 38)
+
+
 def cast_or_refuse(
     array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...] = ()
 ) -> tuple[pa.Array, pa.BooleanArray | None]:
@@ -20,6 +24,8 @@ def cast_or_refuse(
     """
     if pa.types.is_dictionary(array.type):
         array = array.dictionary_decode()
+    if _is_text(array.type) and (pa.types.is_integer(kind) or pa.types.is_floating(kind)):
+        array = _as_java_reads_it(array, whole=pa.types.is_integer(kind))
     if patterns and _is_text(array.type) and pa.types.is_temporal(kind):
         return _by_pattern(array, kind, patterns)
     cast = _caster(kind)
@@ -35,6 +41,20 @@ def cast_or_refuse(
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _as_java_reads_it(array: pa.Array, *, whole: bool) -> pa.Array:
+    """Texts of numbers as Arrow reads them: `+5` is 5; and where whole ones are wanted, `12.0` is 12 and `1e3` 1000."""
+    text = pc.replace_substring_regex(array, r"^\s*\+(\d|\.)", r"\1")
+    if not whole:
+        return text
+    likely = pc.and_(pc.match_substring_regex(text, _NUMBER), pc.match_substring_regex(text, "[.eE]"))
+    if not pc.any(likely, min_count=0).as_py():
+        return text
+    wide, _ = cast_or_refuse(pc.if_else(likely, text, pa.scalar(None, text.type)), _WIDE)
+    found = pc.equal(pc.round(wide, ndigits=0, round_mode="towards_zero"), wide)
+    numbers = pc.cast(pc.cast(wide, pa.decimal256(76, 0), safe=False), text.type)
+    return pc.if_else(pc.fill_null(found, False), numbers, text)
 
 
 def _by_pattern(

@@ -12,7 +12,7 @@ from spark_channel.transform.cast import cast_or_refuse
 from spark_channel.transform.contract import Column, Outcome, Refused, Transformer, column_index
 from spark_channel.transform.made_up import RandomValues
 
-__all__ = ["Output", "Rename", "Select"]
+__all__ = ["Output", "Rename", "Select", "refusals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class Select(Transformer):
             return Outcome(pa.RecordBatch.from_arrays(arrays, schema=schema))
         good = pc.invert(guilty)
         kept = [array.filter(good) for array in arrays]
-        return Outcome(pa.RecordBatch.from_arrays(kept, schema=schema), _refusals(batch, reasons))
+        return Outcome(pa.RecordBatch.from_arrays(kept, schema=schema), refusals(batch, reasons))
 
 
 def constant_of(output: Output) -> pa.Scalar:
@@ -130,7 +130,7 @@ def _without_source(output: Output, kind: pa.DataType, batch: pa.RecordBatch) ->
     return pa.repeat(constant_of(output), batch.num_rows)
 
 
-def _refusals(batch: pa.RecordBatch, reasons: Sequence[tuple[pa.BooleanArray, str]]) -> tuple[Refused, ...]:
+def refusals(batch: pa.RecordBatch, reasons: Sequence[tuple[pa.BooleanArray, str]]) -> tuple[Refused, ...]:
     """Each guilty row once, under the first reason that it met."""
     refused = []
     seen = pa.repeat(pa.scalar(False), batch.num_rows)

@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 
 from spark_channel.transform.contract import Outcome, Transformer
 
-__all__ = ["TimesAsText"]
+__all__ = ["TimesAsText", "formatted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +45,12 @@ class TimesAsText(Transformer):
         columns = []
         for position, column in enumerate(batch.columns):
             pattern = self._pattern(position, column.type)
-            columns.append(column if pattern is None else _formatted(column, pattern))
+            columns.append(column if pattern is None else formatted(column, pattern))
         schema = self.output_schema(batch.schema)
         return Outcome(pa.RecordBatch.from_arrays(columns, schema=schema))
 
 
-def _formatted(column: pa.Array, pattern: str) -> pa.Array:
+def formatted(column: pa.Array, pattern: str) -> pa.Array:
     if pa.types.is_timestamp(column.type):
         local = pc.local_timestamp(column) if column.type.tz else column
         column = pc.cast(pc.floor_temporal(local, unit="second"), pa.timestamp("s"))

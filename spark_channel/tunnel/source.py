@@ -18,13 +18,14 @@ from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord
 from spark_channel.tunnel.states import TunnelType
 
-__all__ = ["NOT_READ", "READ", "StreamSource", "base_split"]
+__all__ = ["NOT_READ", "READ", "StreamSource", "base_split", "slot_of"]
 
 _log = logging.getLogger(__name__)
 
 NOT_READ: Token = {"done": False}
 READ: Token = {"done": True}
 """The two positions in a base channel."""
+_SLOT = "; slot="
 
 
 class StreamSource:
@@ -47,6 +48,8 @@ class StreamSource:
         about += [f"{name}={value}" for name, value in said.items() if value]
         about += [f"cursor={self.options.cursor_column}"] if self.options.cursor_column else []
         self.about = "; ".join(about)
+        slot = self.options.slot
+        self._recorded = self.about if slot is None else f"{self.about}{_SLOT}{slot}"
 
     def schema_text(self) -> str:
         """The columns as text, to be compared."""
@@ -55,7 +58,7 @@ class StreamSource:
     def record(self, name: str) -> TunnelRecord:
         """A new tunnel's definition."""
         kind = self.options.type
-        return TunnelRecord(name, uuid.uuid4().hex[:16], kind, self.about, self.schema_text(), 0.0)
+        return TunnelRecord(name, uuid.uuid4().hex[:16], kind, self._recorded, self.schema_text(), 0.0)
 
     def channels(self, advice: int) -> list[Channel]:
         """A new tunnel's channels: `base` splits first, then the feed's partitions, which wait for them."""
@@ -89,16 +92,24 @@ class StreamSource:
         Raises:
             TunnelError: of another source, or of another schema; says what differs.
         """
-        if record.source != self.about:
-            raise TunnelError(
-                f"tunnel {record.name!r} is of {record.source}, and the options name {self.about}: name "
-                "another tunnel, or make one with `spark-channel tunnel create`"
-            )
+        self.check_source(record)
         now = self.schema_text()
         if record.schema != now:
             raise TunnelError(
                 f"tunnel {record.name!r} was made for columns ({record.schema}), and its source has ({now}) "
                 f"now: {_difference(record.schema, now)}. Reset the tunnel to take the new columns"
+            )
+
+    def check_source(self, record: TunnelRecord) -> None:
+        """The same, whatever columns it has now.
+
+        Raises:
+            TunnelError: of another source; says what differs.
+        """
+        if record.source not in (self._recorded, self.about):  # of an earlier build no tunnel told its slot
+            raise TunnelError(
+                f"tunnel {record.name!r} is of {record.source}, and the options name {self._recorded}: name "
+                "another tunnel, or make one with `spark-channel tunnel create`"
             )
 
     def _start(self) -> Sequence[Token]:
@@ -146,6 +157,11 @@ def _given(name: str, text: str, words: str) -> list[Token]:
             f"option {name!r} got {text!r}; it takes {takes}", option=name, got=text, takes=takes
         )
     return tokens
+
+
+def slot_of(record: TunnelRecord) -> str:
+    """The replication slot that the tunnel's source holds for it; empty where it holds none, or did not tell."""
+    return record.source.rpartition(_SLOT)[2] if _SLOT in record.source else ""
 
 
 def base_split(channel: Channel) -> Split:

@@ -11,7 +11,7 @@ from spark_channel.tunnel.consume import Consumer, Delivery, Processor
 from spark_channel.tunnel.own_loop import TunnelReader
 from spark_channel.tunnel.records import Channel, Client, TunnelRecord
 from spark_channel.tunnel.renewal import Renewal
-from spark_channel.tunnel.source import READ, StreamSource, base_split
+from spark_channel.tunnel.source import READ, StreamSource, base_split, slot_of
 from spark_channel.tunnel.store import TunnelStore, open_store
 
 __all__ = ["ChannelView", "Tunnel", "TunnelView"]
@@ -94,17 +94,36 @@ class Tunnel:
         source = StreamSource(self._options)
         return self.store.reset(self.name, source.record(self.name), source.channels(channels))
 
-    def delete(self) -> None:
+    def delete(self, *, leave_slot: bool = False) -> None:
         """Remove the tunnel and, where its options are given, what the source holds for it.
 
+        A tunnel with a replication slot is removed with the source's options, which drop the slot, or with
+        `leave_slot`, which leaves it to the server's administrator.
+
         That first: whatever this breaks off at, the tunnel is there until nothing is held for it, and `delete` again
-        goes on. A slot that nobody knows of would keep the server's log for ever.
+        goes on. A slot that no tunnel names would keep the server's log forever.
+
+        Raises:
+            TunnelError: there is no such tunnel, the options are of another source, or it has a slot and no options.
         """
-        self.store.get(self.name)
-        if self._options:
-            feed = StreamSource(self._options).feed
+        record = self.store.get(self.name)
+        slot = slot_of(record)
+        if slot and not leave_slot and not self._source_options():
+            raise TunnelError(
+                f"tunnel {self.name!r} reads replication slot {slot!r} of {record.source.split(';')[0]}, which keeps "
+                "the server's log until it is dropped: give the source's options, so that the slot is dropped too, or "
+                "leave it behind with --leave-slot, and drop it with SELECT pg_drop_replication_slot(...)"
+            )
+        if self._source_options() and not leave_slot:
+            source = StreamSource(self._options)
+            source.check_source(record)
+            feed = source.feed
             Renewal(_RELEASE_SECONDS).call(feed.close, feed.is_passing)
         self.store.delete(self.name)
+
+    def _source_options(self) -> bool:
+        """Whether the options say more than where tunnels are kept."""
+        return any(key.lower() != "tunnelstore" for key in self._options)
 
     def describe(self) -> TunnelView:
         """Channels, clients, and, where its options are given, how far each channel is behind."""
@@ -224,7 +243,8 @@ class Tunnel:
         """Divide a stream channel while the tunnel is read; returns the channels that take its place.
 
         It ends after the ranges that are handed out, and the new channels open when those are processed, so that no
-        change is delivered before an earlier one. Files only: changes of a table have one order.
+        change of a row is delivered before an earlier one. Files, and tables by a cursor column whose primary key has
+        a whole number.
 
         Raises:
             TunnelError: the tunnel has no such stream channel, or it has ended. UnsupportedError: its source's

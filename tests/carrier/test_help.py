@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Hashable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from spark_channel.carrier import BulkConsumePool, DataCarrier
@@ -129,3 +130,24 @@ def test_a_carrier_that_has_ended_is_not_counted_any_more() -> None:
         station._over = over
         assert carrier.shutdown(JOIN_SECONDS) is True
         assert seen == [0], "before anyone hears that it is over"
+
+
+def test_a_carrier_that_moves_is_counted_once() -> None:
+    with BulkConsumePool(2) as pool, ThreadPoolExecutor(1) as caller:
+        gate, waiting = MadeGate(), Made()
+        carriers = carriers_of(pool, [gate, Made(), waiting, Made()])
+        worker: Any = pool._workers[1]
+        take, counted = worker.take, list[Future[list[int]]]()
+
+        def taking(station: Any) -> None:
+            counted.append(caller.submit(pool.carriers))
+            wait(counted, 0.2)  # it belongs to neither thread now
+            take(station)
+
+        worker.take = taking
+        carriers[0].produce(batch(1))
+        assert gate.entered.wait(JOIN_SECONDS)
+        carriers[2].produce(batch(2))
+        waiting.wait_for(1)
+        assert counted[0].result(JOIN_SECONDS) == [1, 3]
+        end(carriers, gate)

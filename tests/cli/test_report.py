@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from spark_channel.cli.app import app
+from spark_channel.cli.app import complete
 from spark_channel.progress import Sample, TransferReport
 
 REPORT = TransferReport(
@@ -26,7 +26,9 @@ REPORT = TransferReport(
 def test_a_kept_report_is_shown_and_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     (tmp_path / "r.json").write_text(REPORT.to_json())
-    done = CliRunner().invoke(app, ["report", str(tmp_path / "r.json"), "--picture", str(tmp_path / "r.svg")])
+    done = CliRunner().invoke(
+        complete(()), ["report", str(tmp_path / "r.json"), "--picture", str(tmp_path / "r.svg")]
+    )
     assert done.exit_code == 0, done.output
     assert str(REPORT) in done.output
     assert (tmp_path / "r.svg").read_text().startswith("<svg")
@@ -39,6 +41,6 @@ def test_a_kept_report_is_shown_and_drawn(tmp_path: Path) -> None:
 def test_what_is_no_report_is_bad_input(tmp_path: Path, content: str | None, says: str) -> None:
     if content is not None:
         (tmp_path / "r.json").write_text(content)
-    done = CliRunner().invoke(app, ["report", str(tmp_path / "r.json")])
+    done = CliRunner().invoke(complete(()), ["report", str(tmp_path / "r.json")])
     assert done.exit_code == 2
     assert says in done.output

@@ -16,6 +16,14 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CLI = [sys.executable, "-m", "spark_channel.cli"]
 MASTER = ("--master", "local[2]")
+ENGINES = pytest.mark.parametrize(
+    "engine",
+    [
+        pytest.param(("--engine", "local"), id="local"),
+        pytest.param(MASTER, marks=[pytest.mark.spark, pytest.mark.newest], id="spark"),
+    ],
+)
+Engine = tuple[str, ...]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -68,36 +76,33 @@ def table(path: Path, definition: str = "id INTEGER, name TEXT") -> Path:
     return path
 
 
-@pytest.mark.spark
-@pytest.mark.newest
-def test_a_job_runs_and_its_variables_are_put_in(tmp_path: Path) -> None:
+@ENGINES
+def test_a_job_runs_and_its_variables_are_put_in(tmp_path: Path, engine: Engine) -> None:
     path = table(tmp_path / "t.db")
     file = job(tmp_path, made_up(5000, "${who}"), into_sqlite(path), speed={"channel": "2"})
-    out = run("run", file, *MASTER, "-p", "-Dwho=ada", "--conf", "spark.sql.shuffle.partitions=3")
+    out = run("run", file, *engine, "-p", "-Dwho=ada")
     assert count(path) == (10_000, 10_000)
     assert "copied 10 000 rows" in out
     assert "2 channels" in out
 
 
-@pytest.mark.spark
-@pytest.mark.newest
-def test_too_many_dirty_rows_end_with_3_and_are_kept(tmp_path: Path) -> None:
+@ENGINES
+def test_too_many_dirty_rows_end_with_3_and_are_kept(tmp_path: Path, engine: Engine) -> None:
     path = table(tmp_path / "t.db", "id INTEGER CHECK (id < 0), name TEXT")
     file = job(tmp_path, made_up(5000), into_sqlite(path), speed={"channel": 1}, errorLimit={"record": 10})
-    out = run("run", file, *MASTER, "--dirty-rows-path", str(tmp_path / "dirty"), code=3)
+    out = run("run", file, *engine, "--dirty-rows-path", str(tmp_path / "dirty"), code=3)
     assert "rows were refused, and maxDirtyRows is 10" in out
     assert list((tmp_path / "dirty").glob("*.parquet"))
     assert count(path) == (0, 0)
 
 
-@pytest.mark.spark
-@pytest.mark.newest
-def test_refused_rows_are_told_and_a_named_load_is_written_once(tmp_path: Path) -> None:
+@ENGINES
+def test_refused_rows_are_told_and_a_named_load_is_written_once(tmp_path: Path, engine: Engine) -> None:
     path = table(tmp_path / "t.db", "id INTEGER CHECK (id < 1), name TEXT")
     columns = [{"type": "long", "random": "0,1"}, {"type": "string", "value": "x"}]
     reader = {"name": "streamreader", "parameter": {"column": columns, "sliceRecordCount": 100}}
     file = job(tmp_path, reader, into_sqlite(path), speed={"channel": 1})
-    arguments = ("run", file, *MASTER, "-p", "-Dday=2024-01-31", "--txn", "nightly")
+    arguments = ("run", file, *engine, "-p", "-Dday=2024-01-31", "--txn", "nightly")
     out = run(*arguments)
     there, _ = count(path)
     assert 0 < there < 100
@@ -108,18 +113,16 @@ def test_refused_rows_are_told_and_a_named_load_is_written_once(tmp_path: Path) 
     assert "txnAppId 'nightly', txnVersion 20240131 was published" in out
 
 
-@pytest.mark.spark
-@pytest.mark.newest
-def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path) -> None:
+@ENGINES
+def test_a_job_that_fails_ends_with_1_and_says_why(tmp_path: Path, engine: Engine) -> None:
     file = job(tmp_path, made_up(10), into_sqlite(tmp_path / "no" / "t.db"), speed={"channel": 1})
-    assert "there is no directory" in run("run", file, *MASTER, code=1)
+    assert "there is no directory" in run("run", file, *engine, code=1)
 
 
-@pytest.mark.spark
-@pytest.mark.newest
+@ENGINES
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupted_job_ends_with_its_code_and_leaves_nothing(
-    tmp_path: Path, sent: signal.Signals, code: int
+    tmp_path: Path, sent: signal.Signals, code: int, engine: Engine
 ) -> None:
     target = tmp_path / "out"
     writer = {
@@ -128,7 +131,7 @@ def test_an_interrupted_job_ends_with_its_code_and_leaves_nothing(
     }
     file = job(tmp_path, made_up(1_000_000), writer, speed={"channel": 1, "record": 20_000})
     process = subprocess.Popen(
-        [*CLI, "run", file, *MASTER], cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True,
+        [*CLI, "run", file, *engine], cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True,
         env=environment(),
     )  # fmt: skip
     try:
@@ -266,3 +269,40 @@ def test_jobs_are_checked_a_row_each(tmp_path: Path) -> None:
     assert "needs a driver" in found["oracle_to_sqlserver.json"]
     assert "Oracle's JDBC driver" in out
     run("check", good)
+
+
+@pytest.mark.parametrize("commit", ["job", "task"])
+def test_a_killed_job_that_is_run_again_adds_no_row_twice(tmp_path: Path, commit: str) -> None:
+    source, path = table(tmp_path / "s.db"), table(tmp_path / "t.db")
+    with closing(sqlite3.connect(source)) as connection, connection:
+        connection.executemany("INSERT INTO t VALUES (?, 'x')", [(n,) for n in range(3000)])
+    reader = {
+        "name": "sqlite3reader",
+        "parameter": {
+            "column": ["id", "name"],
+            "splitPk": "id",
+            "connection": [{"jdbcUrl": [f"jdbc:sqlite:{source}"], "table": ["t"]}],
+        },
+    }
+    slow = job(tmp_path, reader, into_sqlite(path), speed={"channel": 1, "record": 400})
+    arguments = ("--txn", "nightly:1", "--commit", commit, "--engine", "local")
+    process = subprocess.Popen(
+        [*CLI, "run", slow, *arguments], cwd=ROOT, stderr=subprocess.STDOUT, stdout=subprocess.PIPE, text=True,
+        env=environment(),
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if "limit 400 rows/s" in line:
+                break
+        with pytest.raises(subprocess.TimeoutExpired):
+            process.wait(timeout=3)  # amid the rows: all of them take 7.5 s
+    finally:
+        process.kill()
+        process.communicate()
+    fast = job(tmp_path, reader, into_sqlite(path), speed={"channel": 1})
+    for _ in range(2):
+        run("run", fast, *arguments)
+        with closing(sqlite3.connect(path)) as connection:
+            assert connection.execute("SELECT count(*), count(DISTINCT id) FROM t").fetchone() == (3000, 3000)
+    assert [each.name for each in tmp_path.iterdir() if "stag" in each.name] == []

@@ -89,3 +89,27 @@ def test_a_transformer_on_a_column_that_is_not_there_moves_nothing(make_job: Any
     ):
         carry_out(load_job(job, {"most": 8}).spec)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_line_that_is_too_short_or_too_long_is_one_refused_row(make_job: Any, tmp_path: Path) -> None:
+    source = tmp_path / "in"
+    source.mkdir()
+    rows = [f"{n},name {n},x\n" for n in range(1000)]
+    rows[500], rows[700] = "500,short\n", "700,long,x,y\n"
+    rows[800] = '800,"two\nlines, and ""quotes""",x\n'
+    source.joinpath("a.txt").write_text("".join(rows))
+    columns = [{"index": 0, "type": "long"}, {"index": 1, "type": "string"}]
+    job = make_job(
+        "txtfilereader",
+        {"path": [str(source)], "column": columns},
+        "txtfilewriter",
+        {"path": str(tmp_path / "out"), "fileName": "o", "writeMode": "truncate", "fileFormat": "csv"},
+    )
+    refused = carry_out(load_job(job).spec)
+    assert sorted((one.rows.to_pylist()[0]["line"], one.reason.partition(": ")[2][:22]) for one in refused) == [
+        ("500,short", "2 values for 3 columns"), ("700,long,x,y", "4 values for 3 columns"),
+    ]  # fmt: skip
+    text = "".join(path.read_text() for path in (tmp_path / "out" / "o").glob("*.csv"))
+    assert "two\nlines" in text
+    numbers = {line.partition(",")[0] for line in text.splitlines()}
+    assert {str(n) for n in range(1000)} - numbers == {"500", "700"}

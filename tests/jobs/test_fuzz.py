@@ -89,3 +89,32 @@ def test_broken_job_files_are_refused_in_our_words(number: int) -> None:
         except ChannelError as error:
             refused += bool(str(error))
     assert refused > number // 3
+
+
+@pytest.mark.parametrize("nested", ["[" * 5_000, '{"a":' * 5_000])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"path": "/tmp/a.csv", "columns": ""},
+        {"reader": "csv", "paths": ""},
+        {"url": "mysql://h/d", "dbtable": "t", "sessionInitStatement": ""},
+        {"reader": "adbc", "driver": "sqlite", "dbtable": "t", "driverOptions": ""},
+        {"reader": "delta", "path": "/tmp/nothing", "storageOptions": ""},
+        {"reader": "iceberg", "dbtable": "a.b", "catalogProperties": ""},
+    ],
+    ids=lambda given: list(given)[-1],
+)
+def test_json_that_is_nested_without_end_is_refused_by_its_option(given: dict[str, str], nested: str) -> None:
+    option = list(given)[-1]
+    told = f"{option} is SQL, which is looked at later" if option == "sessionInitStatement" else ""
+    try:
+        load_reader({**given, option: nested})
+    except ChannelError as error:
+        told = str(error)
+    assert option.lower() in told.lower()
+
+
+@pytest.mark.parametrize("nested", ["[" * 5_000, '{"job":' * 5_000, '{"job": {"content": ' + "[" * 5_000])
+def test_a_job_that_is_nested_without_end_is_refused(nested: str) -> None:
+    with pytest.raises(ChannelError):
+        load_job(nested)

@@ -67,7 +67,7 @@ def test_common_column_gives_the_patterns_of_dates(make_job: Any) -> None:
 def test_every_column_is_text(make_job: Any) -> None:
     for column in (["*"], "*", None):
         spec = read(make_job, column=column).spec
-        assert spec.transformers == ()
+        assert [step.label for step in spec.transformers] == ["job.content[0].reader.parameter.path"]
         assert spec.reader.options["inferSchema"] == "false"
 
 
@@ -93,6 +93,8 @@ def test_options_of_text_files(make_job: Any) -> None:
         "escape": "",
         "comment": "#",
         "compression": "bz2",
+        "multiLine": "false",
+        "mode": "MARK",
     }
 
 

@@ -57,13 +57,13 @@ class World:
 def test_the_speed_is_found_from_below() -> None:
     world = World(None)
     assert world.speed == START_ROWS
-    assert world.well(3.0) > 40_000
+    assert world.well(4.0) > 40_000
     assert world.protection.text == ""
 
 
 def test_a_limit_is_never_exceeded_and_reached_soon() -> None:
     world = World(100_000)
-    assert world.well(3.0) == 100_000
+    assert world.well(6.0) == 100_000
 
 
 def test_what_nobody_uses_says_nothing() -> None:
@@ -76,7 +76,7 @@ def test_a_replica_that_falls_behind_slows_the_job_within_a_second_and_has_its_s
     None
 ):
     world = World(100_000)
-    world.well(5)
+    world.well(8)
     for seconds in (1.25, 1.5, 1.75, 2.0, 2.25):
         world.say({LAG: (seconds, 1.0)})
     assert world.speed <= 50_000 / 2

@@ -228,9 +228,10 @@ def test_the_job_stops_when_others_have_refused_too_many() -> None:
     assert writer.rows == {}
 
 
-def test_without_leave_a_refused_batch_is_the_targets_error() -> None:
-    with pytest.raises(BatchRefusedError, match="refused among 10"):
-        transfer(MemoryReader(), Table(lambda n: n == 5), group(1, 1)).run()
+def test_without_leave_a_refused_batch_stops_the_job_and_is_not_tried_again() -> None:
+    outcome = transfer(MemoryReader(), Table(lambda n: n == 5), group(1, 1)).run()
+    assert "refused among 10" in outcome.stopped
+    assert [task.receipt for task in outcome.tasks] == [None]
 
 
 def test_rows_that_a_step_refuses_count_as_dirty() -> None:

@@ -214,3 +214,11 @@ def test_short_numbers_are_near_and_short(value: float) -> None:
 )
 def test_clock_time(seconds: float, text: str) -> None:
     assert clock_time(seconds) == text
+
+
+def test_before_a_job_it_is_said_that_its_speed_follows_the_health_of_its_ends() -> None:
+    assert before_lines("j", JobSpec("read", protect=True))[-1] == (
+        "no limit; as the health of source and target allows"
+    )
+    spec = JobSpec("read", rows_per_second=50_000, pressure={"replication_lag": 10.0})
+    assert before_lines("j", spec)[-1] == "limit 50k rows/s for the whole job; replication_lag at most 10"

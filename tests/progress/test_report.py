@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from spark_channel.progress import JobSpec, LimitChange, Sample, TransferReport, shown
+from spark_channel.progress import JobProgress, JobSpec, LimitChange, Sample, TransferReport, shown
 from spark_channel.progress.picture import by_the_second
 
 REPORT = TransferReport(
@@ -183,3 +183,13 @@ def test_a_cell_shows_a_report_once(monkeypatch: pytest.MonkeyPatch) -> None:
             REPORT._ipython_display_()
             REPORT._ipython_display_()
         assert inside.stdout.count("'text/plain'") == 1
+
+
+def test_what_held_the_speed_is_in_the_report_and_survives_json() -> None:
+    job = JobProgress("j", JobSpec("read", protect=True))
+    assert "held" not in json.loads(job.report().to_json())
+    job.set_held({"target's replication_lag": 18.2, "source's wakeup": 3.0})
+    report = job.report()
+    assert report.held == {"source's wakeup": 3.0, "target's replication_lag": 18.2}
+    assert "slowed down by the source's wakeup for 3.0 s, target's replication_lag for 18.2 s" in str(report)
+    assert json.loads(report.to_json())["held"] == report.held

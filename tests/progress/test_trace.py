@@ -7,9 +7,10 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
+from spark_channel.pipeline import DirtyBudget, GroupRead, GroupTransfer, TransferSource, TransferWork
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, DirtyLimit, JobProgress, JobSpec, Phase, Snapshot, TransferReport
+from spark_channel.progress.several import one_report
 from spark_channel.progress.trace import PHASES, Trace
 from spark_channel.transform import DropRows, prepare
 from tests.pipeline.fakes import SCHEMA, MemoryReader, MemoryWriter, plan
@@ -46,6 +47,24 @@ def test_the_phases_of_a_task_are_timed_and_travel_into_the_report() -> None:
     assert frame.loc[0, "write"] == trace.phases["write"]
 
 
+def test_the_phases_of_a_read_travel_into_its_report() -> None:
+    counters = Counters(0, 0)
+    task = TaskGroup(0, (Task(0, Split({"number": 0})),), 1)
+    read = GroupRead(
+        MemoryReader(3, lambda *_: time.sleep(0.02)), task, SCHEMA, counters=counters, capacity_rows=1000,
+        capacity_bytes=1 << 20,
+    )  # fmt: skip
+    assert sum(batch.num_rows for batch in read.batches()) == 30
+    progress = JobProgress("j", JobSpec("read", tasks=1))
+    progress.update(Snapshot.from_json(counters.snapshot().to_json()))
+    progress.enter(Phase.DONE)
+    frame = TransferReport.from_json(progress.report().to_json()).trace()
+    traced = frame.iloc[0].to_dict()
+    assert (traced["rows_read"], traced["write"]) == (30, 0)
+    assert traced["first_row"] >= 0.02
+    assert traced["read"] >= 0.04
+
+
 def keep(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pa.array([n < 30 or n % 2 == 0 for n in batch.column(0).to_pylist()], pa.bool_()))
 
@@ -58,6 +77,30 @@ def test_of_several_attempts_the_one_that_counts_is_traced() -> None:
     report = progress.report()
     assert [(each.attempts, each.phases["write"]) for each in report.traces] == [(2, 2.0)]
     assert report.rows_dropped == {"a": 3}
+
+
+def test_of_several_targets_the_phases_and_dropped_rows_are_those_of_all() -> None:
+    """Whichever target has the fewest rows: the reading and the shared steps were counted once, as the first one's."""
+
+    def report(task: Snapshot) -> TransferReport:
+        progress = JobProgress("j", JobSpec("transfer", tasks=1))
+        progress.update(replace(task, phase=Phase.DONE))
+        progress.enter(Phase.DONE)
+        return progress.report()
+
+    first = report(
+        Snapshot(3, 0, phases={"read": 2.0, "write": 1.0}, dropped={"shared": 5}, rows_read=9, rows_written=4)
+    )
+    second = report(
+        Snapshot(3, 0, phases={"connect": 0.5, "write": 4.0}, dropped={"own": 1}, rows_read=9, rows_written=3)
+    )
+    whole = one_report("j", [first, second])
+    assert (whole.rows, whole.rows_dropped) == (3, {"own": 1, "shared": 5})
+    (trace,) = whole.traces
+    phases = {"connect": 0.5, "read": 2.0, "wait": 0.0, "write": 5.0}
+    assert (trace.task, trace.rows_written, trace.phases) == (3, 3, phases)
+    assert trace.rows_dropped == {"shared": 5, "own": 1}
+    assert [each.rows_dropped for each in whole.targets] == [{"shared": 5}, {"own": 1}]
 
 
 def test_a_thousand_of_the_slowest_tasks_are_kept() -> None:

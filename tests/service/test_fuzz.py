@@ -105,7 +105,7 @@ def resident_mib() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
 
 
-@pytest.mark.parametrize("requests", [4_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("requests", [10_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
 def test_broken_requests_are_refused(
     server: ServiceServer, caplog: pytest.LogCaptureFixture, requests: int
 ) -> None:

@@ -140,8 +140,15 @@ def test_rows_are_refused_and_counted_by_target(spark: SparkSession, tmp_path: P
 
 def test_steps_run_before_all_targets(spark: SparkSession, tmp_path: Path, source: Options) -> None:
     steps = [DropRows("id", ">=", "100")]
-    transfer(spark, source, [files(tmp_path / "a"), files(tmp_path / "b")], transformers=steps)
+    report = transfer(spark, source, [files(tmp_path / "a"), files(tmp_path / "b")], transformers=steps)
     assert ids(tmp_path / "a") == ids(tmp_path / "b") == list(range(100))
+    assert report.rows_dropped == {"transformers[0] DropRows": ROWS - 100}, (
+        "once, and not once for each target"
+    )
+    frame = report.trace()
+    assert frame["dropped"].sum() == ROWS - 100
+    assert (frame["first_row"] > 0).all()
+    assert (frame["write"] >= 0).all()
 
 
 def test_a_limit_of_one_target_is_its_own_and_the_whole_jobs_is_the_lowest(

@@ -1,5 +1,8 @@
 """`spark.read.format("channel")`."""
 
+import sqlite3
+import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
@@ -9,6 +12,8 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+
+import spark_channel
 
 pytestmark = pytest.mark.spark
 
@@ -64,6 +69,23 @@ def test_channels_per_task_puts_several_channels_into_one_spark_task(
     df = spark.read.format("channel").option("channels", 4).option("channelsPerTask", 4).load(str(path))
     assert df.rdd.getNumPartitions() == 1
     assert df.selectExpr("count(*)", "sum(n)").first() == (100_000, 4_999_950_000)
+
+
+def test_the_phases_of_a_read_are_in_its_report(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "shop.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE t (id INTEGER PRIMARY KEY)")
+        connection.executemany("INSERT INTO t VALUES (?)", [(n,) for n in range(1000)])
+    df = spark.read.format("channel").options(dbtable="t", channels="2").load(str(path))
+    assert len(df.collect()) == 1000
+    until = time.monotonic() + 30
+    while (report := spark_channel.last_report()) is None or str(path) not in report.source:
+        assert time.monotonic() < until, report
+        time.sleep(0.1)
+    frame = report.trace()
+    assert (report.kind, frame["rows_read"].sum()) == ("read", 1000)
+    assert (frame[["connect", "first_row"]] > 0).all().all(), frame
+    assert (frame[["write", "publish"]] == 0).all().all(), frame
 
 
 def test_an_empty_source_has_no_rows(spark: SparkSession, tmp_path: Path) -> None:

@@ -190,3 +190,20 @@ def test_times_become_text_by_their_pattern() -> None:
         "n": 1,
     }
     assert set(second.values()) == {None}
+
+
+@pytest.mark.parametrize(
+    ("kind", "texts", "expected"),
+    [
+        (pa.int64(), ["12.0", "1e3", "+5", " 7 ", "-3.", "0x1F"], [12, 1000, 5, 7, -3, 31]),
+        (pa.int64(), ["12.5", "1e-1", "+", "++5", "e3", "1e40"], None),
+        (pa.float64(), ["+5", "1e3", "-.5"], [5.0, 1000.0, -0.5]),
+    ],
+    ids=str,
+)
+def test_texts_of_numbers_are_read_as_java_reads_them(
+    kind: pa.DataType, texts: list[str], expected: list[float] | None
+) -> None:
+    outcome = Select((Output(0, "n", kind),)).apply(pa.record_batch({"t": texts}))
+    assert outcome.batch.column(0).to_pylist() == (expected or [])
+    assert sum(each.rows.num_rows for each in outcome.refused) == (0 if expected else len(texts))

@@ -271,7 +271,18 @@ def test_a_removal_that_breaks_off_leaves_no_slot_that_nobody_knows_of(
             with pytest.raises(ZeroDivisionError):
                 tunnel.delete()
         assert postgres_server.psql(slots) == "0"
-        assert tunnel.exists()
+        tunnel.store.delete("removed")
+        tunnel.create()
+        with pytest.raises(
+            TunnelError, match=r"reads replication slot 'removed' of postgresql .*--leave-slot"
+        ):
+            Tunnel("removed", store=store).delete()
+        with pytest.raises(TunnelError, match=r"slot=removed, and the options name .*slot=another"):
+            Tunnel("removed", {**options, "slot": "another"}, store=store).delete()
+        assert (tunnel.exists(), postgres_server.psql(slots)) == (True, "1")
+        tunnel.delete(leave_slot=True)
+        assert (tunnel.exists(), postgres_server.psql(slots)) == (False, "1")
+        tunnel.create()
         tunnel.delete()
         assert not tunnel.exists()
         with pytest.raises(TunnelError, match="no tunnel 'removed'"):

@@ -401,6 +401,28 @@ def test_a_query_of_files_goes_on_with_the_channels_of_a_split(tmp_path: Path) -
     assert states(tunnel)["stream-0"] is ChannelState.TERMINATED
 
 
+def test_a_query_of_a_table_goes_on_with_the_channels_of_a_split(shop: Path) -> None:
+    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest")
+    tunnel.create()
+    given = {
+        "path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnel": "orders",
+        "tunnelStore": str(shop.parent / "tunnels.db"),
+    }  # fmt: skip
+    positions = SharedPositions(StreamSource(given), tunnel.store)
+    start = positions.initial()
+    token = positions.latest(start, FeedLimit(rows=400))
+    rows = read(positions, start, token)
+    assert tunnel.split("stream-0") == ("stream-1", "stream-2")
+    fill(shop, 1001, 1500)
+    for _ in range(12):
+        end = positions.latest(token, FeedLimit(rows=300))
+        rows += read(positions, token, end) if end != token else []
+        token = end
+    positions.close()
+    assert sorted(rows) == list(range(1, 1501)), "each row once"
+    assert states(tunnel)["stream-0"] is ChannelState.TERMINATED
+
+
 def test_a_query_without_a_tunnel_has_no_end(shop: Path) -> None:
     given = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id", "tunnelType": "stream"}
     with pytest.raises(OptionError, match="'endingOffsets' needs option 'tunnel'"):

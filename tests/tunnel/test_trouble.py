@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -326,6 +326,73 @@ def test_an_outage_longer_than_the_heartbeat_timeout_is_waited_for(
     finally:
         log.removeHandler(heard)
         holder.join()
+
+
+def test_a_client_that_lost_its_channels_in_an_outage_gets_others_when_it_is_back(
+    tmp_path: Path, shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only its own way to the store was cut; meanwhile another client took its channels over."""
+    place = tmp_path / "tunnels.db"
+    options = {"path": str(shop), "dbtable": "orders", "cursorColumn": "id", "maxRetryInterval": "0.2"}
+    cut, expired = threading.Event(), Heard("is not known to the tunnel", 1)
+
+    class CutOff(SqliteStore):
+        def _transaction(self, *, make: bool = False) -> Any:
+            if cut.is_set():
+                raise TunnelStoreError("no route to the store")
+            return super()._transaction(make=make)
+
+    real = consume.Consumer.__init__
+
+    def begin(self: Any, *args: Any, **named: Any) -> None:
+        real(self, *args, **named)
+        self._client._timeout, self._client._interval = 1.0, 0.2  # the options' least are 10 s and 5 s
+
+    monkeypatch.setattr(consume.Consumer, "__init__", begin)
+    tunnels = [Tunnel("orders", options, store=CutOff(place)), Tunnel("orders", options, store=str(place))]
+    tunnels[0].create(channels=4)
+    keepers = [Keeper(), Keeper()]
+    log = logging.getLogger("spark_channel.tunnel")
+    log.addHandler(expired)
+    threads = [
+        threading.Thread(target=tunnel.consume, args=(keeper,))
+        for tunnel, keeper in zip(tunnels, keepers, strict=True)
+    ]
+    try:
+        threads[0].start()
+        wait_until(lambda: keepers[0].rows.total() == 2400, "the first client has read all")
+        threads[1].start()
+        cut.set()
+        wait_until(
+            lambda: (
+                {each.client for each in tunnels[1].store.state("orders").channels.values()} - {""}
+                == set(tunnels[1].store.state("orders").clients)
+                and len(tunnels[1].store.state("orders").clients) == 1
+            ),
+            "the second client has taken all over",
+        )
+        fill(shop, 2401, 2500)
+        wait_until(lambda: keepers[1].rows.total() == 100, "the second client goes on")
+        cut.clear()
+        assert expired.enough.wait(30)
+        wait_until(lambda: len(tunnels[1].store.state("orders").clients) == 2, "the first client is back")
+        assert threads[0].is_alive(), "and its `consume` has not ended"
+    finally:
+        cut.clear()
+        log.removeHandler(expired)
+        for tunnel, thread in zip(tunnels, threads, strict=True):
+            tunnel.stop()
+            if thread.ident is not None:
+                thread.join(30)
+    assert not any(thread.is_alive() for thread in threads)
+    assert keepers[0].rows + keepers[1].rows == Counter(range(1, 2501))
+
+
+def wait_until(is_so: Callable[[], bool], what: str) -> None:
+    until = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
 
 
 # --- SIGTERM

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from spark_channel.cli.app import app
+from spark_channel.cli.app import complete
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.servers.postgres import PostgresServer
 
@@ -26,7 +26,7 @@ def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def call(*arguments: str, answer: str = "") -> Result:
-    return CliRunner().invoke(app, ["tunnel", *arguments], input=answer)
+    return CliRunner().invoke(complete(()), ["tunnel", *arguments], input=answer)
 
 
 def source(shop: Path) -> list[str]:

@@ -51,7 +51,7 @@ def judge(claim: Claim, now: str, *, is_gone: Callable[[dict[str, Any]], bool] =
 def _process(text: str) -> dict[str, Any]:
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}
 

@@ -23,7 +23,7 @@ from spark_channel.errors import TargetError
 if TYPE_CHECKING:
     from spark_channel.connectors.files.store import Store
 
-__all__ = ["HIDDEN", "parse", "remove_remains", "state_before"]
+__all__ = ["HIDDEN", "is_former", "parse", "remove_remains", "state_before"]
 
 HIDDEN = ".spark_channel"
 """The folder that held staging and `before.json`."""
@@ -74,7 +74,7 @@ def parse(raw: bytes, shown: str) -> tuple[Manifest, str] | None:
             removed=tuple(Replaced(DataFile(**file), 0, "") for file in data["removed"]),
         )
         return made, str(data["successor_of"] or "")
-    except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError, pa.ArrowException) as error:
         raise TargetError(
             f"{shown} is a damaged manifest of spark-channel: {error!r}. Remove it to read every file there"
         ) from error
@@ -127,6 +127,11 @@ def remove_remains(store: "Store", directory: str, listed: Collection[str]) -> N
 
 def data_names(store: "Store", directory: str) -> list[str]:
     return [info.base_name for info in store.entries(directory) if info.type == pafs.FileType.File]
+
+
+def is_former(path: str) -> bool:
+    """Whether the former version gave this name, which is used once."""
+    return _NAME.fullmatch(posixpath.basename(path)) is not None
 
 
 def _is_gone(store: "Store", folder: str) -> bool:

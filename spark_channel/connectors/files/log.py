@@ -106,7 +106,7 @@ def _parse(raw: bytes, number: int, shown: str) -> Entry:
             )
         entry_id, ancestors = str(data["id"]), tuple(data["ancestors"])
         state = data["state"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TargetError(
             f"{shown} is a damaged log entry of spark-channel: {error!r}. Restore it, or move the folder {LOG} away to "
             "read every file of the directory"

@@ -71,7 +71,7 @@ def _settings(value: object) -> SecretStr:
     text = resolve_secret(value).get_secret_value()
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or any(isinstance(each, dict | list) for each in found.values()):
         raise ValueError("a JSON object of texts")

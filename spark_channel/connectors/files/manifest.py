@@ -18,7 +18,7 @@ from spark_channel.connectors.files.paths import LOG
 from spark_channel.connectors.files.published import PublishedVersions
 from spark_channel.errors import TargetError
 
-__all__ = ["FORMAT", "SUCCESS", "DataFile", "Dialect", "Manifest", "Replaced", "claim_key"]
+__all__ = ["FORMAT", "SUCCESS", "DataFile", "Dialect", "Manifest", "Replaced", "claim_key", "is_below"]
 
 SUCCESS = "_SUCCESS"
 FORMAT = "spark-channel/2"
@@ -186,7 +186,7 @@ class Manifest:
         """
         try:
             schemas = data["schemas"]
-            return cls(
+            made = cls(
                 format=data["format"],
                 files=tuple(DataFile(**file) for file in data["files"]),
                 schemas={key: _schema(found["arrow"]) for key, found in schemas.items()},
@@ -202,11 +202,35 @@ class Manifest:
                 ),
                 success=data["success"],
             )
+            _check_places(made)
+            return made
         except (KeyError, TypeError, ValueError, AttributeError, pa.ArrowException) as error:
             raise TargetError(
                 f"{shown} is a damaged log entry of spark-channel: {error!r}. Restore it, or move the folder {LOG} "
                 "away to read every file of the directory"
             ) from error
+
+
+def is_below(path: str) -> bool:
+    """Whether `path`, relative to a directory, is inside, and none of its log's."""
+    return not path.startswith("/") and not {"", ".", "..", LOG} & set(path.split("/"))
+
+
+def _check_places(made: Manifest) -> None:
+    """What the log names is read, moved and removed: a damaged or forged one names nothing outside its directory.
+
+    Raises:
+        ValueError: it does.
+    """
+    files = [*made.files, *(each.file for each in made.removed)]
+    if strange := next((file.path for file in files if not is_below(file.path)), None):
+        raise ValueError(f"{strange!r} is not a file below the directory")
+    for each in made.removed:
+        if type(each.number) is not int:
+            raise ValueError(f"{each.number!r} is not the number of an entry")
+    for claim in made.claims.values():
+        if "/" in claim.owner or type(claim.epoch) is not int:
+            raise ValueError(f"{claim.owner!r} is not the name of a job")
 
 
 def _schema(text: str) -> pa.Schema:

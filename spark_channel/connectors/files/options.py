@@ -44,7 +44,7 @@ def _paths(value: object) -> tuple[str, ...]:
     else:
         try:
             found = json.loads(str(value))
-        except ValueError:
+        except (ValueError, RecursionError):
             raise ValueError(takes) from None
     if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
         raise ValueError(takes)
@@ -246,9 +246,10 @@ class TextReadOptions(FileReadOptions):
     compression: str | None = Field(
         None, description="none, gzip, bz2, zstd, lz4 or brotli; default: from each file's suffix"
     )
-    mode: Literal["FAILFAST", "DROPMALFORMED"] = Field(
+    mode: Literal["FAILFAST", "DROPMALFORMED", "MARK"] = Field(
         "FAILFAST",
-        description="a row that does not fit: `FAILFAST` fails, `DROPMALFORMED` drops it and logs the count",
+        description="a row that does not fit: `FAILFAST` fails, `DROPMALFORMED` drops it and logs the count; `MARK` is "
+        "set by DataX jobs, where it becomes a refused row",
     )
     date_format: Pattern | None = Field(None, description="pattern of dates; default: ISO 8601")
     timestamp_format: Pattern | None = Field(None, description="pattern of timestamps; default: ISO 8601")

@@ -23,11 +23,11 @@ from spark_channel.connectors.contracts import Receipt, WriteContext
 from spark_channel.connectors.files import claims, legacy
 from spark_channel.connectors.files.claims import Added
 from spark_channel.connectors.files.log import Entry, Log, read_file
-from spark_channel.connectors.files.manifest import SUCCESS, DataFile, Dialect, Manifest, Replaced
+from spark_channel.connectors.files.manifest import SUCCESS, DataFile, Dialect, Manifest, Replaced, is_below
 from spark_channel.connectors.files.names import run_of
 from spark_channel.connectors.files.paths import LOG, replaced_path
 from spark_channel.connectors.files.staging import JobFolder, dead_runs, staging_folders
-from spark_channel.connectors.files.store import UNFINISHED, Store
+from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
 from spark_channel.connectors.files.visible import OURS, Visible, combined, data_files, read_success
 from spark_channel.errors import ChannelError, CommitError
 
@@ -350,43 +350,51 @@ class Target:
         if not self._is_same(old, each.file):
             return
         new = replaced_path(self.path, each.number, each.file.path)
-        self.store.make(posixpath.dirname(new))
         try:
+            self.store.make(posixpath.dirname(new))
             self.store.rename(old, new)
         except FileNotFoundError:
             return  # another job was first
+        except OutsideError as error:
+            _log.warning("%s: %s stays: %s", self.shown, each.file.path, error)
+            return
         self._remove_traces(each.file.path)
 
     def _remove(self, due: Sequence[Replaced], listed: set[str]) -> set[Replaced]:
         there = []
         for each in due:
-            if each.file.path in listed or not _is_below(each.file.path):
+            if each.file.path in listed or not is_below(each.file.path):
                 continue
             path = self.inside(each.file.path)
             if self.store.staged:
-                self.store.remove(replaced_path(self.path, each.number, each.file.path))
-                if self._is_same(path, each.file):
-                    there.append(path)
+                self._remove_replaced(each, path)
             elif run_of(path) is not None or self._is_same(path, each.file):
                 there.append(path)  # a name of ours is used once
         if there:
             self.store.remove_many(there)
-        for each in due:
-            if self.store.staged:
-                self._remove_traces(each.file.path)
-                self._remove_folders(posixpath.dirname(replaced_path(self.path, each.number, each.file.path)))
         return set(due)
+
+    def _remove_replaced(self, each: Replaced, path: str) -> None:
+        """On a local disk. A file that is not below the directory, but behind a link there, stays."""
+        kept = replaced_path(self.path, each.number, each.file.path)
+        try:
+            self.store.remove(kept)
+            if self._is_same(path, each.file):
+                self.store.remove(path)
+            self._remove_traces(each.file.path)
+            self._remove_folders(posixpath.dirname(kept))
+        except OutsideError as error:
+            _log.warning("%s: %s stays: %s", self.shown, each.file.path, error)
 
     def _is_same(self, path: str, file: DataFile) -> bool:
         """Whether the file is the one that was replaced. One that was written since under its name is not."""
-        if not _is_below(file.path):
+        if not is_below(file.path):
             return False
         info = self.store.info(path)
-        return (
-            info.type == pafs.FileType.File
-            and info.size == file.nbytes
-            and file.mtime_ns in (None, info.mtime_ns)
-        )
+        # Names of others are used again: a file of theirs is the same if it is as old, too.
+        is_ours = run_of(path) is not None or legacy.is_former(path)
+        is_old = file.mtime_ns == info.mtime_ns or (file.mtime_ns is None and is_ours)
+        return bool(info.type == pafs.FileType.File and info.size == file.nbytes and is_old)
 
     def _remove_traces(self, path: str) -> None:
         """Hadoop's checksum beside a file, and folders that it leaves empty."""
@@ -433,12 +441,6 @@ class Target:
 
 def _without(manifest: Manifest, gone: set[Replaced]) -> Manifest:
     return replace(manifest, removed=tuple(each for each in manifest.removed if each not in gone))
-
-
-def _is_below(path: str) -> bool:
-    """A manifest may be damaged or forged: it names files below the directory, and none of the log's."""
-    parts = path.split("/")
-    return not path.startswith("/") and not {"", ".", "..", LOG} & set(parts)
 
 
 def _now() -> str:

@@ -106,6 +106,6 @@ def staging_folders(store: Store, target: str) -> list[JobFolder]:
     found = []
     for info in store.entries(posixpath.join(target, LOG, _STAGING)):
         job, _, epoch = info.base_name.rpartition("-e")
-        if info.type == pafs.FileType.Directory and job and epoch.isdigit():
+        if info.type == pafs.FileType.Directory and job and epoch.isdigit() and not store.is_link(info.path):
             found.append(JobFolder(store, target, job, int(epoch)))
     return found

@@ -9,7 +9,9 @@ import posixpath
 import shutil
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -21,11 +23,16 @@ from spark_channel.connectors.files import conditional
 from spark_channel.connectors.files.paths import LOG, Location
 from spark_channel.errors import UnsupportedError
 
-__all__ = ["UNFINISHED", "LocalStore", "ObjectStore", "Store", "store_of"]
+__all__ = ["UNFINISHED", "LocalStore", "ObjectStore", "OutsideError", "Store", "store_of"]
 
 UNFINISHED = "put-"
 _TRIES = 20
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EOPNOTSUPP)
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class OutsideError(OSError):
+    """A path below the store's directory leads out of it."""
 
 
 class Store(ABC):
@@ -104,6 +111,9 @@ class Store(ABC):
     def exists(self, path: str) -> bool:
         return bool(self.info(path).type != pafs.FileType.NotFound)
 
+    def is_link(self, path: str) -> bool:
+        return False
+
     def entries(self, path: str, *, recursive: bool = False) -> list[pafs.FileInfo]:
         """The entries of a directory; [] if it does not exist."""
         found: list[pafs.FileInfo] = self.place.fs.get_file_info(
@@ -113,10 +123,54 @@ class Store(ABC):
 
 
 class LocalStore(Store):
+    """What is below the directory is reached without following a link: who may write there leads no job out of it."""
+
     staged = True
 
     def make(self, path: str) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
+        Path(self.place.path).mkdir(parents=True, exist_ok=True)
+        inside = posixpath.relpath(path, self.place.path)
+        for made in list(accumulate(inside.split("/"), posixpath.join)) if inside != "." else ():
+            with (
+                self._beside(posixpath.join(self.place.path, made)) as (folder, name),
+                suppress(FileExistsError),
+            ):
+                os.mkdir(name, dir_fd=folder)
+
+    def is_link(self, path: str) -> bool:
+        return Path(path).is_symlink()
+
+    @contextmanager
+    def _beside(self, path: str) -> Iterator[tuple[int, str]]:
+        """(the folder of `path`, opened; the name in it).
+
+        Raises:
+            OutsideError: `path` is not below the store's directory, or a link is on the way.
+            FileNotFoundError: there is no such folder.
+        """
+        root, inside = self.place.path, posixpath.relpath(path, self.place.path)
+        if inside == ".":
+            root, inside = posixpath.split(root)
+        folder, name = posixpath.split(inside)
+        parts = folder.split("/") if folder else []
+        if ".." in (*parts, name):
+            raise OutsideError(f"{path} is not below {self.place.path}")
+        descriptor = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            for part in parts:
+                try:
+                    inner = os.open(part, _FOLDER, dir_fd=descriptor)
+                except OSError as error:
+                    if error.errno not in (errno.ELOOP, errno.ENOTDIR):
+                        raise
+                    raise OutsideError(
+                        f"{path} leads out of {self.place.path}: {part!r} is a link; put a folder in its place"
+                    ) from None
+                os.close(descriptor)
+                descriptor = inner
+            yield descriptor, name
+        finally:
+            os.close(descriptor)
 
     def create(self, path: str) -> Any:
         return Path(path).open("xb", buffering=1 << 16)
@@ -200,7 +254,8 @@ class LocalStore(Store):
         os.link(old, new)
 
     def rename(self, old: str, new: str) -> None:
-        os.rename(old, new)  # noqa: PTH104 - one system call, by name
+        with self._beside(old) as (here, name), self._beside(new) as (there, other):
+            os.rename(name, other, src_dir_fd=here, dst_dir_fd=there)
 
     def sync(self, directory: str) -> None:
         descriptor = os.open(directory, os.O_RDONLY)
@@ -210,19 +265,24 @@ class LocalStore(Store):
             os.close(descriptor)
 
     def remove(self, path: str) -> None:
-        Path(path).unlink(missing_ok=True)
+        with suppress(FileNotFoundError), self._beside(path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
 
     def remove_tree(self, path: str) -> None:
-        try:
-            shutil.rmtree(path)
-        except FileNotFoundError:
-            # A task that still runs may have removed its own part of the tree.
-            if Path(path).exists():
-                shutil.rmtree(path, ignore_errors=True)
+        with suppress(FileNotFoundError), self._beside(path) as (folder, name):
+            try:
+                shutil.rmtree(name, dir_fd=folder)
+            except FileNotFoundError:
+                # A task that still runs may have removed its own part of the tree.
+                if Path(path).exists():
+                    shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
 
     def remove_empty(self, path: str) -> None:
         try:
-            Path(path).rmdir()
+            with self._beside(path) as (folder, name):
+                os.rmdir(name, dir_fd=folder)
+        except OutsideError:
+            raise
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOENT):
                 raise

@@ -34,7 +34,7 @@ class Table(Options):
             return {}
         try:
             found = json.loads(self.catalog_properties.get_secret_value())
-        except ValueError:
+        except (ValueError, RecursionError):
             found = None
         if not isinstance(found, dict):
             raise OptionError("option 'catalogProperties' takes a JSON object", option="catalogProperties")

@@ -93,7 +93,7 @@ class Run:
             return None
         try:
             found = json.loads(raw)
-        except ValueError:
+        except (ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 

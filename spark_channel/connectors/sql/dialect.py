@@ -37,6 +37,9 @@ class Dialect(ABC):
     moves_rows: ClassVar[bool] = False
     """Whether a write moves rows from one split into another; a feed then cuts its base by the cursor."""
 
+    no_keys: ClassVar[str] = ""
+    """Why a table whose `keys` are none can get none by a new index; "" = it can."""
+
     batch_rows: ClassVar[int] = 65_536
     cuts_by_bytes: ClassVar[bool] = False
     """Whether `Session.stream` keeps to a batch's bytes by itself, without an estimate of how many rows they are."""

@@ -39,6 +39,13 @@ class Gathered:
             or self._clock.now() - self._since >= self._most_seconds
         )
 
+    @property
+    def waited(self) -> float:
+        """Seconds for which rows have gathered that are not enough yet, since they come slowly; 0.0 = enough."""
+        if not self._batches or self.rows >= self._most_rows or self._nbytes >= _MOST_BYTES:
+            return 0.0
+        return min(self._most_seconds, self._clock.now() - self._since)
+
     def take(self) -> list[pa.RecordBatch]:
         """Returns and removes the gathered batches, in their order."""
         batches, self._batches = self._batches, []

@@ -165,6 +165,9 @@ class SqlReader(Reader):
         if not whole or (longest is not None and longest <= seconds):
             return []
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
+        if why := self.dialect.no_keys:
+            told = f"{source.label} is read by one statement{lasts} for each split: {why}"
+            return [f"{told}. Use more 'channels' to have more splits, and so shorter statements"]
         told = (
             f"{source.label} is read by one statement{lasts} for each split, which holds back what the database must "
             "clean up. Shorter statements need a unique index on NOT NULL columns, which begins with 'partitionColumn' "

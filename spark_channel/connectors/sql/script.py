@@ -1,19 +1,31 @@
 """SQL of users that runs unchanged (`preSql`, `sessionInitStatement`), split into statements."""
 
+import re
 from collections.abc import Collection, Iterable
-from typing import Any
+from typing import Any, Protocol
 
 import sqlglot
 from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
 
-from spark_channel.errors import OptionError
+from spark_channel.errors import OptionError, TargetError
 
-__all__ = ["BY_ITSELF", "IN_SESSION", "IN_TRANSACTION", "TRANSACTION_WORDS", "session_script", "split_script"]
+__all__ = [
+    "BY_ITSELF",
+    "IN_SESSION",
+    "IN_TRANSACTION",
+    "TRANSACTION_WORDS",
+    "run_in_transaction",
+    "session_script",
+    "split_script",
+]
 
-TRANSACTION_WORDS = frozenset(
-    {"ABORT", "BEGIN", "COMMIT", "END", "RELEASE", "ROLLBACK", "SAVEPOINT", "START", "XA"}
-)
+TRANSACTION_WORDS = frozenset({
+    "ABORT", "BEGIN", "COMMIT", "END", "PREPARE TRANSACTION", "RELEASE", "ROLLBACK", "SAVEPOINT", "START", "XA",
+})  # fmt: skip
 """First words of statements that leave the transaction in which they run."""
+_SPACE = r"(?:\s|/\*.*?\*/|--[^\n]*\n)"
+_LEAVES = re.compile(rf"{_SPACE}*PREPARE{_SPACE}+TRANSACTION\b", re.IGNORECASE | re.DOTALL)
+"""PREPARE alone keeps a statement, and leaves nothing."""
 IN_TRANSACTION = (
     "its statements run inside the transaction that writes the rows, and may not end it or leave it"
 )
@@ -38,10 +50,43 @@ def split_script(
     found = []
     for text in texts:
         for statement, word in _split(text, option, dialect):
+            if _LEAVES.match(statement):
+                word = "PREPARE TRANSACTION"
             if word in forbidden:
                 raise OptionError(f"option {option!r} holds {word}: {why}", option=option, got=statement)
             found.append(statement)
     return found
+
+
+class _Session(Protocol):
+    def rows(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+
+def run_in_transaction(session: _Session, statements: Iterable[str], option: str, *, written: bool) -> None:
+    """Run the user's `statements`, each under a savepoint, which goes with the transaction that one of them ends.
+
+    A procedure may commit inside, or hold DDL that does: its first word does not tell. `written`: the rows and the
+    note that they are published have been written in this transaction.
+
+    Raises:
+        TargetError: the transaction was ended; the statements behind did not run.
+    """
+    for statement in statements:
+        session.rows("SAVEPOINT spark_channel_script")
+        session.rows(statement)
+        try:
+            session.rows("RELEASE SAVEPOINT spark_channel_script")
+        except TargetError as error:
+            so_far = (
+                "the rows are in the table, the write counts as published, and what follows did not run"
+                if written
+                else "no row was written, and what ran so far stays"
+            )
+            raise TargetError(
+                f"option {option!r}: {statement[:200]!r} ended the transaction that writes the rows (a COMMIT or DDL "
+                f"in a procedure): {so_far}. Take that out of the procedure, or run it before the job, as option "
+                "'startSql' of a transfer does"
+            ) from error
 
 
 def session_script(options: Any, dialect: str) -> list[str]:

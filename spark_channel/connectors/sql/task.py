@@ -15,6 +15,9 @@ from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = ["SqlTask"]
 
+_SPREAD = 1 / 3
+"""Of the time in which rows have gathered: the next ones gather meanwhile."""
+
 
 class SqlTask(TaskWriter):
     """Gathers batches until they are worth a call of the database.
@@ -35,6 +38,9 @@ class SqlTask(TaskWriter):
         self._done: Receipt | None = None
         self._session: Any = None
         self._sign: SignOfLife | None = None
+
+    spread: float = 0.0
+    """Seconds over which what is stored may be sent: slow rows need not keep a core of the server busy."""
 
     # --- what a database implements ---
 
@@ -90,6 +96,7 @@ class SqlTask(TaskWriter):
 
     def _send(self) -> None:
         before = self._tally.rows - self._gathered.rows
+        self.spread = self._gathered.waited * _SPREAD
         if batches := self._gathered.take():
             self.store(pa.Table.from_batches(batches), before)
 

@@ -26,6 +26,7 @@ class WriteDialect(Dialect):
     """Whether names of columns that differ in case only are one name."""
     begin = "BEGIN"
     """The statement that begins a transaction that writes."""
+    has_savepoints = True
 
     new_types: ClassVar[Mapping[pa.DataType, str]] = {}
     """The declared types of new columns, by `plain_kind`."""

@@ -28,7 +28,7 @@ from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
-from spark_channel.connectors.sql.script import BY_ITSELF, split_script
+from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
 from spark_channel.connectors.sql.target import NOWHERE, Target
 from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.errors import CommitError, SupersededError, TargetError
@@ -41,6 +41,8 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _RETRY_SECONDS = 60.0
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
+_EXPLAINS_RIGHTS = ("postgres", "mysql")
+"""Databases that check the rights of a statement that they only explain."""
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 
@@ -119,6 +121,30 @@ class SqlWriter(Writer):
     def script_dialect(self) -> str:
         """sqlglot's name of the dialect of the user's scripts."""
         return str(self.dialect.sql)
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        self.check(context)
+
+        def look(session: Any) -> None:
+            place = self.look(session)
+            self._check_place(place)
+            commit = context.commit or self.default_commit(place, context)
+            plan = SqlPlan(
+                job=context.job,
+                schema=schema,
+                commit=commit,
+                overwrite=context.overwrite,
+                place=replace(place, table=None),
+            )
+            plan = self.plan(session, plan, place, context)
+            if place.table is not None and plan.target.sql and self.script_dialect in _EXPLAINS_RIGHTS:
+                columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
+                nulls = ", ".join("NULL" for _ in plan.target.names)
+                # The server checks the right to insert, and plans to insert no row.
+                nothing = f"SELECT {nulls} FROM (SELECT 1) AS nothing WHERE 1 = 0"  # noqa: S608 - no value in it
+                session.rows(f"EXPLAIN INSERT INTO {plan.target.sql} ({columns}) {nothing}")
+
+        self.run(TargetError, "look", look, begins=True)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self.check(context)
@@ -286,9 +312,10 @@ class SqlWriter(Writer):
                 self.publish_staged(session, plan, receipts)
             else:
                 claims.hold_committed(plan.claim, receipts)
-            self.script(session, self.options.post_sql, "postSql")
             rows, nbytes = sum(each.rows for each in receipts), sum(each.nbytes for each in receipts)
             claims.publish(plan.claim, rows=rows, nbytes=nbytes)
+            # Last: where a procedure commits inside, the rows are not there without the note that they are published.
+            self.script(session, self.options.post_sql, "postSql", written=True)
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         if plan.published_at is not None:
@@ -469,9 +496,13 @@ class SqlWriter(Writer):
         `receipts` brought in.
         """
 
-    def script(self, session: Any, texts: Sequence[str], option: str) -> None:
-        """Run what the user gave as `preSql` or `postSql`, inside the transaction."""
-        for statement in self.dialect.script(texts, option):
+    def script(self, session: Any, texts: Sequence[str], option: str, *, written: bool = False) -> None:
+        """Run what the user gave as `preSql` or `postSql`, inside the transaction; see `run_in_transaction`."""
+        statements = self.dialect.script(texts, option)
+        if self.dialect.has_savepoints:
+            run_in_transaction(session, statements, option, written=written)
+            return
+        for statement in statements:
             session.rows(statement)
 
     def check_scripts(self) -> None:

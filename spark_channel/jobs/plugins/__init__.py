@@ -13,7 +13,19 @@ from spark_channel.jobs.plugins.hive import hive_reader, hive_writer
 from spark_channel.jobs.plugins.stores import oss_reader, oss_writer, s3_reader, s3_writer
 from spark_channel.jobs.plugins.stream import stream_reader, stream_writer
 
-__all__ = ["find_plugin", "readers", "writers"]
+__all__ = ["UnknownPluginError", "find_plugin", "readers", "writers"]
+
+
+class UnknownPluginError(JobFileError):
+    """A job names a plugin that is not here; `plugin` is its name."""
+
+    def __init__(self, plugin: str, message: str) -> None:
+        super().__init__(message)
+        self.plugin = plugin
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.plugin, str(self))
+
 
 Builder = Callable[[dict[str, Any], Place], End]
 
@@ -57,5 +69,7 @@ def find_plugin(name: str, plugins: dict[str, Builder], path: str) -> Builder:
     if found is None:
         near = difflib.get_close_matches(name.strip().lower(), plugins, n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise JobFileError(f"{path} got {name!r}; {hint}it takes one of: {', '.join(sorted(plugins))}")
+        raise UnknownPluginError(
+            name, f"{path} got {name!r}; {hint}it takes one of: {', '.join(sorted(plugins))}"
+        )
     return found

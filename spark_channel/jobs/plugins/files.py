@@ -15,6 +15,7 @@ from spark_channel.transform import (
     CsvTexts,
     JavaTexts,
     Labelled,
+    RefuseMalformed,
     Rename,
     TimesAsText,
     Transformer,
@@ -180,6 +181,8 @@ def text_end(given: TextReader, paths: dict[str, str], place: Place) -> End:
         "nullValue": given.null_format,
         "quote": '"' if config.use_text_qualifier else "",
         "escape": '"' if config.use_text_qualifier else "",
+        "multiLine": str(config.use_text_qualifier).lower(),
+        "mode": "MARK",
     }
     if config.trim_whitespace:
         options |= {"ignoreLeadingWhiteSpace": "true", "ignoreTrailingWhiteSpace": "true"}
@@ -189,7 +192,8 @@ def text_end(given: TextReader, paths: dict[str, str], place: Place) -> End:
     if codec != "none":
         options["compression"] = codec
     columns = picked_columns(given.column, place)
-    return End(Endpoint("csv", options), (columns,) if columns else ())
+    lines = Labelled(RefuseMalformed(), place.key("path"))
+    return End(Endpoint("csv", options), (lines, columns) if columns else (lines,))
 
 
 def _codec(compress: str, place: Place) -> str:

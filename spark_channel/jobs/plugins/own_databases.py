@@ -6,7 +6,14 @@ from dataclasses import replace
 from spark_channel.connectors.registry import AsDatax, all_connectors
 from spark_channel.planning import Endpoint
 
-__all__ = ["duplicate_options", "is_database", "mode_options", "reading_options", "with_local_times"]
+__all__ = [
+    "duplicate_options",
+    "is_database",
+    "is_server",
+    "mode_options",
+    "reading_options",
+    "with_local_times",
+]
 
 _IN_URL = {"zeroDates": "zerodatetimebehavior"}
 """Options that a url calls otherwise."""
@@ -39,6 +46,11 @@ def with_local_times(end: Endpoint) -> Endpoint:
 def is_database(connector: str) -> bool:
     """Whether the connector of that name is of a database."""
     return any(each.name == connector and each.dialect for each in all_connectors())
+
+
+def is_server(connector: str) -> bool:
+    """Whether it is of a database server, whose columns hold values of their types alone."""
+    return any(each.name == connector and each.dialect and each.port for each in all_connectors())
 
 
 def _as_datax(connector: str) -> AsDatax:

@@ -4,7 +4,7 @@ import base64
 import json
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -272,9 +272,15 @@ def test_a_forged_entry_cannot_name_other_files_to_be_removed(
         victim.write_text("mine")
     entry = max((target / "_spark_channel").glob("*.json"))
     forged = json.loads(entry.read_text())
-    forged["state"]["removed"] = [[{"path": path, "nbytes": 5}, 1, ""]]
+    forged["state"]["removed"] = [[{"path": path, "nbytes": 4}, 1, ""]]
     entry.write_text(json.dumps(forged))
-    write("csv", target, numbers(2), job="b", retention="0")
+    if path == "victim.csv":
+        write("csv", target, numbers(2), job="b", retention="0")
+    else:
+        with pytest.raises(TargetError, match="damaged"):
+            write("csv", target, numbers(2), job="b", retention="0")
+        entry.write_text(json.dumps({**forged, "state": {**forged["state"], "removed": []}}))
+        write("csv", target, numbers(2), job="b", retention="0")
     assert all(
         victim.read_text() == "mine"
         for victim in (
@@ -285,6 +291,103 @@ def test_a_forged_entry_cannot_name_other_files_to_be_removed(
         )
     )
     assert visible("csv", target) == [1, 2]
+
+
+def forge(target: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    """The newest entry, as another user who may write the log left it."""
+    entry = max((target / "_spark_channel").glob("*.json"))
+    found = json.loads(entry.read_text())
+    change(found["state"])
+    entry.write_text(json.dumps(found))
+
+
+def test_a_forged_number_cannot_lead_out_of_the_directory(tmp_path: Path, target: Path) -> None:
+    write("csv", target, numbers(1), job="a")
+    victim = tmp_path / "victim.csv"
+    victim.write_text("mine")
+    removed = [[{"path": "victim.csv", "nbytes": 4}, "../../..", ""]]
+    forge(target, lambda state: state.update(removed=removed))
+    with pytest.raises(TargetError, match="damaged"):
+        write("csv", target, numbers(2), job="b", retention="0")
+    assert victim.read_text() == "mine"
+
+
+@pytest.mark.parametrize("owner", ["../../../victim", "/victim", "a/b"])
+def test_a_forged_owner_cannot_lead_out_of_the_directory(tmp_path: Path, target: Path, owner: str) -> None:
+    """A run in doubt gets a note in its folder: not in any folder that the log names."""
+    write("csv", target, numbers(1), job="a")
+    victim = tmp_path / "victim-e1"
+    victim.mkdir()
+    (victim / "job.json").write_text("{}")
+    identity = {"target": "", "kind": "job", "name": "x", "version": None}
+    claim = {
+        "identity": identity,
+        "owner": owner,
+        "epoch": 1,
+        "process": "elsewhere/1/1",
+        "beat_at": "2020-01-01T00:00:00+00:00",
+    }
+    forge(target, lambda state: state["claims"].update(x=claim))
+    with pytest.raises(TargetError, match="damaged"):
+        write("csv", target, numbers(2), job="b", retention="0")
+    assert [each.name for each in victim.iterdir()] == ["job.json"]
+
+
+@pytest.mark.parametrize("path", ["../secret.csv", "/etc/passwd", "a/../../secret.csv"])
+def test_a_forged_entry_cannot_name_other_files_to_be_read(tmp_path: Path, target: Path, path: str) -> None:
+    write("csv", target, numbers(1), job="a")
+    (tmp_path / "secret.csv").write_text("n\n7\n")
+    forge(target, lambda state: state["files"][0].update(path=path))
+    with pytest.raises((SourceError, TargetError), match="damaged"):
+        visible("csv", target)
+
+
+@pytest.mark.parametrize("name", ["entry", "_SUCCESS"])
+def test_an_entry_that_is_nested_without_end_is_damaged(target: Path, name: str) -> None:
+    write("csv", target, numbers(1), job="a")
+    entry = max((target / "_spark_channel").glob("*.json")) if name == "entry" else target / name
+    entry.write_text('{"manifest": ' + "[" * 5_000)
+    with pytest.raises((SourceError, TargetError), match="damaged"):
+        visible("csv", target)
+
+
+def test_a_link_below_the_directory_leads_no_removal_out_of_it(tmp_path: Path, target: Path) -> None:
+    write("csv", target, numbers(1), job="a")
+    outside = tmp_path / "outside"
+    (outside / "1" / "x-e1").mkdir(parents=True)
+    victims = [
+        outside / "victim.csv",
+        outside / "1" / "victim.csv",
+        outside / "job.json",
+        outside / "1" / "x-e1" / "f",
+    ]
+    for victim in victims:
+        victim.write_text("mine")
+    (target / "link").symlink_to(outside)
+    log = target / "_spark_channel"
+    (log / "replaced").symlink_to(outside)
+    (log / "staging").mkdir(exist_ok=True)
+    (log / "staging" / "x-e1").symlink_to(outside)
+    (log / "staging" / "y-e1").symlink_to(outside / "1")
+    removed = [[{"path": path, "nbytes": 4}, 1, ""] for path in ("link/victim.csv", "victim.csv")]
+    forge(target, lambda state: state.update(removed=removed))
+    write("csv", target, numbers(2), job="b", retention="0")
+    assert all(victim.read_text() == "mine" for victim in victims)
+    assert visible("csv", target) == [1, 2]
+
+
+def test_a_folder_of_staging_that_is_a_link_is_left_alone(tmp_path: Path, target: Path) -> None:
+    write("csv", target, numbers(1), job="a")
+    outside = tmp_path / "outside"
+    (outside / "x-e1").mkdir(parents=True)
+    (outside / "x-e1" / "f").write_text("mine")
+    staging = target / "_spark_channel" / "staging"
+    if staging.exists():
+        staging.rmdir()
+    staging.symlink_to(outside)
+    with pytest.raises(TargetError, match="link"):
+        write("csv", target, numbers(2), job="b", retention="0")
+    assert (outside / "x-e1" / "f").read_text() == "mine"
 
 
 def test_files_that_the_log_does_not_list_are_never_removed(target: Path) -> None:
@@ -330,7 +433,8 @@ LEDGER = {
 
 
 def test_a_directory_of_the_former_version_is_read_and_upgraded(target: Path) -> None:
-    former(target, {"part-00000-old-0-000.csv": [1, 2], "gone.csv": [9]}, ledger=LEDGER, removed=["gone.csv"])
+    gone = "part-00000-older-0-000.csv"
+    former(target, {"part-00000-old-0-000.csv": [1, 2], gone: [9]}, ledger=LEDGER, removed=[gone])
     assert visible("csv", target) == [1, 2]
     assert not (target / "_spark_channel").exists(), "a read changes nothing"
     (target / ".spark_channel").mkdir()
@@ -339,7 +443,7 @@ def test_a_directory_of_the_former_version_is_read_and_upgraded(target: Path) ->
         prepare(writer_of("csv", target), numbers().schema, "b", txn=("app", 8), commit="task")
     write("csv", target, numbers(3), job="new")
     assert visible("csv", target) == [1, 2, 3]
-    assert not (target / "gone.csv").exists()
+    assert not (target / gone).exists()
     assert not (target / ".spark_channel").exists()
     assert state(target)["versions"]["app"]["ranges"] == [[7, 7]]
     write("csv", target, numbers(4), job="more")

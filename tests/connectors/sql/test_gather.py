@@ -34,3 +34,16 @@ def test_the_first_of_them_waits_no_longer_than_it_may() -> None:
             sent.append(sum(each.num_rows for each in gathered.take()))
     assert sum(sent) + gathered.rows == 100_000
     assert 2_000 <= max(sent) <= 2_400
+
+
+def test_what_a_limit_makes_slow_says_for_how_long_it_gathered() -> None:
+    clock = VirtualClock()
+    gathered = Gathered(1_000, 1.0, clock=clock)
+    assert gathered.waited == 0.0
+    gathered.add(batch(100))
+    clock.advance(0.4)
+    assert gathered.waited == 0.4
+    clock.advance(2.0)
+    assert gathered.waited == 1.0
+    gathered.add(batch(900))
+    assert gathered.waited == 0.0  # full: whoever brings so much is not slow

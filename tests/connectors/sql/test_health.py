@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Health, find_connector
 from spark_channel.connectors.sql.lag import Lag
 from spark_channel.connectors.sql.rate import PerMinute
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.limits import LimitStatus, Sample, Status
+from spark_channel.options import CommonOptions
 from spark_channel.progress import JobSpec, Phase
-from spark_channel.service import ServiceClient, ServiceServer
+from spark_channel.service import Probe, ServiceClient, ServiceServer, signal_value
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
@@ -133,6 +135,50 @@ def test_a_server_that_is_not_there_is_an_error_and_asked_again(
         with pytest.raises(ChannelError):
             health.sample()
     health.close()
+
+
+def test_a_probe_takes_a_signal_by_its_name(replicated: tuple[PostgresServer, PostgresServer]) -> None:
+    """No query is needed; a name that is none says which there are."""
+    login = replicated[0].login
+    for name in ("replication_lag", "wakeup"):
+        with closing(signal_value(login, name)) as measure:
+            assert 0 <= measure() < 1
+    with (
+        pytest.raises(SourceError, match=r"no signal 'replica_lag'; the database tells .*replication_lag"),
+        closing(signal_value(login, "replica_lag")) as measure,
+    ):
+        measure()
+    with pytest.raises(OptionError, match="tells nothing of its health"):
+        signal_value({"url": "sqlite:/tmp/none.db"}, "replication_lag")
+    pressed: list[str] = []
+    probe = Probe(signal_value(login, "wakeup"), -1.0, seconds=0.1, what="wakeup")
+    probe.start(lambda factor, text: pressed.append(text))
+    _until(lambda: len(pressed) > 1, 10)
+    probe.stop()
+    assert pressed[0].startswith("pressed: wakeup")
+    assert replicated[0].connections() == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "bounds"),
+    [
+        ("replication_lag<10s", {"replication_lag": 10.0}),
+        (" replication_lag < 1.5min , slot_wal<2GiB", {"replication_lag": 90.0, "slot_wal": float(2 << 30)}),
+        ("wakeup<2ms,active_sessions<40", {"wakeup": 0.002, "active_sessions": 40.0}),
+    ],
+)
+def test_bounds_are_read_as_people_write_them(text: str, bounds: dict[str, float]) -> None:
+    options, _ = CommonOptions.parse({"pressure": text})
+    assert options.pressure == pytest.approx(bounds)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "replication_lag", "replication_lag>3s", "a<1s,a<2s", "a<1parsec", "a<1.2.3s"]
+)
+def test_bounds_that_make_no_sense_are_refused(text: str) -> None:
+    with pytest.raises(OptionError, match="replication_lag<10s") as refused:
+        CommonOptions.parse({"pressure": text})
+    assert refused.value.option == "pressure"
 
 
 def test_lag_is_counted_in_time_from_positions() -> None:

@@ -16,6 +16,7 @@ from spark_channel.connectors.files.lines import Block, TextFile
 from spark_channel.connectors.files.options import CsvReadOptions
 from spark_channel.connectors.files.text_types import from_text, needs_text
 from spark_channel.errors import SourceError
+from spark_channel.transform.malformed import marked
 
 __all__ = ["CsvBlocks"]
 
@@ -179,13 +180,28 @@ class CsvBlocks:
             return
         try:
             yield from self._parse(b"".join(records)).to_batches()
-        except pa.ArrowInvalid:
+        except pa.ArrowInvalid as why:
             if len(records) == 1:
-                self._dropped += 1
+                if self._options.mode == "MARK":
+                    yield self._marked(records[0], why)
+                else:
+                    self._dropped += 1
                 return
             middle = len(records) // 2
             yield from self._fitting(records[:middle])
             yield from self._fitting(records[middle:])
+
+    def _marked(self, record: bytes, error: pa.ArrowInvalid) -> pa.RecordBatch:
+        """The record as a row whose first column tells of it; the columns are texts, as jobs read them."""
+        schema = self._wanted.schema
+        text = marked(
+            f"{self._wanted.shown}: {self._reason(record, error)}",
+            record.decode("utf-8", "replace").rstrip("\r\n"),
+        )
+        arrays = [
+            pa.array([text if number == 0 else None], field.type) for number, field in enumerate(schema)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def _misfit(self, data: bytes, block: Block, error: pa.ArrowInvalid) -> SourceError:
         """The first record of the block that does not fit, found by halving."""

@@ -31,9 +31,11 @@ class AdbcDialect(WriteDialect):
     """`sql` is sqlglot's name of the SQL."""
 
     product = "ADBC"
+    no_keys = "ADBC drivers do not say which keys are unique"
 
     def __init__(self, sql: str) -> None:
         self.sql = sql
+        self.has_savepoints = sql in ("postgres", "mysql", "sqlite")
 
     def quoted(self, name: str) -> str:
         return identifier(name).sql(self.sql or None)

@@ -33,7 +33,7 @@ def _driver_options(value: SecretStr) -> SecretStr:
     text = value.get_secret_value()
     try:
         found = json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise ValueError(_TAKES) from None
     if not isinstance(found, dict) or not all(
         isinstance(each, str | int | float | bool) for each in found.values()

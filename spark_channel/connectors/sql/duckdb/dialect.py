@@ -44,6 +44,7 @@ class DuckdbDialect(Dialect):
     row_values = True
     late_seconds = 0.0  # a file that one process writes can be read by no other: what is seen is committed
     moves_rows = True
+    no_keys = "DuckDB's indexes find single rows, and no order"
 
     def literal(self, value: Any, column: Column | None) -> str:
         """A text, of the type that DuckDB itself has named."""

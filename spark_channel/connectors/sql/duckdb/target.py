@@ -29,6 +29,7 @@ class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
     """See `WriteDialect`."""
 
     begin = "BEGIN TRANSACTION"
+    has_savepoints = False
 
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
         return duckdb_type(canonical(name, kind))

@@ -48,10 +48,9 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
                 self.client_flag &= ~CLIENT.SSL
         self._takes_key = takes_key and server_public_key is None
         # The time of an attempt holds for the login, too: another service may wait for the client to speak first.
-        read_timeout: float | None = self._read_timeout  # type: ignore[has-type] # set by PyMySQL, which has no types
         self._read_timeout = self.connect_timeout
         self.connect()
-        self._read_timeout = read_timeout
+        self._read_timeout = given.get("read_timeout")
 
     @property
     def server_public_key(self) -> bytes | None:

@@ -31,7 +31,7 @@ from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter
 from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["open_task"]
+__all__ = ["is_of_rows", "open_task"]
 
 _T = TypeVar("_T")
 _MOST_LOSSES = 5
@@ -313,7 +313,7 @@ class DirectWriter(_MysqlTask):
                     self._bring_in(session)
                     session.rows(f"DELETE FROM {quoted(_TEMPORARY)}")  # noqa: S608 - a constant
             except (BadValueError, RefusedRowsError, TargetError) as error:
-                if isinstance(error, TargetError) and not _is_of_rows(error):
+                if isinstance(error, TargetError) and not is_of_rows(error):
                     raise
                 session.rows("ROLLBACK TO SAVEPOINT spark_channel_batch")
                 if isinstance(error, BadValueError):
@@ -352,7 +352,8 @@ class DirectWriter(_MysqlTask):
         return done
 
 
-def _is_of_rows(error: TargetError) -> bool:
+def is_of_rows(error: TargetError) -> bool:
+    """Whether a row is the matter of it."""
     return isinstance(error, BatchRefusedError) or code_of(error) in _DATA_ERRORS
 
 

@@ -24,7 +24,7 @@ from spark_channel.connectors.sql.mysql.publish import (
 from spark_channel.connectors.sql.mysql.session import LostConnectionError
 from spark_channel.connectors.sql.mysql.staging import drop_tables, stage_names, table_in
 from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, hold_transactional
-from spark_channel.connectors.sql.mysql.task import open_task
+from spark_channel.connectors.sql.mysql.task import is_of_rows, open_task
 from spark_channel.connectors.sql.mysql.write_session import WriteSession, is_conflict, passes
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
 from spark_channel.connectors.sql.target import Target
@@ -70,6 +70,9 @@ class MysqlWriter(SqlWriter):
 
     def check(self, context: WriteContext) -> None:
         self._check_scripts(TRANSACTION_WORDS)
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return isinstance(error, TargetError) and is_of_rows(error)
 
     def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
         return WriteSession(self.options, failure, patient=patient)
@@ -131,7 +134,8 @@ class MysqlWriter(SqlWriter):
     def preparing(self, session: Any, plan: SqlPlan) -> Iterator[None]:
         with self._alone(session, plan, create=True):
             if self._pre_sql_commits and self.claims(session, plan.place).fence(plan.claim).state == "open":
-                self.script(session, self.options.pre_sql, "preSql")
+                for statement in self.dialect.script(self.options.pre_sql, "preSql"):
+                    session.rows(statement)
             yield
 
     def make_ready(

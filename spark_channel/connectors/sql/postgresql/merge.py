@@ -1,5 +1,6 @@
 """Merges rows of a staging or temporary table into the target by `writeMode`, with the necessary casts."""
 
+from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn
 from spark_channel.connectors.sql.postgresql.session import Session
@@ -7,6 +8,11 @@ from spark_channel.connectors.sql.postgresql.target import DIALECT, written_colu
 from spark_channel.connectors.sql.target import Target
 
 __all__ = ["PostgresMerge", "keys_sql"]
+
+_FIRST_PAGES, _MOST_PAGES = 8, 4_096
+_PIECE_SECONDS = 0.005
+_REST, _LONGEST_REST = 3.0, 0.5
+"""So many times what a piece took the server rests; a piece that waited for others is no reason to rest for long."""
 
 
 def keys_sql(target: Target) -> str:
@@ -19,6 +25,25 @@ class PostgresMerge(Merge):
     def __init__(self, session: Session, target: Target, rows: str, mode: str) -> None:
         super().__init__(session.rows, DIALECT, target, rows, mode)
         self._columns = written_columns(target)
+
+    def bring_in_pieces(self, pages: int, clock: Clock = SYSTEM_CLOCK) -> None:
+        """`bring` for `insert`, some of the rows' `pages` at a time: the server rests, and uses a quarter of a core.
+
+        A piece takes about 5 ms; all pieces are one transaction, which lasts four times as long as one statement would.
+        """
+        assert self._mode == "insert"
+        at, step = 0, _FIRST_PAGES
+        while at < pages:
+            begun = clock.now()
+            self._insert(f" WHERE s.ctid >= '({at},0)'::tid AND s.ctid < '({at + step},0)'::tid")
+            took = clock.now() - begun
+            at += step
+            if took > _PIECE_SECONDS:
+                step = max(1, step // 2)
+            elif took < _PIECE_SECONDS / 2:
+                step = min(_MOST_PAGES, 2 * step)
+            if at < pages:
+                clock.sleep(min(_LONGEST_REST, _REST * took))
 
     def bring(self) -> None:
         if self._mode == "insert":

@@ -1,22 +1,27 @@
 """Inserts staged rows into the table, inside the caller's transaction."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from spark_channel.connectors.contracts import Receipt
 from spark_channel.connectors.sql.postgresql.catalog import find_table
-from spark_channel.connectors.sql.postgresql.failures import sqlstate_of
+from spark_channel.connectors.sql.postgresql.failures import is_locked, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.staging import drop_stage, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan
 from spark_channel.connectors.sql.publish import is_ready
+from spark_channel.connectors.sql.script import run_in_transaction
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import Target
 from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["CHUNKS", "is_there", "new_table", "publish_stage"]
+__all__ = ["CHUNKS", "is_there", "new_table", "patient_lock", "publish_stage"]
+
+_LOCK_MILLIS = 2_000
+_RANGES_OF_PAGES = 140_000
+"""The version from which on a range of pages is read alone."""
 
 CHUNKS = "chunks"
 """In a receipt's details: transaction number -> rows, of each chunk that the attempt staged."""
@@ -43,7 +48,34 @@ def is_there(session: Session, target: Target, options: PostgresWriteOptions, *,
     drops = overwrite and not options.truncate
     if target.create is not None and not drops and find_table(session, target.sql) is not None:
         raise _made_meanwhile(target)
-    return is_ready(session, DIALECT, target, options, overwrite=overwrite)
+    with patient_lock(session, target) if overwrite else nullcontext():
+        return is_ready(session, DIALECT, target, options, overwrite=overwrite)
+
+
+@contextmanager
+def patient_lock(session: Session, target: Target) -> Iterator[None]:
+    """Around a statement that locks the whole table: it waits for 2 s at most, in the transaction that is open.
+
+    Whatever the application does with the table queues behind a statement that waits for such a lock. A shorter
+    `lock_timeout` of the DBA's holds.
+
+    Raises:
+        TargetError: the lock was not had; its code is that of a lock, so that the caller tries again later.
+    """
+    own = int(session.value("SELECT setting FROM pg_settings WHERE name = 'lock_timeout'"))
+    millis = min(own or _LOCK_MILLIS, _LOCK_MILLIS)
+    session.rows(f"SELECT set_config('lock_timeout', '{millis}', true)")
+    try:
+        yield
+    except TargetError as error:
+        if is_locked(error):
+            raise TargetError(
+                f"table {target.label} could not be locked, which an overwrite needs: other sessions use it. The lock "
+                f"is waited for {millis / 1000:g} s at a time, so that no query queues behind it for longer, and "
+                "was tried again for 'retryTimeout' seconds: end these sessions, or run again with a longer one"
+            ) from error.__cause__
+        raise
+    session.rows(f"SELECT set_config('lock_timeout', '{own}', true)")
 
 
 def publish_stage(
@@ -59,12 +91,15 @@ def publish_stage(
         raise CommitError(f"the staging table {stage} is gone")
     session.rows(_LOCK.format(stage=stage, name=literal(stage).sql("postgres")))
     _keep_only(session, stage, receipts)
-    for statement in DIALECT.script(options.pre_sql, "preSql"):
-        session.rows(statement)
+    run_in_transaction(session, DIALECT.script(options.pre_sql, "preSql"), "preSql", written=False)
     there = is_there(session, target, options, overwrite=plan.overwrite)
     merge = PostgresMerge(session, target, stage, options.write_mode)
     if there:
-        merge.bring()
+        pages = _pages_to_pace(session, stage, plan, options)
+        if pages is None:
+            merge.bring()
+        else:
+            merge.bring_in_pieces(pages)
         drop_stage(session, target.schema, plan.staging)
         return
     if options.write_mode != "insert":
@@ -75,6 +110,23 @@ def publish_stage(
     session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
     if target.key:
         session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
+
+
+def _pages_to_pace(
+    session: Session, stage: str, plan: PostgresPlan, options: PostgresWriteOptions
+) -> int | None:
+    """How many pages the staging has, where a limited append adds it in pieces; None = in one statement.
+
+    An overwrite has locked the table, so that queries wait until it ends; a key is compared with all rows at once.
+    Before PostgreSQL 14 each piece would look at all pages.
+    """
+    if not options.is_limited or plan.overwrite or options.write_mode != "insert":
+        return None
+    size, version = session.rows(
+        f"SELECT pg_relation_size({literal(stage).sql('postgres')}::regclass) / current_setting('block_size')::int, "
+        "current_setting('server_version_num')::int"
+    )[0]
+    return int(size) if version >= _RANGES_OF_PAGES else None
 
 
 @contextmanager

@@ -130,7 +130,7 @@ class StagedTaskWriter(_PostgresTask):
         session = self._session
         session.rows(DIALECT.begin)
         try:
-            session.copy(self._plan.target.schema, self._plan.staging, rows)
+            session.copy(self._plan.target.schema, self._plan.staging, rows, spread=self.spread)
             number = transaction_number(session)
         except BaseException:
             session.roll_back()
@@ -247,7 +247,7 @@ class DirectTaskWriter(_PostgresTask):
     def _insert(self, session: WriteSession, rows: CopyRows) -> None:
         target = self._plan.target
         if not self._through_rows:
-            session.copy(target.schema, target.name, rows)
+            session.copy(target.schema, target.name, rows, spread=self.spread)
             return
         session.copy("pg_temp", _ROWS, rows)
         PostgresMerge(session, target, f"pg_temp.{_ROWS}", self._options.write_mode).bring()

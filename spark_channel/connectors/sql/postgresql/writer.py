@@ -10,10 +10,10 @@ from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.postgresql.catalog import PgTable, find_table
 from spark_channel.connectors.sql.postgresql.claims import claim_dialect
-from spark_channel.connectors.sql.postgresql.failures import is_gone, sqlstate_of
+from spark_channel.connectors.sql.postgresql.failures import is_gone, is_locked, is_refused_data, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
-from spark_channel.connectors.sql.postgresql.publish import is_there, new_table, publish_stage
+from spark_channel.connectors.sql.postgresql.publish import is_there, new_table, patient_lock, publish_stage
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stages, table_sql
 from spark_channel.connectors.sql.postgresql.target import (
@@ -63,11 +63,14 @@ class PostgresWriter(SqlWriter):
     def check(self, context: WriteContext) -> None:
         self.check_scripts()
 
+    def is_refusal(self, error: BaseException) -> bool:
+        return super().is_refusal(error) or is_refused_data(error)
+
     def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
         return WriteSession(self.options, failure=failure, purpose=purpose)
 
     def is_lost(self, error: BaseException) -> bool:
-        return isinstance(error, TargetError) and is_gone(error)
+        return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))
 
     def undo(self, session: WriteSession) -> None:
         session.roll_back()
@@ -162,7 +165,8 @@ class PostgresWriter(SqlWriter):
     def _create(self, session: WriteSession, plan: PostgresPlan, context: WriteContext) -> PostgresPlan:
         table = plan.target
         if plan.overwrite:
-            session.rows(f"DROP TABLE IF EXISTS {table.sql}")
+            with patient_lock(session, table):
+                session.rows(f"DROP TABLE IF EXISTS {table.sql}")
         with new_table(table):
             session.rows(create_statement(table.sql, plan.schema, self.options))
         if self.options.table_comment is not None:

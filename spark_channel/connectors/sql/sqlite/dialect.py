@@ -68,6 +68,7 @@ class SqliteDialect(Dialect):
     """See `Dialect`."""
 
     product = "SQLite"
+    no_keys = "tables without a rowid, views and queries have no key here whose order is sure"
     sql = "sqlite"
     row_values = True
     late_seconds = 0.0  # one writes at a time, so rows come to light in the order of their ids

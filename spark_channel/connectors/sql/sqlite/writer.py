@@ -9,7 +9,7 @@ from spark_channel.connectors.contracts import TaskWriter
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.file_writer import FileWriter
 from spark_channel.connectors.sql.named import parsed_name
-from spark_channel.connectors.sql.sqlite.database import Session, check_file
+from spark_channel.connectors.sql.sqlite.database import Session, check_file, refuses_data
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_files
 from spark_channel.connectors.sql.sqlite.script import session_statements
@@ -53,6 +53,9 @@ class SqliteWriter(FileWriter):
         mode: Literal["rw", "rwc"] = "rwc" if new or not path.exists() else "rw"
         with Session(path, mode, lock_timeout=timeout, failure=failure, init=init) as session:
             yield session
+
+    def is_refusal(self, error: BaseException) -> bool:
+        return super().is_refusal(error) or refuses_data(error)
 
     def is_conflict(self, error: TargetError) -> bool:
         return False  # a transaction begins with the file's one write lock

@@ -205,6 +205,25 @@ def test_scripts_run_in_order(pg: Pg, commit: CommitMode) -> None:
 
 
 @BOTH
+@pytest.mark.parametrize("option", ["preSql", "postSql"])
+def test_scripts_do_not_end_the_transaction(pg: Pg, commit: CommitMode, option: str) -> None:
+    def script(text: str) -> dict[str, Any]:
+        return {option: text}
+
+    _keyed(pg)
+    before = pg.psql("SELECT count(*) FROM t")
+    pg.psql("CREATE PROCEDURE commits() LANGUAGE plpgsql AS $$ BEGIN COMMIT; END $$")
+    for statement in ("PREPARE TRANSACTION 'x'", "-- x\n/* y */ prepare /* a */ transaction $$x$$"):
+        with pytest.raises(OptionError, match="PREPARE TRANSACTION"):
+            pg.write(_rows(6), commit=commit, **script(statement))
+    for statement in ("CALL commits()", "DO 'BEGIN COMMIT; END'"):
+        with pytest.raises(TargetError, match="transaction"):
+            pg.write(_rows(6), commit="job", **script(statement))
+        assert pg.psql("SELECT count(*) FROM t") == before
+    pg.write(_rows(6), commit=commit, **script("PREPARE p AS SELECT 1; EXECUTE p"))
+
+
+@BOTH
 def test_statements_of_a_session_run_where_rows_are_written(pg: Pg, commit: CommitMode) -> None:
     """What they set of the session's own style does not change a value."""
     pg.psql("CREATE TABLE t (id bigint, v text, tenant text DEFAULT current_setting('app.tenant'))")

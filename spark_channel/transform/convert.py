@@ -1,0 +1,278 @@
+"""Values into a target's column types by DataX's rules: what has no such value is a refused row, not the job's end."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import ClassVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.transform.cast import cast_or_refuse
+from spark_channel.transform.columns import refusals
+from spark_channel.transform.contract import Outcome, Transformer
+from spark_channel.transform.times import formatted
+
+__all__ = ["Convert", "can_convert", "convert"]
+
+Converted = tuple[pa.Array, pa.BooleanArray | None]
+
+_WIDE = pa.decimal256(76, 38)
+"""Holds each text of a number exactly, up to 38 digits on both sides of the point."""
+_WHOLE = r"^[-+]?\d+$"
+_NUMBER = r"^[-+]?(\d+(\.\d*)?|\.\d+)([eE][-+]?\d{1,2})?$"
+_TIMES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%H:%M:%S")
+"""DataX's own: `datetimeFormat`, `dateFormat` and `timeFormat` of `common.column` when a job does not set them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Convert(Transformer):
+    """The columns that `fields` names, in these types. Others, and types that cannot become one another, stay.
+
+    `patterns` (strptime's letters) read text as a time, the first that fits.
+    """
+
+    fields: tuple[tuple[str, pa.DataType], ...]
+    patterns: tuple[str, ...] = ()
+    step: ClassVar[str] = "convert"
+
+    def output_schema(self, schema: pa.Schema) -> pa.Schema:
+        wanted = dict(self.fields)
+        return pa.schema(
+            [
+                field.with_type(wanted[field.name]).with_nullable(True) if self._converts(field) else field
+                for field in schema
+            ]
+        )
+
+    def _converts(self, field: pa.Field) -> bool:
+        kind = dict(self.fields).get(field.name)
+        return kind is not None and kind != field.type and can_convert(field.type, kind)
+
+    def apply(self, batch: pa.RecordBatch) -> Outcome:
+        schema = self.output_schema(batch.schema)
+        arrays: list[pa.Array] = []
+        reasons: list[tuple[pa.BooleanArray, str]] = []
+        guilty: pa.BooleanArray | None = None
+        for array, given, made in zip(batch.columns, batch.schema, schema, strict=True):
+            if given.type == made.type:
+                arrays.append(array)
+                continue
+            array, bad = convert(array, made.type, self.patterns)
+            arrays.append(array)
+            if bad is not None:
+                reasons.append(
+                    (bad, f"column {given.name!r}: {given.type} that is not a value of {made.type}")
+                )
+                guilty = bad if guilty is None else pc.or_(guilty, bad)
+        if guilty is None:
+            return Outcome(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        good = pc.invert(guilty)
+        kept = pa.RecordBatch.from_arrays([array.filter(good) for array in arrays], schema=schema)
+        return Outcome(kept, refusals(batch, reasons))
+
+
+def can_convert(given: pa.DataType, kind: pa.DataType) -> bool:
+    """Whether values of one type can become values of the other."""
+    return _rule(given, kind) is not None
+
+
+def convert(array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...] = ()) -> Converted:
+    """`array` as `kind`, null where a value cannot be; and which values those are (None = none).
+
+    Raises:
+        TypeError: no value of the array's type can become `kind`.
+    """
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    rule = _rule(array.type, kind)
+    if rule is None:
+        raise TypeError(f"{array.type} cannot become {kind}")
+    made, bad = rule(array, kind, patterns)
+    if bad is not None:
+        bad = pc.fill_null(bad, False)
+        if not pc.any(bad, min_count=0).as_py():
+            bad = None
+    return made, bad
+
+
+_Rule = Callable[[pa.Array, pa.DataType, tuple[str, ...]], Converted]
+
+
+def _rule(given: pa.DataType, kind: pa.DataType) -> _Rule | None:
+    return _RULES.get((_family(given), _family(kind))) if _zones_agree(given, kind) else None
+
+
+def _family(kind: pa.DataType) -> str:
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _family(kind.value_type)
+    tests: tuple[tuple[str, Callable[[pa.DataType], bool]], ...] = (
+        ("integer", types.is_integer), ("float", types.is_floating), ("decimal", types.is_decimal),
+        ("bool", types.is_boolean), ("text", lambda each: types.is_string(each) or types.is_large_string(each)),
+        ("bytes", lambda each: types.is_binary(each) or types.is_large_binary(each)),
+        ("timestamp", types.is_timestamp), ("date", types.is_date), ("time", types.is_time),
+    )  # fmt: skip
+    return next((name for name, test in tests if test(kind)), "")
+
+
+def _zones_agree(given: pa.DataType, kind: pa.DataType) -> bool:
+    """An instant has no local time of its own, and a local time is no instant."""
+    zones = [bool(each.tz) for each in (given, kind) if pa.types.is_timestamp(each)]
+    return zones == [False] * len(zones) or (len(zones) == 2 and zones[0] == zones[1])
+
+
+def _cast(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    return cast_or_refuse(array, kind)
+
+
+def _loosely(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    return pc.cast(array, kind, safe=False), None
+
+
+def _whole_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    text = _numbers(array)
+    if not pc.all(pc.match_substring_regex(text, _WHOLE), min_count=0).as_py():
+        return _through_decimal(text, kind)
+    return cast_or_refuse(pc.replace_substring_regex(text, r"^\+", ""), kind)
+
+
+def _float_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    return cast_or_refuse(pc.replace_substring_regex(_numbers(array), r"^\+", ""), kind)
+
+
+def _decimal_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    return _through_decimal(_numbers(array), kind)
+
+
+def _numbers(array: pa.Array) -> pa.Array:
+    """Texts of numbers, without space around them; an empty one is NULL, as DataX has it for numbers."""
+    text = pc.utf8_trim_whitespace(pc.cast(array, pa.string()))
+    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+
+
+def _through_decimal(text: pa.Array, kind: pa.DataType) -> Converted:
+    likely = pc.match_substring_regex(text, _NUMBER)
+    wide, too_wide = cast_or_refuse(pc.if_else(likely, text, pa.scalar(None, pa.string())), _WIDE)
+    made, bad = _of_decimal(wide, kind, ())
+    return made, _either(_either(pc.invert(likely), too_wide), bad)
+
+
+def _of_decimal(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    """Whole numbers as they are, refused with a fraction; decimals rounded half up, as databases do."""
+    if pa.types.is_integer(kind):
+        fraction = pc.not_equal(pc.round(array, ndigits=0, round_mode="towards_zero"), array)
+        made, bad = cast_or_refuse(
+            pc.if_else(pc.fill_null(fraction, False), pa.scalar(None, array.type), array), kind
+        )
+        return made, _either(fraction, bad)
+    if array.type.scale > kind.scale:
+        array = pc.round(array, ndigits=kind.scale, round_mode="half_towards_infinity")
+    return cast_or_refuse(array, kind)
+
+
+def _decimal_of_whole(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    return cast_or_refuse(pc.cast(array, pa.decimal256(76, kind.scale)), kind)
+
+
+def _decimal_of_float(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    """By its shortest text, as DataX reads it: 0.1 is 0.1."""
+    return _through_decimal(pc.cast(array, pa.string()), kind)
+
+
+def _text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    text = _plain(pc.cast(array, pa.string()))
+    if pa.types.is_floating(array.type):  # 1.0 is "1.0" up to ten million, as Java has it
+        bare = pc.and_(pc.match_substring_regex(text, _WHOLE), pc.less(pc.abs(array), 1e7))
+        text = pc.if_else(bare, pc.binary_join_element_wise(text, ".0", ""), text)
+    return pc.cast(text, kind), None
+
+
+def _plain(text: pa.Array) -> pa.Array:
+    """Numbers without an exponent, as DataX writes them; these are few, so each is written by itself."""
+    if not pc.any(pc.match_substring_regex(text, "[eEnN]"), min_count=0).as_py():
+        return text
+    return pa.array([None if each is None else _plainly(each) for each in text.to_pylist()], pa.string())
+
+
+def _plainly(text: str) -> str:
+    names = {"nan": "NaN", "-nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+    return names.get(text) or format(Decimal(text), "f")
+
+
+def _words(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    return pc.cast(pc.cast(array, pa.string()), kind), None
+
+
+def _time_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    family = _family(array.type)
+    pattern = dict(zip(("timestamp", "date", "time"), _TIMES, strict=True))[family]
+    return pc.cast(formatted(array, pattern), kind), None
+
+
+def _bool_of_number(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    return pc.not_equal(array, pa.scalar(0, array.type)), None
+
+
+def _bool_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+    text = pc.ascii_lower(_numbers(array))
+    true, false = (pc.is_in(text, pa.array(words)) for words in (["true", "1"], ["false", "0"]))
+    known = pc.or_(true, false)
+    made = pc.if_else(pc.and_(known, pc.is_valid(text)), true, pa.scalar(None, pa.bool_()))
+    return made, pc.and_(pc.is_valid(text), pc.invert(known))
+
+
+def _time_of_text(array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...]) -> Converted:
+    """By the job's patterns, else ISO 8601 with or without a time, or a time alone. An empty text is NULL."""
+    text = _numbers(array)
+    moments, bad = cast_or_refuse(text, pa.timestamp("us"), patterns)
+    if bad is not None:
+        left = pc.if_else(pc.fill_null(bad, False), text, pa.scalar(None, pa.string()))
+        # Patterns leave out fractions of a second; and without them, a time of day is no ISO 8601 moment.
+        more, bad = cast_or_refuse(left, pa.timestamp("us"), () if patterns else _TIMES[2:])
+        moments = pc.coalesce(moments, more)
+    return pc.cast(moments, kind, safe=False), bad
+
+
+def _either(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> pa.BooleanArray | None:
+    found = [pc.fill_null(each, False) for each in (one, other) if each is not None]
+    return None if not found else found[0] if len(found) == 1 else pc.or_(*found)
+
+
+_RULES: dict[tuple[str, str], _Rule] = {
+    ("integer", "integer"): _cast,
+    ("integer", "float"): _loosely,
+    ("integer", "decimal"): _decimal_of_whole,
+    ("integer", "bool"): _bool_of_number,
+    ("integer", "text"): _words,
+    ("float", "integer"): _cast,
+    ("float", "float"): _loosely,
+    ("float", "decimal"): _decimal_of_float,
+    ("float", "text"): _text,
+    ("decimal", "integer"): _of_decimal,
+    ("decimal", "float"): _loosely,
+    ("decimal", "decimal"): _of_decimal,
+    ("decimal", "text"): _text,
+    ("bool", "integer"): _cast,
+    ("bool", "text"): _words,
+    ("text", "integer"): _whole_of_text,
+    ("text", "float"): _float_of_text,
+    ("text", "decimal"): _decimal_of_text,
+    ("text", "bool"): _bool_of_text,
+    ("text", "text"): _cast,
+    ("text", "bytes"): _cast,
+    ("text", "timestamp"): _time_of_text,
+    ("text", "date"): _time_of_text,
+    ("text", "time"): _time_of_text,
+    ("bytes", "text"): _cast,
+    ("bytes", "bytes"): _cast,
+    ("timestamp", "timestamp"): _loosely,
+    ("timestamp", "date"): _loosely,
+    ("timestamp", "time"): _loosely,
+    ("timestamp", "text"): _time_text,
+    ("date", "timestamp"): _loosely,
+    ("date", "date"): _loosely,
+    ("date", "text"): _time_text,
+    ("time", "time"): _loosely,
+    ("time", "text"): _time_text,
+}

@@ -1,0 +1,383 @@
+"""What a copy does to an application: its queries on PostgreSQL, while rows are copied out of the server and into it.
+
+    make bench BENCH=harm      (about 7 minutes; it draws docs/images/harm.png and puts it into README)
+
+The application is pgbench (its TPC-B-like transactions) at a third of what the machine can do (`-R`), in one process
+for the whole benchmark; each latency counts from when the transaction was due. Server and pgbench run on one core,
+Spark on the other. Copied are 2 M rows of 60 bytes, from one table into another on that server, by two tasks: by
+Spark's JDBC source; by `transfer` at 40 000 rows/s; by `transfer` with `protect=auto` and no limit, which is compared
+with the best fixed limit that keeps the application's p99 within 1.25 of idle, found by bisection. Autovacuum is off,
+since it would run in some of the runs. `SPARK_CHANNEL_BENCH_SCALE=0.1` is a short run, which draws nothing.
+
+Needs the server, pgbench, and the JDBC driver that `.ci/servers` installs.
+"""
+
+import contextlib
+import json
+import math
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import spark_channel
+from tests.benchmarks.harness import Row, print_table
+from tests.servers.postgres import PostgresServer, programs
+
+ROOT = Path(__file__).resolve().parents[2]
+JAR = Path("/usr/share/java/postgresql.jar")
+PICTURE = ROOT / "docs" / "images" / "harm.png"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- picture -->", "<!-- /picture -->"
+SCALE = float(os.environ.get("SPARK_CHANNEL_BENCH_SCALE", "1"))
+ROWS = int(2_000_000 * SCALE)
+LIMIT = 40_000
+ASKED_FIXED, ASKED_AUTO, ASKED_USED = 1.15, 1.25, 0.8
+CHANNELS = 2
+CLIENTS = 4
+IDLE_SECONDS = max(8.0, 40 * SCALE)
+STEP_SECONDS = max(6.0, 12 * SCALE)
+STEPS = 6 if SCALE >= 1 else 3
+SLOWEST, FASTEST = 5_000, 320_000
+LONGEST_SECONDS = 150.0
+SETTLED_SECONDS = 2.0
+APPLICATION, SPARK = ({0}, {1}) if (os.cpu_count() or 1) > 1 else ({0}, {0})
+COLUMNS = "id bigint NOT NULL, customer bigint NOT NULL, total double precision NOT NULL, note text NOT NULL"
+
+
+class Application:
+    """pgbench, from `start` to `stop`; `latencies` are read from its log."""
+
+    def __init__(self, server: PostgresServer, directory: Path) -> None:
+        self._server = server
+        self._directory = directory
+        self._process: subprocess.Popen[bytes] | None = None
+        self.rate = 0.0
+
+    def make(self) -> None:
+        self._run("-i", "-q", "-s", "10")
+        done = self._run("-T", str(max(4, int(8 * SCALE))), "-c", str(CLIENTS))
+        best = next(line for line in done.splitlines() if line.startswith("tps"))
+        self.rate = float(best.split()[2]) / 3
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [*self._command(), "-T", "3600", "-c", str(CLIENTS), "-R", f"{self.rate:.1f}", "-l", "--log-prefix", "app"],
+            cwd=self._directory, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            process.terminate()
+            process.wait(10)
+
+    def latencies(self, begin: float, end: float) -> list[tuple[float, float]]:
+        """(when it ended, milliseconds) of the transactions that ended in that time of the wall clock."""
+        assert self._process is not None
+        assert self._process.poll() is None, "pgbench has ended"
+        found = []
+        for path in self._directory.glob("app.*"):
+            for line in path.read_text().splitlines():
+                fields = line.split()
+                if len(fields) < 6:
+                    continue  # the last line, which is being written
+                at = int(fields[4]) + int(fields[5]) / 1e6
+                if begin <= at < end:
+                    found.append((at, int(fields[2]) / 1000))
+        return found
+
+    def _command(self) -> list[str]:
+        server = self._server
+        return [
+            "taskset", "-c", ",".join(map(str, APPLICATION)),
+            str(programs() / "pgbench"), "-n", "-h", str(server.directory), "-p", str(server.port), "-U", server.user,
+            "postgres",
+        ]  # fmt: skip
+
+    def _run(self, *arguments: str) -> str:
+        command = [each for each in self._command() if each != "-n" or "-i" not in arguments]
+        done = subprocess.run(
+            [*command, *arguments], cwd=self._directory, capture_output=True, check=True, timeout=300,
+        )  # fmt: skip
+        return done.stdout.decode()
+
+
+@dataclass(frozen=True)
+class Run:
+    """What the application saw while rows were copied: (seconds since the copy began, milliseconds)."""
+
+    name: str
+    seen: list[tuple[float, float]]
+    seconds: float
+    rows: int
+
+    @property
+    def p50(self) -> float:
+        return _quantile([each for _, each in self.settled], 0.5)
+
+    @property
+    def p99(self) -> float:
+        return _quantile([each for _, each in self.settled], 0.99)
+
+    @property
+    def settled(self) -> list[tuple[float, float]]:
+        """Without the first seconds, in which Spark starts tasks, where the run is longer than these."""
+        begin = SETTLED_SECONDS if self.seconds > 3 * SETTLED_SECONDS else 0.0
+        return [(at, each) for at, each in self.seen if at >= begin]
+
+    @property
+    def rows_per_second(self) -> float:
+        return self.rows / self.seconds
+
+    def by_second(self, part: float) -> tuple[list[float], list[float]]:
+        seconds: dict[int, list[float]] = {}
+        for at, each in self.seen:
+            seconds.setdefault(int(at), []).append(each)
+        return [float(at) for at in sorted(seconds)], [_quantile(seconds[at], part) for at in sorted(seconds)]
+
+
+def _quantile(values: list[float], part: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, math.ceil(part * len(ordered)) - 1)] if ordered else math.nan
+
+
+class Bench:
+    def __init__(self, server: PostgresServer, application: Application, spark: SparkSession) -> None:
+        self.server = server
+        self.application = application
+        self.spark = spark
+
+    def fill(self) -> None:
+        self.server.psql(
+            f"CREATE TABLE orders ({COLUMNS}); INSERT INTO orders SELECT n, n % 997, n % 9973, lpad(n::text, 30, '.') "
+            f"FROM generate_series(1, {2_000_000}) AS n; ALTER TABLE orders ADD PRIMARY KEY (id); "
+            "VACUUM ANALYZE"
+        )
+
+    def idle(self) -> Run:
+        return self._watched("idle", lambda: time.sleep(IDLE_SECONDS), copied=False)
+
+    def jdbc(self, rows: int) -> Run:
+        login = {
+            "url": f"jdbc:{self.server.url}?reWriteBatchedInserts=true",
+            "user": self.server.user,
+            "password": self.server.password,
+            "driver": "org.postgresql.Driver",
+        }
+        split = {
+            "partitionColumn": "id",
+            "lowerBound": "1",
+            "upperBound": str(rows),
+            "numPartitions": str(CHANNELS),
+        }
+        table = f"(SELECT * FROM orders WHERE id <= {rows}) AS some"
+
+        def copy() -> None:
+            read = self.spark.read.format("jdbc").options(dbtable=table, fetchsize="10000", **login, **split)
+            read.load().write.format("jdbc").options(dbtable="copy", batchsize="10000", **login).mode(
+                "append"
+            ).save()
+
+        return self._watched("Spark JDBC", copy)
+
+    def transfer(self, name: str, rows: int, *, seconds: float = LONGEST_SECONDS, **more: object) -> Run:
+        """Ended after so many seconds, whatever is left."""
+
+        def copy() -> None:
+            ended = threading.Timer(seconds, self.spark.sparkContext.cancelAllJobs)
+            ended.start()
+            with contextlib.suppress(Exception):  # a job that was ended; that nothing was copied is seen
+                spark_channel.transfer(
+                    self.spark,
+                    reader={
+                        "name": "postgresql",
+                        "dbtable": "orders",
+                        "where": f"id <= {rows}",
+                        **self.server.login,
+                    },
+                    writer={"name": "postgresql", "dbtable": "copy", **self.server.login},
+                    channels=CHANNELS,
+                    commit="task",
+                    **more,  # type: ignore[arg-type] # its keywords
+                )
+            ended.cancel()
+
+        return self._watched(name, copy)
+
+    def best_limit(self, most_p99: float) -> float:
+        """The highest fixed limit, of a geometric bisection, under which the application's p99 stays at most that."""
+        good, bad = float(SLOWEST), float(FASTEST)
+        for _ in range(STEPS):
+            limit = math.sqrt(good * bad)
+            run = self.transfer(
+                f"{limit:.0f} rows/s", min(ROWS, int(limit * STEP_SECONDS)), rows_per_second=int(limit)
+            )
+            print(f"  {limit:7.0f} rows/s: p99 {run.p99:.2f} ms, at most {most_p99:.2f}", flush=True)
+            if run.p99 <= most_p99:
+                good = limit
+            else:
+                bad = limit
+        return good
+
+    def _watched(self, name: str, work: Callable[[], None], *, copied: bool = True) -> Run:
+        self.server.psql(
+            f"SET client_min_messages = error; DROP TABLE IF EXISTS copy; CREATE TABLE copy ({COLUMNS}); CHECKPOINT"
+        )
+        time.sleep(2.0)
+        begin = time.time()
+        work()
+        end = time.time()
+        time.sleep(1.5)  # until pgbench has written what it saw
+        rows = int(self.server.psql("SELECT count(*) FROM copy"))
+        assert not copied or rows, f"{name} has copied nothing"
+        seen = [(at - begin, each) for at, each in self.application.latencies(begin, end)]
+        return Run(name, seen, end - begin, rows)
+
+
+def draw(runs: list[Run], out: Path) -> None:
+    """One line a run; transparent, in colours that are seen on white and on black."""
+    from matplotlib.figure import Figure
+
+    grey = "#7d8590"
+    figure = Figure(figsize=(9, 3.6), layout="constrained", dpi=160)
+    figure.patch.set_alpha(0.0)
+    axes = figure.subplots()
+    axes.patch.set_alpha(0.0)
+    colours = {"idle": grey, "Spark JDBC": "#e5534b"}
+    ours = iter(("#3b82f6", "#1fa37a"))
+    for run in runs:
+        at, p99 = run.by_second(0.99)
+        axes.plot(
+            at, p99, color=colours.get(run.name) or next(ours), linewidth=1.6,
+            linestyle="--" if run.name == "idle" else "-",
+            label=f"{run.name}: p99 {run.p99:.1f} ms"
+            + ("" if run.name == "idle" else f", {run.rows / 1e6:.1f} M rows in {run.seconds:.0f} s"),
+        )  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_xlabel("seconds since the copy began", color=grey)
+    axes.set_ylabel("ms, p99 of each second", color=grey)
+    axes.set_title("An application's transactions while rows are copied out of its PostgreSQL and into it", color=grey,
+                   fontsize=10)  # fmt: skip
+    axes.tick_params(colors=grey, which="both")
+    for formatted in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
+        formatted(lambda value, _: f"{value:g}")
+    axes.grid(visible=True, which="both", axis="y", color=grey, alpha=0.25, linewidth=0.5)
+    for name, spine in axes.spines.items():
+        spine.set_color(grey)
+        spine.set_visible(name in ("left", "bottom"))
+    axes.legend(frameon=False, labelcolor=grey, fontsize=8, loc="upper right")
+    figure.savefig(out, transparent=True)
+
+
+def _spaced(number: int) -> str:
+    return f"{number:,}".replace(",", " ")
+
+
+def put_into_readme(runs: list[Run]) -> None:
+    """Between its marks: the picture, and what it shows, with the figures of this run."""
+    idle, jdbc, fixed, auto = runs
+    text = README.read_text(encoding="utf-8")
+    head, rest = text.split(BEGIN, 1)
+    _, tail = rest.split(END, 1)
+    what = "p99 latency of an application's transactions: idle, beside a Spark JDBC job, and beside spark-channel"
+    alone, limited = (
+        f"{idle.p99:.1f} ms idle",
+        f"{fixed.p99:.1f} ms beside spark-channel at {_spaced(LIMIT)} rows/s",
+    )
+    lines = [
+        f"![{what}](docs/images/harm.png)",
+        "",
+        f"*An application's transactions (pgbench at a third of what its core can do) while {_spaced(jdbc.rows)}",
+        "rows are copied out of its PostgreSQL and into it, by two tasks, with autovacuum off. p99:",
+        f"{alone}; {jdbc.p99:.1f} ms beside Spark's JDBC source; {limited};",
+        f"{auto.p99:.1f} ms with `protect=auto`, which moved {_spaced(round(auto.rows_per_second))} rows/s.",
+        "`make bench BENCH=harm` measures it and draws the picture.*",
+    ]
+    told = "\n".join([BEGIN, *lines, ""])
+    README.write_text(f"{head}{told}{END}{tail}", encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _bench() -> Iterator[Bench]:
+    assert JAR.exists(), f"no {JAR}: run .ci/servers"
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    before = os.sched_getaffinity(0)
+    with contextlib.ExitStack() as stack:
+        stack.callback(os.sched_setaffinity, 0, before)
+        directory = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-channel-harm-")))
+        os.sched_setaffinity(0, APPLICATION)  # the server inherits it
+        server = PostgresServer.create(autovacuum="off")
+        stack.callback(server.close)
+        application = Application(server, directory)
+        os.sched_setaffinity(0, SPARK)
+        spark = (
+            SparkSession.builder.master(f"local[{CHANNELS}]")
+            .config("spark.jars", str(JAR))
+            .config("spark.driver.extraClassPath", str(JAR))
+            .config("spark.ui.enabled", "false")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.log.level", "OFF")
+            .getOrCreate()
+        )
+        stack.callback(spark.stop)
+        spark_channel.register(spark)
+        stack.callback(application.stop)
+        yield Bench(server, application, spark)
+
+
+def measure() -> tuple[list[Run], float]:
+    """The runs of the picture, and the best fixed limit."""
+    with _bench() as bench:
+        bench.fill()
+        bench.application.make()
+        bench.application.start()
+        print(f"  the application: {bench.application.rate:.0f} transactions/s", flush=True)
+        some = min(ROWS, 100_000)
+        bench.jdbc(some)  # warms the JVM, the workers and the server
+        bench.transfer("warm", some)
+        idle = bench.idle()
+        print(f"  idle: p50 {idle.p50:.2f} ms, p99 {idle.p99:.2f} ms", flush=True)
+        jdbc = bench.jdbc(ROWS)
+        fixed = bench.transfer(f"spark-channel, {_spaced(LIMIT)} rows/s", ROWS, rows_per_second=LIMIT)
+        best = bench.best_limit(ASKED_AUTO * idle.p99)
+        rows = min(ROWS, int(best * 50))
+        auto = bench.transfer("spark-channel, protect=auto", rows, protect="auto")
+        return [idle, jdbc, fixed, auto], best
+
+
+def main() -> list[Row]:
+    runs, best = measure()
+    if SCALE >= 1:
+        draw(runs, PICTURE)
+        put_into_readme(runs)
+    idle, jdbc, fixed, auto = runs
+    seconds = {run.name: {"p50": run.by_second(0.5)[1], "p99": run.by_second(0.99)[1]} for run in runs}
+    if kept := os.environ.get("SPARK_CHANNEL_BENCH_OUT"):
+        Path(kept).write_text(json.dumps(seconds))
+    rows = [Row("idle: p50", idle.p50, unit="ms"), Row("idle: p99", idle.p99, unit="ms")]
+    for run, asked in ((jdbc, ""), (fixed, f"<= {ASKED_FIXED}"), (auto, f"<= {ASKED_AUTO}")):
+        note = f"p50 {run.p50:.1f} ms, p99 {run.p99:.1f} ms, {run.rows_per_second:.0f} rows/s"
+        rows.append(Row(f"{run.name}: p99", run.p99 / idle.p99, asked, "x idle", note))
+        worst = max(run.by_second(0.99)[1])
+        rows.append(Row(f"{run.name}: worst second's p99", worst, unit="ms"))
+    rows.append(Row("best fixed limit", best, unit="rows/s", note=f"{STEPS} steps of bisection"))
+    rows.append(
+        Row("protect=auto: rows/s of the best limit", auto.rows_per_second / best, f">= {ASKED_USED}", "x")
+    )
+    spread = statistics.pstdev(idle.by_second(0.99)[1])
+    rows.append(Row("idle: spread of a second's p99", spread, unit="ms", note="how noisy this machine was"))
+    return rows
+
+
+if __name__ == "__main__":
+    print_table(main())

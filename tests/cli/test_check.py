@@ -1,0 +1,157 @@
+"""`check`: many files, every fault, what is missing, and with `--connect` both ends."""
+
+import json
+import resource
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.test_run import CLI, ROOT, environment
+from tests.cli.typed import into_sqlite, made_up, typed, write_job
+from tests.connectors.sql.postgresql.conftest import Pg, own_schema
+from tests.jobs.test_as_datax import to_pg
+from tests.servers.postgres import PostgresServer
+
+CORPUS = ROOT / "tests" / "jobs" / "corpus"
+
+
+@pytest.fixture
+def pg(postgres_server: PostgresServer) -> Iterator[Pg]:
+    with own_schema(postgres_server) as made:
+        yield made
+
+
+def checked(*arguments: str) -> dict[str, Any]:
+    told: dict[str, Any] = json.loads(typed("check", *arguments, "--output", "json").stdout)
+    return told
+
+
+def table(path: Path, definition: str) -> Path:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"CREATE TABLE t ({definition})")
+    return path
+
+
+def test_a_folder_is_told_in_80_columns_with_totals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    shutil.copytree(CORPUS, tmp_path / "jobs")
+    for number in range(2):
+        write_job(tmp_path / "jobs" / f"ftp{number}.json", {"name": "ftpreader"}, {"name": "OdpsWriter"})
+    done = typed("check", str(tmp_path / "jobs"))
+    assert done.exit_code == 2
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+    files = len(list(CORPUS.glob("*.json")))
+    assert f"{files + 2} jobs: " in done.stdout
+    assert "2 refused" in done.stdout
+    assert "plugins that are not here: ftpreader (2), odpswriter (2)" in done.stdout
+
+
+def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:
+    reader = {
+        "name": "streamreader",
+        "parameter": {"column": [{"type": "text", "value": "x"}], "sliceRecordCount": 1},
+    }
+    writer = {"name": "txtfilewriter", "parameter": {"fileName": "x", "writeMode": "sideways"}}
+    steps = [
+        {"name": "dx_pad", "parameter": {"columnIndex": 0, "paras": ["up", "5", "0"]}},
+        {"name": "dx_groovy", "parameter": {"columnIndex": 0, "paras": []}},
+    ]
+    content = [{"reader": reader, "writer": writer, "transformer": steps}]
+    path = tmp_path / "job.json"
+    path.write_text(json.dumps({"job": {"setting": {"errorLimit": {"record": 1}}, "content": content}}))
+    (job,) = checked(str(path))["jobs"]
+    told = "\n".join(job["faults"])
+    for place in ("reader.parameter.column[0].type", "writer.parameter", "transformer[0]", "transformer[1]"):
+        assert f"job.content[0].{place}" in told, told
+    path.write_text(
+        json.dumps(
+            {"job": {"setting": {"speed": {"channel": 0, "record": "x"}}, "content": [{"reader": {}}]}}
+        )
+    )
+    (job,) = checked(str(path))["jobs"]
+    told = "\n".join(job["faults"])
+    for place in (
+        "job.setting.speed.channel",
+        "job.setting.speed.record",
+        "reader.name",
+        "writer is missing",
+    ):
+        assert place in told, told
+
+
+def test_a_variable_that_is_not_set_is_a_note(tmp_path: Path) -> None:
+    path = tmp_path / "job.json"
+    write_job(path, made_up(1, "${day}"), {"name": "${w}"}, speed={"channel": "N"})
+    path.write_text(path.read_text().replace('"N"', "${n}"))
+    told = checked(str(path))
+    assert told["totals"] == {"runs": 1, "needs a driver": 0, "refused": 0}
+    notes = "\n".join(told["jobs"][0]["notes"])
+    assert "${n}, ${day}, ${w} not set: give -p" in notes
+    assert "depends on" in notes
+    assert "job.content[0].writer.name" in notes
+    path.write_text(path.read_text().replace('"streamreader"', '"nonesuch"'))
+    (job,) = checked(str(path))["jobs"]
+    assert (job["state"], job["missing"]) == ("refused", ["nonesuch", "2718281"])
+
+
+@pytest.mark.parametrize(
+    ("definition", "why"),
+    [("id INTEGER, name TEXT", ""), ("id INTEGER", "name"), ("", "there is no table")],
+)
+def test_connect_looks_at_the_target(tmp_path: Path, definition: str, why: str) -> None:
+    path = tmp_path / "t.db"
+    if definition:
+        table(path, definition)
+    else:
+        sqlite3.connect(path).close()
+    file = write_job(tmp_path / "job.json", made_up(1), into_sqlite(path))
+    assert checked(file)["jobs"][0]["state"] == "runs"
+    (job,) = checked(file, "--connect")["jobs"]
+    assert job["state"] == ("refused" if why else "runs"), job
+    assert why in "".join(job["faults"])
+    for command in (["plan", file], ["run", file, "--dry-run"]):
+        assert (typed(*command).exit_code == 0) == (not why)
+
+
+def test_connect_asks_for_the_right_to_insert(tmp_path: Path, pg: Pg) -> None:
+    role = f"reader_{pg.schema}"
+    pg.server.psql(
+        f"CREATE TABLE {pg.schema}.u (id bigint, name text); CREATE ROLE {role} LOGIN PASSWORD 'x'; "
+        f"GRANT USAGE, CREATE ON SCHEMA {pg.schema} TO {role}; GRANT SELECT ON {pg.schema}.u TO {role}"
+    )
+    try:
+        login = {"username": role, "password": "x", "column": ["id", "name"]}
+        writer = {"name": "postgresqlwriter", "parameter": {**to_pg(pg), **login}}
+        file = write_job(tmp_path / "job.json", made_up(1), writer)
+        (job,) = checked(file, "--connect")["jobs"]
+        assert job["state"] == "refused"
+        assert "permission denied" in "".join(job["faults"])
+        pg.server.psql(f"GRANT INSERT ON {pg.schema}.u TO {role}")
+        assert checked(file, "--connect")["jobs"][0]["state"] == "runs"
+        assert pg.server.psql(f"SELECT count(*) FROM pg_tables WHERE schemaname = '{pg.schema}'") == "1"
+    finally:
+        pg.server.psql(f"DROP OWNED BY {role} CASCADE; DROP ROLE {role}")
+
+
+@pytest.mark.real_time
+def test_1186_files_take_at_most_3_seconds(tmp_path: Path) -> None:
+    names = sorted(CORPUS.glob("*.json"))
+    for number in range(1186):
+        shutil.copy(names[number % len(names)], tmp_path / f"{number}.json")
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [*CLI, "check", str(tmp_path), "--output", "json"],
+        cwd=ROOT,
+        capture_output=True,
+        env=environment(),
+        check=False,
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert sum(json.loads(done.stdout)["totals"].values()) == 1186
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime <= 3.0

@@ -1,0 +1,70 @@
+"""A small job starts as fast as a script: nothing is imported that it does not use."""
+
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.test_run import CLI, ROOT, environment
+from tests.cli.typed import made_up, write_job
+
+HEAVY = (
+    "pyspark",
+    "pandas",
+    "sqlglot",
+    "matplotlib",
+    "rich",
+    "IPython",
+    "deltalake",
+    "pyarrow.flight",
+    "pyarrow.dataset",
+)
+
+
+@pytest.fixture
+def ten_rows(tmp_path: Path) -> str:
+    return write_job(tmp_path / "job.json", made_up(10), {"name": "streamwriter"})
+
+
+def test_a_small_job_imports_nothing_heavy(ten_rows: str) -> None:
+    script = (
+        "import sys\nfrom spark_channel.cli import main\n"
+        f"sys.argv = ['spark-channel', 'run', {ten_rows!r}]\n"
+        "try:\n    main()\nexcept SystemExit as end:\n    assert not end.code, end.code\n"
+        f"print('loaded', [name for name in {HEAVY!r} if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env=environment(),
+    )
+    assert done.returncode == 0, done.stderr
+    assert "copied 10 rows" in done.stderr
+    assert done.stdout.splitlines()[-1] == "loaded []"
+
+
+@pytest.mark.real_time
+def test_ten_rows_take_at_most_a_second_from_start_to_exit(ten_rows: str) -> None:
+    """Held against the CPU seconds of the whole process: on a machine that does nothing else, it waits for nothing."""
+    taken = []
+    for _ in range(4):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run([*CLI, "run", ten_rows], cwd=ROOT, check=True, capture_output=True, env=environment())
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(taken) <= 1.0, taken
+
+
+def test_pandas_can_be_imported_after_it_was_kept_out(tmp_path: Path) -> None:
+    script = (
+        "from spark_channel.local.light import without_pandas\nwithout_pandas()\nimport sys\n"
+        "assert 'pandas' not in sys.modules\nimport pyarrow as pa\n"
+        "assert pa.table({'a': [1, 2]}).to_pandas()['a'].sum() == 3\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True, cwd=tmp_path, timeout=60, env=os.environ)

@@ -1,0 +1,140 @@
+"""A copy with `protect=auto` and no limit, as one Spark task runs it: from a table of PostgreSQL into another."""
+
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from spark_channel.connectors import WriteContext, find_connector
+from spark_channel.limits import LimitStatus, Status
+from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
+from spark_channel.planning import Task, TaskGroup
+from spark_channel.progress import DirtyLimit, JobSpec, Phase, TransferReport
+from spark_channel.service import ServiceClient, ServiceServer
+from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transform import prepare
+from tests.servers.postgres import PostgresServer
+
+ROWS = 150_000
+
+
+@pytest.fixture(scope="module")
+def filled() -> Iterator[PostgresServer]:
+    server = PostgresServer.create()
+    try:
+        server.psql(
+            "CREATE TABLE t AS SELECT n AS id, n % 97 AS v, lpad(n::text, 30, '.') AS note "
+            f"FROM generate_series(1, {ROWS}) AS n; ALTER TABLE t ADD PRIMARY KEY (id); VACUUM ANALYZE t"
+        )
+        yield server
+    finally:
+        server.close()
+
+
+class Copy:
+    """One run; `statuses` are of its limit, twice a second."""
+
+    def __init__(self, server: PostgresServer, **options: Any) -> None:
+        self.server = server
+        server.psql("DROP TABLE IF EXISTS copy; CREATE TABLE copy (LIKE t)")
+        given = {**server.login, **options}
+        self.reader, _ = find_connector(given, "reader").reader_with({**given, "dbtable": "t"})
+        self.writer, _ = find_connector(given, "writer").writer_with(
+            {**given, "dbtable": "copy", "commit": "task"}
+        )
+        self.job = uuid.uuid4().hex
+        self.statuses: list[LimitStatus] = []
+        self.oldest: list[float] = []
+
+    def run(self) -> TransferReport:
+        limits = JobLimits.of(self.writer.options).watching(self.reader, self.writer)
+        schema = self.reader.schema()
+        self.reader.fetch_size = limits.fetch_size(2)
+        splits = self.reader.split(4)
+        tasks = [Task(number, TransferSource.wrap(0, split)) for number, split in enumerate(splits)]
+        plan = self.writer.prepare(WriteContext(self.job, commit="task"), schema)
+        work = TransferWork(
+            (TransferSource(self.reader, prepare((), schema)),),
+            ((self.writer, plan),),
+            "copy",
+            100_000,
+            64 << 20,
+        )
+        spec = JobSpec("transfer", tasks=len(tasks), **limits.of_spec())
+        with ServiceServer() as service:
+            job = service.jobs.open(spec)
+            ended = threading.Event()
+            watching = threading.Thread(target=self._watch, args=(service, job, ended))
+            watching.start()
+            try:
+                with ServiceClient(service.address, job, spec) as client:
+                    client.watch_health({"source": self.reader.health, "target": self.writer.health})
+                    outcome = GroupTransfer(
+                        work, TaskGroup(0, tuple(tasks), 2), 0, budget=DirtyBudget(DirtyLimit(0, None)),
+                        limiter=client.limiter("task 0"), counters=lambda task: client.counters(task.id, 0),
+                    ).run()  # fmt: skip
+                self.writer.commit(plan, [task.receipt for task in outcome.tasks if task.receipt is not None])
+            finally:
+                ended.set()
+                watching.join()
+            service.jobs.enter(job, Phase.DONE)
+            return service.jobs.find(job).report()
+
+    def _watch(self, service: ServiceServer, job: str, ended: threading.Event) -> None:
+        while not ended.wait(0.3):
+            found = service.limits.handle(Status(f"job:{job}"))
+            assert isinstance(found, LimitStatus)
+            self.statuses.append(found)
+            self.oldest += [
+                float(seconds)
+                for (seconds,) in self.server.rows(
+                    "SELECT extract(epoch FROM now() - xact_start) FROM pg_stat_activity "
+                    "WHERE application_name = 'spark-channel read' AND xact_start IS NOT NULL"
+                )
+            ]
+
+
+def test_a_copy_finds_its_speed_in_short_statements_and_brings_each_row_once(filled: PostgresServer) -> None:
+    copy = Copy(filled, protect="auto")
+    report = copy.run()
+    assert filled.psql("SELECT count(*), count(DISTINCT id), sum(v) FROM copy") == filled.psql(
+        "SELECT count(*), count(DISTINCT id), sum(v) FROM t"
+    )
+    speeds = [each.effective_rows_per_second or 0.0 for each in copy.statuses]
+    assert speeds[0] <= 10_000
+    assert max(speeds) > 10_000
+    assert all(each.rows_per_second is None for each in copy.statuses)
+    assert max(copy.oldest, default=0.0) < 3.0  # though it was read as slowly as it was
+    assert report.limit_scope == "the whole job"
+    assert filled.connections() == 0
+    assert not [each for each in threading.enumerate() if each.name.startswith("spark-channel")]
+
+
+def test_sessions_of_the_application_that_wait_slow_it_down_and_are_named(filled: PostgresServer) -> None:
+    """A bound of the user's alone: no more than one session of others may wait."""
+    copy = Copy(filled, rowsPerSecond="40k", pressure="waiting_sessions<1")
+    filled.psql("CREATE TABLE IF NOT EXISTS hot (n int); INSERT INTO hot VALUES (1)")
+    begun = threading.Thread(
+        target=filled.psql, args=("BEGIN; UPDATE hot SET n = 1; SELECT pg_sleep(5); COMMIT",)
+    )
+    waiting = [threading.Thread(target=filled.psql, args=("UPDATE hot SET n = 2",)) for _ in range(3)]
+    begun.start()
+    time.sleep(0.5)
+    for each in waiting:
+        each.start()
+    try:
+        report = copy.run()
+    finally:
+        for each in (begun, *waiting):
+            each.join()
+    assert filled.psql("SELECT count(*) FROM copy") == str(ROWS)
+    speeds = [each.effective_rows_per_second or 0.0 for each in copy.statuses]
+    assert speeds[0] == 40_000
+    assert min(speeds) <= 10_000
+    assert speeds[-1] > 20_000  # the sessions have ended
+    assert any("waiting_sessions 3, at most 1" in each.pressure for each in copy.statuses)
+    assert {name.partition("'s ")[2] for name in report.held} == {"waiting_sessions"}
+    assert "waiting_sessions" in str(report)

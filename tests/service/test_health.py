@@ -1,0 +1,78 @@
+"""Samples of a database's health on their way to the service: bounded, checked, and harmless."""
+
+import json
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from spark_channel.errors import ServiceDeniedError
+from spark_channel.limits import Sample, Status
+from spark_channel.progress import JobSpec, Phase
+from spark_channel.service import ServiceAddress, ServiceServer
+from spark_channel.service.connection import Connection
+from spark_channel.service.limit_desk import limit_scope
+from spark_channel.service.wire import RequestError, decode, encode
+from spark_channel.service.wire_sample import sample_from_json, sample_to_json
+from tests.service.fuzz import mutated, odd
+
+NAMES = st.text(st.characters(categories=["Ll", "Nd"]), min_size=1, max_size=20)
+NUMBERS = st.floats(0, 1e18)
+SAMPLES = st.builds(
+    Sample,
+    st.dictionaries(NAMES, st.tuples(NUMBERS, NUMBERS), max_size=10),
+    st.dictionaries(NAMES, st.lists(NUMBERS, max_size=20).map(tuple), max_size=5),
+    st.lists(NAMES, max_size=5).map(tuple),
+    st.text(max_size=300),
+)
+
+
+@given(sample=SAMPLES)
+def test_a_sample_arrives_as_it_was_and_its_error_in_one_short_line(sample: Sample) -> None:
+    found = sample_from_json(decode(encode(sample_to_json(sample))))
+    assert (found.values, found.delays, found.missing) == (sample.values, sample.delays, sample.missing)
+    assert found.error.isprintable()
+    assert len(found.error) == min(200, len(sample.error))
+
+
+def test_whatever_comes_is_a_sample_or_refused() -> None:
+    random_ = random.Random(7)
+    body = sample_to_json(Sample({"lag": (1.0, 2.0)}, {"wakeup": (0.1, 0.2)}, ("x (needs y)",), "gone"))
+    for number in range(3_000):
+        data = json.dumps(body).encode()
+        try:
+            sample_from_json({**body, **decode((odd if number % 2 else mutated)(random_, data))})
+        except RequestError:
+            pass
+
+
+def test_the_service_takes_samples_of_its_own_jobs_only() -> None:
+    well, sample = (sample_to_json(Sample({"replication_lag": (seconds, 1.0)})) for seconds in (0.0, 5.0))
+    with ServiceServer() as server:
+        job = server.jobs.open(JobSpec("read", rows_per_second=1_000, protect=True))
+        plain = server.jobs.open(JobSpec("read", rows_per_second=1_000))
+        connection = Connection(server.address)
+        try:
+            for each in (job, plain, "no such job"):
+                assert connection.call("health", {"job": each, "side": "source", **well}) == {}
+                assert connection.call("health", {"job": each, "side": "source", **sample}) == {}
+            with pytest.raises(ServiceDeniedError, match="side"):
+                connection.call("health", {"job": job, "side": "middle", **sample})
+            with pytest.raises(ServiceDeniedError, match="values"):
+                connection.call("health", {"job": job, "side": "source"})
+        finally:
+            connection.close()
+        server.tokens.add(limit_scope("orders"), "a-token-that-spends")
+        other = Connection(ServiceAddress(server.address.host, server.address.port, "a-token-that-spends"))
+        try:
+            with pytest.raises(ServiceDeniedError):
+                other.call("health", {"job": job, "side": "source", **sample})
+        finally:
+            other.close()
+        status = server.limits.handle(Status(f"job:{job}"))
+        assert getattr(status, "effective_rows_per_second", 1_000) <= 500
+        status = server.limits.handle(Status(f"job:{plain}"))
+        assert getattr(status, "effective_rows_per_second", None) == 1_000
+        server.jobs.enter(job, Phase.DONE)
+        server.limits.observe(job, "source", Sample())  # it has ended meanwhile

@@ -1,0 +1,175 @@
+"""What the docs name exists: commands and their options, options of connectors, files, modules, error classes.
+
+Text between backticks and in code blocks counts. A name that looks like one of ours and is not known fails.
+"""
+
+import builtins
+import importlib.util
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+
+from spark_channel import errors
+from spark_channel.cli.app import app
+from spark_channel.connectors.registry import all_connectors
+from spark_channel.options import Options, ReadOptions, WriteOptions
+from spark_channel.tunnel.options import TunnelOptions
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+QUOTED = re.compile(r"`([^`\n]+)`")
+COMMAND = re.compile(
+    r"(?:^|`|; )spark-channel((?: (?:limits|tunnel))? [a-z]+)((?:[^\n`;#]|\\\n)*)", re.MULTILINE
+)
+NO_COMMANDS = {"read", "write", "health", "found"}
+"""Names of sessions in a database begin so, and an error."""
+FLAG = re.compile(r"(?<![\w-])(--[a-z][a-z-]+|-[a-z](?=[ \"]))")
+OPTION = re.compile(r"\.option\(\s*\"(\w+)\"")
+OPTIONS_CALL = re.compile(r"\.options\(([^()]*(?:\([^()]*\)[^()]*)*)\)")
+NOT_OURS = {"header", "sep", "inferSchema", "checkpointLocation", "replaceWhere", "path", "driver"}
+"""Options of Spark's own formats and writers, in examples."""
+IN_TABLES = {"onSlow", "onFailure", "spillBytes", "max_dirty_rows", "max_dirty_fraction", "dirty_rows_path"}
+"""Options of a writer in a list, and arguments of `transfer`."""
+FILES = re.compile(r"^(?:docs|tests|notebooks|spark_channel|\.ci)/[\w./-]+$")
+OF_LIBRARIES = {"AlreadyExistsError"}
+"""Error classes of obstore."""
+
+pages = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+
+
+def text_of(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def commands() -> dict[str, set[str]]:
+    """Each command of the command line, with its options."""
+    found: dict[str, set[str]] = {}
+
+    def walk(command: Any, name: str) -> None:
+        found[name] = {text for each in command.params for text in (*each.opts, *each.secondary_opts)} | {
+            "--help"
+        }
+        for below, each in getattr(command, "commands", {}).items():
+            walk(each, f"{name} {below}".strip())
+
+    walk(typer.main.get_command(app), "")
+    return found
+
+
+COMMANDS = commands()
+
+
+def known_options() -> set[str]:
+    """The lower-cased names of all options, whatever becomes of them."""
+    models: set[type[Options]] = {ReadOptions, WriteOptions, TunnelOptions}
+    for connector in all_connectors():
+        models |= {connector.options_class(half) for half in ("reader", "writer") if getattr(connector, half)}
+    names: set[str] = set()
+    for model in models:
+        names |= {
+            *model.names(),
+            *(name.lower() for name in (*model.aliases, *model.renamed, *model.ignored, *model.refused)),
+        }
+    return names
+
+
+OPTIONS = known_options()
+
+
+@pages
+def test_a_command_that_a_page_names_exists_with_its_options(page: Path) -> None:
+    code = "\n".join([*FENCE.findall(text_of(page)), *QUOTED.findall(FENCE.sub("", text_of(page)))])
+    for match in COMMAND.finditer(code):
+        name, rest = match[1].strip(), match[2]
+        if name in NO_COMMANDS:
+            continue
+        assert name in COMMANDS, f"{page.name}: spark-channel {name}"
+        unknown = set(FLAG.findall(rest)) - COMMANDS[name]
+        assert not unknown, f"{page.name}: spark-channel {name} has no {sorted(unknown)}"
+
+
+@pages
+def test_an_option_that_an_example_sets_exists(page: Path) -> None:
+    unknown = {name for name in OPTION.findall(text_of(page)) if name.lower() not in OPTIONS} - NOT_OURS
+    assert not unknown, f"{page.name}: {sorted(unknown)}"
+
+
+@pages
+def test_options_given_by_keyword_exist(page: Path) -> None:
+    for given in OPTIONS_CALL.findall("\n".join(FENCE.findall(text_of(page)))):
+        unknown = {
+            name for name in re.findall(r"(\w+)=(?!=)", given) if name.lower() not in OPTIONS
+        } - NOT_OURS
+        assert not unknown, f"{page.name}: {sorted(unknown)}"
+
+
+@pages
+def test_an_option_of_a_table_exists(page: Path) -> None:
+    """Of tables whose first column is called "option"; `--name` is of a command, `format` of Spark."""
+    listed = False
+    for line in text_of(page).splitlines():
+        if line.startswith("| option |"):
+            listed = True
+        elif not line.startswith("|"):
+            listed = False
+        elif listed:
+            for name in re.findall(r"`(\w+)(?:=\w+)?`", line.split("|")[1]):
+                assert name.lower() in OPTIONS or name in IN_TABLES, f"{page.name}: option {name}"
+
+
+@pages
+def test_a_file_that_a_page_names_exists(page: Path) -> None:
+    for name in QUOTED.findall(FENCE.sub("", text_of(page))):
+        if FILES.fullmatch(name) and page.name != "lineage.md":
+            assert (ROOT / name).exists(), f"{page.name}: {name}"
+
+
+@pages
+def test_an_error_class_that_a_page_names_exists(page: Path) -> None:
+    for name in re.findall(r"`([A-Z]\w+Error)`", text_of(page)):
+        assert hasattr(errors, name) or hasattr(builtins, name) or name in OF_LIBRARIES, (
+            f"{page.name}: {name}"
+        )
+
+
+@pages
+def test_a_module_that_a_page_runs_exists(page: Path) -> None:
+    for name in re.findall(r"python -m (tests\.[\w.]+|spark_channel[\w.]*)", text_of(page)):
+        assert importlib.util.find_spec(name) is not None, f"{page.name}: {name}"
+
+
+@pages
+def test_a_make_target_that_a_page_names_exists(page: Path) -> None:
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for name in re.findall(r"(?:`|^)make ([a-z-]+)", text_of(page), re.MULTILINE):
+        assert name in targets, f"{page.name}: make {name}"
+
+
+@pages
+def test_a_benchmark_that_a_page_names_exists(page: Path) -> None:
+    for names in re.findall(r"BENCH=\"?([a-z_ ]+)", text_of(page)):
+        for name in names.split():
+            assert (ROOT / "tests" / "benchmarks" / f"bench_{name}.py").exists(), f"{page.name}: BENCH={name}"
+
+
+@pages
+def test_a_link_leads_to_a_heading(page: Path) -> None:
+    """mkdocs looks at docs/; GitHub's readers follow README's links, too."""
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)#([\w-]+)\)", text_of(page)):
+        other = (page.parent / target).resolve() if target else page
+        if other.suffix == ".md" and not str(other.parent).endswith("reference"):
+            assert anchor in anchors(other), f"{page.name}: {target}#{anchor}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The ids that GitHub and mkdocs give to a page's headings, and those that it sets itself."""
+    text = FENCE.sub("", text_of(page))
+    found = set(re.findall(r"<a id=\"([\w-]+)\">", text))
+    for title in re.findall(r"^#+ (.*)$", text, re.MULTILINE):
+        plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
+        found.add(re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-"))
+    return found
