@@ -144,7 +144,8 @@ def run(
     ] = False,
     jobid: Annotated[str | None, typer.Option("--jobid", help="As in DataX: the job's name.")] = None,
     loglevel: Annotated[
-        str | None, typer.Option("--loglevel", help="As in DataX: debug, info, warn or error; default: unchanged.")
+        str | None,
+        typer.Option("--loglevel", help="As in DataX: debug, info, warn or error; default: unchanged."),
     ] = None,
     jvm: Annotated[
         str | None,
