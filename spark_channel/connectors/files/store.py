@@ -146,7 +146,7 @@ class LocalStore(Store):
 
         Raises:
             OutsideError: `path` is not below the store's directory, or a link is on the way.
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: the folder does not exist.
         """
         root, inside = self.place.path, posixpath.relpath(path, self.place.path)
         if inside == ".":
