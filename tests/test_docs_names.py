@@ -13,7 +13,7 @@ import pytest
 import typer.main
 
 from spark_channel import errors
-from spark_channel.cli.app import app
+from spark_channel.cli.app import complete
 from spark_channel.connectors.registry import all_connectors
 from spark_channel.options import Options, ReadOptions, WriteOptions
 from spark_channel.tunnel.options import TunnelOptions
@@ -56,7 +56,7 @@ def commands() -> dict[str, set[str]]:
         for below, each in getattr(command, "commands", {}).items():
             walk(each, f"{name} {below}".strip())
 
-    walk(typer.main.get_command(app), "")
+    walk(typer.main.get_command(complete([])), "")
     return found
 
 
