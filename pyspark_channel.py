@@ -6,7 +6,6 @@ sources, plan and commit: this file is found there, and finds the wheel or zip t
 """
 
 import sys
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ _HOMES = {
     "ChannelDataSource": "source",
     "ChannelReader": "read",
     "ChannelWriter": "write",
+    "PublishedWriter": "published",
     "ChannelStreamReader": "stream_read",
     "AdmittingStreamReader": "stream_admission",
     "ChannelStreamWriter": "stream_write",
@@ -37,7 +37,9 @@ def _find_package() -> None:
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    home = import_module(f"spark_channel.spark.{_HOMES[name]}")
+    from spark_channel import lazy
+
+    home = lazy.load(f"spark_channel.spark.{_HOMES[name]}")
     return getattr(home, "ChannelDataSource" if name == "DefaultSource" else name)
 
 

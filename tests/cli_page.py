@@ -27,6 +27,7 @@ HEAD = """# Command line
 | 2 | an option, a job file or an argument is wrong, or `check` refuses a job |
 | 3 | more rows were refused than the job allows |
 | 130 | interrupted |
+| 143 | ended by SIGTERM |
 
 *`python -m tests.cli_page` makes this page from the commands; a test compares the two.*
 """

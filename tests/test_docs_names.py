@@ -56,7 +56,7 @@ def commands() -> dict[str, set[str]]:
         for below, each in getattr(command, "commands", {}).items():
             walk(each, f"{name} {below}".strip())
 
-    walk(typer.main.get_command(complete([])), "")
+    walk(typer.main.get_command(complete(())), "")
     return found
 
 

@@ -1,11 +1,14 @@
 """The public names: what each package promises is there, is all of what it brings in, and has its page."""
 
 import ast
+import gc
 import importlib
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+
+from spark_channel import lazy
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = ROOT / "docs" / "reference"
@@ -73,3 +76,15 @@ def test_each_name_is_imported_when_it_is_used() -> None:
     assert {each: getattr(package, each).__name__ for each in package.__all__} == {
         each: each for each in package.__all__
     }
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_an_import_leaves_the_collection_of_garbage_as_it_was(collects: bool) -> None:
+    try:
+        (gc.enable if collects else gc.disable)()
+        assert lazy.load("spark_channel.errors").ChannelError
+        with pytest.raises(ModuleNotFoundError):
+            lazy.load("spark_channel.no_such_module")
+        assert gc.isenabled() is collects
+    finally:
+        gc.enable()

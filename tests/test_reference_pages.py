@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import spark_channel.errors as errors
+from spark_channel.cli import codes
 from tests.cli_page import PAGE, page
 
 ERRORS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "errors.md"
@@ -12,6 +13,11 @@ ERRORS = Path(__file__).resolve().parents[1] / "docs" / "reference" / "errors.md
 
 def test_the_page_of_the_command_line_is_true() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.cli_page"
+
+
+def test_the_exit_codes_of_the_page_are_those_of_the_commands() -> None:
+    told = {int(code) for code in re.findall(r"^\| (\d+) \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)}
+    assert told == {value for value in vars(codes).values() if isinstance(value, int)}
 
 
 def test_every_error_has_a_row_that_says_what_happened_and_what_to_do() -> None:

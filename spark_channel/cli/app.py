@@ -64,7 +64,7 @@ _Job = Annotated[Path, typer.Argument(help="A DataX job.json.", show_default=Fal
 _Jobs = Annotated[list[Path], typer.Argument(help="DataX job files, or folders of them.", show_default=False)]
 _Output = Annotated[
     Literal["text", "json"],
-    typer.Option(help="json: one line of JSON on the standard output, and nothing else there."),
+    typer.Option(help="json: print one line of JSON to stdout, and nothing else."),
 ]
 _Parameters = Annotated[
     list[str] | None, typer.Option("-p", metavar='"-Dname=value"', help="Values of ${name} in the job.")
@@ -87,7 +87,10 @@ def run(
         typer.Option("--conf", metavar="name=value", help="A Spark setting; may be given several times."),
     ] = None,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Open both ends, show the plan and move nothing.")
+        bool,
+        typer.Option(
+            "--dry-run", help="Connect to source and target, and show the plan without moving a row."
+        ),
     ] = False,
     all_content: _AllContent = False,
     dirty_rows_path: Annotated[
@@ -104,8 +107,8 @@ def run(
         str | None,
         typer.Option(
             metavar="NAME:VERSION",
-            help="Name this load: a rerun of it adds nothing twice. The version is a number or a date; NAME alone "
-            "takes the one date among the values of -p. Of several jobs, each is NAME/file.",
+            help="Transaction id of this load: a rerun adds no row twice. The version is a number or a date; NAME "
+            "alone uses the only date among the values of -p. With several jobs, each is NAME/file.",
         ),
     ] = None,
     engine: Annotated[
@@ -115,36 +118,45 @@ def run(
             "spark-submit runs the command, or one end is a Spark format."
         ),
     ] = "auto",
-    parallel: Annotated[int, typer.Option(min=1, help="How many jobs run at a time.")] = 1,
+    parallel: Annotated[int, typer.Option(min=1, help="Most jobs that run at the same time.")] = 1,
     rows_per_second: Annotated[
-        str | None, typer.Option(help="A limit for all jobs of this command together, such as 50k.")
+        str | None,
+        typer.Option(
+            help="Limit of all jobs of this command together, in rows per second, such as 50k; default: unlimited."
+        ),
     ] = None,
     bytes_per_second: Annotated[
-        str | None, typer.Option(help="The same in Arrow bytes, such as 64MB.")
+        str | None, typer.Option(help="The same in Arrow bytes per second, such as 64MB; default: unlimited.")
     ] = None,
     shared_limit: Annotated[
-        str | None, typer.Option(help="A limit that `spark-channel limits serve` keeps: its name.")
+        str | None, typer.Option(help="The name of a limit that `spark-channel limits serve` serves.")
     ] = None,
     report: Annotated[
         Path | None,
-        typer.Option(metavar="FILE.json", help="Where the run is told as JSON, also of a failed one."),
+        typer.Option(
+            metavar="FILE.json",
+            help="File for the report of the run as JSON, also of a failed run; default: not written.",
+        ),
     ] = None,
     output: _Output = "text",
     datax_summary: Annotated[
-        bool, typer.Option("--datax-summary", help="The closing table with DataX's own labels.")
+        bool, typer.Option("--datax-summary", help="Print the final table with DataX's labels.")
     ] = False,
-    jobid: Annotated[str | None, typer.Option("--jobid", help="As DataX: names the job.")] = None,
+    jobid: Annotated[str | None, typer.Option("--jobid", help="As in DataX: the job's name.")] = None,
     loglevel: Annotated[
-        str | None, typer.Option("--loglevel", help="As DataX: debug, info, warn or error.")
+        str | None,
+        typer.Option("--loglevel", help="As in DataX: debug, info, warn or error; default: unchanged."),
     ] = None,
     jvm: Annotated[
-        str | None, typer.Option("-j", "--jvm", help="As DataX; without effect: --conf sets Spark's memory.")
+        str | None,
+        typer.Option("-j", "--jvm", help="As in DataX, without effect: --conf sets Spark's memory."),
     ] = None,
     mode: Annotated[
-        str | None, typer.Option("-m", "--mode", help="As DataX; without effect: see --engine and --master.")
+        str | None,
+        typer.Option("-m", "--mode", help="As in DataX, without effect: see --engine and --master."),
     ] = None,
 ) -> None:
-    """Carry out DataX jobs: files, or folders of them.
+    """Run DataX jobs: files, or folders of them.
 
     Exit codes: 0 done, 1 failed, 2 bad input, 3 more rows were refused than allowed, 130 interrupted, 143 ended by
     SIGTERM. Of several jobs that failed for different reasons: 1.

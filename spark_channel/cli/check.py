@@ -1,6 +1,7 @@
 """`spark-channel check`: which job files run here."""
 
 import json
+import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -28,6 +29,7 @@ _DRIVERS = {
     "mysql": "MySQL's JDBC driver",
     "postgresql": "PostgreSQL's JDBC driver",
 }
+_REFERENCE = re.compile(r"\$\{[^}]*\}")
 _WIDTH = 80
 """Of the table, where no terminal says how wide it is."""
 
@@ -121,7 +123,10 @@ def _needs(spec: TransferSpec) -> list[str]:
 
 def _given(end: Endpoint) -> dict[str, Any]:
     """The options, with references to secrets unresolved: they are resolved when the job runs."""
-    return {key: "reference" if "${" in str(value) else value for key, value in end.options.items()}
+    return {
+        key: _REFERENCE.sub("reference", value) if isinstance(value, str) else value
+        for key, value in end.options.items()
+    }
 
 
 def _driver(end: Endpoint) -> str:

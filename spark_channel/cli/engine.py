@@ -1,4 +1,4 @@
-"""What carries out a job: processes of this machine, or Spark."""
+"""Chooses the engine of a job: processes of this machine, or Spark."""
 
 import os
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a connector says of the health of the system that it reads or writes, so that a job can go slower in time."""
+"""Health signals of the system that a connector reads or writes, so that a job can slow down in time."""
 
 from abc import ABC, abstractmethod
 from types import TracebackType

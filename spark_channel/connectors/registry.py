@@ -6,7 +6,6 @@ point group `spark_channel.connectors`, whose entries load a `Connector`.
 
 import difflib
 import functools
-import importlib
 import os
 import re
 import sys
@@ -16,6 +15,7 @@ from importlib.metadata import entry_points
 from importlib.util import find_spec
 from typing import Any, cast
 
+from spark_channel import lazy
 from spark_channel.connectors.contracts import Reader, Writer
 from spark_channel.errors import MissingPackageError, OptionError
 from spark_channel.options import Options
@@ -88,7 +88,7 @@ class Connector:
                 name=missing,
             )
         module, _, name = target.partition(":")
-        return getattr(importlib.import_module(module), name)
+        return getattr(lazy.load(module), name)
 
     def reader_class(self) -> type[Reader]:
         return cast(type[Reader], self._load(self.reader, "reader"))

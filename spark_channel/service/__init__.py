@@ -42,7 +42,8 @@ if TYPE_CHECKING:
     from spark_channel.service.client import ServiceClient, SharedLimitAddress
     from spark_channel.service.control import ServiceControl
     from spark_channel.service.display import ProgressDisplay
-    from spark_channel.service.jobs import JobBook, JobListener, new_job_id, run_id
+    from spark_channel.service.job_names import new_job_id, run_id
+    from spark_channel.service.jobs import JobBook, JobListener
     from spark_channel.service.launch import ServiceSettings, advertise, ensure_service, find_service
     from spark_channel.service.limit_control import KeptLimit, LimitControl
     from spark_channel.service.probe import Probe, signal_value, sql_value

@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING, Any, Self
 from spark_channel.channel.limiter import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.errors import ServiceUnavailableError
-from spark_channel.limits import AllOf, StaticShare, marked
 from spark_channel.progress import Counters, JobSpec
 from spark_channel.service.address import ServiceAddress
-from spark_channel.service.limit_desk import job_limit
 from spark_channel.service.unreached import was_unreached
 
 if TYPE_CHECKING:
     from spark_channel.connectors.health import Health
+    from spark_channel.limits import StaticShare
     from spark_channel.service.lease_messenger import LeaseMessenger
     from spark_channel.service.permit_holder import PermitHolder
     from spark_channel.service.reporter import Reporter
@@ -64,7 +63,7 @@ class ServiceClient:
         *,
         shared_limit: SharedLimitAddress | None = None,
         patience: float = 10.0,
-        static: StaticShare | None = None,
+        static: "StaticShare | None" = None,
     ) -> None:
         self.address = address
         self.job = job
@@ -115,6 +114,11 @@ class ServiceClient:
         seconds: a grant is still spent, and then the work stops, rather than run unlimited. It raises
         `ServiceDeniedError` when the token is refused.
         """
+        if not self.spec.limited and self.shared_limit is None:
+            return None
+        from spark_channel.limits import AllOf, marked
+        from spark_channel.service.limit_desk import job_limit
+
         self._check_process()
         limits: list[tuple[ServiceAddress, str]] = []
         if self.spec.limited:
@@ -127,7 +131,7 @@ class ServiceClient:
             found = [self._leased(service, limit, name).limiter for service, limit in limits]
         if len(found) > 1:
             return AllOf(found)
-        return found[0] if found else None
+        return found[0]
 
     def watch_health(self, healths: "Mapping[str, Callable[[], Health | None]]") -> None:
         """Of one task of the job at a time, as the service says: sample source and target, by side, while it runs."""
@@ -148,6 +152,7 @@ class ServiceClient:
         """
         if self.spec.max_connections is None:
             return nullcontext()
+        from spark_channel.service.limit_desk import job_limit
         from spark_channel.service.permit_holder import PermitHolder
 
         self._check_process()
@@ -242,6 +247,6 @@ def _client(
     spec: JobSpec,
     shared_limit: SharedLimitAddress | None,
     patience: float,
-    static: StaticShare | None,
+    static: "StaticShare | None",
 ) -> ServiceClient:
     return ServiceClient(address, job, spec, shared_limit=shared_limit, patience=patience, static=static)

@@ -2,7 +2,6 @@
 
 import logging
 import threading
-import uuid
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,8 +9,9 @@ from typing import Protocol
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.progress import JobProgress, JobSpec, Phase, Snapshot
+from spark_channel.service.job_names import new_job_id
 
-__all__ = ["JobBook", "JobListener", "new_job_id", "run_id"]
+__all__ = ["JobBook", "JobListener"]
 
 _log = logging.getLogger(__name__)
 
@@ -25,22 +25,6 @@ _ENDED_IDLE_SECONDS = 1.0
 _UNHEARD_SECONDS = 5.0
 _MOST_JOBS = 10_000
 _MOST_ATTEMPTS = 250_000
-
-
-def new_job_id() -> str:
-    """Unique among all runs."""
-    return uuid.uuid4().hex[:12]
-
-
-def run_id(plan: str, execution: str | None, stage: int) -> str:
-    """The job that a task of a lazily read plan belongs to; every task of a run computes the same.
-
-    `plan` is unique per `load()`. One SQL execution (Spark's local property `spark.sql.execution.id`) is
-    one run: an action on the DataFrame. Its stages, retried stages, retried and speculative tasks
-    share the id, and with it the limit, also when a self-join reads the plan in two stages at
-    once. Without an execution (`df.rdd`) each stage is a run.
-    """
-    return f"{plan}-{execution}" if execution else f"{plan}-stage{stage}"
 
 
 class JobListener(Protocol):

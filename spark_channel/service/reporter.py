@@ -10,10 +10,10 @@ from spark_channel.errors import ChannelError
 from spark_channel.progress import Counters, JobSpec, Snapshot
 from spark_channel.service.address import ServiceAddress
 from spark_channel.service.connection import Connection
-from spark_channel.service.limit_watch import LimitWatch
 
 if TYPE_CHECKING:
     from spark_channel.connectors.health import Health
+    from spark_channel.service.limit_watch import LimitWatch
     from spark_channel.service.sampler import Sampler
 
 __all__ = ["Reporter"]
@@ -37,7 +37,7 @@ class Reporter:
     """
 
     def __init__(
-        self, address: ServiceAddress, job: str, client: str, spec: JobSpec, watch: LimitWatch | None = None
+        self, address: ServiceAddress, job: str, client: str, spec: JobSpec, watch: "LimitWatch | None" = None
     ) -> None:
         self.connection = Connection(address)
         self.watch = watch

@@ -11,22 +11,16 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from spark_channel.connectors import FetchSize, find_connector
-from spark_channel.connectors.describe import describe
 from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
-from spark_channel.planning import TaskGroup, assign_fairly, merge_tasks, plan_channels, split_advice
-from spark_channel.planning.by_mark import assign_by_mark
+from spark_channel.planning import TaskGroup, assign_fairly
 from spark_channel.progress import JobSpec
 from spark_channel.service import run_id
-from spark_channel.spark.driver import command_of, default_parallelism, on_one_host, reach_service, slots_now
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
-from spark_channel.spark.one_split import one_split
 from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
-from spark_channel.transfers.job_limits import JobLimits
-from spark_channel.transfers.static_limit import static_of_spec, static_shares
 from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
@@ -78,6 +72,8 @@ class ChannelReader(DataSourceReader):
         *,
         own_schema: bool = False,
     ) -> None:
+        from spark_channel.connectors.describe import describe
+
         connector = find_connector(options, "reader")
         reader, warnings = connector.reader_with(options)
         for warning in warnings:
@@ -92,6 +88,20 @@ class ChannelReader(DataSourceReader):
 
     @without_traceback()
     def partitions(self) -> list[InputPartition]:
+        # a task unpickles this class and plans nothing: its process imports none of these
+        from spark_channel.planning import merge_tasks, plan_channels, split_advice
+        from spark_channel.planning.by_mark import assign_by_mark
+        from spark_channel.spark.driver import (
+            command_of,
+            default_parallelism,
+            on_one_host,
+            reach_service,
+            slots_now,
+        )
+        from spark_channel.spark.one_split import one_split
+        from spark_channel.transfers.job_limits import JobLimits
+        from spark_channel.transfers.static_limit import static_of_spec, static_shares
+
         parallelism = self._facts.parallelism or default_parallelism(command_of())
         channels = plan_channels(self._options.channels, parallelism)
         limits = JobLimits.of(self._options).watching(self._reader)

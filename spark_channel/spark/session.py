@@ -5,28 +5,16 @@ import contextlib
 import logging
 import re
 import sys
+import threading
 from collections import OrderedDict
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark_channel.connectors.registry import hidden_options
 from spark_channel.errors import ChannelError, UnsupportedError
-from spark_channel.progress import JobProgress, Phase, TransferReport
-from spark_channel.progress.shown import begin_cell
-from spark_channel.service import (
-    ProgressDisplay,
-    ServiceAddress,
-    ServiceServer,
-    ServiceSettings,
-    advertise,
-    ensure_service,
-)
-from spark_channel.spark.driver import command_of, service_settings
-from spark_channel.spark.planner_call import ask_planner
 from spark_channel.spark.replaced import without_warning
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.slots import slots_of
@@ -34,6 +22,10 @@ from spark_channel.spark.source import ChannelDataSource
 from spark_channel.spark.stage_bar import stage_bar
 from spark_channel.spark.terminated import end_on_sigterm
 from spark_channel.working_directory import WorkingDirectory
+
+if TYPE_CHECKING:
+    from spark_channel.progress import JobProgress, TransferReport
+    from spark_channel.service import ProgressDisplay, ServiceAddress, ServiceServer, ServiceSettings
 
 __all__ = [
     "context_of",
@@ -52,10 +44,10 @@ _OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
 _LOGIN_IN_A_PATH = r"//[^/\s]*:\S*@"
 """As in s3://KEY:SECRET@bucket: Spark holds the pattern against values, too."""
 
-_services: dict[int, ServiceServer] = {}
+_services: "dict[int, ServiceServer]" = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""
 
-_reports: OrderedDict[str, TransferReport] = OrderedDict()
+_reports: "OrderedDict[str, TransferReport]" = OrderedDict()
 """By job, in the order in which they finished."""
 
 _ended: dict[str, float] = {}
@@ -86,7 +78,8 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
     context = context_of(spark)
     if spark not in _registered:
         end_on_sigterm(spark)
-        _register_format(spark, context)
+        with _loading_the_service():
+            _register_format(spark, context)
         _hide_logins(spark)
         _registered.add(spark)
     if context is None:
@@ -96,6 +89,28 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
             _serve(context)
         except (ChannelError, OSError) as error:
             _log.warning("progress is not shown: %s", error)
+
+
+@contextlib.contextmanager
+def _loading_the_service() -> Iterator[None]:
+    """Import what the service and its display need while Spark starts a Python process to look for data sources.
+
+    Each takes its time on a core of its own. Nothing of it is imported by the block.
+    """
+    thread = threading.Thread(target=_load_service, name="spark-channel-load", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _load_service() -> None:
+    with contextlib.suppress(ImportError):  # it is raised where it is used
+        import spark_channel.connectors.registry
+        import spark_channel.service.display
+        import spark_channel.service.server
+        import spark_channel.spark.driver  # noqa: F401
 
 
 def _register_format(spark: SparkSession, context: Any) -> None:
@@ -122,6 +137,8 @@ def _register_format(spark: SparkSession, context: Any) -> None:
 
 def _hide_logins(spark: SparkSession) -> None:
     """Plans and event logs show a source's options, but for those whose names or values match this."""
+    from spark_channel.connectors.registry import hidden_options
+
     try:
         if spark.conf.get(_HIDDEN, None) in (
             None,
@@ -164,7 +181,7 @@ def session_slots(spark: SparkSession) -> int | None:
     return slots_of(context.getConf().get, int(context.defaultParallelism))
 
 
-def service_of(spark: SparkSession) -> ServiceAddress:
+def service_of(spark: SparkSession) -> "ServiceAddress":
     """The service of `spark`'s driver, started if there is none; any session, Spark Connect's too.
 
     Raises:
@@ -172,14 +189,18 @@ def service_of(spark: SparkSession) -> ServiceAddress:
     """
     context = context_of(spark)
     if context is None:
+        from spark_channel.spark.planner_call import ask_planner
+
         return ask_planner(spark)
     jvm = _jvm_of(context)
     if jvm in _services:
         return _services[jvm].address
+    from spark_channel.service import ensure_service
+
     return ensure_service(_settings(context, jvm), watch_pid=jvm)
 
 
-def last_report() -> TransferReport | None:
+def last_report() -> "TransferReport | None":
     """What the last finished job of this process counted; None before one has finished.
 
     Jobs are known after `register`. A write has finished when `save()` returns, a read or a throttled
@@ -200,7 +221,7 @@ def last_report() -> TransferReport | None:
     return next(reversed(_reports.values()), None)
 
 
-def kept_report(job: str) -> TransferReport | None:
+def kept_report(job: str) -> "TransferReport | None":
     """The last report of the jobs whose name begins with `job`; None = there is none, or it is not counted here."""
     for server in _services.values():
         server.jobs.settle()
@@ -210,14 +231,16 @@ def kept_report(job: str) -> TransferReport | None:
 class _Keeper:
     """Keeps the reports of finished jobs; one that was closed too early and went on has one report."""
 
-    def job_opened(self, progress: JobProgress) -> None:
+    def job_opened(self, progress: "JobProgress") -> None:
         """Nothing to keep yet."""
 
-    def job_closed(self, progress: JobProgress) -> None:
+    def job_closed(self, progress: "JobProgress") -> None:
         """By when they finished: a read is only known to be over some time later.
 
         One that a LIMIT ended may hear of it after the write of its rows has finished: its beginning counts.
         """
+        from spark_channel.progress import Phase
+
         _reports.pop(progress.job, None)
         _reports[progress.job] = progress.report()
         _ended[progress.job] = progress.began if progress.phase is Phase.ENDED else progress.last_heard
@@ -252,11 +275,15 @@ def _directory_of(context: Any) -> WorkingDirectory:
     return WorkingDirectory(str(jvm.java.lang.System.getProperty("user.dir")), str(default_fs or ""))
 
 
-def _settings(context: Any, jvm: int) -> ServiceSettings:
+def _settings(context: Any, jvm: int) -> "ServiceSettings":
+    from spark_channel.spark.driver import command_of, service_settings
+
     return service_settings(command_of(jvm), context.getConf().get("spark.driver.host"), jvm)
 
 
 def _serve(context: Any) -> None:
+    from spark_channel.service import ProgressDisplay, ServiceServer, advertise
+
     jvm = _jvm_of(context)
     if jvm in _services:
         return
@@ -288,12 +315,13 @@ def _serve(context: Any) -> None:
     atexit.register(end)
 
 
-def _after_each_cell(server: ServiceServer, display: ProgressDisplay) -> Callable[[], None]:
+def _after_each_cell(server: "ServiceServer", display: "ProgressDisplay") -> Callable[[], None]:
     """Have a notebook show the jobs of a cell under that cell. Returns what undoes it."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     if shell is None:
         return lambda: None
+    from spark_channel.progress.shown import begin_cell
 
     def settle(_result: object) -> None:
         server.jobs.settle()

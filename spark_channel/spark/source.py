@@ -2,6 +2,9 @@
 
 `schema`, `reader` and `writer` run in short planner processes on the driver's host; what they return is
 pickled, and used in executors. See each class for what runs where.
+
+The process in which Spark looks for data sources imports this module for nothing but the class: each method imports
+what it needs.
 """
 
 import logging
@@ -10,20 +13,19 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ClassVar
 
-import pyarrow as pa
 from pyspark.sql.datasource import DataSource
-from pyspark.sql.types import StructType
 
-from spark_channel.connectors import load_reader
 from spark_channel.errors import UnsupportedError
-from spark_channel.spark.driver import command_of, takes_times, working_directory
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
-from spark_channel.spark.schema import as_spark, has_times
 from spark_channel.working_directory import WorkingDirectory, relative_to
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
     from spark_channel.spark.facts import SessionFacts
+    from spark_channel.spark.published import PublishedWriter
     from spark_channel.spark.read import ChannelReader
     from spark_channel.spark.stream_read import ChannelStreamReader
     from spark_channel.spark.stream_write import ChannelStreamWriter
@@ -68,10 +70,11 @@ class ChannelDataSource(DataSource):
 
     @contextmanager
     def _on_the_driver(self) -> Iterator[None]:
-        with without_traceback(), relative_to(self.directory or working_directory()):
+        with without_traceback(), relative_to(self.directory or _working_directory()):
             yield
 
-    def schema(self) -> StructType:
+    def schema(self) -> "StructType":
+        from spark_channel.connectors import load_reader
         from spark_channel.tunnel.options import is_stream
 
         with self._on_the_driver():
@@ -84,7 +87,10 @@ class ChannelDataSource(DataSource):
             self._own_schema = self._as_spark(reader.schema())
             return self._own_schema
 
-    def _as_spark(self, schema: pa.Schema) -> StructType:
+    def _as_spark(self, schema: "pa.Schema") -> "StructType":
+        from spark_channel.spark.driver import command_of, takes_times
+        from spark_channel.spark.schema import as_spark, has_times
+
         times = takes_times(command_of()) if self.times is None else self.times
         if not times and (texts := [field.name for field in schema if has_times(field.type)]):
             _log.warning(
@@ -93,7 +99,7 @@ class ChannelDataSource(DataSource):
             )
         return as_spark(schema, times=times)
 
-    def reader(self, schema: StructType) -> "ChannelReader":
+    def reader(self, schema: "StructType") -> "ChannelReader":
         from spark_channel.spark.read import ChannelReader
 
         with self._on_the_driver():
@@ -101,21 +107,21 @@ class ChannelDataSource(DataSource):
             own = schema == self._own_schema
             return ChannelReader(self.options, schema, self._facts(), self._load, own_schema=own)
 
-    def writer(self, schema: StructType, overwrite: bool) -> "ChannelWriter":
-        from spark_channel.spark.write import ChannelWriter
+    def writer(self, schema: "StructType", overwrite: bool) -> "ChannelWriter | PublishedWriter":
+        from spark_channel.spark.write import batch_writer
 
         with self._on_the_driver():
             _refuse_catalog(self.options)
-            return ChannelWriter(self.options, schema, overwrite, self._facts())
+            return batch_writer(self.options, schema, overwrite, self._facts())
 
-    def streamReader(self, schema: StructType) -> "ChannelStreamReader":  # noqa: N802
+    def streamReader(self, schema: "StructType") -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
         # pyspark's runner of streaming sources hides the error behind one of its own: the traceback is needed
-        with relative_to(self.directory or working_directory()):
+        with relative_to(self.directory or _working_directory()):
             return stream_reader(self.options, schema, self._facts())
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
+    def streamWriter(self, schema: "StructType", overwrite: bool) -> "ChannelStreamWriter":  # noqa: N802
         from spark_channel.spark.stream_write import stream_writer
 
         with self._on_the_driver():
@@ -125,6 +131,12 @@ class ChannelDataSource(DataSource):
         from spark_channel.spark.facts import SessionFacts
 
         return SessionFacts(self.parallelism, self.driver_host, self.slots)
+
+
+def _working_directory() -> WorkingDirectory:
+    from spark_channel.spark.driver import working_directory
+
+    return working_directory()
 
 
 def _refuse_catalog(options: Mapping[str, str]) -> None:

@@ -21,13 +21,14 @@ from spark_channel.spark.driver import JobReporter, found_service, on_one_host, 
 from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
+from spark_channel.spark.published import PublishedWriter
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.stall_option import refuse_on_stall
 from spark_channel.transfers.dirty import dirty_budget, prepare_write, standing, too_many
 from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.transfers.static_limit import permit_option, static_of_spec, told_static
 
-__all__ = ["ChannelWriter", "ReceiptMessage"]
+__all__ = ["ChannelWriter", "ReceiptMessage", "batch_writer"]
 
 _log = logging.getLogger(__name__)
 
@@ -36,8 +37,8 @@ _log = logging.getLogger(__name__)
 class ReceiptMessage(WriterCommitMessage):
     """A receipt on its way to the driver, and what the target refused.
 
-    No receipt: the pair (txnAppId, txnVersion) was published before, or `stopped` says which dirty limit was
-    exceeded. That is no error of the Spark task: Spark would only run it again.
+    No receipt: `stopped` says which dirty limit was exceeded. That is no error of the Spark task: Spark would only
+    run it again.
     """
 
     receipt: Receipt | None
@@ -111,10 +112,16 @@ class ChannelWriter(DataSourceArrowWriter):
     def _reporter(self) -> JobReporter:
         return JobReporter(self._service, self._plan.job)
 
+    def published(self) -> PublishedWriter | None:
+        """What takes this one's place where nothing is left to write."""
+        if self._plan.published_at is None:
+            return None
+        return PublishedWriter(
+            self._plan.txn or ("", 0), self._plan.published_at, self._plan.job, self._service
+        )
+
     @without_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ReceiptMessage:
-        if self._plan.published_at is not None:
-            return ReceiptMessage(None)
         from spark_channel.pipeline import DirtyLog, TaskWrite
         from spark_channel.transfers.link import TaskLink
 
@@ -164,16 +171,6 @@ class ChannelWriter(DataSourceArrowWriter):
 
     @without_traceback()
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._plan.published_at is not None:
-            app, version = self._plan.txn or ("", 0)
-            _log.warning(
-                "txnAppId %r, txnVersion %d was published at %s: nothing written",
-                app,
-                version,
-                self._plan.published_at,
-            )
-            self._reporter.enter(Phase.DONE, rows=0)
-            return
         receipts = [receipt for receipt in _receipts(messages) if receipt is not None]
         own = [message for message in messages if isinstance(message, ReceiptMessage)]
         dirty = sum(message.dirty_rows for message in own)
@@ -201,11 +198,18 @@ class ChannelWriter(DataSourceArrowWriter):
 
     @without_traceback()
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        if self._plan.published_at is None:
-            self._writer.abort(self._plan, _receipts(messages))
-            if self._dirty_store is not None:
-                self._dirty_store.drop()
+        self._writer.abort(self._plan, _receipts(messages))
+        if self._dirty_store is not None:
+            self._dirty_store.drop()
         self._reporter.enter(Phase.FAILED)
+
+
+def batch_writer(
+    options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
+) -> ChannelWriter | PublishedWriter:
+    """Planner: what writes with these options, or that a run before has."""
+    writer = ChannelWriter(options, schema, overwrite, facts)
+    return writer.published() or writer
 
 
 def _receipts(messages: list[WriterCommitMessage | None]) -> list[Receipt | None]:

@@ -117,7 +117,7 @@ def _family(kind: pa.DataType) -> str:
 
 
 def _zones_agree(given: pa.DataType, kind: pa.DataType) -> bool:
-    """An instant has no local time of its own, and a local time is no instant."""
+    """Whether both types are instants, or both local times: one does not convert to the other."""
     zones = [bool(each.tz) for each in (given, kind) if pa.types.is_timestamp(each)]
     return zones == [False] * len(zones) or (len(zones) == 2 and zones[0] == zones[1])
 

@@ -11,11 +11,11 @@ from spark_channel.transform.contract import Outcome, Refused, Transformer
 __all__ = ["RefuseMalformed", "marked"]
 
 _MARK = "\0spark-channel 6f0c1d3e-malformed\0"
-"""Begins what stands in the first column of such a line: the reason, another mark, and the line."""
+"""Prefix of the first column's value for such a line: the mark, the reason, another mark, and the line."""
 
 
 def marked(reason: str, line: str) -> str:
-    """What stands in the first column in place of the line."""
+    """The value of the first column in place of the line."""
     return f"{_MARK}{reason}{_MARK}{line}"
 
 

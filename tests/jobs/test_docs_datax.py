@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel.jobs import document
 from spark_channel.jobs.columns import NamedColumn, PickedColumn
-from spark_channel.jobs.plugins import databases, files, hive, readers, stream, writers
+from spark_channel.jobs.plugins import databases, files, hive, readers, stores, stream, writers
 from spark_channel.jobs.transformers import _STEPS
 from spark_channel.jobs.values import Section
 
@@ -24,6 +24,10 @@ WHERE: list[tuple[type[Section], str]] = [
     (PickedColumn, TEXT_READER),
     (files.TxtFileWriter, "txtfilewriter"),
     (files.HdfsWriter, "hdfswriter"),
+    (stores.OssReader, "ossreader, s3reader"),
+    (stores.S3Reader, "ossreader, s3reader"),
+    (stores.OssWriter, "osswriter, s3writer"),
+    (stores.S3Writer, "osswriter, s3writer"),
     (databases.DatabaseReader, "Database readers"),
     (databases.ReaderConnection, "Database readers"),
     (databases.DatabaseWriter, "Database writers"),

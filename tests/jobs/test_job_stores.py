@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 import spark_channel
 from spark_channel.connectors import WriteContext, load_reader, load_writer
 from spark_channel.connectors.files.paths import locate
+from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.errors import JobFileError, OptionError, TargetError
 from spark_channel.jobs import load_job
 from spark_channel.jobs.plugins import readers
@@ -30,6 +31,12 @@ OSS = {
 }
 VIRTUAL = {"aws_virtual_hosted_style_request": "true"}
 KEYS = {"aws_access_key_id": "id", "aws_secret_access_key": "k3y"}
+
+
+def rows_of(options: dict[str, Any]) -> pa.Table:
+    reader, _ = load_reader(options)
+    assert isinstance(reader, FilesReader)
+    return read_all(reader)
 
 
 def writes(make_job: Any, plugin: str, **parameter: Any) -> dict[str, Any]:
@@ -183,13 +190,12 @@ def test_append_and_truncate_of_texts(make_job: Any, server: ObjectServer, plugi
         )  # fmt: skip
         carry_out(load_job(job).spec, uuid4().hex)
 
-    def rows(folder: str) -> list[dict[str, Any]]:
+    def rows(folder: str) -> list[Any]:
         column = [{"index": 0, "type": "long"}, {"index": 1, "type": "string"}]
         options = reads(
             make_job, f"{plugin}reader", **where, object=folder, column=column, fieldDelimiter="|"
         )
-        found: list[dict[str, Any]] = read_all(load_reader(options)[0]).to_pylist()
-        return found
+        return list(rows_of(options).to_pylist())
 
     write("append", 2, f"{name}/orders")
     write("append", 3, f"{name}/orders")
@@ -213,7 +219,7 @@ def test_files_with_types(make_job: Any, server: ObjectServer, form: str) -> Non
         setting={"speed": {"channel": 1}},
     )  # fmt: skip
     carry_out(load_job(job).spec, uuid4().hex)
-    table = read_all(load_reader(reads(make_job, "ossreader", **where, object=name, fileFormat=form))[0])
+    table = rows_of(reads(make_job, "ossreader", **where, object=name, fileFormat=form))
     assert [str(field.type) for field in table.schema] == ["int32", "string"]
     assert table.to_pylist() == [{"id": 1, "text": "a|b"}] * 3
 
@@ -242,11 +248,9 @@ def test_hdfswriter_appends_and_truncates_by_the_log(
         place = locate(target)
         assert place.fs.get_file_info(f"{place.path}/_spark_channel").type.name == "Directory"
         form = "csv" if file_type == "text" else file_type
-        reader, _ = load_reader({"reader": form, "path": target})
-        assert read_all(reader).num_rows == 5
+        assert rows_of({"reader": form, "path": target}).num_rows == 5
         write("truncate", 1)
-        reader, _ = load_reader({"reader": form, "path": target})
-        assert read_all(reader).num_rows == 1
+        assert rows_of({"reader": form, "path": target}).num_rows == 1
 
 
 def test_the_jobs_own_credentials_open_the_bucket(server: ObjectServer) -> None:
@@ -280,4 +284,4 @@ def test_through_spark(spark: SparkSession, make_job: Any, server: ObjectServer)
     )  # fmt: skip
     spark_channel.run(spark, back)
     options = reads(make_job, "s3reader", **where, object=f"{name}-copy", fileType="parquet")
-    assert read_all(load_reader(options)[0]).num_rows == 1000
+    assert rows_of(options).num_rows == 1000

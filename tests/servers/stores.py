@@ -1,8 +1,8 @@
 """Object stores of the tests' own, each a process that speaks real HTTP.
 
 S3 is moto, GCS gcp-storage-emulator, Azure Azurite. They prove the requests that are sent, and that a conditional put
-of a name that is there is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions and
-has no DELETE of the XML API: a handler for each is added.
+of a name that is there is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions,
+and its XML API neither lists nor deletes, nor tells when an object was written: a handler for each is added.
 """
 
 import os
@@ -38,7 +38,9 @@ make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True).serve_f
 
 GCS = """
 import socketserver, sys, threading
+from email.utils import formatdate
 from http import HTTPStatus
+from xml.sax.saxutils import escape
 from gcp_storage_emulator import server
 from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.handlers import objects
@@ -52,12 +54,31 @@ def upload(request, response, storage, *args, **kwargs):
         else:
             response.status = HTTPStatus.PRECONDITION_FAILED
             return
+    if request.data is None:
+        request._data = b""  # an object without bytes
     objects.xml_upload(request, response, storage)
     response["ETag"] = '"1"'
 def remove(request, response, storage, *args, **kwargs):
     objects.delete(request, response, storage)
     response.status = HTTPStatus.NO_CONTENT if response.status == HTTPStatus.OK else response.status
-server.HANDLERS[-1][1].update(PUT=upload, DELETE=remove)
+def listing(request, response, storage, *args, **kwargs):
+    first = lambda name: (request.query.get(name) or [None])[0]
+    files, prefixes = storage.get_file_list(request.params["bucket_name"], first("prefix"), first("delimiter"))
+    after = first("start-after") or ""
+    found = [each for each in files if each["name"] > after]
+    tell = lambda each: (
+        f"<Contents><Key>{escape(each['name'])}</Key><LastModified>{each['updated']}</LastModified>"
+        f"<Size>{each['size']}</Size><ETag>1</ETag></Contents>"
+    )
+    inside = "".join(map(tell, found)) + "".join(
+        f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in prefixes if each > after
+    )
+    response.write_file(f"<ListBucketResult>{inside}</ListBucketResult>".encode(), "application/xml")
+def download(request, response, storage, *args, **kwargs):
+    objects.download(request, response, storage)
+    response["ETag"], response["Last-Modified"] = '"1"', formatdate(usegmt=True)
+server.HANDLERS[-1][1].update(GET=download, PUT=upload, DELETE=remove)
+server.HANDLERS += ((r"^/(?P<bucket_name>[-.\\w]+)$", {"GET": listing}),)
 socketserver.TCPServer.request_queue_size = 128
 made = server.create_server("127.0.0.1", int(sys.argv[1]), in_memory=True, default_bucket="box")
 made.start()
@@ -161,7 +182,11 @@ def start_azure() -> Iterator[ObjectServer]:
             "devstoreaccount1", account_key=_AZURE_KEY, blob_storage_authority=address, blob_storage_scheme="http",
             dfs_storage_authority=address, dfs_storage_scheme="http",
         ).create_dir(BUCKET)  # fmt: skip
-        yield ObjectServer("azure", port, {"AZURE_STORAGE_ACCOUNT_KEY": _AZURE_KEY})
+        yield ObjectServer(
+            "azure",
+            port,
+            {"AZURE_STORAGE_ACCOUNT_KEY": _AZURE_KEY, "AZURITE_BLOB_STORAGE_URL": f"http://{address}"},
+        )
 
 
 @contextmanager

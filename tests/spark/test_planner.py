@@ -14,7 +14,10 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from pyspark import cloudpickle
+from pyspark.sql.types import LongType, StringType, StructType
 
+import pyspark_channel
 from tests.spark.planner import ROOT, plan_in_a_process
 
 TASKS_ONLY = (
@@ -111,6 +114,74 @@ def test_a_database(step: str, database: dict[str, str]) -> None:
     assert not found & {*TASKS_ONLY, "pandas", "pyarrow._dataset", "stamina", "pymysql", "duckdb"}
     if step in ("schema", "read"):
         assert "pyarrow._compute" not in found, "36 ms of each process that plans"
+
+
+def modules_after(code: str, given: str) -> frozenset[str]:
+    """What `code` imports in a new process beyond what `given` has."""
+    program = f"import sys\nexec({given!r})\nbefore = set(sys.modules)\nexec({code!r})\n"
+    program += "print(*set(sys.modules) - before)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    return frozenset(done.stdout.split())
+
+
+HEAVY = {"numpy", "pyarrow", "pydantic", "sqlglot"}
+
+
+def test_the_process_that_looks_for_data_sources_imports_the_class_alone() -> None:
+    """It took 0.4 s of the first job of each application."""
+    found = modules_after(
+        "import pyspark_channel; assert pyspark_channel.DefaultSource.name() == 'channel'",
+        "import pyspark.sql.worker.lookup_data_sources",
+    )
+    assert "spark_channel.spark.source" in found
+    assert not found & {*HEAVY, "spark_channel.options", "spark_channel.spark.driver"}
+
+
+def test_the_session_is_ready_to_register_before_the_service_is_loaded() -> None:
+    """The service is imported while Spark looks for data sources, on another core."""
+    found = modules_after("import spark_channel; spark_channel.register", "import pyspark.sql.datasource")
+    assert "spark_channel.spark.session" in found
+    assert not found & {*HEAVY, "spark_channel.options", "spark_channel.service.server"}
+
+
+def test_a_task_without_a_limit_loads_none() -> None:
+    found = modules_after(
+        "import spark_channel.spark.read, spark_channel.transfers.link, spark_channel.pipeline.read\n"
+        "import spark_channel.service.client, spark_channel.service.reporter",
+        "import pyspark.worker, pyarrow, pyspark.sql.worker.plan_data_source_read",
+    )
+    assert not found & {
+        "spark_channel.limits.coordinator",
+        "spark_channel.limits.messages",
+        "spark_channel.progress.job",
+        "spark_channel.service.jobs",
+        "spark_channel.service.limit_desk",
+        "spark_channel.spark.driver",
+        "sqlglot",
+    }
+
+
+def test_the_tasks_of_a_pair_that_was_published_load_nothing_and_take_nothing(
+    database: dict[str, str],
+) -> None:
+    """Spark feeds a task until it answers."""
+    rows = StructType().add("id", LongType()).add("name", StringType())
+    options = {**database, "dbtable": "published", "txnAppId": "nightly", "txnVersion": "7"}
+    first = pyspark_channel.ChannelDataSource(options).writer(rows, False)
+    assert isinstance(first, pyspark_channel.ChannelWriter)
+    first.commit([])
+    again = pyspark_channel.ChannelDataSource(options).writer(rows, False)
+    sent = cloudpickle.dumps(again)  # type: ignore[no-untyped-call]
+    code = (
+        "import pickle\n"
+        "def fed():\n    raise AssertionError('a batch was asked for')\n    yield\n"
+        f"assert pickle.dumps(pickle.loads({sent!r}).write(fed()))"
+    )
+    found = modules_after(code, "import pyspark.worker")
+    assert "spark_channel.spark.published" in found
+    assert not found & {*HEAVY, "spark_channel.options", "spark_channel.spark.write"}
 
 
 def test_importing_the_package_imports_nothing_else() -> None:

@@ -199,7 +199,7 @@ def test_times_become_text_by_their_pattern() -> None:
         (pa.int64(), ["12.5", "1e-1", "+", "++5", "e3", "1e40"], None),
         (pa.float64(), ["+5", "1e3", "-.5"], [5.0, 1000.0, -0.5]),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
 )
 def test_texts_of_numbers_are_read_as_java_reads_them(
     kind: pa.DataType, texts: list[str], expected: list[float] | None

@@ -54,7 +54,7 @@ BAD = object()
         (pa.time64("us"), TEXT, [time(10, 0, 5)], ["10:00:05"]),
         (pa.binary(), TEXT, [b"a", b"\xff"], ["a", BAD]),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
 )  # fmt: skip
 def test_values_become_those_of_the_target(
     given: pa.DataType, kind: pa.DataType, values: list[Any], expected: list[Any]
@@ -95,7 +95,7 @@ def test_patterns_of_the_job_read_texts_as_times() -> None:
         (US, pa.int64()), (pa.int64(), US), (pa.timestamp("us", "UTC"), US), (US, pa.timestamp("us", "UTC")),
         (pa.bool_(), US),
     ],
-    ids=str,
+    ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",
 )  # fmt: skip
 def test_what_has_no_meaning_is_left_to_the_writer(given: pa.DataType, kind: pa.DataType) -> None:
     assert not can_convert(given, kind)

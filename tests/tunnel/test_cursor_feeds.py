@@ -386,7 +386,7 @@ def test_a_channel_is_split_by_a_whole_number_of_its_tables_key(place: Place) ->
         place.run(free[place.kind])
     with pytest.raises(SourceError, match=r"split by column 'id'.*no channel"):
         without.latest(part, NO_LIMIT)
-    with pytest.raises(SourceError, match="no position in cursor column"):
+    with pytest.raises(SourceError, match="not a position in cursor column"):
         without.latest({**part, "part": 2}, NO_LIMIT)
 
 

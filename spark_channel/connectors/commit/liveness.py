@@ -1,4 +1,4 @@
-"""Whether the run that holds a claim is alive: its staging is kept as long as it is, whatever the clock says.
+"""Whether the run that holds a claim is alive: the staging of a live run is kept, whatever the clock says.
 
 On the machine of the run its process is looked up. Of a run on another machine only its beats are known, one an hour
 while its tasks are open. A beat that is a day old raises a doubt, and the doubt must itself grow a day old without a

@@ -18,7 +18,7 @@ from spark_channel.errors import MissingPackageError, UnsupportedError
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
 
-__all__ = ["check_conditional", "put_new", "remove_many"]
+__all__ = ["check_conditional", "put", "put_new", "remove_many"]
 
 _INSTEAD = (
     "Write to a local or shared disk with hard links, to S3, GCS or Azure, or let Spark write the files: "
@@ -54,6 +54,27 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
             raise UnsupportedError(
                 f"{place.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
             ) from error
+        raise OSError(_first_line(error)) from error
+    return True
+
+
+def put(place: Location, path: str, data: bytes) -> bool:
+    """Write the object `path` in one request; False = the filesystem is not one of an object store.
+
+    `pyarrow.fs` makes an empty blob first on Azure, which a reader may see.
+
+    Raises:
+        OSError: the store did not answer, or refused.
+    """
+    found = _store_of(place)
+    if found is None:
+        return False
+    import obstore
+    from obstore.exceptions import BaseError
+
+    try:
+        obstore.put(found, _key(path), data, use_multipart=False)
+    except BaseError as error:
         raise OSError(_first_line(error)) from error
     return True
 

@@ -3,6 +3,7 @@
 import errno
 import getpass
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -23,6 +24,14 @@ def _text(error: BaseException) -> str:
     return os.strerror(code) if code else first
 
 
+_REMOVED = re.compile(r"BlobNotFound|NO_SUCH_KEY|NoSuchKey|HTTP status 404|\[NOT_FOUND\]|on closed file")
+"""What pyarrow says on Azure, S3 and GCS when an open object is not there any more."""
+
+
+def _was_removed(shown: str, error: Exception) -> bool:
+    return "://" in shown and _REMOVED.search(str(error)) is not None
+
+
 @contextmanager
 def reading(shown: str) -> Iterator[None]:
     """Turn errors of reading `shown` into `SourceError`, keeping the cause. Our own pass unchanged."""
@@ -36,7 +45,15 @@ def reading(shown: str) -> Iterator[None]:
         raise SourceError(f"{shown} cannot be read: permission denied to user {_user()}") from error
     except UnicodeDecodeError as error:
         raise SourceError(f"{shown} {not_text(error)}") from error
-    except (OSError, pa.ArrowException, UnicodeError) as error:
+    except (OSError, ValueError) as error:
+        if _was_removed(shown, error):
+            raise SourceError(
+                f"{shown} is gone since the read was planned: it was replaced or removed"
+            ) from error
+        if not isinstance(error, (OSError, pa.ArrowException, UnicodeError)):
+            raise
+        raise SourceError(f"{shown} cannot be read: {_text(error)}") from error
+    except pa.ArrowException as error:
         raise SourceError(f"{shown} cannot be read: {_text(error)}") from error
 
 

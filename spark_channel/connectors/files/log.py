@@ -18,11 +18,11 @@ from dataclasses import dataclass
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.files.manifest import FORMAT, Manifest
-from spark_channel.connectors.files.paths import LOG, Location
+from spark_channel.connectors.files.paths import LOG, Location, read_file
 from spark_channel.connectors.files.store import Store
 from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["Entry", "Log", "entry_path", "newest_entry", "read_file"]
+__all__ = ["Entry", "Log", "entry_path", "newest_entry"]
 
 _NAME = re.compile(r"(\d{20})\.json")
 _FIRST_WAIT, _LONGEST_WAIT = 0.001, 0.25
@@ -47,20 +47,6 @@ class Entry:
 
 def entry_path(directory: str, number: int) -> str:
     return posixpath.join(directory, LOG, f"{number:020d}.json")
-
-
-def read_file(place: Location, path: str) -> bytes | None:
-    """The whole of a small file; None when there is none. One that is replaced meanwhile is read again."""
-    for left in reversed(range(_READS)):
-        try:
-            with place.fs.open_input_file(path) as file:
-                return bytes(file.read())
-        except FileNotFoundError:
-            return None
-        except OSError:  # Azure ends the read of a blob that is replaced while it is read
-            if place.local or not left:
-                raise
-    return None
 
 
 def newest_entry(place: Location, directory: str) -> Entry | None:

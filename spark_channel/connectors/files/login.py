@@ -1,4 +1,4 @@
-"""Who asks an object store: the credentials of option `storageOptions`, in place of those of the environment."""
+"""The credentials of an object store from option `storageOptions`, in place of the environment's."""
 
 import json
 from collections.abc import Mapping

@@ -28,6 +28,7 @@ __all__ = [
     "is_hidden",
     "locate",
     "open_planned",
+    "read_file",
     "reopen",
     "replaced_path",
 ]
@@ -36,6 +37,7 @@ LOG = "_spark_channel"
 """The folder in a target that holds the log and staging. Spark's readers skip names that begin with `_`."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_READS = 10
 _SAME_AS = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gcs": "gs"}
 
 
@@ -209,3 +211,19 @@ def _remote(root: str, option: str, login: Login | None) -> pafs.FileSystem:
 
 def _remote_path(root: str, login: Login | None) -> str:
     return _from_uri(root, login)[1].rstrip("/")
+
+
+def read_file(place: Location, path: str) -> bytes | None:
+    """The whole of a small file; None when there is none. One that is replaced meanwhile is read again."""
+    for left in reversed(range(_READS)):
+        try:
+            with place.fs.open_input_file(path) as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+        except (OSError, ValueError):
+            # Azure ends the read of a blob that is replaced meanwhile; of an object that is removed then, pyarrow
+            # says on GCS that the file is closed.
+            if place.local or not left:
+                raise
+    return None

@@ -22,10 +22,10 @@ from spark_channel.connectors.commit import Held, Identity, Taken, own_process
 from spark_channel.connectors.contracts import Receipt, WriteContext
 from spark_channel.connectors.files import claims, legacy
 from spark_channel.connectors.files.claims import Added
-from spark_channel.connectors.files.log import Entry, Log, read_file
+from spark_channel.connectors.files.log import Entry, Log
 from spark_channel.connectors.files.manifest import SUCCESS, DataFile, Dialect, Manifest, Replaced, is_below
 from spark_channel.connectors.files.names import run_of
-from spark_channel.connectors.files.paths import LOG, replaced_path
+from spark_channel.connectors.files.paths import LOG, read_file, replaced_path
 from spark_channel.connectors.files.staging import JobFolder, dead_runs, staging_folders
 from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
 from spark_channel.connectors.files.visible import OURS, Visible, combined, data_files, read_success
@@ -34,6 +34,11 @@ from spark_channel.errors import ChannelError, CommitError
 __all__ = ["Output", "StagedFile", "Target"]
 
 _log = logging.getLogger(__name__)
+
+_FEW, _MOST = 100, 1000
+"""Files that another job replaced: so many are removed at once, and so many by one job that only adds."""
+_LEFT = 20
+"""Entries of the log after which the job that replaced files is not expected to remove them itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +81,8 @@ class Target:
         self.form = form
         self._retention = retention
         self._entries = Log(store, path, timeout)
+        self._tried: set[int] = set()
+        self._replaces = False
 
     def inside(self, *parts: str) -> str:
         return posixpath.join(self.path, *parts)
@@ -122,7 +129,12 @@ class Target:
 
     def _change(self, change: Callable[[Manifest, int], Manifest | None], what: str) -> tuple[Manifest, bool]:
         """(what the directory holds now, whether an entry was written)."""
-        entry, wrote = self._entries.change(change, self._base, what)
+
+        def tried(manifest: Manifest, number: int) -> Manifest | None:
+            self._tried.add(number)
+            return change(manifest, number)
+
+        entry, wrote = self._entries.change(tried, self._base, what)
         return (self._base(None) if entry is None else entry.manifest), wrote
 
     def take(self, context: WriteContext, identity: Identity, *, empty: bool) -> Taken:
@@ -131,6 +143,7 @@ class Target:
         Raises:
             TargetError: another format is there, or committed tasks that this run does not continue.
         """
+        self._replaces |= empty
         taken: list[Taken] = []
         dead = dead_runs(self.store, self.path, self.manifest(), context.job)
 
@@ -198,6 +211,7 @@ class Target:
             SupersededError: nothing was added. CommitError: the target is as it was.
         """
         added = output.added(held.owner, files)
+        self._replaces |= overwrite
         until = self._until()
 
         def change(manifest: Manifest, number: int) -> Manifest | None:
@@ -330,9 +344,11 @@ class Target:
     def tidy(self, manifest: Manifest) -> None:
         """Remove what no reader needs: only files that the log has listed, and its own."""
         listed = {file.path for file in manifest.files}
-        due = [each for each in manifest.removed if each.until <= _now()]
-        for each in manifest.removed:
-            if each not in due and self.store.staged and each.file.path not in listed:
+        now = _now()
+        due = self._share([each for each in manifest.removed if each.until <= now])
+        if self.store.staged:
+            kept = [each for each in manifest.removed if each.until > now and each.file.path not in listed]
+            for each in self._share(kept):
                 self._set_aside(each)
         gone = self._remove(due, listed)
         if gone:
@@ -343,6 +359,20 @@ class Target:
         self._entries.prune()
         self.store.remove_unfinished(self.inside(LOG))
         legacy.remove_remains(self.store, self.path, listed)
+
+    def _share(self, replaced: list[Replaced]) -> list[Replaced]:
+        """What this job tidies up. It waits for nothing that another job has replaced, which does so itself.
+
+        A few files are no matter. Of many, that were replaced many entries ago, that job has died, or their retention
+        has passed since: a job that replaces files removes them all, another one a part.
+        """
+        others = [each for each in replaced if each.number not in self._tried]
+        if len(others) <= _FEW:
+            return replaced
+        newest = max(self._tried, default=0)
+        left = [each for each in others if each.number < newest - _LEFT]
+        mine = [each for each in replaced if each.number in self._tried]
+        return mine + (left if self._replaces else left[:_MOST])
 
     def _set_aside(self, each: Replaced) -> None:
         """A local disk: where readers of others do not see it, and readers of ours find it."""

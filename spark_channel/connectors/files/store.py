@@ -20,7 +20,7 @@ from pyarrow import fs as pafs
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.files import conditional
-from spark_channel.connectors.files.paths import LOG, Location
+from spark_channel.connectors.files.paths import LOG, Location, read_file
 from spark_channel.errors import UnsupportedError
 
 __all__ = ["UNFINISHED", "LocalStore", "ObjectStore", "OutsideError", "Store", "store_of"]
@@ -146,7 +146,7 @@ class LocalStore(Store):
 
         Raises:
             OutsideError: `path` is not below the store's directory, or a link is on the way.
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: the folder does not exist.
         """
         root, inside = self.place.path, posixpath.relpath(path, self.place.path)
         if inside == ".":
@@ -305,6 +305,10 @@ class ObjectStore(Store):
         stream.close()
 
     def put(self, path: str, data: bytes) -> None:
+        if not conditional.put(self.place, path, data):
+            self._put_by_arrow(path, data)
+
+    def _put_by_arrow(self, path: str, data: bytes) -> None:
         with self.place.fs.open_output_stream(path) as stream:
             stream.write(data)
 
@@ -361,9 +365,9 @@ class ObjectStore(Store):
         """Nothing: a directory is deleted with all that is in it, so also with what came in between."""
 
     def touch(self, path: str) -> None:
-        with self.place.fs.open_input_file(path) as stream:
-            data = bytes(stream.read())
-        self.put(path, data)
+        data = read_file(self.place, path)
+        if data:  # else it has ended, or another task is writing it
+            self.put(path, data)
 
 
 def _close_quietly(stream: Any) -> None:

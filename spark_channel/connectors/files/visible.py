@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pyarrow import fs as pafs
 
 from spark_channel.connectors.files import legacy
-from spark_channel.connectors.files.log import Entry, newest_entry, read_file
+from spark_channel.connectors.files.log import Entry, newest_entry
 from spark_channel.connectors.files.manifest import FORMAT, SUCCESS, DataFile, Manifest
 from spark_channel.connectors.files.names import is_ours
-from spark_channel.connectors.files.paths import Location, is_hidden
+from spark_channel.connectors.files.paths import Location, is_hidden, read_file
 from spark_channel.errors import TargetError
 
 __all__ = ["OURS", "Success", "Visible", "combined", "data_files", "read_success", "visible"]

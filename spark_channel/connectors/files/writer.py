@@ -22,7 +22,6 @@ from spark_channel.connectors.contracts import Unfinished
 from spark_channel.connectors.files.errors_at import writing
 from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
-from spark_channel.connectors.files.log import read_file
 from spark_channel.connectors.files.login import Login
 from spark_channel.connectors.files.manifest import claim_key
 from spark_channel.connectors.files.names import file_name, new_attempt
@@ -34,7 +33,7 @@ from spark_channel.connectors.files.options import (
     OrcWriteOptions,
     ParquetWriteOptions,
 )
-from spark_channel.connectors.files.paths import LOG, Location, locate, reopen
+from spark_channel.connectors.files.paths import LOG, Location, locate, read_file, reopen
 from spark_channel.connectors.files.publish import Output, StagedFile, Target
 from spark_channel.connectors.files.staging import JobFolder
 from spark_channel.connectors.files.store import Store, store_of

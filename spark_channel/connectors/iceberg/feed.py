@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
-from spark_channel.connectors.iceberg.log import check_files
+from spark_channel.connectors.iceberg.log import check_files, planned_files
 from spark_channel.connectors.iceberg.open import explained
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
@@ -137,8 +137,7 @@ class IcebergFeed(ChangeFeed):
         with explained(self._shown, SourceError):
             for token in upto:
                 if _snapshot(token) != _NOTHING:
-                    tasks = list(table.scan(snapshot_id=_snapshot(token)).plan_files())
-                    check_files(tasks, self._shown)
+                    tasks = planned_files(table.scan(snapshot_id=_snapshot(token)), self._shown)
                     files += [task.file for task in tasks]
         return self._reader.split_files(files, advice) if files else []
 

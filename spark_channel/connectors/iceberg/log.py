@@ -1,7 +1,8 @@
 """An Iceberg table, with the interface that the writers of lakehouse tables use."""
 
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from pyiceberg.table import Table, Transaction
     from pyiceberg.table.metadata import TableMetadata
 
-__all__ = ["IcebergLake", "IcebergState", "check_files", "partition_columns_of"]
+__all__ = ["IcebergLake", "IcebergState", "check_files", "partition_columns_of", "planned_files"]
 
 _IN_SPARK = "use Iceberg in Spark for this table"
 Place = tuple[str, dict[str, Any]]
@@ -91,7 +92,11 @@ class IcebergLake(Lake):
         from pyiceberg.table.update import AssertCreate
 
         assert self.place is not None
-        with explained(self.shown, CommitError), open_catalog(self._options) as catalog:
+        with (
+            explained(self.shown, CommitError),
+            _answered(self.shown),
+            open_catalog(self._options) as catalog,
+        ):
             made = self._created(catalog, columns, partition_by)
             if not arrow_columns(made.table_metadata.schema(), self.shown).equals(
                 columns, check_metadata=True
@@ -153,14 +158,13 @@ class IcebergState(TableState):
     def files(self) -> list[TableFile]:
         shown = self._options.dbtable
         with explained(shown, TargetError):
-            tasks = list(self._table.scan().plan_files())
-            check_files(tasks, shown)
+            tasks = planned_files(self._table.scan(), shown)
             return [
                 TableFile(task.file.file_path, task.file.file_size_in_bytes, (), task.file) for task in tasks
             ]
 
     def commit(self, change: Change) -> bool:
-        with explained(self._options.dbtable, CommitError):
+        with explained(self._options.dbtable, CommitError), _answered(self._options.dbtable):
             return self._put(self._table.transaction(), change)
 
     def _put(self, transaction: "Transaction", change: Change) -> bool:
@@ -193,6 +197,17 @@ class IcebergState(TableState):
             transaction = self._table.transaction()
             _add(transaction, fields)
             return self._put(transaction, replace(change, added=(), removed=()))
+
+
+@contextmanager
+def _answered(shown: str) -> Iterator[None]:
+    """An answer that leaves open whether the catalog has committed is not a failure: the table is looked at."""
+    from pyiceberg.exceptions import CommitStateUnknownException
+
+    try:
+        yield
+    except CommitStateUnknownException as error:
+        raise TargetError(f"the catalog did not say whether it has committed to {shown}: {error}") from error
 
 
 def _add(transaction: "Transaction", fields: Sequence[pa.Field]) -> None:
@@ -278,6 +293,29 @@ def partition_columns_of(metadata: "TableMetadata") -> tuple[str, ...]:
     return tuple(schema.find_column_name(field.source_id) or "" for field in metadata.spec().fields)
 
 
+def planned_files(scan: Any, shown: str) -> list[Any]:
+    """The data files of a scan.
+
+    Raises:
+        UnsupportedError: see `check_files`.
+    """
+    try:
+        tasks = list(scan.plan_files())
+    except (ValueError, NotImplementedError) as error:
+        if "equality delete" not in str(error):
+            raise
+        raise _merged(shown, "by equality") from error
+    check_files(tasks, shown)
+    return tasks
+
+
+def _merged(shown: str, what: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"{shown} has delete files (merge-on-read), {what}; write the files again with CALL "
+        "system.rewrite_data_files in Spark, and read or replace it then"
+    )
+
+
 def check_files(tasks: Sequence[Any], shown: str) -> None:
     """
     Raises:
@@ -287,10 +325,7 @@ def check_files(tasks: Sequence[Any], shown: str) -> None:
 
     for task in tasks:
         if task.delete_files:
-            raise UnsupportedError(
-                f"{shown} has delete files (merge-on-read), such as for {task.file.file_path}; write the files again "
-                "with CALL system.rewrite_data_files in Spark, and read or replace it then"
-            )
+            raise _merged(shown, f"such as for {task.file.file_path}")
         if task.file.file_format != FileFormat.PARQUET:
             raise UnsupportedError(
                 f"{shown} has a file of format {task.file.file_format}; this connector reads and replaces Parquet"

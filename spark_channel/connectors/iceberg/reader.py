@@ -11,7 +11,7 @@ from spark_channel.connectors.files.columns import check_columns, find_column
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.errors_at import reading
 from spark_channel.connectors.files.formats.base import batch_rows
-from spark_channel.connectors.iceberg.log import check_files
+from spark_channel.connectors.iceberg.log import planned_files
 from spark_channel.connectors.iceberg.open import explained, file_io, open_catalog
 from spark_channel.connectors.iceberg.options import IcebergReadOptions
 from spark_channel.connectors.iceberg.rows import data_file_of, data_file_rows, plain_file
@@ -110,8 +110,7 @@ class IcebergReader(Reader):
             return []
         table = self.load()
         with explained(self.options.dbtable, SourceError):
-            tasks = list(table.scan(snapshot_id=self.snapshot).plan_files())
-            check_files(tasks, self.options.dbtable)
+            tasks = planned_files(table.scan(snapshot_id=self.snapshot), self.options.dbtable)
         return self.split_files([task.file for task in tasks], advice)
 
     def split_files(self, files: Sequence[Any], advice: int) -> list[Split]:

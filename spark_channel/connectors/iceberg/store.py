@@ -14,7 +14,10 @@ __all__ = ["store_at"]
 
 
 class _ArrowStore(ObjectStore):
-    """Removes by `pyarrow.fs`, which has the table's credentials."""
+    """Writes and removes by `pyarrow.fs`, which has the table's credentials."""
+
+    def put(self, path: str, data: bytes) -> None:
+        self._put_by_arrow(path, data)
 
     def remove(self, path: str) -> None:
         self._remove_by_arrow(path)

@@ -17,7 +17,7 @@ from pyarrow import fs as pafs
 
 from spark_channel.clock import utc_now
 from spark_channel.connectors.commit import Claim, Held, Identity, judge
-from spark_channel.connectors.files.paths import LOG
+from spark_channel.connectors.files.paths import LOG, read_file
 from spark_channel.connectors.files.store import Store
 
 __all__ = ["Found", "Run", "all_runs", "new_run_name", "remove_stray_notes"]
@@ -85,7 +85,10 @@ class Run:
     def publishing(self) -> list[str]:
         """The files (relative to the table) that the run may have published."""
         raw = self._read(self._beside("publishing"))
-        return [] if raw is None else [str(path) for path in json.loads(raw)]
+        try:
+            return [] if raw is None else [str(path) for path in json.loads(raw)]
+        except ValueError:  # it is being written, and the commit comes after
+            return []
 
     def about(self) -> dict[str, Any] | None:
         raw = self._read(self._beside("json"))
@@ -149,11 +152,7 @@ class Run:
         return datetime.fromtimestamp(info.mtime_ns / 1e9, UTC).isoformat(timespec="seconds")
 
     def _read(self, path: str) -> bytes | None:
-        try:
-            with self.store.place.fs.open_input_file(path) as file:
-                return bytes(file.read())
-        except FileNotFoundError:
-            return None
+        return read_file(self.store.place, path)
 
 
 def remove_stray_notes(store: Store, base: str) -> None:

@@ -1,4 +1,4 @@
-"""How far a replica is behind in time, from positions in the log. Pure; no two hosts' clocks are compared."""
+"""The lag of a replica in seconds, from positions in the log. Pure; clocks of two hosts are never compared."""
 
 from collections import deque
 

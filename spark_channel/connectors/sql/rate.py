@@ -1,4 +1,4 @@
-"""How often something that is counted happened in the last minute. Pure."""
+"""The rate of a counter over the last minute. Pure."""
 
 from collections import deque
 

@@ -9,14 +9,16 @@ import os
 import random
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer
 from spark_channel.connectors.files import log
-from spark_channel.errors import ChannelError, SourceError, SupersededError
-from tests.connectors.files.helpers import prepare, read, stage, writer_of
+from spark_channel.errors import ChannelError, SourceError, SupersededError, TargetError
+from tests.connectors.files.helpers import read, writer_of
 
 ROWS = 3
 SHORT = 5
@@ -25,6 +27,17 @@ SHORT = 5
 
 def rows_of(operation: str) -> pa.Table:
     return pa.table({"op": [operation] * ROWS, "n": pa.array(range(ROWS), pa.int64())})
+
+
+def staged(out: Writer, plan: WritePlan, tables: Sequence[pa.Table]) -> list[Receipt]:
+    """One task per table."""
+    receipts = []
+    for task, table in enumerate(tables):
+        attempt = out.open(plan, task, task)
+        for batch in table.to_batches():
+            attempt.write(batch)
+        receipts.append(attempt.close())
+    return receipts
 
 
 class Busy:
@@ -63,31 +76,35 @@ class Busy:
                 self.write(f"{self.worker}-{os.getpid()}.{number}", overwrite=choice > 0.85)
                 number += 1
 
+    def writer(self) -> Writer:
+        retention = self.random.choice(["3600", "3600", str(SHORT)])
+        return writer_of("parquet", self.path, retention=retention)
+
+    def rows(self) -> pa.Table:
+        return read("parquet", self.path)
+
     def write(self, op: str, *, overwrite: bool) -> None:
         self.note(event="begin", op=op, kind="overwrite" if overwrite else "append")
         name, number = op.split(".")
-        retention = self.random.choice(["3600", "3600", str(SHORT)])
-        out = writer_of("parquet", self.path, retention=retention)
-        table = rows_of(op)
+        out, table = self.writer(), rows_of(op)
+        context = WriteContext(
+            f"{op}-{os.getpid()}", txn=(name, int(number)), overwrite=overwrite, commit="job"
+        )
         try:
-            plan = prepare(
-                out,
-                table.schema,
-                f"{op}-{os.getpid()}",
-                txn=(name, int(number)),
-                overwrite=overwrite,
-                commit="job",
-            )
+            plan = out.prepare(context, table.schema)
             if plan.published_at is None:
-                out.commit(plan, stage(out, plan, [table.slice(0, 1), table.slice(1)]))
+                out.commit(plan, staged(out, plan, [table.slice(0, 1), table.slice(1)]))
             self.note(event="end", op=op)
         except SupersededError:
             pass  # this process hung, and the next one runs the operation
+        except TargetError as error:
+            if "another run took it over" not in str(error):
+                raise
 
     def read(self) -> None:
         begun = time.monotonic()
         try:
-            table = read("parquet", self.path)
+            table = self.rows()
             seen = sorted(zip(table.column("op").to_pylist(), table.column("n").to_pylist(), strict=True))
         except SourceError as error:
             if "was removed" in str(error) and time.monotonic() - begun > SHORT:
@@ -98,11 +115,15 @@ class Busy:
         self.note(event="read", begun=begun, seen=seen)
 
 
-if __name__ == "__main__":
-    log._KEPT = 1_000_000  # the history is checked against the order of the log
+def main(kind: type[Busy]) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     try:
-        Busy(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])).run()
+        kind(sys.argv[1], sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])).run()
     except ChannelError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         raise
+
+
+if __name__ == "__main__":
+    log._KEPT = 1_000_000  # the history is checked against the order of the log
+    main(Busy)

@@ -628,4 +628,4 @@ def test_an_object_that_is_replaced_while_it_is_read_is_read_again(target: Path)
             return here.fs.open_input_file(path)
 
     place = paths.Location(Store(), str(target), "abfs://box@account.dfs.core.windows.net")
-    assert log.read_file(place, str(target)) == b"new"
+    assert paths.read_file(place, str(target)) == b"new"

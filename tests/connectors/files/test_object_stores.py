@@ -2,15 +2,19 @@
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 from uuid import uuid4
 
+import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from spark_channel.connectors.files.conditional import put_new
-from spark_channel.connectors.files.paths import LOG, Location, locate
-from spark_channel.errors import SupersededError, UnsupportedError
-from tests.connectors.files.helpers import numbers, prepare, read, stage, write, writer_of
+from spark_channel.connectors.files.conditional import put_new, remove_many
+from spark_channel.connectors.files.paths import LOG, Location, locate, read_file
+from spark_channel.connectors.files.store import store_of
+from spark_channel.errors import SourceError, SupersededError, UnsupportedError
+from tests.connectors.files.helpers import numbers, prepare, read, reader_of, stage, write, writer_of
 from tests.servers.stores import KINDS, ObjectServer, object_server, start_gcs
 
 
@@ -115,3 +119,58 @@ def test_hdfs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     place = Location(pafs.LocalFileSystem(), "/x", "hdfs://namenode:8020")
     with pytest.raises(UnsupportedError, match="hdfs cannot create a file only if it is absent"):
         put_new(place, "/x/1.json", b"")
+
+
+def test_an_object_that_is_removed_while_it_is_open(target: str) -> None:
+    """What each store says of it: the file is gone, to whoever reads rows; no file, to whoever reads a note."""
+    write("parquet", target, pa.table({"n": range(100_000), "s": ["x" * 40] * 100_000}), rowGroupRows="1000")
+    place = locate(target)
+    (name,) = [path for path in objects(place) if path.startswith("part-")]
+    source = reader_of("parquet", target)
+    (split,) = source.split(1)
+    batches = source.read(split)
+    next(batches)
+    remove_many(place, [f"{place.path}/{name}"])
+    with pytest.raises(SourceError, match="is gone since the read was planned"):
+        list(batches)
+    assert read_file(place, f"{place.path}/{name}") is None
+
+
+def test_a_note_that_is_removed_while_it_is_read(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    place = locate(target)
+    store = store_of(place)
+    store.put(f"{place.path}/note", b"one")
+    opened: list[str] = []
+
+    class Removes:
+        """Opens a file, and has it removed before it is read."""
+
+        def open_input_file(self, path: str) -> Any:
+            found = place.fs.open_input_file(path)
+            opened.append(path)
+            remove_many(place, [path])
+            return found
+
+    assert read_file(replace(place, fs=Removes()), f"{place.path}/note") is None
+    assert len(opened) == 1
+
+
+def test_a_reader_sees_the_old_content_or_the_new_one(target: str) -> None:
+    place = locate(target)
+    store, path = store_of(place), f"{place.path}/note"
+    store.put(path, b"0")
+    done = threading.Event()
+    seen: set[bytes | None] = set()
+
+    def look() -> None:
+        while not done.is_set():
+            seen.add(read_file(place, path))
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    for number in range(40):
+        store.put(path, str(number).encode())
+    done.set()
+    thread.join(60)
+    assert seen
+    assert b"" not in seen

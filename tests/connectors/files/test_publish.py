@@ -678,3 +678,39 @@ def test_the_writer_travels(target: Path) -> None:
     assert plan == replace(plan)
     out.commit(plan, pickle.loads(pickle.dumps(stage(out, plan, [numbers(1)]))))
     assert visible("parquet", target) == [1]
+
+
+def test_a_job_does_not_wait_for_the_files_that_another_one_replaced(
+    kind: str, target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many of them: the job that replaced them removes them. When it has died, later jobs do, part by part."""
+    monkeypatch.setattr(publish, "_FEW", 5)
+    monkeypatch.setattr(publish, "_MOST", 10)
+    rows = numbers(*range(40))
+    write("parquet", target, rows, job="many", maxRecordsPerFile="1", retention="0")
+    there = len(list(target.glob("part-*")))
+    assert there == 40
+
+    def dies(*_: Any) -> None:
+        raise OSError("the job that replaced them dies here")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(publish.Target, "_remove", dies)
+        write("parquet", target, numbers(1), job="overwrite", context={"overwrite": True}, retention="0")
+
+    def left() -> int:
+        return len(list(target.glob("part-*"))) - int(read("parquet", target).num_rows)
+
+    assert left() == 40
+    for number in range(3):
+        write("parquet", target, numbers(number), job=f"soon-{number}", retention="0")
+        assert left() == 40
+    for number in range(8):
+        write("parquet", target, numbers(number), job=f"later-{number}", retention="0")
+    write("parquet", target, numbers(9), job="part", retention="0")
+    before = left()
+    assert 0 < before < 40
+    write("parquet", target, numbers(9), job="one", retention="0")
+    assert left() == before - 10
+    write("parquet", target, numbers(7), job="replaces", context={"overwrite": True}, retention="0")
+    assert left() == 0

@@ -16,6 +16,7 @@ from spark_channel.errors import OptionError, SchemaError, SourceError, TargetEr
 from tests.connectors.iceberg.helpers import (
     create,
     leftovers,
+    mark_as_deleted,
     numbers,
     read,
     reader_of,
@@ -174,24 +175,22 @@ def test_partitions_by_a_transform_are_refused(tmp_path: Path, catalog: Catalog)
         write(tmp_path, numbers(1))
 
 
-def test_delete_files_are_refused(tmp_path: Path, catalog: Catalog, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyiceberg writes none, so that a planned file is given one here."""
-    from pyiceberg.table import DataScan
-
-    write(tmp_path, numbers(1))
-    original = DataScan.plan_files
-
-    def plan(scan: DataScan) -> Any:
-        tasks = list(original(scan))
-        for task in tasks:
-            task.delete_files = {task.file}
-        return tasks
-
-    monkeypatch.setattr(DataScan, "plan_files", plan)
+@pytest.mark.parametrize("content", ["POSITION_DELETES", "EQUALITY_DELETES"])
+def test_delete_files_are_refused(tmp_path: Path, catalog: Catalog, content: str) -> None:
+    """Of both kinds, as a merge-on-read writer of Iceberg leaves them in the table's metadata."""
+    write(tmp_path, numbers(1, 2))
+    mark_as_deleted(catalog.load_table("shop.t"), content)
     with pytest.raises(UnsupportedError, match="merge-on-read"):
         read(tmp_path)
     with pytest.raises(UnsupportedError, match="merge-on-read"):
         write(tmp_path, numbers(2), overwrite=True)
+    with pytest.raises(UnsupportedError, match="merge-on-read"):
+        write(tmp_path, numbers(2), writeMode="upsert", keyColumns="id")
+    write(tmp_path, numbers(3))  # what is appended leaves the others' files alone
+    added = catalog.load_table("shop.t").current_snapshot()
+    assert added is not None
+    assert added.summary is not None
+    assert added.summary.additional_properties["added-records"] == "1"
 
 
 def test_places_that_are_not_there(tmp_path: Path, catalog: Catalog) -> None:

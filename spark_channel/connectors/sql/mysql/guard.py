@@ -1,8 +1,9 @@
 """PyMySQL's connection, which sends a server only the data of the present LOAD DATA, and no plain password.
 
-A server, or who answers in its place, may ask for any file in answer to any statement (LOAD DATA LOCAL), and for the
-password in answer to the login: as it is, or encrypted for a key that it sends. Neither is given: a file only while our
-own LOAD runs, and only the one that it names; a password only inside TLS, or for a key that the user trusts.
+A server, or an attacker in its place, may ask for any file in answer to any statement (LOAD DATA LOCAL), and for
+the password in answer to the login: in plain text, or encrypted for a key that it sends. Neither is sent: a file only
+while this connection's own LOAD runs, and only the one that it names; a password only inside TLS, or for a key that the
+user trusts.
 """
 
 import ssl

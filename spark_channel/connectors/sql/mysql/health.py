@@ -1,4 +1,4 @@
-"""What a MySQL or MariaDB server says of its health, to any role; more to one with PROCESS and REPLICATION CLIENT."""
+"""Health signals of a MySQL or MariaDB server: some for any role, more with PROCESS and REPLICATION CLIENT."""
 
 import time
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What a PostgreSQL server says of its health, to any role; more to one with `pg_monitor`."""
+"""Health signals of a PostgreSQL server: some for any role, more with `pg_monitor`."""
 
 import time
 from typing import Any
@@ -132,7 +132,7 @@ class PostgresHealth(Health):
         self._slow = {name: float(value) for name, value in found.items() if value is not None}
 
     def _lag_of(self, session: WriteSession) -> float | None:
-        """None: there is no replica, or this role may not see how far it is."""
+        """None: the server has no replica, or this role may not see its lag."""
         if not self._is_standby and not self._standbys:
             return None
         now = time.monotonic()

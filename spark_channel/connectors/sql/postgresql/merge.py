@@ -12,7 +12,7 @@ __all__ = ["PostgresMerge", "keys_sql"]
 _FIRST_PAGES, _MOST_PAGES = 8, 4_096
 _PIECE_SECONDS = 0.005
 _REST, _LONGEST_REST = 3.0, 0.5
-"""So many times what a piece took the server rests; a piece that waited for others is no reason to rest for long."""
+"""The server rests this many times as long as a piece took, at most so many seconds: a piece may wait for locks."""
 
 
 def keys_sql(target: Target) -> str:

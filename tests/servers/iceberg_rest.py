@@ -1,0 +1,131 @@
+"""An Iceberg REST catalog of the tests' own: the protocol over real HTTP, in front of pyiceberg's SQL catalog.
+
+It has what tables need: configuration, namespaces, load, staged creation and commits with their requirements. Every
+request has to bear the token. `lose` has so many answers to commits be lost, after they were carried out.
+"""
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.rest import CreateTableRequest, TableResponse
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NamespaceAlreadyExistsError,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.table import CommitTableRequest
+
+__all__ = ["TOKEN", "RestCatalogServer", "serve"]
+
+TOKEN = "s3cret-of-the-catalog"
+_STATUS = {
+    CommitFailedException: 409,
+    TableAlreadyExistsError: 409,
+    NamespaceAlreadyExistsError: 409,
+    NoSuchTableError: 404,
+    NoSuchNamespaceError: 404,
+}
+
+
+@dataclass
+class RestCatalogServer:
+    uri: str
+    requests: list[str]
+    lose: int = 0
+
+
+@dataclass
+class _Named:
+    """What `commit_table` asks of a table."""
+
+    identifier: tuple[str, ...]
+
+    def name(self) -> tuple[str, ...]:
+        return self.identifier
+
+
+def _answer(catalog: Catalog, method: str, parts: list[str], body: bytes) -> str:
+    match (method, parts):
+        case ("GET", ["config"]):
+            return json.dumps({"defaults": {}, "overrides": {}})
+        case ("POST", ["namespaces"]):
+            catalog.create_namespace(tuple(json.loads(body)["namespace"]))
+            return body.decode()
+        case ("GET", ["namespaces", space, "tables", name]):
+            table = catalog.load_table((space, name))
+            place = {"metadata-location": table.metadata_location}
+            return TableResponse(metadata=table.metadata, **place).model_dump_json(by_alias=True)
+        case ("POST", ["namespaces", space, "tables"]):
+            asked = CreateTableRequest.model_validate({"location": None, **json.loads(body)})
+            if not asked.stage_create:
+                raise NotImplementedError("tables are created by a staged creation")
+            made = catalog.create_table_transaction(
+                (space, asked.name), asked.table_schema, asked.location, properties=asked.properties
+            )
+            return TableResponse(metadata=made.table_metadata).model_dump_json(by_alias=True)
+        case ("POST", ["namespaces", space, "tables", name]):
+            change = CommitTableRequest.model_validate_json(body)
+            named: Any = _Named((space, name))
+            return catalog.commit_table(named, change.requirements, change.updates).model_dump_json(
+                by_alias=True
+            )
+    raise NotImplementedError(f"{method} {parts}")
+
+
+@contextmanager
+def serve(catalog: Catalog) -> Iterator[RestCatalogServer]:
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: Any) -> None:
+            pass
+
+        def _handle(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            parts = [unquote(part) for part in urlsplit(self.path).path.strip("/").split("/")][1:]
+            found.requests.append(f"{self.command} {'/'.join(parts)}")
+            if self.headers.get("Authorization") != f"Bearer {TOKEN}":
+                return self._send(401, _error("no token", 401))
+            try:
+                text = _answer(catalog, self.command, parts, body)
+            except tuple(_STATUS) as error:
+                status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
+                return self._send(status, _error(str(error), status))
+            is_commit = self.command == "POST" and len(parts) == 4
+            if is_commit and found.lose:
+                found.lose -= 1
+                return self._send(504, _error("the gateway has lost the answer", 504))
+            return self._send(200, text)
+
+        do_GET = _handle  # noqa: N815 - the names that the base class calls
+        do_POST = _handle  # noqa: N815
+
+        def _send(self, status: int, text: str) -> None:
+            data = text.encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    found = RestCatalogServer(f"http://127.0.0.1:{server.server_port}", [])
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield found
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _error(message: str, status: int) -> str:
+    return json.dumps({"error": {"message": message, "type": "Error", "code": status}})
