@@ -26,13 +26,16 @@ if TYPE_CHECKING:
 __all__ = ["run_demo"]
 
 
-_LOG = "rootLogger.level = error\nrootLogger.appenderRef.console.ref = console\n" + "".join(
-    f"appender.console.{name} = {value}\n"
-    for name, value in {
-        "type": "Console", "name": "console", "target": "SYSTEM_ERR",
-        "layout.type": "PatternLayout", "layout.pattern": "%p %c{1}: %m%n%ex",
-    }.items()
-)  # fmt: skip
+_LOG = """rootLogger.level = error
+rootLogger.appenderRef.console.ref = console
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = error
+appender.console.name = console
+appender.console.type = Console
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %p %c{1}: %m%n%ex
+"""
 """Of Spark's own log: its greeting is not what the demo shows."""
 
 

@@ -62,7 +62,7 @@ def frames(pieces: list[tuple[float, str]]) -> list[tuple[float, Frame]]:
     begun = False
     for second, piece in pieces:
         if not begun:
-            place = re.search(r"\x1b\[1mcopy|^write ", piece, re.MULTILINE)
+            place = re.search(r"\x1b\[1m2\. copy", piece)
             if place is None:
                 continue
             begun, piece = True, piece[place.start() :]
