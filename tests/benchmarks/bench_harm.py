@@ -179,7 +179,7 @@ class Bench:
             "upperBound": str(rows),
             "numPartitions": str(CHANNELS),
         }
-        table = f"(SELECT * FROM orders WHERE id <= {rows}) AS some"
+        table = f"(SELECT * FROM orders WHERE id <= {rows}) AS part"
 
         def copy() -> None:
             read = self.spark.read.format("jdbc").options(dbtable=table, fetchsize="10000", **login, **split)
