@@ -114,7 +114,7 @@ def prepare(server: PostgresServer) -> None:
 
 
 def in_a_process(pages: list[Path], folder: Path, more: dict[str, str] | None = None) -> None:
-    """Run the pages in a process of their own: relative paths are those of the folder in which Spark's JVM started."""
+    """Run the pages in their own process: relative paths are those of the folder in which Spark's JVM started."""
     code = "import sys; from tests.test_docs import run_all; run_all(sys.argv[1:])"
     done = subprocess.run(
         [sys.executable, "-c", code, *map(str, pages)],

@@ -67,11 +67,11 @@ class Theirs(ReadOptions):
 
 def test_types_say_what_is_secret() -> None:
     given = {
-        "pin": "1234", "STYLE": "any text: it is no secret", "url": "x://h/d?style=plain&pin=1234&other=text",
+        "pin": "1234", "STYLE": "any text: not a secret", "url": "x://h/d?style=plain&pin=1234&other=text",
         "fast": 3, "sharedLimitToken": "t", "unknown": "who knows", "number": "7",
     }  # fmt: skip
     assert Theirs.shown(given) == {
-        "pin": MASK, "STYLE": "any text: it is no secret", "url": "x://h/d?style=plain&pin=***&other=***",
+        "pin": MASK, "STYLE": "any text: not a secret", "url": "x://h/d?style=plain&pin=***&other=***",
         "fast": "3", "sharedLimitToken": MASK, "unknown": MASK, "number": "7",
     }  # fmt: skip
     assert Theirs.secrets() == {"pin", "sharedlimittoken"}

@@ -11,14 +11,14 @@ from typing import Literal, Self
 import pyarrow as pa
 
 from spark_channel.carrier.consumer import Consumer
-from spark_channel.carrier.doorbell import Doorbell
 from spark_channel.carrier.driver import ConsumerDriver
 from spark_channel.carrier.metrics import CarrierMetrics
 from spark_channel.carrier.partitioners import Partitioner, PartitionerName, named_partitioner
 from spark_channel.carrier.pool import BulkConsumePool
+from spark_channel.carrier.ready_queue import ReadyQueue
 from spark_channel.carrier.statistics import sum_statistics
 from spark_channel.channel import ChannelStatistics, Limiter, MemoryChannel, Overflow
-from spark_channel.channel.parcel import measure
+from spark_channel.channel.sized_batch import measure
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import ChannelClosedError, EndOfChannel, FlowError
 
@@ -78,7 +78,7 @@ class DataCarrier:
         self._partitioner = named_partitioner(partitioner)
         self._overflow = Overflow(overflow)
         self._driver: ConsumerDriver | None = None
-        self._iterating: set[Doorbell[MemoryChannel]] = set()
+        self._iterating: set[ReadyQueue[MemoryChannel]] = set()
         self._waited_seconds = 0.0
         self._retried_rows = self._retried_bytes = self._retried_batches = 0
         self._error: BaseException | None = None
@@ -168,7 +168,7 @@ class DataCarrier:
         pool: BulkConsumePool | None = None,
         priority: int = 0,
     ) -> ConsumerDriver:
-        """Have `consumer` called with what arrives and what is there, in threads of its own or in `pool`.
+        """Have `consumer` called with what arrives and what is there, in its own threads or in `pool`.
 
         See `Consumer` and `ConsumerDriver`, which is returned running. One consumer at a time: after
         its `close`, another may follow.
@@ -211,35 +211,35 @@ class DataCarrier:
         iterate at once, beside a consumer too: each batch goes to one of them. A loop that is left
         early takes no batch with it.
         """
-        bell: Doorbell[MemoryChannel] = Doorbell(self._clock)
-        rings = [(channel, _ringer(bell, channel)) for channel in self._channels]
+        ready: ReadyQueue[MemoryChannel] = ReadyQueue(self._clock)
+        listeners = [(channel, _marker(ready, channel)) for channel in self._channels]
         with self._lock:
-            self._iterating.add(bell)
+            self._iterating.add(ready)
         try:
-            for channel, ring in rings:
-                channel.add_listener(ring)
-                ring()
+            for channel, mark_due in listeners:
+                channel.add_listener(mark_due)
+                mark_due()
             left = set(self._channels)
             while left:
-                rung = bell.answer()
-                assert rung is not None  # this bell is never stopped
+                due = ready.get()
+                assert due is not None  # this queue is never stopped
                 try:
-                    batch = rung.pull(0)
+                    batch = due.pull(0)
                 except EndOfChannel:
-                    left.discard(rung)
+                    left.discard(due)
                     continue
                 except BaseException as error:
                     self.fail(error)
                     raise
                 if batch is not None:
-                    bell.ring(rung)
+                    ready.put(due)
                     yield batch
         finally:
-            for channel, ring in rings:
-                channel.remove_listener(ring)
+            for channel, mark_due in listeners:
+                channel.remove_listener(mark_due)
             with self._lock:
-                self._iterating.discard(bell)
-                self._waited_seconds += bell.waited_seconds()
+                self._iterating.discard(ready)
+                self._waited_seconds += ready.waited_seconds()
 
     # ---- the end
 
@@ -270,7 +270,7 @@ class DataCarrier:
         """`close`, then wait until the consumer has had everything and its threads have ended.
 
         True: nothing is stored and nothing runs. False: `timeout` seconds passed (None: as long as the
-        consumer takes), or there is no consumer for what is stored; call again, `drain()`, or
+        consumer takes), or what is stored has no consumer; call again, `drain()`, or
         `fail(...)`. May be called any number of times. In a thread that itself consumes this carrier it
         closes and returns False, since it would wait for itself; the carrier then ends by itself.
 
@@ -335,7 +335,7 @@ class DataCarrier:
             return self._error
 
     def statistics(self) -> ChannelStatistics:
-        """The sum over the channels, each at one instant of its own.
+        """The sum over the channels, each at its own instant.
 
         `rows_rejected` and `put_attempts` count a batch once, however many channels it was offered to.
         `wait_reader_seconds` holds the waits of iterators and of the consumer's own threads; a pool's
@@ -343,7 +343,7 @@ class DataCarrier:
         """
         with self._lock:
             retried = self._retried_rows, self._retried_bytes, self._retried_batches
-            waited = self._waited_seconds + sum(bell.waited_seconds() for bell in self._iterating)
+            waited = self._waited_seconds + sum(ready.waited_seconds() for ready in self._iterating)
             if self._driver is not None:
                 waited += self._driver.waited_seconds()
         total = sum_statistics(channel.statistics() for channel in self._channels)
@@ -401,5 +401,5 @@ class DataCarrier:
             raise self._error.with_traceback(self._error_traceback)
 
 
-def _ringer(bell: Doorbell[MemoryChannel], channel: MemoryChannel) -> Callable[[], None]:
-    return lambda: bell.ring(channel)
+def _marker(ready: ReadyQueue[MemoryChannel], channel: MemoryChannel) -> Callable[[], None]:
+    return lambda: ready.put(channel)

@@ -39,7 +39,7 @@ class Consumer(ABC):
     def on_error(self, batches: list[pa.RecordBatch], error: Exception) -> None:
         """`consume` raised `error` over these very `batches`, which no one else will see.
 
-        Return, and the thread goes on with the next batches. Raise, and the carrier fails with what
+        Return, and the thread continues with the next batches. Raise, and the carrier fails with what
         was raised. The default raises `error`, since rows must not be lost in silence.
         """
         raise error

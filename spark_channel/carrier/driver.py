@@ -6,10 +6,10 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Literal
 
 from spark_channel.carrier.consumer import Consumer
-from spark_channel.carrier.doorbell import Doorbell
 from spark_channel.carrier.lifecycle import Lifecycle
 from spark_channel.carrier.pool import BulkConsumePool
-from spark_channel.carrier.station import Idle, Station
+from spark_channel.carrier.ready_queue import ReadyQueue
+from spark_channel.carrier.worker import Idle, Worker
 from spark_channel.channel import MemoryChannel
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 
@@ -19,7 +19,7 @@ logger = logging.getLogger("spark_channel")
 
 
 class ConsumerDriver:
-    """Runs a consumer over channels: in threads of its own, or in one of a pool's.
+    """Runs a consumer over channels: in its own threads, or in one of a pool's.
 
     `DataCarrier.consume` makes and begins one; by itself it serves any `MemoryChannel`s.
 
@@ -29,7 +29,7 @@ class ConsumerDriver:
     - more threads: each channel has several, which split its backlog in whole batches. Batches of that
       channel are then consumed at the same time, so only what one thread sees is in order.
 
-    Threads sleep until one of their channels has a batch or ends; there is no cycle. They are daemons:
+    Threads sleep until one of their channels has a batch or ends; they do not poll. They are daemons:
     end them with `close`, or by closing the channels.
 
     Args:
@@ -75,11 +75,11 @@ class ConsumerDriver:
         self._told = fail
         self._ended = threading.Condition(threading.Lock())
         self._begun = False
-        self._stations = _deal(
-            self._channels, consumer, threads, linger, priority, self._fail, self._station_over, self._clock
+        self._workers = _deal(
+            self._channels, consumer, threads, linger, priority, self._fail, self._worker_over, self._clock
         )
-        self._left = len(self._stations)
-        self._bells: tuple[Doorbell[Hashable], ...] = ()
+        self._left = len(self._workers)
+        self._ready_queues: tuple[ReadyQueue[Hashable], ...] = ()
         self._threads: tuple[threading.Thread, ...] = ()
 
     def begin(self) -> None:
@@ -92,20 +92,20 @@ class ConsumerDriver:
             if self._begun:
                 return
             if self._pool is not None:
-                self._pool.add(self._stations[0])
+                self._pool.add(self._workers[0])
                 self._begun = True
                 return
             self._begun = True
-            bells: dict[Hashable, Doorbell[Hashable]] = {}
-            for number, station in enumerate(self._stations):
-                bell = bells.setdefault(station.key, Doorbell(self._clock))
-                station.open(bell)
+            ready_queues: dict[Hashable, ReadyQueue[Hashable]] = {}
+            for number, worker in enumerate(self._workers):
+                ready = ready_queues.setdefault(worker.key, ReadyQueue(self._clock))
+                worker.open(ready)
                 self._threads += (
                     threading.Thread(
-                        target=_run, args=(station, bell), name=f"spark-channel-consume-{number}", daemon=True
+                        target=_run, args=(worker, ready), name=f"spark-channel-consume-{number}", daemon=True
                     ),
                 )
-            self._bells = tuple(bells.values())
+            self._ready_queues = tuple(ready_queues.values())
             threads = self._threads
         started = 0
         try:
@@ -113,8 +113,8 @@ class ConsumerDriver:
                 thread.start()
                 started += 1
         finally:  # the machine may have no thread left to give: then none of this driver's consumes
-            for station in self._stations[started:]:
-                station.leave()
+            for worker in self._workers[started:]:
+                worker.leave()
             if started < len(threads):
                 self._stop()
 
@@ -160,46 +160,46 @@ class ConsumerDriver:
     def is_here(self) -> bool:
         """Is the calling thread one that consumes here?"""
         if self._pool is not None:
-            return self._pool.serves_here(self._stations[0])
+            return self._pool.serves_here(self._workers[0])
         with self._ended:
             return threading.current_thread() in self._threads
 
     def hurry(self) -> None:
         """Consume now what lingers."""
         if self.is_running():
-            for station in self._stations:
-                station.hurry()
+            for worker in self._workers:
+                worker.hurry()
 
     @property
     def backlog(self) -> int:
         """Rows in the channels, and those that threads are busy with."""
-        return sum(station.rows_in_hand for station in self._stations) + sum(
+        return sum(worker.rows_in_hand for worker in self._workers) + sum(
             channel.backlog for channel in self._channels
         )
 
     def waited_seconds(self) -> float:
         """How long its own threads had nothing to consume; 0.0 in a pool, whose threads serve others."""
         with self._ended:
-            bells = self._bells
-        return sum(bell.waited_seconds() for bell in bells)
+            ready_queues = self._ready_queues
+        return sum(ready.waited_seconds() for ready in ready_queues)
 
     def metrics(self) -> tuple[int, int, float]:
         """Calls of `consume`, their rows, and the seconds that they took, over all threads."""
-        each = [station.metrics() for station in self._stations]
+        each = [worker.metrics() for worker in self._workers]
         return sum(m[0] for m in each), sum(m[1] for m in each), sum(m[2] for m in each)
 
     def _stop(self) -> None:
-        for station in self._stations:
-            station.stop()
+        for worker in self._workers:
+            worker.stop()
 
-    def _station_over(self) -> None:
+    def _worker_over(self) -> None:
         with self._ended:
             self._left -= 1
             if not self._left:
                 self._ended.notify_all()
 
     def _fail(self, error: BaseException) -> None:
-        """The channels fail where nobody is told, and where who is told raises: a thread must outlive that."""
+        """Without a `fail` callback, or when it raises, the channels fail: a thread must outlive that."""
         if self._told is not None:
             try:
                 self._told(error)
@@ -211,14 +211,14 @@ class ConsumerDriver:
             channel.fail(error)
 
 
-def _run(station: Station, bell: Doorbell[Hashable]) -> None:
+def _run(worker: Worker, ready: ReadyQueue[Hashable]) -> None:
     try:
-        if station.enter():
-            while (key := bell.answer()) is not None:
-                if not (station.idle() if isinstance(key, Idle) else station.serve()):
+        if worker.enter():
+            while (key := ready.get()) is not None:
+                if not (worker.idle() if isinstance(key, Idle) else worker.serve()):
                     break
     finally:
-        station.leave()
+        worker.leave()
 
 
 def _deal(
@@ -230,22 +230,22 @@ def _deal(
     fail: Callable[[BaseException], None],
     over: Callable[[], None],
     clock: Clock,
-) -> list[Station]:
-    """One station per thread: channels in turn to the threads, or threads in turn to the channels."""
+) -> list[Worker]:
+    """One worker per thread: channels in turn to the threads, or threads in turn to the channels."""
     if isinstance(consumer, Consumer):
         shared = Lifecycle(lambda: consumer, threads, shared=True)
         lifecycles = [shared] * threads
     else:
         lifecycles = [Lifecycle(consumer, 1) for _ in range(threads)]
-    stations: list[Station] = []
+    workers: list[Worker] = []
     for number, lifecycle in enumerate(lifecycles):
         if threads <= len(channels):
             mine, peers = channels[number::threads], 1
         else:
             place = number % len(channels)
             mine, peers = [channels[place]], len(range(place, threads, len(channels)))
-        stations.append(
-            Station(
+        workers.append(
+            Worker(
                 mine,
                 lifecycle,
                 peers=peers,
@@ -256,4 +256,4 @@ def _deal(
                 clock=clock,
             )
         )
-    return stations
+    return workers

@@ -9,7 +9,7 @@ __all__ = ["CarrierMetrics", "PoolThreadMetrics"]
 
 @dataclass(frozen=True, slots=True)
 class CarrierMetrics:
-    """A carrier at one moment. `queues` are its channels by the partitioner's index, each at an instant of its own."""
+    """A carrier at one moment. `queues` are its channels by the partitioner's index, each at its own instant."""
 
     queues: tuple[ChannelStatistics, ...]
     backlog_rows: int

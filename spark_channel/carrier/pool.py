@@ -5,9 +5,9 @@ from collections.abc import Hashable
 from types import TracebackType
 from typing import Self
 
-from spark_channel.carrier.doorbell import Doorbell
 from spark_channel.carrier.metrics import PoolThreadMetrics
-from spark_channel.carrier.station import Idle, Station
+from spark_channel.carrier.ready_queue import ReadyQueue
+from spark_channel.carrier.worker import Idle, Worker
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import FlowError
 
@@ -18,7 +18,7 @@ _HELP_SECONDS = 0.1
 
 
 _HELP = "help"
-"""What a thread rings itself with, to look for carriers that wait for others."""
+"""The key with which a thread reminds itself to look for carriers that wait for others."""
 
 
 class BulkConsumePool:
@@ -46,13 +46,13 @@ class BulkConsumePool:
         self._clock = clock or SYSTEM_CLOCK
         self._lock = threading.Lock()
         self._closed = False
-        self._workers = [
-            _Worker(f"spark-channel-{name}-{number}", self._clock, self) for number in range(threads)
+        self._members = [
+            _PoolThread(f"spark-channel-{name}-{number}", self._clock, self) for number in range(threads)
         ]
 
     @property
     def threads(self) -> int:
-        return len(self._workers)
+        return len(self._members)
 
     @property
     def closed(self) -> bool:
@@ -62,65 +62,65 @@ class BulkConsumePool:
     def backlogs(self) -> list[int]:
         """Rows that wait for each thread, those it is busy with included."""
         with self._lock:  # a carrier that moves is counted once
-            return [worker.load()[0] for worker in self._workers]
+            return [member.load()[0] for member in self._members]
 
     def carriers(self) -> list[int]:
         """How many carriers each thread serves."""
         with self._lock:
-            return [worker.load()[1] for worker in self._workers]
+            return [member.load()[1] for member in self._members]
 
     def metrics(self) -> list[PoolThreadMetrics]:
         """Of each thread: what it serves, what waits for it, and how busy it was."""
         with self._lock:
-            return [worker.metrics() for worker in self._workers]
+            return [member.metrics() for member in self._members]
 
-    def add(self, station: Station) -> None:
-        """Serve `station` from now on. Raises `FlowError` when the pool is closed."""
+    def add(self, worker: Worker) -> None:
+        """Serve `worker` from now on. Raises `FlowError` when the pool is closed."""
         with self._lock:  # one at a time, so that each sees what the one before has brought
             if self._closed:
                 raise FlowError(f"the pool {self.name!r} is closed")
-            min(self._workers, key=_Worker.load).add(station)
+            min(self._members, key=_PoolThread.load).add(worker)
 
-    def help(self, busy: "_Worker") -> None:
-        """A carrier rang for a thread that is busy: an idle one looks after it, if it still waits then."""
-        for worker in self._workers:
-            if worker is not busy and worker.look_round():
+    def help(self, busy: "_PoolThread") -> None:
+        """A carrier of a busy thread has something to consume: an idle thread takes it, if it still waits then."""
+        for member in self._members:
+            if member is not busy and member.look_round():
                 return
 
-    def take_from_busy(self, taker: "_Worker") -> None:
+    def take_from_busy(self, taker: "_PoolThread") -> None:
         """Give `taker`, which is idle, the carrier with the most rows that waits for a busy thread."""
         with self._lock:
             if self._closed:
                 return
             found = [
-                (station.backlog, number, worker, station)
-                for number, worker in enumerate(self._workers)
-                if worker is not taker
-                for station in worker.waiting()
+                (worker.backlog, number, member, worker)
+                for number, member in enumerate(self._members)
+                if member is not taker
+                for worker in member.waiting()
             ]
             found.sort(key=lambda each: each[:2], reverse=True)
             taken = next((each for each in found if each[2].give(each[3])), None)
             if taken is not None:
                 taker.take(taken[3])
 
-    def pass_on(self, station: Station, busy: "_Worker") -> None:
+    def pass_on(self, worker: Worker, busy: "_PoolThread") -> None:
         """Give a carrier of `busy`, which calls this, to a thread that is idle."""
         with self._lock:
-            idle = next((each for each in self._workers if each is not busy and each.is_idle()), None)
-            if not self._closed and idle is not None and busy.give(station):
-                idle.take(station)
+            idle = next((each for each in self._members if each is not busy and each.is_idle()), None)
+            if not self._closed and idle is not None and busy.give(worker):
+                idle.take(worker)
 
-    def has_idle(self, busy: "_Worker") -> bool:
+    def has_idle(self, busy: "_PoolThread") -> bool:
         """Whether another thread than `busy` has nothing to do."""
-        return any(worker is not busy and worker.is_idle() for worker in self._workers)
+        return any(member is not busy and member.is_idle() for member in self._members)
 
-    def has_waiting(self, but: "_Worker") -> bool:
+    def has_waiting(self, but: "_PoolThread") -> bool:
         """Whether a carrier waits for a thread that is busy with another one."""
-        return any(worker is not but and worker.is_behind() for worker in self._workers)
+        return any(member is not but and member.is_behind() for member in self._members)
 
-    def serves_here(self, station: Station) -> bool:
-        """Is the calling thread the one that serves `station`?"""
-        return any(worker.is_here() and worker.serves(station) for worker in self._workers)
+    def serves_here(self, worker: Worker) -> bool:
+        """Is the calling thread the one that serves `worker`?"""
+        return any(member.is_here() and member.serves(worker) for member in self._members)
 
     def close(self, timeout: float | None = None) -> bool:
         """Consume what every carrier has now, then end the threads; the carriers stay open.
@@ -130,12 +130,12 @@ class BulkConsumePool:
         """
         with self._lock:
             self._closed = True
-        for worker in self._workers:
-            worker.close()
-        if any(worker.is_here() for worker in self._workers):
+        for member in self._members:
+            member.close()
+        if any(member.is_here() for member in self._members):
             return False
         deadline = None if timeout is None else self._clock.now() + timeout
-        return all(worker.wait(deadline) for worker in self._workers)
+        return all(member.wait(deadline) for member in self._members)
 
     def __enter__(self) -> Self:
         return self
@@ -146,30 +146,30 @@ class BulkConsumePool:
         self.close()
 
 
-class _PoolBell(Doorbell[Hashable]):
-    """A worker's bell: a ring that finds it busy is heard by an idle one too."""
+class _PoolQueue(ReadyQueue[Hashable]):
+    """A pool thread's ready queue: a key that finds the thread busy wakes an idle one, too."""
 
-    def __init__(self, clock: Clock, worker: "_Worker") -> None:
+    def __init__(self, clock: Clock, member: "_PoolThread") -> None:
         super().__init__(clock)
-        self._worker = worker
+        self._member = member
 
-    def ring(self, caller: Hashable, linger: float = 0.0) -> None:
-        super().ring(caller, linger)
-        if caller is not _HELP:
-            self._worker.ask_for_help()
+    def put(self, key: Hashable, linger: float = 0.0) -> None:
+        super().put(key, linger)
+        if key is not _HELP:
+            self._member.ask_for_help()
 
 
-class _Worker:
-    """One thread with its bell and the stations that ring it."""
+class _PoolThread:
+    """One thread with its ready queue and the workers that it serves."""
 
     def __init__(self, name: str, clock: Clock, pool: BulkConsumePool) -> None:
         self._name = name
         self._clock = clock
         self._pool = pool
-        self._bell = _PoolBell(clock, self)
+        self._ready = _PoolQueue(clock, self)
         self._changed = threading.Condition(threading.Lock())
-        self._stations: dict[Hashable, Station] = {}
-        self._current: Station | None = None
+        self._workers: dict[Hashable, Worker] = {}
+        self._current: Worker | None = None
         self._thread: threading.Thread | None = None
         self._closing = False
         self._looks_round = False
@@ -177,76 +177,76 @@ class _Worker:
         self._taken = 0
 
     def load(self) -> tuple[int, int]:
-        """Rows of backlog, and stations."""
+        """Rows of backlog, and workers."""
         with self._changed:
-            stations = list(self._stations.values())
-        return sum(station.backlog for station in stations), len(stations)
+            workers = list(self._workers.values())
+        return sum(worker.backlog for worker in workers), len(workers)
 
-    def add(self, station: Station) -> None:
-        self._welcome(station)
-        station.open(self._bell)
+    def add(self, worker: Worker) -> None:
+        self._welcome(worker)
+        worker.open(self._ready)
 
-    def take(self, station: Station) -> None:
-        """Serve a station that was another worker's."""
+    def take(self, worker: Worker) -> None:
+        """Serve a worker that was another thread's."""
         with self._changed:
             self._taken += 1
-        self._welcome(station)
-        station.move(self._bell)
+        self._welcome(worker)
+        worker.move(self._ready)
 
-    def give(self, station: Station) -> bool:
-        """Let another worker have it, unless it is served at this moment, or this worker ends."""
+    def give(self, worker: Worker) -> bool:
+        """Let another thread have it, unless it is served at this moment, or this thread ends."""
         with self._changed:
-            if self._current is station or self._closing or self._stations.get(station.key) is not station:
+            if self._current is worker or self._closing or self._workers.get(worker.key) is not worker:
                 return False
-            del self._stations[station.key]
-        self._bell.forget(station)
-        self._bell.forget(Idle(station))
+            del self._workers[worker.key]
+        self._ready.forget(worker)
+        self._ready.forget(Idle(worker))
         return True
 
     def metrics(self) -> PoolThreadMetrics:
-        rows, stations = self.load()
+        rows, workers = self.load()
         with self._changed:
-            return PoolThreadMetrics(self._name, stations, rows, self._busy_seconds, self._taken)
+            return PoolThreadMetrics(self._name, workers, rows, self._busy_seconds, self._taken)
 
-    def waiting(self) -> list[Station]:
-        """The stations that have waited for a while, since this worker is busy with another one."""
+    def waiting(self) -> list[Worker]:
+        """The workers that have waited for a while, since this thread is busy with another one."""
         with self._changed:
             if self._current is None or self._closing:
                 return []
-            found = [each for each in self._stations.values() if each is not self._current and each.is_free]
-        return [station for station in found if (self._bell.overdue(station) or 0.0) >= _HELP_SECONDS]
+            found = [each for each in self._workers.values() if each is not self._current and each.is_free]
+        return [worker for worker in found if (self._ready.overdue(worker) or 0.0) >= _HELP_SECONDS]
 
     def is_idle(self) -> bool:
         with self._changed:
             if self._current is not None or self._closing:
                 return False
-        return not self._bell.is_rung()
+        return not self._ready.has_due()
 
     def is_behind(self) -> bool:
         with self._changed:
-            if self._current is None or len(self._stations) < 2:
+            if self._current is None or len(self._workers) < 2:
                 return False
-        return self._bell.is_rung()
+        return self._ready.has_due()
 
     def ask_for_help(self) -> None:
         with self._changed:
-            behind = self._current is not None and len(self._stations) > 1
+            behind = self._current is not None and len(self._workers) > 1
         if behind:
             self._pool.help(self)
 
     def look_round(self) -> bool:
-        """Look for carriers that wait for a busy worker, in a while. False: this one is not idle."""
+        """Look for carriers that wait for a busy thread, in a while. False: this one is not idle."""
         with self._changed:
-            if self._current is not None or self._closing or self._bell.is_rung():
+            if self._current is not None or self._closing or self._ready.has_due():
                 return False
             self._looks_round = True
             self._begin()
-        self._bell.ring(_HELP, _HELP_SECONDS)
+        self._ready.put(_HELP, _HELP_SECONDS)
         return True
 
-    def serves(self, station: Station) -> bool:
+    def serves(self, worker: Worker) -> bool:
         with self._changed:
-            return station.key in self._stations
+            return worker.key in self._workers
 
     def is_here(self) -> bool:
         with self._changed:
@@ -255,15 +255,15 @@ class _Worker:
     def close(self) -> None:
         with self._changed:
             self._closing = True
-            stations = list(self._stations.values())
-        for station in stations:
-            station.stop()
-        if not stations:
-            self._bell.stop()
+            workers = list(self._workers.values())
+        for worker in workers:
+            worker.stop()
+        if not workers:
+            self._ready.stop()
 
     def wait(self, deadline: float | None) -> bool:
         with self._changed:
-            while self._stations:
+            while self._workers:
                 left = None if deadline is None else deadline - self._clock.now()
                 if left is not None and left <= 0:
                     return False
@@ -273,9 +273,9 @@ class _Worker:
             thread.join()  # nothing is left for it to do
         return True
 
-    def _welcome(self, station: Station) -> None:
+    def _welcome(self, worker: Worker) -> None:
         with self._changed:
-            self._stations[station.key] = station
+            self._workers[worker.key] = worker
             self._begin()
 
     def _begin(self) -> None:
@@ -284,7 +284,7 @@ class _Worker:
             self._thread.start()
 
     def _run(self) -> None:
-        while (key := self._bell.answer()) is not None:
+        while (key := self._ready.get()) is not None:
             if key is _HELP:
                 with self._changed:
                     self._looks_round = False
@@ -293,54 +293,52 @@ class _Worker:
                 continue
             idle = isinstance(key, Idle)
             with self._changed:
-                station = self._current = self._stations.get(
-                    key.station.key if isinstance(key, Idle) else key
-                )
-                looks_round = self._looks_round and station is not None
-                self._looks_round = self._looks_round and station is None
-            if station is None:
+                worker = self._current = self._workers.get(key.worker.key if isinstance(key, Idle) else key)
+                looks_round = self._looks_round and worker is not None
+                self._looks_round = self._looks_round and worker is None
+            if worker is None:
                 self._look_on()
                 continue
-            # Until now this worker looked idle: a ring asked nobody for help, and others may have asked this one.
+            # Until now this thread looked idle: a due key asked no other for help, and others may have asked this one.
             if looks_round:
                 self._pool.help(self)
-            elif self._bell.is_rung():
+            elif self._ready.has_due():
                 self.ask_for_help()
             began = self._clock.now()
-            goes_on = station.idle() if idle else station.enter() and station.serve()
+            goes_on = worker.idle() if idle else worker.enter() and worker.serve()
             with self._changed:
                 self._busy_seconds += self._clock.now() - began
             if not goes_on:
-                self._part(station)
+                self._part(worker)
             elif self._clock.now() - began >= _HELP_SECONDS:
-                self._pass_on(station)
+                self._pass_on(worker)
             with self._changed:
                 self._current = None
             self._look_on()
 
     def _look_on(self) -> None:
-        if not self._bell.is_rung() and self._pool.has_waiting(self):
-            self._bell.ring(_HELP, _HELP_SECONDS)
+        if not self._ready.has_due() and self._pool.has_waiting(self):
+            self._ready.put(_HELP, _HELP_SECONDS)
 
-    def _pass_on(self, station: Station) -> None:
+    def _pass_on(self, worker: Worker) -> None:
         """Others wait while this one took long: where its consumer is bound to this thread, only this thread can
-        end that, and let an idle worker go on with another consumer."""
-        if station.is_free or not self._bell.is_rung() or not self._pool.has_idle(self):
+        end that, and let an idle thread continue with another consumer."""
+        if worker.is_free or not self._ready.has_due() or not self._pool.has_idle(self):
             return
-        if not station.release():
-            self._part(station)
+        if not worker.release():
+            self._part(worker)
             return
         with self._changed:
             self._current = None
-        self._pool.pass_on(station, self)
+        self._pool.pass_on(worker, self)
 
-    def _part(self, station: Station) -> None:
+    def _part(self, worker: Worker) -> None:
         def gone() -> None:
             with self._changed:
-                del self._stations[station.key]
-                done = self._closing and not self._stations
+                del self._workers[worker.key]
+                done = self._closing and not self._workers
                 self._changed.notify_all()
             if done:
-                self._bell.stop()
+                self._ready.stop()
 
-        station.leave(gone)
+        worker.leave(gone)

@@ -40,7 +40,7 @@ class ConsumerPools:
             pool = self._pools.get(name)
             if pool is None or pool.closed:
                 known = ", ".join(sorted(name for name, pool in self._pools.items() if not pool.closed))
-                raise FlowError(f"there is no pool {name!r}; create it first. There are: {known or 'none'}")
+                raise FlowError(f"pool {name!r} does not exist; create it first. Pools: {known or 'none'}")
             return pool
 
     def close(self, name: str, timeout: float | None = None) -> bool:

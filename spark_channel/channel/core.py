@@ -3,7 +3,7 @@ wakes whom.
 
 One lock, and three kinds of waiters:
 
-- Room: `_claims`, first come, first served. Whoever changes something grants what fits, and
+- Room: `_requests`, first come, first served. Whoever changes something grants what fits, and
   publishes for a waiter that owes nothing: one wake-up for a whole batch, however often it is sliced.
 - Data: `_readers`, first come, first served. The oldest is woken when there is a batch, and wakes the
   next when it leaves some; an end wakes all.
@@ -11,7 +11,7 @@ One lock, and three kinds of waiters:
 
 Every shared field is read and written under `_lock`. Never under it: measuring a batch,
 `Limiter.pay`, callbacks. Locks are taken in the order channel, then limiter; a limiter calls `wake`
-while it holds none of its own.
+while it holds none itself.
 """
 
 import logging
@@ -23,12 +23,19 @@ from typing import Any, TypeVar
 
 import pyarrow as pa
 
-from spark_channel.channel.claims import Claim, CommitClaim, PushClaim, Reservation, ResizeClaim, WholeClaim
 from spark_channel.channel.counters import Counters
 from spark_channel.channel.limiter import Limiter, Payment
 from spark_channel.channel.overflow import Overflow
-from spark_channel.channel.parcel import Parcel, Sized
+from spark_channel.channel.reservations import (
+    CommitReservation,
+    PushReservation,
+    Reservation,
+    ResizeRequest,
+    RoomRequest,
+    WholeReservation,
+)
 from spark_channel.channel.room import Room
+from spark_channel.channel.sized_batch import Sized, SizedBatch
 from spark_channel.channel.staged import Staged
 from spark_channel.channel.statistics import ChannelStatistics
 from spark_channel.channel.waiters import Payer, Reader, is_paid
@@ -65,14 +72,14 @@ class Core:
         self._clock = clock
         self._lock = threading.Lock()
         self._room = room
-        self._stock = room.stock
+        self._queue = room.queue
         self._counters = Counters()
         self._overflow = overflow
         self._transaction_rows = transaction_rows
         self._closed = False
         self._error: BaseException | None = None
         self._error_traceback: TracebackType | None = None
-        self._claims: deque[Claim] = deque()
+        self._requests: deque[RoomRequest] = deque()
         self._readers: deque[Reader] = deque()
         self._payers: set[Payer] = set()
         self._sleeping: set[threading.Condition] = set()
@@ -119,7 +126,7 @@ class Core:
         """None = published; else what to do without."""
         self._begin_push(1, rows, nbytes)
         if rows:
-            if self.limiter is not None or self._claims or not self._room.fits(rows, nbytes):
+            if self.limiter is not None or self._requests or not self._room.fits(rows, nbytes):
                 return self._overflow
             self._publish(batch, rows, nbytes)
         self._counters.put_successes += 1
@@ -128,92 +135,92 @@ class Core:
     # -- without waiting
 
     def _push_or_reject(self, batches: Sequence[Sized], rows: int, nbytes: int) -> bool:
-        claim = WholeClaim(batches, rows, nbytes, free=self.limiter is None)
+        request = WholeReservation(batches, rows, nbytes, free=self.limiter is None)
         payment: Payment | None = None
         try:
-            admitted = self._atomic(self._claim_now, claim)
+            admitted = self._atomic(self._claim_now, request)
             if admitted and self.limiter is not None:
                 payment = self.limiter.pay(rows, nbytes, _nobody_waits)
-                self._atomic(self._publish_if_paid, claim, payment)
+                self._atomic(self._publish_if_paid, request, payment)
         except BaseException:
-            self._count_failed(*((0, 0) if claim.published else (rows, nbytes)))
+            self._count_failed(*((0, 0) if request.published else (rows, nbytes)))
             raise
         finally:
-            if not claim.published:
-                self._give_back(claim, payment)
-        if not claim.published:
+            if not request.published:
+                self._give_back(request, payment)
+        if not request.published:
             with self._lock:
                 self._counters.rejected(rows, nbytes)
-        return claim.published
+        return request.published
 
-    def _claim_now(self, claim: WholeClaim) -> bool:
+    def _claim_now(self, request: WholeReservation) -> bool:
         self._raise_if_ended()
-        return not self._claims and self._admit(claim)
+        return not self._requests and self._admit(request)
 
-    def _publish_if_paid(self, claim: WholeClaim, payment: Payment) -> None:
+    def _publish_if_paid(self, request: WholeReservation, payment: Payment) -> None:
         self._raise_if_ended()
         if is_paid(payment.remaining()):
-            self._publish_claim(claim)
+            self._publish_claim(request)
 
     # -- waiting
 
     def _push_and_wait(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
         limiter = self.limiter
-        claim = PushClaim(batch, rows, nbytes, free=limiter is None)
+        request = PushReservation(batch, rows, nbytes, free=limiter is None)
         try:
-            while claim.start < rows:
+            while request.start < rows:
                 if limiter is None:
-                    self._atomic(self._wait_for_room, claim)
+                    self._atomic(self._wait_for_room, request)
                 else:
-                    self._push_slice(claim, limiter)
+                    self._push_slice(request, limiter)
         except BaseException:
-            self._count_failed(*claim.left())
+            self._count_failed(*request.left())
             raise
 
-    def _push_slice(self, claim: PushClaim, limiter: Limiter) -> None:
+    def _push_slice(self, request: PushReservation, limiter: Limiter) -> None:
         """What room and limiter take at once.
 
         A channel that overwrites pays before it makes room: while the limit is waited for, a consumer
         may still take the rows that would be dropped.
         """
-        claim.max_rows, claim.max_bytes = limiter.slice_size()
+        request.max_rows, request.max_bytes = limiter.slice_size()
         payer = Payer(self._lock, self._own_condition())
         payment: Payment | None = None
         try:
-            pay_first, owed = self._atomic(self._reserve_slice, claim)
+            pay_first, owed = self._atomic(self._reserve_slice, request)
             if owed[0]:
                 payment = limiter.pay(*owed, payer.wake)
             if owed[0] or pay_first:
-                self._atomic(self._publish_slice, claim, payment, payer)
+                self._atomic(self._publish_slice, request, payment, payer)
         except BaseException:
-            self._give_back(claim, payment)
+            self._give_back(request, payment)
             raise
 
-    def _reserve_slice(self, claim: PushClaim) -> tuple[bool, tuple[int, int]]:
+    def _reserve_slice(self, request: PushReservation) -> tuple[bool, tuple[int, int]]:
         """Whether the room comes after the payment, and the rows and bytes to pay."""
         self._raise_if_ended()
         if self._room.evicting:
-            claim.max_rows, _ = claim.slice_size(self._room)
-            return True, claim.owe(claim.max_rows)
-        self._wait_for_room(claim)
-        return False, claim.owe(claim.rows)
+            request.max_rows, _ = request.slice_size(self._room)
+            return True, request.owe(request.max_rows)
+        self._wait_for_room(request)
+        return False, request.owe(request.rows)
 
-    def _publish_slice(self, claim: PushClaim, payment: Payment | None, payer: Payer) -> None:
+    def _publish_slice(self, request: PushReservation, payment: Payment | None, payer: Payer) -> None:
         if payment is not None:
             self._wait_for_limit(payment, payer)
-        if claim.rows:
-            self._publish_claim(claim)
+        if request.rows:
+            self._publish_claim(request)
         else:
-            self._wait_for_room(claim)
+            self._wait_for_room(request)
 
     # -- what did not get through
 
-    def _give_back(self, claim: Reservation, payment: Payment | None) -> None:
+    def _give_back(self, request: Reservation, payment: Payment | None) -> None:
         """Payment and room of a push or commit. Outside the lock."""
         if payment is not None:
             payment.cancel()
-        if claim.rows or claim.nbytes:
-            self._atomic(claim.release, self._room)
+        if request.rows or request.nbytes:
+            self._atomic(request.release, self._room)
 
     def _count_failed(self, rows: int, nbytes: int) -> None:
         with self._lock:
@@ -248,23 +255,23 @@ class Core:
     def _drain(self, max_rows: int | None) -> list[pa.RecordBatch]:
         self._counters.take_attempts += 1
         self._raise_if_failed()
-        return self._pop_many(max_rows) if self._stock.rows else []
+        return self._pop_many(max_rows) if self._queue.rows else []
 
     def _pop(self, max_rows: int | None) -> tuple[pa.RecordBatch, int]:
         """One batch and its rows."""
-        parcel = self._stock.pop(max_rows)
+        entry = self._queue.pop(max_rows)
         counters = self._counters
-        counters.rows_pulled += parcel.rows
-        counters.bytes_pulled += parcel.nbytes
+        counters.rows_pulled += entry.rows
+        counters.bytes_pulled += entry.nbytes
         if self._closed and self._has_ended():
             self._news = True
-        return parcel.batch, parcel.rows
+        return entry.batch, entry.rows
 
     def _pop_many(self, max_rows: int | None) -> list[pa.RecordBatch]:
         batches: list[pa.RecordBatch] = []
         self._counters.take_successes += 1
         left = max_rows
-        while self._stock.rows and left != 0:
+        while self._queue.rows and left != 0:
             batch, rows = self._pop(left)
             batches.append(batch)
             if left is not None:
@@ -275,7 +282,7 @@ class Core:
 
     def put(self, staged: Staged, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
         put_rows, put_bytes = staged.put_rows + rows, staged.put_bytes + nbytes
-        with self._lock:  # nobody else is concerned yet
+        with self._lock:  # no other thread is concerned yet
             self._begin_push(1, rows, nbytes)
             most_rows, most_bytes = self._most_transaction_rows(), self._room.capacity_bytes
         if put_rows > most_rows:
@@ -306,28 +313,28 @@ class Core:
             if staged.takes:
                 return None  # to be committed: raising would roll back the last rows, again and again
             raise
-        parcel = self._stock.pop(most_rows - staged.taken_rows)
-        self._room.held_rows += parcel.rows
-        self._room.held_bytes += parcel.nbytes
-        staged.add_take(parcel)
-        return parcel.batch
+        entry = self._queue.pop(most_rows - staged.taken_rows)
+        self._room.held_rows += entry.rows
+        self._room.held_bytes += entry.nbytes
+        staged.add_take(entry)
+        return entry.batch
 
     def commit(self, staged: Staged) -> None:
         """Publish the puts and free the takes, together or not at all."""
         if self._atomic(self._commit_at_once, staged):
             return
-        claim = CommitClaim(staged)
+        request = CommitReservation(staged)
         payment: Payment | None = None
         try:
-            self._atomic(self._reserve_commit, claim)
+            self._atomic(self._reserve_commit, request)
             if not staged.committed:
                 assert self.limiter is not None
                 payer = Payer(self._lock, self._own_condition())
                 payment = self.limiter.pay(*staged.owed(), payer.wake)
-                self._atomic(self._pay_and_publish, claim, payment, payer)
+                self._atomic(self._pay_and_publish, request, payment, payer)
         except BaseException:
             if not staged.committed:
-                self._give_back(claim, payment)
+                self._give_back(request, payment)
                 self._count_failed(staged.put_rows, staged.put_bytes)
             raise
 
@@ -339,7 +346,7 @@ class Core:
             if self._closed and self._has_ended():
                 self._news = True
             return True
-        if self.limiter is not None or self._claims or self._closed or self._error is not None:
+        if self.limiter is not None or self._requests or self._closed or self._error is not None:
             return False
         room = self._room
         if not room.fits(staged.put_rows, staged.put_bytes, staged.taken_rows, staged.taken_bytes):
@@ -351,25 +358,25 @@ class Core:
         for batch, rows, nbytes in staged.commit(self._room, self._counters):
             self._publish(batch, rows, nbytes)
 
-    def _reserve_commit(self, claim: CommitClaim) -> None:
+    def _reserve_commit(self, request: CommitReservation) -> None:
         """Room for it, and all of it where nothing is to be paid. A channel that overwrites pays first."""
         self._raise_if_ended()
         if self.limiter is None:
-            claim.staged.mark_paid()
-        if claim.is_paid() or not self._room.evicting:
-            self._wait_for_commit_room(claim)
+            request.staged.mark_paid()
+        if request.is_paid() or not self._room.evicting:
+            self._wait_for_commit_room(request)
 
-    def _pay_and_publish(self, claim: CommitClaim, payment: Payment, payer: Payer) -> None:
+    def _pay_and_publish(self, request: CommitReservation, payment: Payment, payer: Payer) -> None:
         self._wait_for_limit(payment, payer)
-        claim.staged.mark_paid()
-        if claim.granted:
-            self._publish_claim(claim)
+        request.staged.mark_paid()
+        if request.granted:
+            self._publish_claim(request)
         else:
-            self._wait_for_commit_room(claim)
+            self._wait_for_commit_room(request)
 
-    def _wait_for_commit_room(self, claim: CommitClaim) -> None:
-        if not self._wait_for_room(claim, self.keep_alive):
-            room, staged = self._room, claim.staged
+    def _wait_for_commit_room(self, request: CommitReservation) -> None:
+        if not self._wait_for_room(request, self.keep_alive):
+            room, staged = self._room, request.staged
             raise ChannelFullError(
                 f"no room for {staged.put_rows} rows, {staged.put_bytes} bytes within {self.keep_alive:g} s: "
                 f"{room.used_rows} of {room.capacity_rows} rows and {room.used_bytes} of "
@@ -438,18 +445,18 @@ class Core:
         rows = room.capacity_rows if capacity_rows is None else capacity_rows
         if least is not None and rows < least:
             raise ValueError(f"capacity_rows={rows} is below transaction_rows={least}")
-        for other in self._claims:  # one that waits is granted later, whatever was changed meanwhile
-            if isinstance(other, ResizeClaim):
+        for other in self._requests:  # one that waits is granted later, whatever was changed meanwhile
+            if isinstance(other, ResizeRequest):
                 theirs = other.capacity_rows, other.transaction_rows
                 if (least or 0) > (theirs[0] or rows) or (theirs[1] or 0) > rows:
                     raise ValueError(
                         f"capacity_rows={rows} and transaction_rows={least} contradict a resize that waits, "
                         f"to capacity_rows={theirs[0]} and transaction_rows={theirs[1]}"
                     )
-        claim = ResizeClaim(capacity_rows, capacity_bytes, transaction_rows, settle)
+        request = ResizeRequest(capacity_rows, capacity_bytes, transaction_rows, settle)
         timeout = self.keep_alive if keep_alive is None else keep_alive
-        if not self._wait_for_room(claim, timeout):
-            rows, nbytes = claim.target(room)
+        if not self._wait_for_room(request, timeout):
+            rows, nbytes = request.target(room)
             raise ChannelFullError(
                 f"cannot shrink to {rows} rows, {nbytes} bytes: after {timeout:g} s, "
                 f"{room.used_rows} rows, {room.used_bytes} bytes are in use"
@@ -503,7 +510,7 @@ class Core:
     @property
     def backlog(self) -> int:
         with self._lock:
-            return self._stock.rows
+            return self._queue.rows
 
     @property
     def closed(self) -> bool:
@@ -523,7 +530,7 @@ class Core:
             for payer in self._payers:
                 if payer.since is not None:
                     throttled[payer.reason] = throttled.get(payer.reason, 0.0) + now - payer.since
-            writers = (c.since for c in self._claims if c.produces and c.since is not None)
+            writers = (c.since for c in self._requests if c.produces and c.since is not None)
             return ChannelStatistics(
                 rows_pushed=counters.rows_pushed,
                 bytes_pushed=counters.bytes_pushed,
@@ -540,8 +547,8 @@ class Core:
                 take_attempts=counters.take_attempts,
                 take_successes=counters.take_successes,
                 transactions_abandoned=counters.transactions_abandoned,
-                rows_stored=room.stock.rows + room.held_rows,
-                bytes_stored=room.stock.nbytes + room.held_bytes,
+                rows_stored=room.queue.rows + room.held_rows,
+                bytes_stored=room.queue.nbytes + room.held_bytes,
                 rows_held=room.held_rows,
                 bytes_held=room.held_bytes,
                 rows_reserved=room.reserved_rows,
@@ -570,7 +577,7 @@ class Core:
                     try:
                         return work(*arguments)
                     finally:
-                        if self._claims or self._readers or self._news:
+                        if self._requests or self._readers or self._news:
                             listeners = self._settle()
                 except BaseException as error:
                     if not isinstance(error, Exception) and not self._is_foreseen(error):
@@ -581,13 +588,13 @@ class Core:
                 self._tell(listeners)
 
     def _is_foreseen(self, error: BaseException) -> bool:
-        """It is what the channel failed with, or came while this thread slept, with nothing half done."""
+        """It is what the channel failed with, or came while this thread slept, with every change whole."""
         slept_into = getattr(self._threads, "interrupt", None)
         self._threads.interrupt = None
         return error is self._error or error is slept_into
 
     def _end_by(self, error: BaseException) -> tuple[Callback, ...]:
-        """An interrupt (`KeyboardInterrupt`) hit a change: nobody can tell what is half done, so the channel
+        """An interrupt (`KeyboardInterrupt`) hit a change: it is unknown how much of it was made, so the channel
         fails, and every sleeper is woken, whatever queue it was in or had just left.
         """
         self._set_error(error)
@@ -610,8 +617,8 @@ class Core:
             raise
 
     def _settle(self) -> tuple[Callback, ...]:
-        if self._claims:
-            self._grant_claims()
+        if self._requests:
+            self._grant_requests()
         if self._readers:
             self._wake_readers()
         if not self._news:
@@ -619,97 +626,97 @@ class Core:
         self._news = False
         return self._listeners
 
-    def _grant_claims(self) -> None:
-        claims = self._claims
-        while claims:
-            claim = claims[0]
-            if self._error is not None or (self._closed and claim.produces):
-                claims.popleft()
-            elif self._admit(claim):
-                claims.popleft()
-                if not claim.granted:  # there is more of the batch: its next turn comes after the others'
-                    claims.append(claim)
+    def _grant_requests(self) -> None:
+        requests = self._requests
+        while requests:
+            request = requests[0]
+            if self._error is not None or (self._closed and request.produces):
+                requests.popleft()
+            elif self._admit(request):
+                requests.popleft()
+                if not request.granted:  # there is more of the batch: its next turn comes after the others'
+                    requests.append(request)
                     continue
             else:
                 return
-            self._end_wait(claim)
-            assert claim.condition is not None
-            claim.condition.notify()
+            self._end_wait(request)
+            assert request.condition is not None
+            request.condition.notify()
 
-    def _admit(self, claim: Claim) -> bool:
-        """Give the claim its room, and publish what it has paid for. False = it does not fit yet."""
-        if not claim.admit(self._room):
+    def _admit(self, request: RoomRequest) -> bool:
+        """Give the request its room, and publish what it has paid for. False = it does not fit yet."""
+        if not request.admit(self._room):
             return False
-        if claim.dropped[0]:
-            self._counters.dropped(*claim.dropped)
-        claim.granted = True
-        if isinstance(claim, Reservation) and claim.is_paid():
-            self._publish_claim(claim)
-            claim.granted = claim.is_served()
+        if request.dropped[0]:
+            self._counters.dropped(*request.dropped)
+        request.granted = True
+        if isinstance(request, Reservation) and request.is_paid():
+            self._publish_claim(request)
+            request.granted = request.is_served()
         return True
 
-    def _publish_claim(self, claim: Reservation) -> None:
-        for batch, rows, nbytes in claim.fill(self._room, self._counters):
+    def _publish_claim(self, request: Reservation) -> None:
+        for batch, rows, nbytes in request.fill(self._room, self._counters):
             self._publish(batch, rows, nbytes)
 
     def _publish(self, batch: pa.RecordBatch, rows: int, nbytes: int) -> None:
         counters = self._counters
-        self._stock.append(Parcel(batch, rows, nbytes, counters.rows_pushed))
+        self._queue.append(SizedBatch(batch, rows, nbytes, counters.rows_pushed))
         counters.rows_pushed += rows
         counters.bytes_pushed += nbytes
         self._news = True
 
     def _wake_readers(self) -> None:
-        if self._error is not None or (self._closed and not self._stock.rows):
+        if self._error is not None or (self._closed and not self._queue.rows):
             for reader in self._readers:
                 reader.condition.notify()
-        elif self._stock.rows:
+        elif self._queue.rows:
             self._readers[0].condition.notify()
 
     # ---- waiting; inside `_atomic`
 
-    def _wait_for_room(self, claim: Claim, timeout: float | None = None) -> bool:
-        """Until the claim is granted, or some slices of a push were published without a wait.
+    def _wait_for_room(self, request: RoomRequest, timeout: float | None = None) -> bool:
+        """Until the request is granted, or some slices of a push were published without a wait.
 
         False when `timeout` seconds passed; raises when the channel ends.
         """
-        claims = self._claims
-        claim.granted = False
-        self._raise_if_over(claim)
-        if (not claims or not claim.produces) and self._admit(claim):
-            while not claim.granted and self._admit(claim):
+        requests = self._requests
+        request.granted = False
+        self._raise_if_over(request)
+        if (not requests or not request.produces) and self._admit(request):
+            while not request.granted and self._admit(request):
                 pass
             return True
         if timeout is not None and timeout <= 0:
             return False
-        claim.condition = self._own_condition()
-        claim.since = self._clock.now()
-        deadline = None if timeout is None else claim.since + timeout
-        claims.append(claim)
+        request.condition = self._own_condition()
+        request.since = self._clock.now()
+        deadline = None if timeout is None else request.since + timeout
+        requests.append(request)
         try:
-            self._tell_of_block(claim)
-            while not claim.granted:
-                self._raise_if_over(claim)
+            self._tell_of_block(request)
+            while not request.granted:
+                self._raise_if_over(request)
                 left = None if deadline is None else deadline - self._clock.now()
                 if left is not None and left <= 0:
                     return False
-                self._sleep_on(claim.condition, left)
+                self._sleep_on(request.condition, left)
             return True
         finally:
-            self._end_wait(claim)
-            if claim in claims:
-                claims.remove(claim)
+            self._end_wait(request)
+            if request in requests:
+                requests.remove(request)
 
     def _wait_for_data(self, timeout: float | None, own_rows: Callable[[], int]) -> bool:
         """Until this reader's turn. False when `timeout` seconds passed; raises at the end.
 
-        `own_rows()`: what the caller's own transaction holds; nobody else will bring that back.
+        `own_rows()`: what the caller's own transaction holds; no other thread will return that.
         A call that does not wait does not queue behind those that do.
         """
         if self._error is not None:
             self._raise_if_failed()
         hurried = timeout is not None and timeout <= 0
-        if self._stock.rows and (hurried or not self._readers):
+        if self._queue.rows and (hurried or not self._readers):
             return True
         self._raise_at_end(own_rows)
         if hurried:
@@ -719,7 +726,7 @@ class Core:
         readers = self._readers
         readers.append(reader)
         try:
-            while not (self._stock.rows and readers[0] is reader):
+            while not (self._queue.rows and readers[0] is reader):
                 self._raise_at_end(own_rows)
                 left = None if deadline is None else deadline - self._clock.now()
                 if left is not None and left <= 0:
@@ -772,18 +779,18 @@ class Core:
         finally:
             self._sleeping.discard(condition)
 
-    def _end_wait(self, claim: Claim) -> None:
+    def _end_wait(self, request: RoomRequest) -> None:
         """Whoever ends a wait counts it, so that the sum never goes back between two snapshots."""
-        if claim.since is not None:
-            if claim.produces:
-                self._counters.wait_writer_seconds += self._clock.now() - claim.since
-            claim.since = None
+        if request.since is not None:
+            if request.produces:
+                self._counters.wait_writer_seconds += self._clock.now() - request.since
+            request.since = None
 
-    def _tell_of_block(self, claim: Claim) -> None:
-        """The claim keeps its place while the callbacks run without the lock."""
-        if claim.told or not claim.produces or not self._block_listeners:
+    def _tell_of_block(self, request: RoomRequest) -> None:
+        """The request keeps its place while the callbacks run without the lock."""
+        if request.told or not request.produces or not self._block_listeners:
             return
-        claim.told = True
+        request.told = True
         listeners = self._block_listeners
         try:
             self._lock.release()
@@ -794,17 +801,17 @@ class Core:
     # ---- the end; inside `_atomic`
 
     def _wake_all(self) -> None:
-        """The channel ended: claims and readers are woken by `_atomic`, payers here."""
+        """The channel ended: requests and readers are woken by `_atomic`, payers here."""
         self._news = True
         for payer in self._payers:
             payer.condition.notify()
 
     def _has_ended(self) -> bool:
-        return self._closed and not self._stock.rows and not self._room.held_rows
+        return self._closed and not self._queue.rows and not self._room.held_rows
 
     def _raise_if_failed(self) -> None:
         if self._error is not None:
-            # The traceback is set anew, or it would grow with every thread that raises it.
+            # The traceback is reset, or it would grow with every thread that raises it.
             raise self._error.with_traceback(self._error_traceback)
 
     def _raise_if_ended(self) -> None:
@@ -812,15 +819,15 @@ class Core:
         if self._closed:
             raise ChannelClosedError("the channel is closed and takes no more batches")
 
-    def _raise_if_over(self, claim: Claim) -> None:
-        """A resize goes on in a closed channel; a push does not."""
-        if claim.produces:
+    def _raise_if_over(self, request: RoomRequest) -> None:
+        """A resize continues in a closed channel; a push does not."""
+        if request.produces:
             self._raise_if_ended()
         else:
             self._raise_if_failed()
 
     def _raise_at_end(self, own_rows: Callable[[], int]) -> None:
-        if self._closed and not self._stock.rows and self._room.held_rows == own_rows():
+        if self._closed and not self._queue.rows and self._room.held_rows == own_rows():
             raise EndOfChannel("the channel is closed and all of it was taken")
 
 

@@ -9,8 +9,8 @@ import pyarrow as pa
 from spark_channel.channel.core import Callback, Core
 from spark_channel.channel.limiter import Limiter
 from spark_channel.channel.overflow import Overflow
-from spark_channel.channel.parcel import measure
 from spark_channel.channel.room import Room
+from spark_channel.channel.sized_batch import measure
 from spark_channel.channel.statistics import ChannelStatistics
 from spark_channel.channel.transaction import Slot, Transaction
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -39,7 +39,7 @@ class MemoryChannel:
     Batches leave in the order in which they were published; batches of one producer are published in
     the order of its pushes. Waiting is first come, first served, on both sides. All methods may be
     called from any thread, but not from a signal handler. An interrupt (`KeyboardInterrupt`) of a wait
-    leaves the channel as it was; one that hits a change half done fails it, for both sides.
+    leaves the channel as it was; one that hits the middle of a change fails it, for both sides.
     """
 
     def __init__(
@@ -207,7 +207,7 @@ class MemoryChannel:
     ) -> None:
         """Change the bounds; None keeps one.
 
-        Growing wakes who waits. Shrinking waits until what is in the channel fits, at most
+        Growing wakes waiting producers. Shrinking waits until what is in the channel fits, at most
         `keep_alive` seconds (the new one, if it is given), then raises `ChannelFullError`; nothing is lost,
         and no bound has changed. A transaction that is open keeps what it has put and taken; the new
         `transaction_rows` counts from its next `put` or `take` on. A wait under way keeps its `keep_alive`.

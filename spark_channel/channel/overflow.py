@@ -1,4 +1,4 @@
-"""What a push does when there is no room."""
+"""What a push does when the channel is full."""
 
 from enum import StrEnum
 
@@ -6,7 +6,7 @@ __all__ = ["Overflow"]
 
 
 class Overflow(StrEnum):
-    """What `MemoryChannel.push` does when there is no room.
+    """What `MemoryChannel.push` does when the channel is full.
 
     - `BLOCK`: wait, first come, first served. What waits is the producer's next fetch.
     - `REJECT`: return False at once, publish nothing, pay nothing. It never waits, not for the limit

@@ -1,6 +1,6 @@
 """Arrow bytes of a batch: `RecordBatch.nbytes`, at a fifth of its price for the usual layouts.
 
-`nbytes` takes 3 us a column. A batch of plain columns that is no slice says the same through the sizes of
+`nbytes` takes 3 us a column. A batch of plain columns that is not a slice says the same through the sizes of
 its buffers: a buffer of exactly as many bytes as its column's rows take leaves no offset open. Without nulls
 the sum of all buffers tells, and what few columns of text take: 0.4 us and 1.5 us for each of those, and it
 keeps the GIL, which a call that lets go of it has every producer queue for again. Else one call hands out all
@@ -24,7 +24,7 @@ _OFFSET_64: _Offset = struct.Struct("=q").unpack_from
 
 
 class _Column(NamedTuple):
-    """What a batch that is no slice has of a column."""
+    """What a batch that is not a slice has of a column."""
 
     number: int
     buffer: int

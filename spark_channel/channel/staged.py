@@ -3,8 +3,8 @@
 import pyarrow as pa
 
 from spark_channel.channel.counters import Counters
-from spark_channel.channel.parcel import Parcel, Sized
 from spark_channel.channel.room import Room
+from spark_channel.channel.sized_batch import Sized, SizedBatch
 
 __all__ = ["Staged"]
 
@@ -32,7 +32,7 @@ class Staged:
     def __init__(self) -> None:
         self.puts: list[Sized] = []
         self.put_rows = self.put_bytes = self.empty_puts = 0
-        self.takes: list[Parcel] = []
+        self.takes: list[SizedBatch] = []
         self.taken_rows = self.taken_bytes = 0
         self.paid_rows = self.paid_bytes = 0
         self.committed = False
@@ -45,10 +45,10 @@ class Staged:
         self.put_rows += rows
         self.put_bytes += nbytes
 
-    def add_take(self, parcel: Parcel) -> None:
-        self.takes.append(parcel)
-        self.taken_rows += parcel.rows
-        self.taken_bytes += parcel.nbytes
+    def add_take(self, entry: SizedBatch) -> None:
+        self.takes.append(entry)
+        self.taken_rows += entry.rows
+        self.taken_bytes += entry.nbytes
 
     def owed(self) -> tuple[int, int]:
         """Rows and bytes of the puts that the limiter was not paid yet: a commit may be tried again."""
@@ -74,7 +74,7 @@ class Staged:
         """The takes return to the head; the puts were never in the channel. Under the lock."""
         room.held_rows -= self.taken_rows
         room.held_bytes -= self.taken_bytes
-        room.stock.restore(self.takes)
+        room.queue.restore(self.takes)
         self._clear()
 
     def _clear(self) -> None:

@@ -8,7 +8,7 @@ from types import TracebackType
 import pyarrow as pa
 
 from spark_channel.channel.core import Core
-from spark_channel.channel.parcel import measure
+from spark_channel.channel.sized_batch import measure
 from spark_channel.channel.staged import Staged
 from spark_channel.errors import TransactionStateError
 
@@ -69,7 +69,7 @@ class Transaction:
         self._state = _OPEN
 
     def put(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> None:
-        """Stage a batch; nobody sees it, and nothing is reserved or paid, before `commit`.
+        """Stage a batch; consumers do not see it, and nothing is reserved or paid, before `commit`.
 
         `nbytes`: the batch's bytes, where they are known. Raises `TransactionFullError` when the
         transaction would put more than `transaction_rows`, or more bytes than the channel holds
@@ -153,7 +153,7 @@ class Slot:
     """Where a thread keeps its transaction.
 
     It ends with the thread. A transaction that was left open is rolled back then, so that what it took
-    is there for others and what it held does not block the channel for ever.
+    is there for others and what it held does not block the channel forever.
     """
 
     __slots__ = ("_channel", "transaction")

@@ -111,7 +111,7 @@ def _carry_out(run: "_Run", jobs: Sequence[_Job], options: RunOptions, settings:
 
 
 class _Run:
-    """The jobs as they go. The first exception that is no job's, such as Ctrl-C, ends all of them."""
+    """The jobs as they go. The first exception that is not a job's, such as Ctrl-C, ends all of them."""
 
     def __init__(self, jobs: Sequence[_Job], options: RunOptions) -> None:
         self._jobs = jobs
@@ -229,7 +229,7 @@ def _loaded(files: Sequence[Path], options: RunOptions) -> list[_Job]:
 
 
 def _transaction(txn: str | None, label: str, jobs: int) -> str | None:
-    """Of several jobs each is a load of its own: two that write one table must not be taken for reruns of one."""
+    """Of several jobs each is a separate load: two that write one table must not be taken for reruns of one."""
     if txn is None or jobs == 1:
         return txn
     name, colon, version = txn.rpartition(":") if ":" in txn else (txn, "", "")

@@ -19,7 +19,7 @@ from spark_channel.jobs.values import (
 __all__ = ["ColumnFormats", "Content", "JobFile", "Plugin", "Setting", "Step"]
 
 _ARROW = "batches of Arrow rows go through the channel, not records"
-_SERVER = "there is no DataX server; progress goes to Spark's driver"
+_SERVER = "no DataX server exists; progress goes to Spark's driver"
 
 
 class SpeedSetting(Section):
@@ -184,7 +184,7 @@ class ColumnFormats(Section):
 
     ignored: ClassVar[dict[str, str]] = {
         "timeZone": "times without zone stay as they are written, in every zone",
-        "encoding": "text is UTF-8 inside; readers and writers have an encoding of their own",
+        "encoding": "text is UTF-8 inside; readers and writers have their own encoding",
     }
 
     datetime_format: Text | None = None

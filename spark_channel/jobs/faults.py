@@ -62,7 +62,7 @@ def look_at(path: Path, variables: Mapping[str, str]) -> LookedAt:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         return LookedAt(None, (f"cannot be read: {reason}",))
     unset = unset_names(text, variables)
     faults = _Faults()

@@ -54,7 +54,7 @@ def load_job(
 
     Raises:
         OptionError: `commit` or `transaction` that is neither.
-        JobFileError: the file is not there, is no JSON, or asks for what cannot be done; names the place.
+        JobFileError: the file is not there, is not JSON, or asks for what cannot be done; names the place.
     """
     values = {name: _as_text(value) for name, value in (variables or {}).items()}
     name, data = _read(source, values)
@@ -100,7 +100,7 @@ def _read(source: Source, variables: dict[str, str]) -> tuple[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise JobFileError(f"{path}: cannot be read: {reason}") from None
     return path.stem, parse_text(text, variables, str(path))
 
@@ -109,13 +109,13 @@ def _plain(data: Any, path: str) -> Any:
     """JSON data with lists for tuples and text for paths.
 
     Raises:
-        JobFileError: a key that is no text, or a value that JSON has no word for.
+        JobFileError: a key that is not text, or a value that JSON has no word for.
     """
     if isinstance(data, Mapping):
         made = {}
         for key, value in data.items():
             if not isinstance(key, str):
-                raise JobFileError(f"{path or 'job'}: key {key!r} is no text")
+                raise JobFileError(f"{path or 'job'}: key {key!r} is not text")
             made[key] = _plain(value, f"{path}.{key}" if path else key)
         return made
     if isinstance(data, (list, tuple)):
@@ -247,7 +247,7 @@ def _spec(
                 f"{path}.writer",
                 f"writers of texts beside others: {content.reader.name} gives texts the times of its session, and "
                 "others exact ones",
-                "writers of one kind, and a job of its own for the others",
+                "writers of one kind, and a separate job for the others",
             )
     if reader.splits_per_channel is not None:
         settings = {**settings, "splits_per_channel": reader.splits_per_channel}

@@ -28,7 +28,7 @@ class Commit:
         return self.mode is not None or self.transaction is not None
 
     def options(self, content: int = 0) -> dict[str, Any]:
-        """As options of the job; each of several contents has a name of its own."""
+        """As options of the job; each of several contents has its own name."""
         made: dict[str, Any] = {} if self.mode is None else {"commit": self.mode}
         if self.transaction is not None:
             name, version = self.transaction

@@ -1,4 +1,4 @@
-"""Where in a job file a plugin stands, and what it makes of its parameter."""
+"""The place of a plugin in a job file, and what it makes of its parameter."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

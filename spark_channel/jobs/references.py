@@ -42,7 +42,7 @@ def _value(option: str, kind: str, name: str) -> str:
     try:
         return Path(name).read_text(encoding="utf-8").rstrip("\r\n")
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise OptionError(
             f"option {option!r}: {name} cannot be read: {reason}", option=option, takes="a readable file"
         ) from None

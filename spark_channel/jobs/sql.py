@@ -34,7 +34,7 @@ def expand_tables(tables: tuple[str, ...], path: str) -> tuple[str, ...]:
         raise refusal(path, tables, "a table, or a list of tables")
     wrong = next((name for name in names if _TABLE.fullmatch(name) is None), None)
     if wrong is not None:
-        raise refusal(path, wrong, "a table, or schema.table; names with other signs stand in quotes")
+        raise refusal(path, wrong, "a table, or schema.table; names with other characters need quotes")
     return tuple(names)
 
 
@@ -53,10 +53,10 @@ def _expand(name: str, path: str) -> list[str]:
 
 
 def plain_columns(columns: tuple[str, ...], dialect: str, path: str) -> tuple[str, ...] | None:
-    """The columns' bare names, without quotes; None when one is a constant or an expression, or stands twice.
+    """The columns' bare names, without quotes; None when one is a constant or an expression, or occurs twice.
 
     Raises:
-        JobFileError: a text that is no SQL expression in this dialect.
+        JobFileError: a text that is not an SQL expression in this dialect.
     """
     names = []
     for number, text in enumerate(columns):
@@ -140,10 +140,10 @@ def select_statements(
 ) -> Callable[[str], str]:
     """A SELECT for each table, of the job's own texts; expressions are named c0, c1, ... by their place.
 
-    They are parsed only to be named: written anew in any dialect, some would mean something else.
+    They are parsed only to be named: rendered in any dialect, some would mean something else.
 
     Raises:
-        JobFileError: a column, table or condition that is no SQL of this dialect.
+        JobFileError: a column, table or condition that is not SQL of this dialect.
     """
     import sqlglot
     from sqlglot import exp

@@ -22,7 +22,7 @@ def parse_parameters(text: str) -> dict[str, str]:
     """Read DataX's `-p` argument: `-Dday=2024-01-31 -Dtable=orders`; quotes keep spaces in a value.
 
     Raises:
-        OptionError: something that is no `-Dname=value`; never shows a value.
+        OptionError: something that is not `-Dname=value`; never shows a value.
     """
     try:
         words = shlex.split(text)
@@ -90,7 +90,7 @@ def _expand(text: str, variables: Mapping[str, str], place: Callable[[re.Match[s
         verb = "is" if len(names) == 1 else "are"
         raise JobFileError(
             f'{place(unset[0])}: {shown} {verb} not set; give -p "-D{names[0]}=..." or '
-            f"variables={{{names[0]!r}: ...}}. A secret may stand as ${{env:NAME}} or ${{file:PATH}}"
+            f"variables={{{names[0]!r}: ...}}. A secret may be given as ${{env:NAME}} or ${{file:PATH}}"
         )
     return _BRACED_OR_BARE.sub(
         lambda match: variables.get(match.group(1) or match.group(2), match.group()), text

@@ -1,4 +1,4 @@
-"""What one who asks gets: its share when that is enough to be worth it, else a turn."""
+"""What a client that asks gets: its share when that is enough to be worth it, else a turn."""
 
 from spark_channel.limits.ledger import DIMENSIONS, Client, worth
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds
@@ -30,7 +30,7 @@ class Allotment:
     def decide(self, client: Client, now: int) -> Grant | Hold:
         """What `client`, which asks, gets now."""
         self._pool.want(client, True)
-        if client.heir is not None:
+        if client.successor is not None:
             return self._in_turn(client, now)
         if self._pool.wanting <= self._pool.slots() or self._pool.has_own_share(client.job):
             return self._take_share(client, now)
@@ -39,7 +39,7 @@ class Allotment:
     def to_call(self) -> list[Client]:
         """Those who should ask now, since enough of the limit is free: the heads of lines, else those with too little.
 
-        Where many share the limit a part is small, asks are spread, and places that come free have an heir.
+        Where many share the limit a part is small, asks are spread, and places that come free have an successor.
         """
         pool = self._pool
         if pool.horizon() > HORIZON or not self._has_room():
@@ -62,7 +62,7 @@ class Allotment:
     def _is_short(self, client: Client) -> bool:
         """`client` would use more than it has, and its share is more."""
         for each in DIMENSIONS:
-            if self._pool.limits[each] is not None and client.hungry[each]:
+            if self._pool.limits[each] is not None and client.saturated[each]:
                 more = self._pool.share(client, each) - client.charge[each]
                 if ROOM * more >= self._pool.rates[each]:
                     return True
@@ -102,7 +102,7 @@ class Allotment:
 
     def _wish(self, client: Client, dimension: int, share: int, own: int, free: int, alone: bool) -> int:
         """The share; with a long horizon, also what others left, which they would take only much later."""
-        if not alone or not client.hungry[dimension] or self._pool.horizon() < 2 * HORIZON:
+        if not alone or not client.saturated[dimension] or self._pool.horizon() < 2 * HORIZON:
             return share
         if 10 * free > self._pool.rates[dimension]:
             return share
@@ -112,7 +112,7 @@ class Allotment:
         slots = self._pool.slots()
         pace = (self._pool.rates[0] // slots, self._pool.rates[1] // slots)
         turn = self._pool.turn(pace)
-        if client.leases():
+        if client.issued_grants():
             return self._go_on(client, pace, turn, now) or self._in_turn(client, now)
         if self._line.is_next(client, pace, now):
             self._pool.leave_line(client)
@@ -122,7 +122,7 @@ class Allotment:
         return self._inherit(client, pace, turn, now) or self._in_turn(client, now)
 
     def _go_on(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
-        """The rest of the client's turn; or another one, when nobody is in line and the limit allows it."""
+        """The rest of the client's turn; or another one, when no client waits and the limit allows it."""
         free = [self._pool.free(each) for each in DIMENSIONS]
         alone = self._pool.in_line == (client in client.job.line)
         again = alone and client.turn_ends - now <= turn // 2 and min(free) >= 0
@@ -139,20 +139,20 @@ class Allotment:
 
     def _inherit(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
         """The next place to come free, kept for the head of the line, so that it is never empty."""
-        lease = self._pool.ledger.next_end()
-        if lease is None or lease.ends > now + turn // 2 or not self._line.is_near(client):
+        issued = self._pool.ledger.next_end()
+        if issued is None or issued.ends > now + turn // 2 or not self._line.is_near(client):
             return None
-        part = worth(lease.client, self._pool.rates)
+        part = worth(issued.client, self._pool.rates)
         for each, mine in enumerate(pace):
-            others = self._pool.ledger.charge[each] - lease.client.charge[each]
+            others = self._pool.ledger.charge[each] - issued.client.charge[each]
             if mine > part[each] or others + mine > self._pool.rates[each]:
                 return None
         self._pool.leave_line(client)
-        client.turn_ends = lease.ends + turn
-        return self._grant(client, pace, now, client.turn_ends, starts=lease.ends, after=lease.client)
+        client.turn_ends = issued.ends + turn
+        return self._grant(client, pace, now, client.turn_ends, starts=issued.ends, after=issued.client)
 
     def _in_turn(self, client: Client, now: int) -> Hold:
-        """Stand in line, and come back when the turn is near."""
+        """Wait for a turn, and ask again when the turn is near."""
         self._pool.enter_line(client)
         ahead = self._line.ahead(client)
         slots = self._pool.slots()
@@ -174,13 +174,13 @@ class Allotment:
     ) -> Grant:
         starts = now if starts is None else starts
         before = client.charge
-        lease = self._pool.ledger.issue(client, pace, self._pool.rates, starts, ends, after=after)
+        issued = self._pool.ledger.issue(client, pace, self._pool.rates, starts, ends, after=after)
         if after is None:
             # One that does not spend all it has would only seem to, with what was saved.
             rows, nbytes = (
-                client.charge[each] - before[each] if client.hungry[each] else 0 for each in DIMENSIONS
+                client.charge[each] - before[each] if client.saturated[each] else 0 for each in DIMENSIONS
             )
-            self._pool.ledger.add_saved(lease, self._savings.take((rows, nbytes)))
+            self._pool.ledger.add_saved(issued, self._savings.take((rows, nbytes)))
         limited = [limit is not None for limit in self._pool.limits]
         of = self._pool.worth()
         lasts = (ends - starts) / NANOS
@@ -190,9 +190,9 @@ class Allotment:
         if within is not None:
             ask_in = min(ask_in, within)
         return Grant(
-            grant=lease.id,
-            rows=lease.amount[0] // MICROS if limited[0] else None,
-            nbytes=lease.amount[1] // MICROS if limited[1] else None,
+            grant=issued.id,
+            rows=issued.amount[0] // MICROS if limited[0] else None,
+            nbytes=issued.amount[1] // MICROS if limited[1] else None,
             rows_per_second=pace[0] / MICROS if limited[0] else None,
             bytes_per_second=pace[1] / MICROS if limited[1] else None,
             starts_in=(starts - now) / NANOS,
@@ -203,6 +203,6 @@ class Allotment:
             version=self.version,
             limit_rows_per_second=of[0],
             limit_bytes_per_second=of[1],
-            saved_rows=lease.saved[0] / MICROS,
-            saved_bytes=lease.saved[1] / MICROS,
+            saved_rows=issued.saved[0] / MICROS,
+            saved_bytes=issued.saved[1] / MICROS,
         )

@@ -165,7 +165,7 @@ class LimitBook:
             parent = self._limits.get(name)
             marks = self._marks.get(name)
             if parent is None or (at and marks is None):
-                raise ServiceDeniedError(f"there is no limit called {request.limit!r}")
+                raise ServiceDeniedError(f"no limit is called {request.limit!r}")
             if not at or marks is None:
                 return parent
             coordinator = marks.get(mark)

@@ -70,7 +70,7 @@ class TokenBucket:
             return (now - start) / NANOS
 
     def set_rate(self, rate: float) -> None:
-        """Change the rate for those who wait now and all who come: debt stays, surplus is clamped."""
+        """Change the rate for waiting and later payments: debt stays, surplus is clamped."""
         with self._changed:
             self._level.set_rate(rate, nanoseconds(self._clock.now()))
             self._changed.notify_all()

@@ -34,7 +34,7 @@ from spark_channel.limits.static import StaticShare
 
 __all__ = ["LeaseLimiter"]
 
-PATIENCE = 10.0
+ANSWER_SECONDS = 10.0
 """Seconds without an answer after which the work fails."""
 
 IDLE = 0.1
@@ -48,7 +48,7 @@ NEWS_SPREAD = 0.4
 """Seconds over which those ask who cannot go on with a change before they did: they have no grant, or it was
 unlimited or is to be."""
 
-FIRST_PATIENCE = 4.0
+FIRST_ANSWER_SECONDS = 4.0
 """The same for a client that never had an answer and has a static share: it costs a job at most 5 s."""
 
 STATIC_RETRY = 5.0
@@ -74,7 +74,7 @@ class LeaseLimiter:
                 limiter.receive(request, reply)
 
     After `close()`, `next_request` gives the client's `Leave`, and then None. Instead of the loop,
-    `due()` may be asked without blocking. Without an answer for `patience` seconds, a grant is still
+    `due()` may be asked without blocking. Without an answer for `timeout` seconds, a grant is still
     spent, and then every payment raises `ServiceUnavailableError`; it never runs unlimited. With `static`, payments
     go on at that share of the limit as it was last heard of, until the coordinator answers again; a limit that was
     paused then is not spent. `begins_static`: from the first payment on, where nothing was heard a moment ago.
@@ -87,13 +87,13 @@ class LeaseLimiter:
         name: str = "",
         *,
         clock: Clock | None = None,
-        patience: float = PATIENCE,
+        timeout: float = ANSWER_SECONDS,
         static: StaticShare | None = None,
         begins_static: bool = False,
     ) -> None:
         self._limit, self._job, self._name = limit, job, name
         self._clock: Clock = clock or SYSTEM_CLOCK
-        self._patience = nanoseconds(patience)
+        self._timeout = nanoseconds(timeout)
         self._changed = threading.Condition()
         now = self._now()
         self._flows = (Flow(now), Flow(now))
@@ -142,7 +142,7 @@ class LeaseLimiter:
             return _slice(self._paces[0]), _slice(self._paces[1])
 
     def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Payment:
-        """Stand in line with `rows` and `nbytes`; see `channel.Limiter`."""
+        """Queue for `rows` and `nbytes`; see `channel.Limiter`."""
         for name, amount in (("rows", rows), ("bytes", nbytes)):
             if amount < 0:
                 raise OptionError(
@@ -180,7 +180,7 @@ class LeaseLimiter:
             return request, None if at is None or at == _NEVER else at / NANOS
 
     def receive(self, request: Request, reply: Reply) -> None:
-        """The coordinator's `reply` to `request`; one that nobody waits for any more is ignored."""
+        """The coordinator's `reply` to `request`; one that is not awaited any more is ignored."""
         with self._changed:
             if request is not self._in_flight:
                 return
@@ -196,7 +196,7 @@ class LeaseLimiter:
             wake()
 
     def failed(self, request: Request, error: ServiceUnavailableError) -> None:
-        """`request` got no answer; it is tried again, until patience ends."""
+        """`request` got no answer; it is tried again, until its time is over."""
         with self._changed:
             if request is not self._in_flight:
                 return
@@ -207,14 +207,14 @@ class LeaseLimiter:
             pause = min(SLOWEST_RETRY, FIRST_RETRY * 2 ** min(self._failures - 1, 10))
             self._retry_at = now + nanoseconds(STATIC_RETRY if self._is_static else pause)
             self._reason = "service"
-            self._lose_patience(now)
+            self._time_out(now)
             self._changed.notify_all()
             wakes = [payment.wake for payment in self._waiting] if self._broken or self._is_static else []
         for wake in wakes:
             wake()
 
     def fail(self, error: LimitError) -> None:
-        """Nobody carries messages any more: every payment raises `error`."""
+        """Messages are not carried any more: every payment raises `error`."""
         with self._changed:
             self._broken = self._broken or error
             self._client, self._in_flight = "", None
@@ -500,7 +500,7 @@ class LeaseLimiter:
         for name, flow, share in zip(("rows", "bytes"), self._flows, payment.shares, strict=True):
             wait = flow.wait(share, now)
             if wait is None:
-                return Wait(self._patience / NANOS, self._reason)
+                return Wait(self._timeout / NANOS, self._reason)
             if wait > longest:
                 longest, reason = wait, "static" if self._is_static else name
         return Wait(longest / NANOS, reason)
@@ -512,7 +512,7 @@ class LeaseLimiter:
             now = self._now()
             wait = self._wait(payment, now)
             if wait.seconds:
-                self._lose_patience(now)
+                self._time_out(now)
                 if self._is_static and wait.reason != "static":
                     return self._wait(payment, now)
                 if self._broken is not None and now >= self._ends:
@@ -537,13 +537,13 @@ class LeaseLimiter:
             self._idle_since = now
             self._changed.notify_all()
 
-    def _lose_patience(self, now: int) -> None:
+    def _time_out(self, now: int) -> None:
         since = min(self._next_ask, now) if self._silent_since is None else self._silent_since
         silent = now - since
-        patience = self._patience
+        timeout = self._timeout
         if self._static is not None and not self._joined_once:
-            patience = min(patience, nanoseconds(FIRST_PATIENCE))
-        if self._broken is not None or self._is_static or silent < patience:
+            timeout = min(timeout, nanoseconds(FIRST_ANSWER_SECONDS))
+        if self._broken is not None or self._is_static or silent < timeout:
             return
         if self._static is not None and not self._held:
             self._go_static(now)

@@ -25,7 +25,7 @@ class AllOf:
         return _smallest(rows for rows, _ in sizes), _smallest(nbytes for _, nbytes in sizes)
 
     def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Payment:
-        """Stand in line everywhere; see `channel.Limiter`."""
+        """Queue everywhere; see `channel.Limiter`."""
         payments: list[Payment] = []
         try:
             for limiter in self._limiters:

@@ -18,7 +18,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
 from spark_channel.limits.absent import STATIC_HEARTBEAT, Absent
 from spark_channel.limits.allotment import Allotment
-from spark_channel.limits.ledger import Client, Job, Lease
+from spark_channel.limits.ledger import Client, IssuedGrant, JobShare
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds
 from spark_channel.limits.messages import (
     OLD_GRANT_SECONDS,
@@ -188,18 +188,18 @@ class Coordinator:
             return self._pool.ledger.totals[0].spent / MICROS
 
     def for_mark(self, limit: str) -> "Coordinator":
-        """A coordinator of its own, called `limit`, as this one is set now."""
+        """A separate coordinator, called `limit`, as this one is set now."""
         with self._lock:
-            twin = Coordinator(
+            copy = Coordinator(
                 limit, *self._set, clock=self._clock, max_clients=self._pool.max_clients, max_jobs=self._max_jobs,
                 on_call=self._on_call, new_id=self._new_id,
             )  # fmt: skip
-            twin._paused, twin._pressure, twin._pressed = self._paused, self._pressure, self._pressed
-            twin._set_limits(self._set, self._cap)
-            twin._pool.scale(self._pool.factor)
-            twin._blocked_until = self._blocked_until
-            twin._savings.advance((0, 0), self._blocked_until)
-            return twin
+            copy._paused, copy._pressure, copy._pressed = self._paused, self._pressure, self._pressed
+            copy._set_limits(self._set, self._cap)
+            copy._pool.scale(self._pool.factor)
+            copy._blocked_until = self._blocked_until
+            copy._savings.advance((0, 0), self._blocked_until)
+            return copy
 
     # --- changes
 
@@ -260,7 +260,7 @@ class Coordinator:
                 f"limit {self.limit!r} is shared by {len(jobs)} jobs, as many as may share it: run this one when "
                 "others have ended, or serve the limit with a higher max_jobs (`limits serve --max-jobs`)"
             )
-        job = jobs.setdefault(job_name, Job(job_name))
+        job = jobs.setdefault(job_name, JobShare(job_name))
         job.members += 1
         client = Client(self._new_id(), name, job, now)
         self._clients[client.id] = client
@@ -294,7 +294,7 @@ class Coordinator:
         missed = _amounts(named, request.missed_rows, request.missed_bytes)
         if named is not None:
             self._pool.ledger.report(named, spent)
-            if client.leases() == (named,):
+            if client.issued_grants() == (named,):
                 self._savings.give_back(named, missed, now)
         if self._absent is not None:
             self._absent.left(client)
@@ -302,8 +302,8 @@ class Coordinator:
         return Done(self._heartbeat())
 
     def _forget(self, client: Client) -> None:
-        for lease in client.leases():
-            self._pool.ledger.end(lease)
+        for issued in client.issued_grants():
+            self._pool.ledger.end(issued)
         self._pool.leave_line(client)
         self._pool.want(client, False)
         del self._clients[client.id]
@@ -319,8 +319,8 @@ class Coordinator:
             oldest = next(iter(self._clients.values()))
             if oldest.keep_until > now:
                 return
-            if leases := oldest.leases():
-                oldest.keep_until = max(lease.ends for lease in leases)
+            if grants := oldest.issued_grants():
+                oldest.keep_until = max(issued.ends for issued in grants)
                 self._clients.move_to_end(oldest.id)
             else:
                 self._forget(oldest)
@@ -364,30 +364,30 @@ class Coordinator:
             missed = _amounts(named, request.missed_rows, request.missed_bytes)
             self._pool.measure(client, named, spent, missed, now)
         self._pool.leave_line(client)
-        for lease in client.leases():
-            self._pool.ledger.end(lease)
+        for issued in client.issued_grants():
+            self._pool.ledger.end(issued)
         self._pool.want(client, False)
         return Done(self._heartbeat())
 
-    def _checked(self, client: Client, request: Ask | Return) -> Lease | None:
+    def _checked(self, client: Client, request: Ask | Return) -> IssuedGrant | None:
         if request.number <= client.number:
             raise ServiceDeniedError(f"request {request.number} came after {client.number} was answered")
         return self._named(client, request.grant)
 
-    def _named(self, client: Client, grant: int) -> Lease | None:
-        """The client's own lease of that number; None for 0."""
-        for lease in (client.held, client.offered):
-            if lease is not None and lease.id == grant:
-                return lease
+    def _named(self, client: Client, grant: int) -> IssuedGrant | None:
+        """The client's own grant of that number; None for 0."""
+        for issued in (client.held, client.offered):
+            if issued is not None and issued.id == grant:
+                return issued
         if grant != 0:
             raise ServiceDeniedError(f"grant {grant} is not this client's")
         return None
 
-    def _settle(self, client: Client, named: Lease | None, spent: tuple[int, int]) -> None:
+    def _settle(self, client: Client, named: IssuedGrant | None, spent: tuple[int, int]) -> None:
         """From here on the client holds `named` and nothing else: it said so, and has no answer due."""
-        for lease in (client.held, client.offered):
-            if lease is not None and lease is not named:
-                self._pool.ledger.end(lease)
+        for issued in (client.held, client.offered):
+            if issued is not None and issued is not named:
+                self._pool.ledger.end(issued)
         client.held, client.offered = named, None
         if named is not None:
             self._pool.ledger.report(named, spent)
@@ -401,7 +401,7 @@ class Coordinator:
         pool = self._pool
         if self._paused or pool.factor == 0:
             pool.leave_line(client)
-            pool.want(client, bool(client.leases()))
+            pool.want(client, bool(client.issued_grants()))
             reason = "paused" if self._paused else "pressure"
             return Hold(reason, max(HORIZON / 2, pool.spread(len(self._clients))), drop=True)
         if now < self._blocked_until:
@@ -436,14 +436,14 @@ def _text(value: str, field: str) -> str:
     return value
 
 
-def _amounts(lease: Lease | None, rows: float, nbytes: float) -> tuple[int, int]:
-    """Reported amounts in millionths, refused when they cannot be true of `lease`."""
+def _amounts(issued: IssuedGrant | None, rows: float, nbytes: float) -> tuple[int, int]:
+    """Reported amounts in millionths, refused when they cannot be true of `issued`."""
     checked = []
     for dimension, (name, value) in enumerate((("rows", rows), ("bytes", nbytes))):
         if not (isinstance(value, (int, float)) and math.isfinite(value) and value >= 0):
             raise ServiceDeniedError(f"{value!r} {name} make no sense")
         micros = round(value * MICROS)
-        most = lease.amount[dimension] if lease is not None else 0
+        most = issued.amount[dimension] if issued is not None else 0
         if micros > most:
             raise ServiceDeniedError(f"{value!r} {name} are more than the {most / MICROS:g} of this grant")
         checked.append(micros)

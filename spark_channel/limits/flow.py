@@ -21,7 +21,7 @@ class Share:
 class Flow:
     """Units that arrive at a steady pace between two instants, and go to those in line, in order.
 
-    What arrives when nobody is in line is kept for 20 ms of the pace, and then `missed`. There is no
+    What arrives while no payment waits is kept for 20 ms of the pace, and then `missed`. There is no
     catching up: time that passes without a grant brings nothing. Instants are nanoseconds.
     """
 
@@ -65,7 +65,7 @@ class Flow:
         self._void()
 
     def take(self, amount: int, now: int) -> Share:
-        """Stand in line for `amount` units."""
+        """Queue for `amount` units."""
         self.advance(now)
         share = Share(amount * QUANTA, self._taken)
         self._taken += share.amount

@@ -9,7 +9,7 @@ __all__ = ["Gradient"]
 _WINDOW_SECONDS = 2.0
 _LEAST_SAMPLES = 8
 _TOWARDS_LESS = 0.2
-"""How far the usual mean follows a lower one at a time: one quiet moment is no new rule."""
+"""How far the usual mean follows a lower one at a time: one quiet moment is not a new baseline."""
 _SURE = 2.0
 """Standard errors by which a mean must be above its bound: delays are noisy."""
 

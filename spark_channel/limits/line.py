@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from spark_channel.limits.ledger import DIMENSIONS, Client, Job
+from spark_channel.limits.ledger import DIMENSIONS, Client, JobShare
 from spark_channel.limits.level import nanoseconds
 from spark_channel.limits.pool import HORIZON, Pool
 
@@ -32,7 +32,9 @@ class Line:
         picks = room if len(lined) == 1 else self._picks(client.job, lined, room, least)
         return self._is_among(client, picks)
 
-    def _picks(self, mine: Job, lined: list[Job], room: int, least: tuple[int, int] | list[int]) -> int:
+    def _picks(
+        self, mine: JobShare, lined: list[JobShare], room: int, least: tuple[int, int] | list[int]
+    ) -> int:
         """How many of `mine` are among the next `room`, when the job with the least goes first."""
         picks = dict.fromkeys(lined, 0)
         step = 1 + room // 64
@@ -63,9 +65,9 @@ class Line:
         for job in list(self._pool.jobs.values()):
             while job.line and (head := next(iter(job.line))).due < late:
                 self._pool.leave_line(head)
-                self._pool.want(head, bool(head.leases()))
+                self._pool.want(head, bool(head.issued_grants()))
 
-    def _weight(self, job: Job, picks: int, least: tuple[int, int] | list[int]) -> float:
+    def _weight(self, job: JobShare, picks: int, least: tuple[int, int] | list[int]) -> float:
         """The part of the limit that `job` has, with `picks` more grants."""
         return max(
             (job.charge[dimension] + picks * least[dimension]) / self._pool.rates[dimension]

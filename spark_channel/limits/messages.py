@@ -1,6 +1,6 @@
 """What clients and the coordinator say to each other: plain data, one request, one reply.
 
-Amounts are rows and bytes, times are seconds. No message holds an instant of somebody else's clock that
+Amounts are rows and bytes, times are seconds. No message holds an instant of another host's clock that
 the other has to read: a grant says how long it lasts, and the client counts from when it asked, so it
 stops no later than the coordinator believes.
 """
@@ -266,7 +266,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The request was refused and changed nothing. `rejoin`: join anew and all is well."""
+    """The request was refused and changed nothing. `rejoin`: join again and all is well."""
 
     message: str
     rejoin: bool = False

@@ -43,7 +43,7 @@ class Meter:
         return self._rate("bytes")
 
     def set_rates(self, rows_per_second: float | None, bytes_per_second: float | None) -> None:
-        """Change both rates for those who wait now and all who come: debt stays, surplus is clamped."""
+        """Change both rates for waiting and later payments: debt stays, surplus is clamped."""
         rates = {}
         for name, rate in (("rows", rows_per_second), ("bytes", bytes_per_second)):
             if rate is not None:
@@ -67,7 +67,7 @@ class Meter:
             return self._slice("rows"), self._slice("bytes")
 
     def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> Payment:
-        """Stand in line with `rows` and `nbytes`; see `channel.Limiter`."""
+        """Queue for `rows` and `nbytes`; see `channel.Limiter`."""
         amounts = {"rows": rows, "bytes": nbytes}
         for name, amount in amounts.items():
             if amount < 0:

@@ -19,7 +19,7 @@ MOST_WAITING = 100_000
 class Permits:
     """At most `count` holders at once, first come, first served: `maxConnections`.
 
-    A holder is any string that its process made up (random, so that nobody else returns it). It asks
+    A holder is any string that its process generated (random, so that no other process returns it). It asks
     until it is given a `Permit`, asks again every `renew_in` seconds while it needs it, and returns it.
     One that is not heard of for 30 s has lost its permit, or its place in line.
     """

@@ -2,7 +2,7 @@
 
 import math
 
-from spark_channel.limits.ledger import DIMENSIONS, Client, Job, Lease, Ledger
+from spark_channel.limits.ledger import DIMENSIONS, Client, IssuedGrant, JobShare, Ledger
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds, rate_in_micros
 from spark_channel.limits.shares import max_min
 
@@ -21,7 +21,7 @@ SPARED = 20
 """Clients for whose number a horizon need not grow: so 50 of them have the shortest still."""
 
 LINE_ASKS_PER_SECOND = 300
-"""The same for those who wait for a turn: fewer, and places would come free that nobody asks for in time."""
+"""The same for clients that wait for a turn: fewer, and places would come free that no client asks for in time."""
 
 NEWS_ASKS_PER_SECOND = 400
 """The same for those who heard of a change: their grants are worth what they should be already."""
@@ -37,18 +37,18 @@ they take turns."""
 MEASURABLE = 0.05
 """Part of a grant that must have fallen due before its use says anything."""
 
-HUNGRY_FROM = 0.95
+SATURATED_FROM = 0.95
 """A client that used this part of its pace, or more, would use more if it had it."""
 
 HEADROOM = 1.1
-"""What a client that is not hungry gets above what it uses, so that it can show that it needs more."""
+"""What a client that is not saturated gets above what it uses, so that it can show that it needs more."""
 
 
 _HALF_HORIZON_NS = nanoseconds(HORIZON / 2)
 
 
 class Pool:
-    """The state that answers are made from. No rule of its own but the size of things.
+    """The state that answers are made from. Its only rule is the size of things.
 
     `limits`: what was set, (rows, bytes), None = unlimited; `rates`: what is left of it under pressure, 0
     where unlimited. Both in millionths per second. `row_bytes`: the mean size of a row, 0 = not known yet. `spending`:
@@ -58,7 +58,7 @@ class Pool:
     def __init__(self, max_clients: int) -> None:
         self.max_clients = max_clients
         self.ledger = Ledger(self._idle)
-        self.jobs: dict[str, Job] = {}
+        self.jobs: dict[str, JobShare] = {}
         self.spending: dict[Client, None] = {}
         self.in_line = 0
         self.row_bytes = 0.0
@@ -67,7 +67,7 @@ class Pool:
         self.factor = 1.0
 
     def set_limits(self, rows_per_second: float | None, bytes_per_second: float | None) -> None:
-        """Both rates anew; `OptionError` changes nothing."""
+        """Set both rates; `OptionError` changes nothing."""
         self.limits = (
             None if rows_per_second is None else rate_in_micros(rows_per_second, "rows_per_second"),
             None if bytes_per_second is None else rate_in_micros(bytes_per_second, "bytes_per_second"),
@@ -101,8 +101,8 @@ class Pool:
         sign = 1 if wanting else -1
         client.job.wanting += sign
         for dimension in DIMENSIONS:
-            if client.hungry[dimension]:
-                client.job.hungry[dimension] += sign
+            if client.saturated[dimension]:
+                client.job.saturated[dimension] += sign
             else:
                 client.job.demand[dimension] += sign * client.demand[dimension]
 
@@ -155,13 +155,13 @@ class Pool:
         )
         return rows, nbytes
 
-    def has_own_share(self, job: Job) -> bool:
+    def has_own_share(self, job: JobShare) -> bool:
         """The job's part of the limit is enough for all of its clients at once."""
         slots = self.slots()
         jobs = [each for each in self.jobs.values() if each.wanting]
         for dimension in DIMENSIONS:
             demands = [
-                None if each is job or each.hungry[dimension] else each.demand[dimension] for each in jobs
+                None if each is job or each.saturated[dimension] else each.demand[dimension] for each in jobs
             ]
             allowed = max_min(self.rates[dimension], demands)[jobs.index(job)]
             if allowed // job.wanting < self.rates[dimension] // slots:
@@ -174,14 +174,14 @@ class Pool:
         if self.limits[dimension] is None:
             return 0
         jobs = [each for each in self.jobs.values() if each.wanting]
-        demands = [None if each.hungry[dimension] else each.demand[dimension] for each in jobs]
+        demands = [None if each.saturated[dimension] else each.demand[dimension] for each in jobs]
         allowed = max_min(rate, demands)[jobs.index(job)]
         even = allowed // job.wanting
-        if job.hungry[dimension]:
-            share = max(even, (allowed - job.demand[dimension]) // job.hungry[dimension])
+        if job.saturated[dimension]:
+            share = max(even, (allowed - job.demand[dimension]) // job.saturated[dimension])
         else:
             share = max(even, client.demand[dimension] * allowed // max(1, job.demand[dimension]))
-        if client.hungry[dimension]:
+        if client.saturated[dimension]:
             return share
         needed = max(client.demand[dimension], self._needed(client, dimension))
         if None in demands:
@@ -190,20 +190,20 @@ class Pool:
         return min(share, needed) + max(0, spare) // (self.wanting + 1)
 
     def _needed(self, client: Client, dimension: int) -> int:
-        """What it takes beside all of the client's share of the other dimension, where it is hungry: less, and the
+        """What it takes beside all of the client's share of the other dimension, where it is saturated: less, and the
         two would bind in turns.
         """
         other = 1 - dimension
-        if not client.hungry[other] or self.limits[other] is None or not client.row_bytes:
+        if not client.saturated[other] or self.limits[other] is None or not client.row_bytes:
             return 0
         ratio = client.row_bytes if dimension else 1 / client.row_bytes
         return math.ceil(HEADROOM * ratio * self.share(client, other))
 
     def measure(
-        self, client: Client, lease: Lease, spent: tuple[int, int], missed: tuple[int, int], now: int
+        self, client: Client, issued: IssuedGrant, spent: tuple[int, int], missed: tuple[int, int], now: int
     ) -> None:
-        """How much of its pace the client used: all of it (it is hungry), or less (that is its demand)."""
-        passed = max(0, now - lease.starts)
+        """How much of its pace the client used: all of it (it is saturated), or less (that is its demand)."""
+        passed = max(0, now - issued.starts)
         if spent[0] and spent[1]:
             row_bytes = spent[1] / spent[0]
             self.row_bytes += (row_bytes - self.row_bytes) * (0.1 if self.row_bytes else 1.0)
@@ -212,12 +212,12 @@ class Pool:
         self.want(client, False)
         for dimension in DIMENSIONS:
             due = spent[dimension] + missed[dimension]
-            pace = lease.pace[dimension]
-            if due <= pace * (lease.ends - lease.starts) / NANOS * MEASURABLE:
+            pace = issued.pace[dimension]
+            if due <= pace * (issued.ends - issued.starts) / NANOS * MEASURABLE:
                 continue
             used = spent[dimension] / due
-            before = pace if client.hungry[dimension] else client.demand[dimension]
-            client.hungry[dimension] = used >= HUNGRY_FROM
+            before = pace if client.saturated[dimension] else client.demand[dimension]
+            client.saturated[dimension] = used >= SATURATED_FROM
             # A moment's look may fall between two payments, so demand falls by half in half a horizon at most.
             least = before - before * min(passed, _HALF_HORIZON_NS) // (2 * _HALF_HORIZON_NS)
             client.demand[dimension] = max(math.ceil(HEADROOM * used * pace), least)
@@ -225,6 +225,6 @@ class Pool:
         self.want(client, was_wanting)
 
     def _idle(self, client: Client) -> None:
-        """The last lease of `client` ended: it counts no more, unless it is in line."""
+        """The last issued of `client` ended: it counts no more, unless it is in line."""
         if client not in client.job.line:
             self.want(client, False)

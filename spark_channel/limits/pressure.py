@@ -71,7 +71,7 @@ class Pressure:
         return f"{self.state}: {self.reason} ({self.factor:.0%} of the limit)"
 
     def observe(self, value: float, threshold: float, what: str = "probe") -> float:
-        """A probe's number: above `threshold` the system hurts. NaN is no answer. Returns `factor`."""
+        """A probe's number: above `threshold` the system hurts. NaN does not count as an answer. Returns `factor`."""
         if value != value:
             return self.unreachable(f"{what} answered NaN")
         return self.judge(value <= threshold, f"{what} {value:g}, threshold {threshold:g}")

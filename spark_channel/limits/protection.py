@@ -35,7 +35,7 @@ _RELEARN_SECONDS = 2.0
 _AHEAD = 4.0
 """So many times what is used may be allowed: the speed is the mean of two seconds, in which it doubles."""
 _LONGEST_STEP = 1.0
-"""Seconds for which the speed grows at a time: longer silence is no good news."""
+"""Seconds for which the speed grows at a time: longer silence does not count as good news."""
 _SILENT_SECONDS = 3.0
 _UNUSUAL = 1.25
 _MOST_HELD = 200
@@ -291,7 +291,7 @@ class Protection:
         else:
             self._above_since = self._above_since if self._above_since is not None else self._at
             rows += goal * _ABOVE_PER_SECOND * (1 + now - self._above_since) * seconds
-        # What nobody uses says nothing of what would be fine.
+        # An unused speed does not show what would be fine.
         enough = max(START_ROWS, _AHEAD * self._speed())
         self._rows = self._capped(max(self._rows, min(rows, max(enough, goal or 0.0))))
 

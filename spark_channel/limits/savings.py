@@ -1,6 +1,6 @@
 """What the part of a limit that no grant holds has saved up, for the next grant that is cut of it."""
 
-from spark_channel.limits.ledger import DIMENSIONS, Lease
+from spark_channel.limits.ledger import DIMENSIONS, IssuedGrant
 from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
 
 __all__ = ["Savings"]
@@ -36,15 +36,15 @@ class Savings:
             self._saved[each] -= taken[each] * NANOS
         return taken[0], taken[1]
 
-    def give_back(self, lease: Lease, missed: tuple[int, int], now: int) -> None:
-        """`lease` ends before its time: what it brought on the way to its client, and what was not spent, is saved.
+    def give_back(self, issued: IssuedGrant, missed: tuple[int, int], now: int) -> None:
+        """`issued` ends before its time: what it brought on the way to its client, and what was not spent, is saved.
 
         Not where a client had more than it could keep: what came on the way was lost then.
         """
-        if lease.over or lease.pace != lease.cut or lease.after is not None:
+        if issued.over or issued.pace != issued.cut or issued.after is not None:
             return
         for each in DIMENSIONS:
-            brought = lease.pace[each] * max(0, now - lease.starts) + lease.saved[each] * NANOS
-            rest = brought - lease.spent[each] * NANOS
+            brought = issued.pace[each] * max(0, now - issued.starts) + issued.saved[each] * NANOS
+            rest = brought - issued.spent[each] * NANOS
             if not missed[each] and rest > 0:
-                self._saved[each] += min(rest, lease.pace[each] * _MOST_NS)
+                self._saved[each] += min(rest, issued.pace[each] * _MOST_NS)

@@ -1,4 +1,4 @@
-"""Max-min fairness: nobody gets more than it can use while another wants and has less."""
+"""Max-min fairness: no client gets more than it can use while another wants and has less."""
 
 from collections.abc import Sequence
 

@@ -25,8 +25,8 @@ def status_of(
 ) -> LimitStatus:
     """The state of `pool` at `now`, consistent when the caller holds its lock; `was_set`: rows and bytes per second."""
     rows, nbytes = pool.ledger.totals
-    live = [lease for client in clients for lease in client.leases()]
-    outstanding = [sum(lease.amount[each] for lease in live) for each in DIMENSIONS]
+    live = [issued for client in clients for issued in client.issued_grants()]
+    outstanding = [sum(issued.amount[each] for issued in live) for each in DIMENSIONS]
     off = paused or pool.factor == 0
     effective = [
         None if limited is None else 0.0 if off else rate / MICROS

@@ -123,4 +123,4 @@ _DEEP = {messages.Joined: ("answer",), messages.LimitStatus: ("clients",)}
 _SHAPES = {kind: _shape(kind) for kind in (*_REQUESTS.values(), *_REPLIES.values(), ClientStatus)}
 """Of each message, its fields and the types that each takes."""
 _DEFAULTS = {kind: tuple((field.name, field.default) for field in fields(kind)) for kind in _SHAPES}
-"""Of each message, its fields and what they are when nothing is said; where there is no default, nothing equals it."""
+"""Of each message, its fields and what they are when nothing is said; without a default, nothing equals it."""

@@ -113,7 +113,7 @@ class _Part:
     """One task on its way to one target: a channel of the task's carrier, and what feeds it."""
 
     def __init__(
-        self, target: "_Target", task: Task, channel: MemoryChannel, log: _Log, counters: Counters,
+        self, target: "_Branch", task: Task, channel: MemoryChannel, log: _Log, counters: Counters,
         permit: AbstractContextManager[Any],
     ) -> None:  # fmt: skip
         self.target = target
@@ -158,7 +158,7 @@ class _Part:
         self.channel.push(batch, nbytes=nbytes)
 
 
-class _Target:
+class _Branch:
     """One target in this attempt of a group."""
 
     def __init__(self, number: int, branch: Branch, run: BranchRun, lanes: int) -> None:
@@ -188,7 +188,7 @@ class GroupFanOut:
         self._queue: deque[Task] = deque(group.tasks)
         self._lanes = range(min(group.channels, len(group.tasks)))
         self._targets = [
-            _Target(number, branch, run, len(self._lanes))
+            _Branch(number, branch, run, len(self._lanes))
             for number, (branch, run) in enumerate(zip(work.branches, runs, strict=True))
         ]
         self._parts_made: list[_Part] = []
@@ -305,7 +305,7 @@ class GroupFanOut:
         return parts
 
     def _part(
-        self, target: _Target, task: Task, channel: MemoryChannel, permit: AbstractContextManager[Any]
+        self, target: _Branch, task: Task, channel: MemoryChannel, permit: AbstractContextManager[Any]
     ) -> _Part:
         branch, run = target.branch, target.run
         counters = Counters(task.id, self._attempt) if run.counters is None else run.counters(task)
@@ -342,10 +342,10 @@ class GroupFanOut:
 
     # ---- the writing half
 
-    def _write(self, target: _Target, lane: int) -> None:
+    def _write(self, target: _Branch, lane: int) -> None:
         while (part := target.lanes[lane].take()) is not None:
             try:
-                outcome = self._carry_out(part)
+                outcome = self._write_task(part)
             finally:
                 part.close()
             with self._lock:
@@ -353,7 +353,7 @@ class GroupFanOut:
                 self._parts_made.remove(part)
                 target.outcomes.append(outcome)
 
-    def _carry_out(self, part: _Part) -> TaskOutcome:
+    def _write_task(self, part: _Part) -> TaskOutcome:
         branch, task, counters = part.target.branch, part.task, part.counters
         task_writer: TaskWriter | None = None
         try:
@@ -400,7 +400,7 @@ class GroupFanOut:
 
     # ---- the end
 
-    def _outcome(self, target: _Target) -> GroupOutcome:
+    def _outcome(self, target: _Branch) -> GroupOutcome:
         tasks = tuple(sorted(target.outcomes, key=lambda each: each.task))
         return GroupOutcome(self._group.id, tasks, target.stopped)
 
@@ -409,10 +409,10 @@ class GroupFanOut:
             try:
                 work(*args)
             except BaseException as error:
-                owner = args[0] if isinstance(args[0], _Target) else None
+                owner = args[0] if isinstance(args[0], _Branch) else None
                 if owner is None or owner.left is None:
                     self._fail(error)
-            if isinstance(args[0], _Target):
+            if isinstance(args[0], _Branch):
                 with self._lock:
                     self._writing -= 1
                     over = not self._writing
@@ -421,7 +421,7 @@ class GroupFanOut:
 
         return threading.Thread(target=run, name=f"spark-channel-{name}", daemon=True)
 
-    def _target_failed(self, target: _Target, error: BaseException) -> None:
+    def _target_failed(self, target: _Branch, error: BaseException) -> None:
         """It is left behind, or it ends all: the first error of each counts."""
         with self._lock:
             if self._error is not None or target.left is not None:
@@ -463,5 +463,5 @@ class GroupFanOut:
             _log.exception("rolling back task %d, attempt %d failed", task.id, self._attempt)
 
 
-def _why_left(target: _Target) -> str:
+def _why_left(target: _Branch) -> str:
     return "" if target.left is None else f"{type(target.left).__name__}: {target.left}"

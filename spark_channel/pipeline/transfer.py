@@ -97,7 +97,7 @@ class GroupOutcome:
 
 
 @dataclass(slots=True)
-class _Passage:
+class _InFlight:
     """One task on its way: its channel, between the lane's two threads."""
 
     task: Task
@@ -161,7 +161,7 @@ class GroupTransfer:
         self._again = again
         self._lock = threading.Lock()
         self._queue: deque[Task] = deque(group.tasks)
-        self._lanes = [Handover[_Passage]() for _ in range(min(group.channels, len(group.tasks)))]
+        self._lanes = [Handover[_InFlight]() for _ in range(min(group.channels, len(group.tasks)))]
         self._open: dict[int, MemoryChannel] = {}
         self._outcomes: list[TaskOutcome] = []
         self._error: BaseException | None = None
@@ -208,29 +208,29 @@ class GroupTransfer:
 
     # ---- the reading half of a lane
 
-    def _read(self, lane: Handover[_Passage]) -> None:
+    def _read(self, lane: Handover[_InFlight]) -> None:
         with _Reading() as reading:
-            while (passage := self._next()) is not None:
-                if self._was_committed(passage):
+            while (in_flight := self._next()) is not None:
+                if self._was_committed(in_flight):
                     continue
-                if not lane.give(passage):
+                if not lane.give(in_flight):
                     return
-                source, split = self._work.source_of(passage.task)
-                wanted = self._work.schema_of(passage.task)
-                passage.counters.follow(passage.channel.statistics)
-                channel, limited = passage.channel, self._limiter is not None
+                source, split = self._work.source_of(in_flight.task)
+                wanted = self._work.schema_of(in_flight.task)
+                in_flight.counters.follow(in_flight.channel.statistics)
+                channel, limited = in_flight.channel, self._limiter is not None
                 batches = reading.of(source.reader)(split)
                 with (
                     contextlib.closing(cast("Generator[pa.RecordBatch]", batches)),
                     pushing(channel.push, channel.fail, limited=limited, name="spark-channel-pay") as give,
                 ):
-                    for batch in passage.counters.trace.reading(batches):
+                    for batch in in_flight.counters.trace.reading(batches):
                         fitting = conform(batch, wanted)
                         give(fitting, arrow_bytes(fitting))
                 channel.close()
         lane.close()
 
-    def _next(self) -> _Passage | None:
+    def _next(self) -> _InFlight | None:
         with self._lock:
             if self._error is not None or not self._queue:
                 return None
@@ -243,34 +243,34 @@ class GroupTransfer:
                 limiter=self._limiter,
             )
             self._open[task.id] = channel
-        return _Passage(task, channel, self._make_counters(task))
+        return _InFlight(task, channel, self._make_counters(task))
 
-    def _was_committed(self, passage: _Passage) -> bool:
-        writer, plan = self._work.target_of(passage.task)
+    def _was_committed(self, in_flight: _InFlight) -> bool:
+        writer, plan = self._work.target_of(in_flight.task)
         if not self._again or plan.commit != "task" or self._budget.limit.tolerant:
             return False  # rows that the earlier attempt refused are only found by reading them again
         with self._permit():
-            receipt = writer.committed(plan, passage.task.id)
+            receipt = writer.committed(plan, in_flight.task.id)
         if receipt is None:
             return False
-        passage.counters.wrote(receipt.rows, receipt.nbytes)
-        passage.counters.enter(Phase.DONE)
+        in_flight.counters.wrote(receipt.rows, receipt.nbytes)
+        in_flight.counters.enter(Phase.DONE)
         with self._lock:
-            self._open.pop(passage.task.id, None)
-            self._outcomes.append(TaskOutcome(passage.task.id, receipt))
+            self._open.pop(in_flight.task.id, None)
+            self._outcomes.append(TaskOutcome(in_flight.task.id, receipt))
         return True
 
     # ---- the writing half
 
-    def _write(self, lane: Handover[_Passage]) -> None:
-        while (passage := lane.take()) is not None:
-            outcome = self._carry_out(passage)
+    def _write(self, lane: Handover[_InFlight]) -> None:
+        while (in_flight := lane.take()) is not None:
+            outcome = self._write_task(in_flight)
             with self._lock:
-                self._open.pop(passage.task.id, None)
+                self._open.pop(in_flight.task.id, None)
                 self._outcomes.append(outcome)
 
-    def _carry_out(self, passage: _Passage) -> TaskOutcome:
-        task, counters = passage.task, passage.counters
+    def _write_task(self, in_flight: _InFlight) -> TaskOutcome:
+        task, counters = in_flight.task, in_flight.counters
         writer, plan = self._work.target_of(task)
         log = DirtyLog(
             self._budget,
@@ -282,7 +282,7 @@ class GroupTransfer:
         )
         try:
             with self._opened(writer, plan, task, counters) as task_writer:
-                self._drain(passage, task_writer, plan, log)
+                self._drain(in_flight, task_writer, plan, log)
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
                 part = log.finish()
@@ -320,9 +320,9 @@ class GroupTransfer:
             return error
         return DirtyRowsError(str(error))
 
-    def _drain(self, passage: _Passage, task_writer: TaskWriter, plan: WritePlan, log: DirtyLog) -> None:
-        source, _ = self._work.source_of(passage.task)
-        steps, channel, counters = source.pipeline, passage.channel, passage.counters
+    def _drain(self, in_flight: _InFlight, task_writer: TaskWriter, plan: WritePlan, log: DirtyLog) -> None:
+        source, _ = self._work.source_of(in_flight.task)
+        steps, channel, counters = source.pipeline, in_flight.channel, in_flight.counters
         write = writing(task_writer, log)
         while True:
             try:
@@ -346,7 +346,9 @@ class GroupTransfer:
 
     # ---- the end
 
-    def _thread(self, half: str, number: int, work: Callable[[Handover[_Passage]], None]) -> threading.Thread:
+    def _thread(
+        self, half: str, number: int, work: Callable[[Handover[_InFlight]], None]
+    ) -> threading.Thread:
         lane = self._lanes[number]
 
         def run() -> None:

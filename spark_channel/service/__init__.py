@@ -27,7 +27,7 @@ A Spark task::
 
 One service per driver, from a planner worker, which may not outlive the call::
 
-    address = ensure_service(ServiceSettings(host=driver_host))    # found, or started as a process of its own
+    address = ensure_service(ServiceSettings(host=driver_host))    # found, or started as its own process
 
 A job that its first client opens (an unknown id) is closed by the service once all of `spec.tasks` are
 done, or when no client was heard for 5 s. A DataFrame used twice is two jobs with one address.

@@ -1,4 +1,4 @@
-"""A program of its own: it removes an advert when one of the processes that it names is gone.
+"""A separate program: it removes an advert when one of the processes that it names is gone.
 
 `cleaner` runs the text of this file in an interpreter without any package, so it uses the standard library alone. Its
 work is JSON on stdin: `directory`, the file's `name` in it, the advert's `nonce`, and `pids`.
@@ -17,7 +17,7 @@ _POLL_SECONDS = 5.0
 
 
 def main() -> None:
-    """In a child of its own, so that who starts it waits for nothing: remove the file at the end of a process."""
+    """In a separate child process, so that its starter does not wait: remove the file at the end of a process."""
     if os.fork():
         os._exit(0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)

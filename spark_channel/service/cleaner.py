@@ -15,7 +15,7 @@ __all__ = ["keep_clean"]
 def keep_clean(directory: Path, name: str, advert: Advert) -> None:
     """Remove file `name` once the service, or the process that it watches, is gone.
 
-    Another advert that stands there by then is left alone.
+    Another advert that is there by then is left alone.
     """
     process = subprocess.Popen(  # noqa: S603 - our own program, by the interpreter that runs this
         [sys.executable, "-I", "-S", "-c", _program()],

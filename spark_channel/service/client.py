@@ -48,7 +48,7 @@ class ServiceClient:
 
     Nothing connects before the first `counters()` or `limiter()`. `close` (or the end of `with`) sends
     the final counters, gives back what is left of a grant, waits at most 2 s for both, and ends threads and
-    connections. Pickles as its arguments; in a forked child it starts anew.
+    connections. Pickles as its arguments; in a forked child it starts over.
 
     Counters that are lost never fail a task: a warning is logged, and the next report carries the whole
     again. Grants that are lost do: see `limiter`. `shared_limit` holds beside the job's own limit. `static` is what
@@ -62,14 +62,14 @@ class ServiceClient:
         spec: JobSpec,
         *,
         shared_limit: SharedLimitAddress | None = None,
-        patience: float = 10.0,
+        timeout: float = 10.0,
         static: "StaticShare | None" = None,
     ) -> None:
         self.address = address
         self.job = job
         self.spec = spec
         self.shared_limit = shared_limit
-        self.patience = patience
+        self.timeout = timeout
         self.static = static
         self._begin()
 
@@ -82,7 +82,7 @@ class ServiceClient:
         self._closed = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _client, (self.address, self.job, self.spec, self.shared_limit, self.patience, self.static)
+        return _client, (self.address, self.job, self.spec, self.shared_limit, self.timeout, self.static)
 
     def __repr__(self) -> str:
         return f"ServiceClient({self.address}, job={self.job!r})"
@@ -110,7 +110,7 @@ class ServiceClient:
 
         One per client and mark, whoever asks; `name` is what `limits show` calls this task, `mark` the
         resource that it loads, for a limit that holds `per_mark`. A payment raises
-        `ServiceUnavailableError` when the service that keeps the limit does not answer for `patience`
+        `ServiceUnavailableError` when the service that keeps the limit does not answer for `timeout`
         seconds: a grant is still spent, and then the work stops, rather than run unlimited. It raises
         `ServiceDeniedError` when the token is refused.
         """
@@ -146,7 +146,7 @@ class ServiceClient:
             return any(each.limiter.is_static for each in self._messengers.values())
 
     def permit(self, option: str = "maxConnections") -> "AbstractContextManager[PermitHolder | None]":
-        """One of the job's `max_connections`, held for a `with` block; nothing when there is no such limit.
+        """One of the job's `max_connections`, held for a `with` block; nothing without such a limit.
 
         Entering blocks while others hold them all, and raises as `PermitHolder.acquire`.
         """
@@ -162,7 +162,7 @@ class ServiceClient:
             self.address,
             job_limit(self.job),
             before=reporter.introduce,
-            patience=self.patience,
+            timeout=self.timeout,
             option=option,
         )
 
@@ -222,7 +222,7 @@ class ServiceClient:
 
             before = self._reporting().introduce if service is self.address else None
             self._messengers[key] = LeaseMessenger(
-                service, limit, self.job, name, before=before, patience=self.patience,
+                service, limit, self.job, name, before=before, timeout=self.timeout,
                 # a shared limit is spent by jobs that know nothing of each other's tasks
                 static=self.static if service is self.address else None,
             )  # fmt: skip
@@ -246,7 +246,7 @@ def _client(
     job: str,
     spec: JobSpec,
     shared_limit: SharedLimitAddress | None,
-    patience: float,
+    timeout: float,
     static: "StaticShare | None",
 ) -> ServiceClient:
-    return ServiceClient(address, job, spec, shared_limit=shared_limit, patience=patience, static=static)
+    return ServiceClient(address, job, spec, shared_limit=shared_limit, timeout=timeout, static=static)

@@ -1,4 +1,4 @@
-"""The service as a process of its own: it ends with the process that it watches."""
+"""The service as its own process: it ends with the process that it watches."""
 
 import json
 import logging

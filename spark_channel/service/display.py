@@ -66,7 +66,7 @@ class ProgressDisplay:
     """A `JobListener` that shows every job of a service: before, while it runs, after.
 
     On a terminal it writes to stderr, so that what the program prints to stdout can be piped; in a
-    notebook to a cell of its own that is updated; otherwise log lines of `spark_channel.progress` at
+    notebook to its own output that is updated; otherwise log lines of `spark_channel.progress` at
     INFO, one per job and 30 s, or the same lines on stderr where the program set up no logging. Of a stream
     it shows the last micro-batch. A thread runs while a job does, and for a minute after a stream's last
     batch. A failure to show ends the display, never a job.

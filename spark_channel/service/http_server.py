@@ -18,7 +18,7 @@ from typing import cast
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.service import wire
 from spark_channel.service.address import ServiceAddress
-from spark_channel.service.hands import Hands
+from spark_channel.service.call_pool import CallPool
 from spark_channel.service.tokens import Tokens
 
 __all__ = ["Caller", "Endpoint", "HttpShell"]
@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _LARGEST_HEAD = 16 << 10
 _MOST_STRANGERS = 512
 _MOST_WITH_TLS = 128
-"""Each holds some 300 KiB while it shakes hands."""
+"""Each holds some 300 KiB while it shakes pool."""
 _MOST_CONNECTIONS = 20_000
 _HEAD_SECONDS = 10.0
 _BODY_SECONDS = 30.0
@@ -92,7 +92,7 @@ class HttpShell:
         """Actions that never wait: they are answered by the thread that reads, which costs half."""
         self.tokens = tokens
         self.refusals = _Refusals()
-        self.hands = Hands("spark-channel-call")
+        self.pool = CallPool("spark-channel-call")
         self._tls = tls
         self._socket = _listening(wanted)
         self.port = int(self._socket.getsockname()[1])
@@ -109,7 +109,7 @@ class HttpShell:
         """Stop listening and end the connections; False when a call was still under way after `seconds`."""
         end = SYSTEM_CLOCK.now() + seconds
         self._soon(self._stop_listening)
-        ended = self.hands.end(seconds)  # their answers still leave
+        ended = self.pool.end(seconds)  # their answers still leave
         self._soon(self.loop.stop)
         self._thread.join(max(0.1, end - SYSTEM_CLOCK.now()))
         return ended and not self._thread.is_alive()
@@ -276,7 +276,7 @@ class _Call(asyncio.Protocol):
         self._stop_timer()
         # Nothing more is read while the request is carried out: a caller asks one thing at a time.
         self._transport.pause_reading()
-        self._carry_out(self._action, body, self._caller)
+        self._perform(self._action, body, self._caller)
 
     def _read_head(self) -> bool:
         """Judge the head in the buffer; False while it is not whole, or after it was refused."""
@@ -295,7 +295,7 @@ class _Call(asyncio.Protocol):
         given = headers.get("authorization")
         scope = None if given is None else self._shell.tokens.scope_of(given)
         if scope is None:
-            self._refuse(401, "there is no token" if given is None else "the token is wrong")
+            self._refuse(401, "the request has no token" if given is None else "the token is wrong")
             return False
         self._shell.strangers.pop(self, None)
         length = headers.get("content-length", "")
@@ -310,13 +310,13 @@ class _Call(asyncio.Protocol):
         self._cut_in(_BODY_SECONDS)
         return True
 
-    def _carry_out(self, action: str, body: bytes, caller: Caller) -> None:
+    def _perform(self, action: str, body: bytes, caller: Caller) -> None:
         endpoint = self._shell.endpoints.get(action)
         if endpoint is None:
-            self._answered(*self._refused(wire.RequestError("there is no such action"), action))
+            self._answered(*self._refused(wire.RequestError("unknown action"), action))
         elif action in self._shell.inline:
             self._answered(*self._called(endpoint, body, caller))
-        elif not self._shell.hands.take(lambda: self._called_by_hand(endpoint, body, caller)):
+        elif not self._shell.pool.take(lambda: self._called_by_hand(endpoint, body, caller)):
             self._answered(500, b"the service is busy: too many calls wait")
 
     def _called(self, endpoint: Endpoint, body: bytes, caller: Caller) -> tuple[int, bytes | Iterator[bytes]]:

@@ -45,7 +45,7 @@ class _Job:
     told: bool = False
 
     def outcome(self) -> Phase:
-        """How it ended when nobody says: its driver would have said that it is done."""
+        """How it ended when no driver says: its driver would have said that it is done."""
         if self.owned:
             return Phase.FAILED
         if self.progress.all_done():
@@ -194,10 +194,10 @@ class JobBook:
                 if known.clients:
                     wait = min(known.clients.values()) + silent - now
                 else:
-                    patience = _OWNED_IDLE_SECONDS if known.owned else self._idle_seconds
+                    idle_seconds = _OWNED_IDLE_SECONDS if known.owned else self._idle_seconds
                     if not known.owned and known.progress.ended_early():
-                        patience = min(patience, _ENDED_IDLE_SECONDS)
-                    wait = known.idle_since + patience - now
+                        idle_seconds = min(idle_seconds, _ENDED_IDLE_SECONDS)
+                    wait = known.idle_since + idle_seconds - now
                     unheard = _tell_of_silence(known, now)
                     wait = wait if unheard is None or wait <= 0 else min(wait, unheard)
                     if wait <= 0:
@@ -207,14 +207,14 @@ class JobBook:
             return due
 
     def settle(self) -> None:
-        """Close the jobs that nobody works on just now, without waiting: one that goes on is opened again."""
+        """Close the jobs without an open task, without waiting: one that continues is opened again."""
         with self._lock:
             for job, known in list(self._live.items()):
                 if not known.owned and not known.clients:
                     self._close(job, known.outcome())
 
     def close_all(self) -> None:
-        """The service ends: what still runs is closed as it stands."""
+        """The service ends: what still runs is closed in its present state."""
         with self._lock:
             for job, known in list(self._live.items()):
                 self._close(job, known.outcome())

@@ -71,7 +71,7 @@ def ensure_service(
     watch_pid = driver_pid() if watch_pid is None else watch_pid
     since = started(watch_pid)
     if since is None:
-        raise ServiceUnavailableError(f"there is no process {watch_pid} whose service could be started")
+        raise ServiceUnavailableError(f"process {watch_pid} does not exist, whose service was to be started")
     name = advert_name(watch_pid)
     rendezvous = Rendezvous()
     standing = rendezvous.read(name)
@@ -88,15 +88,17 @@ def ensure_service(
 def advertise(address: ServiceAddress, watch_pid: int) -> Callable[[], None]:
     """Let planner workers find a service of this process under the driver's pid; returns how to take it back.
 
-    It takes the place of any other: the last to advertise is found. A small process of its own
+    It takes the place of any other: the last to advertise is found. A small separate process
     removes the file when the driver or this process was killed.
 
     Raises:
-        ServiceUnavailableError: there is no such process, or no private directory.
+        ServiceUnavailableError: the process does not exist, or no private directory.
     """
     since = started(watch_pid)
     if since is None:
-        raise ServiceUnavailableError(f"there is no process {watch_pid} that a service could be found under")
+        raise ServiceUnavailableError(
+            f"process {watch_pid} does not exist, that a service could be found under"
+        )
     name, rendezvous = advert_name(watch_pid), Rendezvous()
     advert = Advert.of_this_process(address, watch_pid, since)
     standing = rendezvous.read(name)
@@ -155,7 +157,7 @@ def _start(request: dict[str, Any], timeout: float) -> None:
 
 
 def _read_line(descriptor: int, timeout: float) -> bytes:
-    """What comes up to the end of the pipe or the end of the time."""
+    """All output up to the end of the pipe or the end of the time."""
     end = SYSTEM_CLOCK.now() + timeout
     text = b""
     poll = select.poll()

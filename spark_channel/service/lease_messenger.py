@@ -19,8 +19,8 @@ from spark_channel.limits import (
     encode,
 )
 from spark_channel.service.address import ServiceAddress
-from spark_channel.service.bells import LISTEN_SECONDS
 from spark_channel.service.connection import Connection
+from spark_channel.service.subscriptions import LISTEN_SECONDS
 from spark_channel.service.unreached import note_reached, note_unreached, was_unreached
 
 __all__ = ["LeaseMessenger"]
@@ -48,17 +48,17 @@ class LeaseMessenger:
         name: str,
         *,
         before: Callable[[float], None] | None,
-        patience: float,
+        timeout: float,
         static: StaticShare | None = None,
     ) -> None:
         self.connection = Connection(address)
         self.limiter = LeaseLimiter(
-            limit, job, name, patience=patience, static=static, begins_static=was_unreached(address)
+            limit, job, name, timeout=timeout, static=static, begins_static=was_unreached(address)
         )
         self._static = static
         self._told = False
         self._before = self._introduce = before
-        self._timeout = min(_TIMEOUT, patience / 2)
+        self._request_timeout = min(_TIMEOUT, timeout / 2)
         self._ended = threading.Event()
         self._listener: threading.Thread | None = None
         self._thread = threading.Thread(target=self._run, name="spark-channel-lease", daemon=True)
@@ -66,7 +66,7 @@ class LeaseMessenger:
 
     def begin_close(self, until: float) -> None:
         """Payments are over; the thread ends when it said so, or cannot."""
-        del until  # one message, which has a bound of its own
+        del until  # one message, which has its own bound
         self._ended.set()
         self.limiter.close()
 
@@ -88,7 +88,7 @@ class LeaseMessenger:
             self.connection.close()
 
     def _carry(self, request: Request) -> bool:
-        """False when the service wants nothing of this client, so that there is nobody to say goodbye to."""
+        """False when the service wants nothing of this client, so that it needs no goodbye."""
         try:
             reply = self._ask(request)
         except ServiceUnavailableError as error:
@@ -134,7 +134,7 @@ class LeaseMessenger:
 
     def _hear(self, connection: Connection, request: Listen) -> float:
         """Seconds until it is worth listening again."""
-        timeout = LISTEN_SECONDS + self._timeout
+        timeout = LISTEN_SECONDS + self._request_timeout
         try:
             for data in connection.stream("listen", encode(request), timeout=timeout):
                 answer = decode_reply(data)
@@ -148,6 +148,8 @@ class LeaseMessenger:
 
     def _ask(self, request: Request) -> Reply:
         if self._before is not None:
-            self._before(self._timeout)
+            self._before(self._request_timeout)
             self._before = None
-        return decode_reply(self.connection.send("coordinator", encode(request), timeout=self._timeout))
+        return decode_reply(
+            self.connection.send("coordinator", encode(request), timeout=self._request_timeout)
+        )

@@ -28,8 +28,8 @@ from spark_channel.limits import (
     encode,
 )
 from spark_channel.progress import JobProgress
-from spark_channel.service.bells import LISTEN_SECONDS, Bells
 from spark_channel.service.protector import Protector
+from spark_channel.service.subscriptions import LISTEN_SECONDS, Subscriptions
 from spark_channel.service.tokens import SERVICE_SCOPE
 
 if TYPE_CHECKING:
@@ -67,8 +67,8 @@ class LimitDesk:
     """
 
     def __init__(self, *, clock: Clock | None = None) -> None:
-        self._bells = Bells()
-        self.book = LimitBook(clock=clock, on_call=self._bells.ring)
+        self._subscriptions = Subscriptions()
+        self.book = LimitBook(clock=clock, on_call=self._subscriptions.notify)
         self._on_longer: Callable[[float], None] | None = None
         self._longest = 0.0
         self._lock = threading.Lock()
@@ -89,7 +89,9 @@ class LimitDesk:
                 at_once=spec.at_once,
                 on_absent=progress.keep_limit,
             )
-        protector = Protector(progress, name, self.book, self._bells, self._clock) if spec.protected else None
+        protector = (
+            Protector(progress, name, self.book, self._subscriptions, self._clock) if spec.protected else None
+        )
         if spec.max_connections is not None:
             self.book.add_permits(name, spec.max_connections)
         with self._lock:
@@ -104,7 +106,7 @@ class LimitDesk:
         if protector is not None:
             protector.tell_report()
         self.book.remove(name)
-        self._bells.ring(name)
+        self._subscriptions.notify(name)
         with self._lock:
             self._jobs.pop(name, None)
 
@@ -123,9 +125,9 @@ class LimitDesk:
         reply = self.book.handle(request)
         self._measure(reply)
         if changes:
-            self._bells.ring(request.limit)
+            self._subscriptions.notify(request.limit)
         elif isinstance(request, Leave):
-            self._bells.ring(request.limit, request.client)
+            self._subscriptions.notify(request.limit, request.client)
         if changes and isinstance(reply, LimitStatus):
             self._show(request.limit, reply)
         return reply
@@ -158,11 +160,11 @@ class LimitDesk:
     def press(self, name: str, factor: float, state: str) -> None:
         """`LimitBook.press`, heard of at once."""
         self.book.press(name, factor, state)
-        self._bells.ring(name)
+        self._subscriptions.notify(name)
 
     def end(self) -> None:
-        """The service ends: nobody is kept waiting."""
-        self._bells.end()
+        """The service ends: no call is kept waiting."""
+        self._subscriptions.end()
 
     def listen(self, request: Listen, scope: str = SERVICE_SCOPE) -> Iterator[Reply]:
         """The news of a limit as they come, for a minute; nothing after a refusal, and at the end.
@@ -175,16 +177,16 @@ class LimitDesk:
 
     def _tell(self, request: Listen) -> Iterator[Reply]:
         limit, client = request.limit, request.client
-        bell = self._bells.hang(limit, client)
-        if bell is None:
+        event = self._subscriptions.subscribe(limit, client)
+        if event is None:
             reply = _or_denied(self.book.handle, request)
             yield replace(reply, again_in=LISTEN_SECONDS) if isinstance(reply, News) else reply
             return
         try:
             until, told = SYSTEM_CLOCK.now() + LISTEN_SECONDS, (request.version, request.calls)
             while True:
-                bell.clear()
-                if not self._bells.is_up(limit, client, bell):
+                event.clear()
+                if not self._subscriptions.is_subscribed(limit, client, event):
                     return
                 reply = _or_denied(self.book.handle, request)
                 if not isinstance(reply, News):
@@ -197,9 +199,9 @@ class LimitDesk:
                 if (reply.version, reply.calls) != told:
                     told = reply.version, reply.calls
                     yield reply
-                bell.wait(left)
+                event.wait(left)
         finally:
-            self._bells.take_down(limit, client, bell)
+            self._subscriptions.unsubscribe(limit, client, event)
 
     def endpoint(self, body: bytes, caller: "Caller") -> bytes:
         """`handle` for bytes from outside; what is refused is answered with `Denied`."""

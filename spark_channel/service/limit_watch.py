@@ -20,7 +20,7 @@ class LimitWatch:
     def look(self, timeout: float) -> dict[str, Any] | None:
         """`rows_per_second`, `bytes_per_second` (None = unlimited) and `note`, why it holds; None: no answer.
 
-        A limit that does not answer is trouble of those who pay it; whoever only shows it goes on.
+        A limit that does not answer stops the tasks that pay it; a process that only shows it continues.
         """
         try:
             reply = decode_reply(

@@ -21,7 +21,7 @@ _RETRY = 0.5
 
 
 class PermitHolder:
-    """Waits in line for a permit, keeps it by a thread of its own, and gives it back at the end.
+    """Waits in line for a permit, keeps it by its own thread, and gives it back at the end.
 
     `acquire` blocks for it: first come, first served, for as long as others hold them all; `cancel`, from any
     thread, ends that wait. The service takes back the permit of a process that is silent for 30 s.
@@ -34,13 +34,13 @@ class PermitHolder:
         permits: str,
         *,
         before: Callable[[float], None] | None = None,
-        patience: float = 10.0,
+        timeout: float = 10.0,
         option: str = "maxConnections",
     ) -> None:
         self._connection = Connection(address)
         self._permits = permits
         self._before = before
-        self._patience = patience
+        self._timeout = timeout
         self._option = option
         self._holder = secrets.token_hex(16)
         self._ended = threading.Event()
@@ -50,7 +50,7 @@ class PermitHolder:
         """Block until the permit is here.
 
         Raises:
-            ServiceUnavailableError: the service did not answer for `patience` seconds.
+            ServiceUnavailableError: the service did not answer for `timeout` seconds.
             ServiceDeniedError: it refused.
             LimitError: `cancel` was called.
         """
@@ -66,10 +66,10 @@ class PermitHolder:
             try:
                 reply = self._send(AskPermit(self._permits, self._holder))
             except ServiceUnavailableError as error:
-                if SYSTEM_CLOCK.now() - heard >= self._patience:
+                if SYSTEM_CLOCK.now() - heard >= self._timeout:
                     raise ServiceUnavailableError(
                         f"option {self._option!r}: the service that counts connections has not answered for "
-                        f"{self._patience:g} s: {error}. The work stops rather than open one connection too many. "
+                        f"{self._timeout:g} s: {error}. The work stops rather than open one connection too many. "
                         f"Where Spark tasks cannot reach the driver's host, omit {self._option!r} and write "
                         "df.coalesce(n) with that number, or let so many tasks run at once (spark.cores.max)"
                     ) from None

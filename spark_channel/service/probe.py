@@ -23,7 +23,7 @@ class Probe:
     """Calls `measure` each `seconds`; above `threshold` the limit is lowered, else it recovers (AIMD).
 
     `measure` is any callable that returns a number (replication lag in seconds, active sessions); `sql_value`
-    makes one of a query. One that raises makes the probe unreachable, a state of its own that
+    makes one of a query. One that raises makes the probe unreachable, a separate state that
     `limits show` names: `pressure.policy` says what follows, by default `hold` (the speed stays).
     """
 
@@ -133,7 +133,7 @@ def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
     """A probe's measure: the first value of the first row that a connector's `query` brings.
 
     `options` are those of `spark.read.format("channel")`, such as `url`, `query`, `user` and `password`. They are
-    taken anew for each measurement: one is tried once, in a session of its own, whatever the ones before it met,
+    resolved for each measurement: one is tried once, in its own session, whatever the ones before it met,
     with the password that `${file:PATH}` holds by then.
 
     Raises:

@@ -5,7 +5,7 @@ import threading
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.limits import LimitBook, Protection, Sample
 from spark_channel.progress import JobProgress
-from spark_channel.service.bells import Bells
+from spark_channel.service.subscriptions import Subscriptions
 
 __all__ = ["Protector"]
 
@@ -17,13 +17,18 @@ class Protector:
     """Of one job. Thread-safe: two sides are heard of at the same time."""
 
     def __init__(
-        self, progress: JobProgress, name: str, book: LimitBook, bells: Bells, clock: Clock | None = None
+        self,
+        progress: JobProgress,
+        name: str,
+        book: LimitBook,
+        subscriptions: Subscriptions,
+        clock: Clock | None = None,
     ) -> None:
         spec = progress.spec
         self._progress = progress
         self._name = name
         self._book = book
-        self._bells = bells
+        self._subscriptions = subscriptions
         self._bytes = spec.bytes_per_second
         self._most_rows: float | None = spec.rows_per_second
         self._lock = threading.Lock()
@@ -42,7 +47,7 @@ class Protector:
             self._apply()
             changed = self._protection.rows_per_second != before
         if changed:
-            self._bells.ring(self._name)
+            self._subscriptions.notify(self._name)
 
     def tell_report(self) -> None:
         """The job ends: its report says what held the speed."""
@@ -50,7 +55,7 @@ class Protector:
             self._progress.set_held(self._protection.held_seconds)
 
     def _follow_limit(self) -> None:
-        """Somebody may have set another limit meanwhile."""
+        """A user may have set another limit meanwhile."""
         rows, nbytes = self._book.limits(self._name)
         self._bytes = None if nbytes is None else max(1, round(nbytes))
         if rows != self._most_rows:

@@ -135,7 +135,7 @@ class Rendezvous:
     def publish(self, name: str, advert: Advert, *, replace: str | None = None) -> Advert:
         """Put `advert` there, unless a live one other than that with nonce `replace` was first.
 
-        Returns the advert that stands there now. Adverts of processes that are gone are removed.
+        Returns the advert that is there now. Adverts of processes that are gone are removed.
         """
         with self._locked() as directory:
             _sweep(directory)
@@ -221,7 +221,7 @@ def _lock(descriptor: int) -> bool:
         pass
     else:
         return True
-    # flock has no timeout of its own. A holder keeps it for microseconds, unless it was stopped right there.
+    # flock has no timeout. A holder keeps it for microseconds, unless it was stopped right there.
     guard = threading.Lock()
     locked, given_up = threading.Event(), False
 

@@ -84,7 +84,7 @@ class Reporter:
         try:
             self._report()
         except Exception:
-            _log.exception("the reporting of counters failed; the task goes on without it")
+            _log.exception("the reporting of counters failed; the task continues without it")
         finally:
             self._watch_health(False)
             self.connection.close()

@@ -27,7 +27,7 @@ _STOP_SECONDS = 1.0
 
 
 class Sampler:
-    """Samples `health` four times a second until `stop`, in a thread of its own: the job never waits for it.
+    """Samples `health` four times a second until `stop`, in its own thread: the job never waits for it.
 
     A system that cannot be asked is told of, and asked again with growing pauses. A service that does not answer hears
     the next sample.
@@ -75,7 +75,7 @@ class Sampler:
                     if not self._stopped:
                         self._clock.wait(self._wake, pause)
         except Exception:
-            _log.exception("the %s's health is not watched any more; the job goes on", self._side)
+            _log.exception("the %s's health is not watched any more; the job continues", self._side)
         finally:
             self._close()
 

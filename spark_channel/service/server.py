@@ -256,7 +256,7 @@ class ServiceServer:
                 self.jobs.find(job).keep_limit(limit)
             self.jobs.enter(job, Phase(body["phase"]), error=error, where=where, rows=rows)
         except KeyError:
-            raise wire.RequestError(f"there is no job {job}") from None
+            raise wire.RequestError(f"job {job} is unknown") from None
         return {}
 
     def _status(self, body: dict[str, Any], caller: "Caller") -> Mapping[str, Any]:
@@ -293,7 +293,7 @@ class ServiceServer:
         try:
             return self.jobs.find(job)
         except KeyError:
-            raise wire.RequestError(f"there is no job {job}") from None
+            raise wire.RequestError(f"job {job} is unknown") from None
 
 
 def _shut(shell: "HttpShell") -> None:

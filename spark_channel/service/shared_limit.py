@@ -272,7 +272,7 @@ def shared_speed(limit: SharedLimitAddress) -> tuple[int | None, int | None]:
     """(rows, bytes) per second that `limit` is set to now; None = unlimited, or it does not answer now.
 
     Raises:
-        ServiceDeniedError: the token is wrong, or there is no such limit.
+        ServiceDeniedError: the token is wrong, or the limit does not exist.
     """
     try:
         status = ask_limit(limit.service, Status(limit.name))

@@ -42,7 +42,7 @@ _DEFAULT_FS = re.compile(r"spark\.hadoop\.fs\.(?:defaultFS|default\.name)=(\S+)"
 
 
 def command_of(jvm: int | None = None) -> str:
-    """The command line of the driver's JVM, by default an ancestor; empty where there is no /proc."""
+    """The command line of the driver's JVM, by default an ancestor; empty without /proc."""
     try:
         raw = Path(f"/proc/{driver_pid() if jvm is None else jvm}/cmdline").read_bytes()
     except OSError:

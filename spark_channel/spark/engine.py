@@ -93,7 +93,7 @@ def run_groups(
 ) -> list[_T]:
     """Run each group as one Spark task; of several attempts the outcome of the first that succeeds counts.
 
-    A group is a partition of its own, in classic sessions of an RDD (nothing shuffles, reorders or merges
+    A group is its own partition, in classic sessions of an RDD (nothing shuffles, reorders or merges
     partitions, and no pandas is needed), under Spark Connect of `mapInArrow`. Spark hands the driver exactly
     one result per partition, whatever was retried or speculated; the others' staging is dropped at the
     commit. The Spark jobs carry `tag`; an interrupt ends them.

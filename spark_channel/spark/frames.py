@@ -256,7 +256,7 @@ class _Steps:
 
 
 def _load(reader: DataFrameReader, options: dict[str, str]) -> DataFrame:
-    """A format of Spark's; `schema` is no option there."""
+    """A format of Spark's; `schema` is not an option there."""
     schema = options.pop("schema", None)
     if schema is not None:
         reader = reader.schema(schema)

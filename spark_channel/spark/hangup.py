@@ -23,7 +23,7 @@ _DESCRIPTORS = Path("/proc/self/fd")
 class HangupWatch:
     """Calls back once, from its own thread, when the other side closes one of this process's sockets.
 
-    Made when `read()` begins, before anything opens sockets of its own.
+    Made when `read()` begins, before anything else opens sockets.
     """
 
     def __init__(self) -> None:

@@ -2,7 +2,7 @@
 
 Source and sink of one task run in two Python processes on one host, and Spark passes nothing from the one
 to the other. So the source notes the origin in a small file named for query, partition and attempt, before
-its first row; the sink looks there when that row has come. After a shuffle there is no such file: rows of
+its first row; the sink looks there when that row has come. After a shuffle no such file exists: rows of
 several ranges are mixed then. The files lie in the private directory of this user, where no other user can put a
 file or a link in the way; the sink removes its file, and what a killed task left goes after a day.
 """

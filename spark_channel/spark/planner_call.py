@@ -2,7 +2,7 @@
 
 Only planner workers run on the driver's host. A tiny data source brings what one of them found: its
 `partitions` starts the service there, and its one row is the address, token included, which
-travels to the client that asked as the result of its own query.
+travels to the client that asked as the result of the client's query.
 """
 
 import json
@@ -46,7 +46,7 @@ def ask_planner(spark: SparkSession) -> ServiceAddress:
     """The service on the host of `spark`'s driver.
 
     Raises:
-        ServiceUnavailableError: what came back is no address.
+        ServiceUnavailableError: what came back is not an address.
     """
     spark.dataSource.register(ServiceDataSource)
     row = spark.read.format(ServiceDataSource.name()).load().first()

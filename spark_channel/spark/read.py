@@ -59,7 +59,7 @@ class ChannelPartition(InputPartition):
 class ChannelReader(DataSourceReader):
     """Made in a planner process, where `partitions` runs; pickled; `read` runs in executors.
 
-    `load` is unique per `load()`. A self-join may plan both its sides, each with a reader of its own: what
+    `load` is unique per `load()`. A self-join may plan both its sides, each with its own reader: what
     they have in common is `load`, and with it the limit.
     """
 

@@ -1,4 +1,4 @@
-"""One warning of Spark's is about this package alone: that `register` puts its class in the place of its own.
+"""One warning of Spark's is about this package alone: that `register` replaces the statically registered class.
 
 Spark finds `format("channel")` by itself; what `register` puts there is the same, and knows the session.
 """
@@ -23,7 +23,7 @@ def without_warning(context: Any) -> Iterator[None]:
             log4j = context._jvm.org.apache.logging.log4j  # noqa: SLF001 - no public road
             before = log4j.LogManager.getLogger(_LOGGER).getLevel()
             log4j.core.config.Configurator.setLevel(_LOGGER, log4j.Level.ERROR)
-    except Exception as error:  # another logger, or a gateway that lets nobody near it
+    except Exception as error:  # another logger, or a gateway that refuses access
         _log.debug("Spark may warn that 'channel' was replaced: %s", error)
     try:
         yield

@@ -36,7 +36,7 @@ def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
     dictionary types become their plain form.
 
     Raises:
-        SchemaError: a type that Spark cannot hold, or a column name that stands twice.
+        SchemaError: a type that Spark cannot hold, or a column name that occurs twice.
     """
     seen: dict[str, str] = {}
     for name in schema.names:

@@ -95,7 +95,7 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
 def _loading_the_service() -> Iterator[None]:
     """Import what the service and its display need while Spark starts a Python process to look for data sources.
 
-    Each takes its time on a core of its own. Nothing of it is imported by the block.
+    Each takes its time on its own core. Nothing of it is imported by the block.
     """
     thread = threading.Thread(target=_load_service, name="spark-channel-load", daemon=True)
     thread.start()

@@ -117,7 +117,7 @@ class ChannelDataSource(DataSource):
     def streamReader(self, schema: "StructType") -> "ChannelStreamReader":  # noqa: N802
         from spark_channel.spark.stream_read import stream_reader
 
-        # pyspark's runner of streaming sources hides the error behind one of its own: the traceback is needed
+        # pyspark's runner of streaming sources hides the error behind another one: the traceback is needed
         with relative_to(self.directory or _working_directory()):
             return stream_reader(self.options, schema, self._facts())
 

@@ -67,7 +67,7 @@ class ChannelStreamReader(DataSourceStreamReader):
     """Offsets are asked for in one process per query; `read` runs on pickled copies in executors.
 
     This class serves Spark 4.0 and 4.1, which have no admission control; see `stream_reader`. A tunnel
-    makes up for it, since it knows where its channels stand.
+    makes up for it, since it knows its channels' positions.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, facts: SessionFacts) -> None:
@@ -89,7 +89,7 @@ class ChannelStreamReader(DataSourceStreamReader):
         if limit and self._source.options.tunnel is None:
             raise UnsupportedError(
                 "options 'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2, which tells a source where "
-                "its query stands, or option 'tunnel', which keeps that; or limit the speed with 'rowsPerSecond'"
+                "its query is, or option 'tunnel', which keeps that; or limit the speed with 'rowsPerSecond'"
             )
         return self._standing().latest(None, limit)
 

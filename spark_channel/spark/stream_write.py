@@ -55,7 +55,7 @@ class StreamMessage(WriterCommitMessage):
 
 @portable
 class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
-    """Made anew for every call on the driver's host; what must last is in the messages."""
+    """Made for every call on the driver's host; what must last is in the messages."""
 
     def __init__(
         self, options: Mapping[str, str], schema: StructType, overwrite: bool, facts: SessionFacts
@@ -117,7 +117,7 @@ class ChannelStreamWriter(_ArrowWriter):  # type: ignore[misc]
         context = WriteContext(job, commit="job", overwrite=self._overwrite, stream=stream)
         plan = self._writer.prepare(context, self._schema)
         # Of a batch that is published already every row is taken all the same, and written nowhere: a Spark task
-        # whose rows nobody takes may not end, and only at its end is it known which ranges they came from.
+        # whose rows are not taken may not end, and only at its end is it known which ranges they came from.
         receipt = self._staged(
             task, plan, batch, batches if first is None else itertools.chain([first], batches)
         )
@@ -199,12 +199,12 @@ def stream_writer(
 def _refuse(options: WriteOptions) -> None:
     if options.txn_app_id is not None:
         raise OptionError(
-            "options 'txnAppId' and 'txnVersion' name one write; a stream's batches have names of their own",
+            "options 'txnAppId' and 'txnVersion' name one write; a stream's batches have their own names",
             option="txnAppId",
         )
     if options.commit == "task":
         raise OptionError(
-            "option 'commit' got 'task'; a stream publishes each micro-batch whole: leave it away",
+            "option 'commit' got 'task'; a stream publishes each micro-batch whole: omit the option",
             option="commit", got="task", takes="job",
         )  # fmt: skip
     if options.tolerates_dirty_rows:

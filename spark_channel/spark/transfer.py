@@ -52,13 +52,13 @@ def transfer(
     disk, up to `spillBytes`), and `onFailure` is `fail` (the job fails) or `leave` (the others go on).
     With `protect="auto"` the speed follows what both ends say of their health, and `pressure` says what is too much.
     `channels` None: the session's parallelism. The speeds hold for the whole job, bytes are Arrow bytes; see
-    docs/options.md for the other names, which may stand in `reader` and `writer` just as well.
+    docs/options.md for the other names, which `reader` and `writer` accept as well.
 
     Raises:
         OptionError: an option makes no sense. SchemaError: a column does not fit.
         SourceError, TargetError: the source or the target failed, and retries did too.
-        DirtyRowsError: more rows were refused than allowed; the message says what stands in the target.
-        CommitError: publishing failed; the message says what stands in the target.
+        DirtyRowsError: more rows were refused than allowed; the message says what the target contains.
+        CommitError: publishing failed; the message says what the target contains.
     """
     more = {
         "jobId": job_id,

@@ -37,7 +37,7 @@ _log = logging.getLogger(__name__)
 class ReceiptMessage(WriterCommitMessage):
     """A receipt on its way to the driver, and what the target refused.
 
-    No receipt: `stopped` says which dirty limit was exceeded. That is no error of the Spark task: Spark would only
+    No receipt: `stopped` says which dirty limit was exceeded. That is not an error of the Spark task: Spark would only
     run it again.
     """
 

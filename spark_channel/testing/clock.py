@@ -2,7 +2,7 @@
 
 In the spirit of trio's `MockClock`, for threads.
 """
-# ruff: noqa: SLF001 - it stands in for the inside of threading.Condition, and is one class in two parts
+# ruff: noqa: SLF001 - it replaces the inside of threading.Condition, and is one class in two parts
 
 import threading
 import time

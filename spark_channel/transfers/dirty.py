@@ -74,8 +74,8 @@ def tell_refused(job: str, samples: Iterable[DirtyRow], rows: int, place: str) -
 
 
 def standing(plan: WritePlan, target: str, receipts: Sequence[Receipt]) -> str:
-    """What stands in the target of a job that refused too many rows."""
+    """What the target of a job contains that refused too many rows."""
     rows = sum(receipt.rows for receipt in receipts)
     if plan.commit == "task" and rows:
         return f"{rows} rows of the tasks that had committed (commit=task) stay in {target}"
-    return f"Nothing of this job stands in {target}"
+    return f"{target} contains nothing of this job"

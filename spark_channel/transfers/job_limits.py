@@ -25,7 +25,7 @@ _Speeds = tuple[int | None, int | None]
 
 @dataclass(frozen=True, slots=True)
 class JobLimits:
-    """Both limits as they stand when the job is planned; rows and bytes per second, None = unlimited."""
+    """Both limits at the time when the job is planned; rows and bytes per second, None = unlimited."""
 
     own: _Speeds
     shared: _Speeds

@@ -44,7 +44,7 @@ class _Kept(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class HalfDone:
-    """A transfer that committed some of its tasks, and how it goes on.
+    """A transfer that committed some of its tasks, and how it continues.
 
     `tasks` is the whole plan, `receipts` are of the tasks that committed, `epochs` what `WriteContext.resume` takes,
     by the number of the target.
@@ -93,8 +93,8 @@ def find_half_done(writers: Sequence[Writer], spec: TransferSpec, schema: pa.Sch
     receipts = tuple(receipt for one in found.values() for receipt in one.receipts)
     rows = sum(receipt.rows for receipt in receipts)
     _log.warning(
-        "txnAppId %r, txnVersion %d is half done: this run goes on with job %s, of which %d of %d tasks with %d rows "
-        "are committed",
+        "txnAppId %r, txnVersion %d is partially committed: this run continues job %s, of which %d of %d tasks with "
+        "%d rows are committed",
         *txn, job, len(receipts), len(tasks), rows,
     )  # fmt: skip
     epochs = {number: one.epoch for number, one in found.items() if one.epoch is not None}
@@ -122,7 +122,7 @@ def _is_ours(found: Unfinished, number: int) -> bool:
 
 
 def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]) -> tuple[Task, ...]:
-    begun = f"txnVersion {txn[1]} of {txn[0]!r} is half done by job {job!r}"
+    begun = f"txnVersion {txn[1]} of {txn[0]!r} is partially committed by job {job!r}"
     try:
         found = _Kept.model_validate(plain.load(text))
     except ValueError:

@@ -29,10 +29,10 @@ class JobOptions:
 
 
 def job_options(spec: TransferSpec, more: Mapping[str, Any]) -> JobOptions:
-    """Sort the options of both ends: those of the whole job may stand at either of them, or in `more`.
+    """Sort the options of both ends: those of the whole job may be given at either of them, or in `more`.
 
     Raises:
-        OptionError: an option of the job that stands twice, with different values.
+        OptionError: an option of the job that is given twice, with different values.
     """
     given = {**_of_spec(spec), **more}
     reader, writer = spec.reader, spec.writer
@@ -82,7 +82,7 @@ def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
         earlier = known.get(key.lower())
         if earlier is not None and str(job[earlier]) != str(value):
             raise OptionError(
-                f"option {key!r} stands in two places and differs; it is the whole job's: give it once",
+                f"option {key!r} is given in two places and differs; it is the whole job's: give it once",
                 option=key,
             )
         job[earlier or key] = value

@@ -127,7 +127,7 @@ def begin_transfer(job: JobOptions) -> JobOptions:
 def open_transfer(
     job: JobOptions, parallelism: int, held: ExitStack, *, alone: bool = True
 ) -> OpenedTransfer:
-    """Read the source's schema, cut it into splits, and deal them out; what is half done goes on as it was cut.
+    """Read the source's schema, cut it into splits, and deal them out; a run that is continued keeps its splits.
 
     `held` keeps open what a reader's splits share, such as a snapshot: until all is read. `alone`: the target is the
     only one, so that a partially committed version may be continued.

@@ -12,7 +12,7 @@ from spark_channel.masking import MASK, mask_url, without_login
 __all__ = ["first_reachable", "server_of"]
 
 _SERVER = re.compile(r"(?:jdbc:)?([A-Za-z0-9+]+):(?:thin:)?@?(?://)?(\[[^\]]+\]|[^:/;?,\s]+)(?::(\d+))?")
-_PATIENCE = 3.0
+_TIMEOUT = 3.0
 
 
 def server_of(url: str) -> tuple[str, int] | None:
@@ -44,7 +44,7 @@ def first_reachable(urls: Sequence[str]) -> str:
         if server is None:
             return url
         try:
-            socket.create_connection(server, timeout=_PATIENCE).close()
+            socket.create_connection(server, timeout=_TIMEOUT).close()
         except OSError as error:
             reasons.append(f"{mask_url(url)}: {error.strerror or error}")
         else:

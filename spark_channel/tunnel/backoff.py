@@ -11,7 +11,7 @@ _LONGEST_PAUSE = 10.0
 
 
 class Backoff:
-    """10 ms, times 5, up to 2 s, each 25 % more or less; begins anew after a round that brought enough.
+    """10 ms, times 5, up to 2 s, each 25 % more or less; starts over after a round that brought enough.
 
     Args:
         chance: a number of [0, 1) per call, `random.random` by default.

@@ -15,7 +15,7 @@ def share(
     """Who gets `free` channels, and who gives some back.
 
     `held`: client -> its open channels, every live client with an entry. `leaving`: client -> how many it is
-    giving back already; each is free only when its client says so, and counts for nobody until then.
+    giving back already; each is free only when its client says so, and counts for no client until then.
     `wanted`: client -> channels that it asks for first (they were in its unfinished batch).
     """
     clients = sorted(held)

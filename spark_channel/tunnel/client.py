@@ -53,7 +53,7 @@ class TunnelClient:
     """One client of one tunnel; safe to use from several threads.
 
     A store that does not answer is tried again after a random while; a client that was given up by the tunnel
-    connects anew under another id, after its channels were stopped.
+    reconnects under another id, after its channels were stopped.
 
     Args:
         record: the tunnel as it was when its source was checked; another one of the same name is an error.
@@ -207,7 +207,7 @@ class TunnelClient:
         found = self._store.get(self._record.name)
         if found.id != self._record.id:
             raise TunnelError(
-                f"tunnel {found.name!r} was reset or made anew while it was read: its positions are void. "
+                f"tunnel {found.name!r} was reset or created again while it was read: its positions are void. "
                 "Begin again, with a new checkpoint directory"
             )
         if self._state is not ClientState.READY or not self._id:

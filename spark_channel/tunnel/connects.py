@@ -68,7 +68,7 @@ class Connects:
         return tuple(each.channel for each in self._connects.values() if each.connect is ConnectState.RUNNING)
 
     def states(self) -> dict[str, ConnectState]:
-        """Where each connect stands."""
+        """The state of each connect."""
         return {key: each.connect for key, each in self._connects.items()}
 
     def merge(self, answer: Sequence[Channel]) -> list[Step]:

@@ -58,14 +58,14 @@ def beat(
     `gone`: clients whose process is known to have ended. `wanted`: channels that `client` asks for first.
 
     Raises:
-        ClientExpiredError: the client was silent for longer than its timeout, and must connect anew.
+        ClientExpiredError: the client was silent for longer than its timeout, and must reconnect.
     """
     if client not in state.clients:
         raise ClientExpiredError(
             f"client {client} is not known to the tunnel (any more): it was silent for longer than "
             "its heartbeatTimeout, and its channels went to others"
         )
-    # A clock that was set back must not keep the dead alive: nobody was seen later than now.
+    # A clock that was set back must not keep the dead alive: no client was seen later than now.
     clients = {
         key: replace(each, last_seen=now if key == client else min(each.last_seen, now))
         for key, each in state.clients.items()
@@ -153,9 +153,9 @@ def split(
         raise TunnelError(
             f"channel {channel!r} {what}: name a stream channel, one of {', '.join(each.id for each in streams)}"
         )
-    heirs = [each.id for each in streams if channel in each.parents]
-    if found.state is ChannelState.TERMINATED or heirs:
-        what = f"was split into {', '.join(heirs)}" if heirs else "is drained"
+    successors = [each.id for each in streams if channel in each.parents]
+    if found.state is ChannelState.TERMINATED or successors:
+        what = f"was split into {', '.join(successors)}" if successors else "is drained"
         raise TunnelError(f"channel {channel!r} {what}, and cannot be split")
     end = found.last_end
     tokens = divide(end)

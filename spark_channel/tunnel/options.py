@@ -171,7 +171,7 @@ _OURS = {field.alias.lower() for field in TunnelOptions.model_fields.values() if
 
 
 def is_stream(options: Mapping[str, Any]) -> bool:
-    """Whether an option stands there that only a stream takes."""
+    """Whether an option is given that only a stream accepts."""
     return any(key.lower() in _OURS for key in options)
 
 

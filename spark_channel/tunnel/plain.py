@@ -15,7 +15,7 @@ def dump(value: Any) -> str:
     """`value` as text; equal values of the same making give equal texts.
 
     Raises:
-        TypeError: something that is no plain data.
+        TypeError: something that is not plain data.
     """
     return json.dumps(_tagged(value), separators=(",", ":"), ensure_ascii=False)
 
@@ -44,7 +44,7 @@ def _tagged(value: Any) -> Any:
         return [_tagged(each) for each in value]
     if hasattr(value, "items"):
         return {str(key): _tagged(each) for key, each in value.items()}
-    raise TypeError(f"{type(value).__name__} is no plain data, so it cannot be kept in a tunnel")
+    raise TypeError(f"{type(value).__name__} is not plain data, so it cannot be kept in a tunnel")
 
 
 def _untagged(found: dict[str, Any]) -> Any:

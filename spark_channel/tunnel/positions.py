@@ -1,4 +1,4 @@
-"""Where a streaming query stands: what its offsets hold, and how they move on.
+"""The positions of a streaming query: what its offsets hold, and how they advance.
 
 An offset is one JSON document: for each channel the range of the batch that ends there (`from`, `to`) and its
 number (`seq`), so that a batch that is run again reads the same rows, whatever came since. Without a
@@ -27,7 +27,7 @@ __all__ = [
     "OwnPositions",
     "Positions",
     "Range",
-    "Target",
+    "RunEnd",
     "added_up",
     "check_offset",
     "make_offset",
@@ -40,7 +40,7 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """What one channel contributes to a batch. `origin` names these rows for ever; empty without a tunnel."""
+    """What one channel contributes to a batch. `origin` names these rows forever; empty without a tunnel."""
 
     channel: str
     sequence: int
@@ -48,7 +48,7 @@ class Range:
     origin: str = ""
 
 
-class Target:
+class RunEnd:
     """The end of a run with Trigger.AvailableNow; empty for other triggers."""
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class Positions(ABC):
 
     def __init__(self, source: StreamSource, *, clock: Clock | None = None) -> None:
         self.source = source
-        self.target = Target()
+        self.target = RunEnd()
         # Longer than that, and a tunnel's channels have gone to others.
         self.renewal = Renewal(source.options.heartbeat_timeout, clock=clock)
         self.feed = self.renewal.of(source.feed, source.feed.is_passing)
@@ -90,7 +90,7 @@ class Positions(ABC):
 
     @abstractmethod
     def behind(self, end: Offset) -> FeedLag:
-        """How far the source is ahead of a reader that stands at `end`: what is not known is None.
+        """How far the source is ahead of a reader whose position is `end`: what is not known is None.
 
         Asks the source; some count rows for it.
         """
@@ -104,7 +104,7 @@ class Positions(ABC):
 
 
 def token_in(value: Any) -> Token:
-    """A token as it stands in an offset."""
+    """A token in the form that an offset holds."""
     token: Token = plain.load(json.dumps(value))
     return token
 
@@ -161,7 +161,7 @@ def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str) -> None:
             "or another checkpoint directory"
         )
     if offset["id"] != key:
-        what = f"tunnel {tunnel!r} as it was before it was reset or made anew" if tunnel else offset["id"]
+        what = f"tunnel {tunnel!r} as it was before it was reset or created again" if tunnel else offset["id"]
         raise TunnelError(
             f"the checkpoint directory is of {what}, and this query reads {tunnel or key}: "
             "begin with a new checkpoint directory"

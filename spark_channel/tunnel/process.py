@@ -38,6 +38,6 @@ def _process(pid: int) -> str:
         text = Path(f"/proc/{pid}/stat").read_text("utf-8", errors="replace")
     except OSError:
         return ""
-    # The name stands in brackets, and may hold anything; a zombie (Z) has ended.
+    # The name is in brackets, and may hold anything; a zombie (Z) has ended.
     fields = text[text.rindex(")") + 2 :].split()
     return "" if fields[0] == "Z" else f"{pid}@{fields[19]}"

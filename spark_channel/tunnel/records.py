@@ -30,7 +30,7 @@ class Channel:
 
     `token` is the checkpoint, taken at `sequence`; `pending` is the end of the range handed out after it, if
     any: whoever has the channel reads this very range next, so that (channel, sequence) names the same
-    rows for ever. `after` is the end of the range after that one, once
+    rows forever. `after` is the end of the range after that one, once
     it is handed out too. `closing_beats` counts its client's heartbeats since it was asked to give the channel back.
     `parked`: why it is parked, if it is. `checkpointed_at`: when its last checkpoint was taken, by the store's clock.
     """

@@ -87,7 +87,7 @@ class StreamSource:
         return made
 
     def check(self, record: TunnelRecord) -> None:
-        """Hold `record` to be a tunnel of this source, as it is now.
+        """Hold `record` to be a tunnel of this source and its present columns.
 
         Raises:
             TunnelError: of another source, or of another schema; says what differs.

@@ -1,7 +1,7 @@
 """What every store in a database does; a subclass opens transactions.
 
 A heartbeat loads the tunnel's channels and clients, asks the pure `desk`, and writes what differs, all in one
-transaction under the tunnel's lock: whatever statement it breaks off at, nothing of it stands.
+transaction under the tunnel's lock: whatever statement it breaks off at, it leaves nothing.
 """
 
 from abc import ABC, abstractmethod
@@ -48,7 +48,7 @@ _CLIENTS = (
 
 
 class Statements(Protocol):
-    """One transaction. Parameters stand as `?`."""
+    """One transaction. Parameters are written as `?`."""
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
 
@@ -188,7 +188,7 @@ class SqlStore(ABC):
         if not rows:
             names = [row[0] for row in statements.rows(f"{_TUNNELS} ORDER BY name")]
             raise TunnelError(
-                f"there is no tunnel {name!r} in {self.show()}, which has "
+                f"tunnel {name!r} does not exist in {self.show()}, which has "
                 f"{', '.join(map(repr, names)) or 'none'}; make it with `spark-channel tunnel create`, "
                 "or name another"
             )
@@ -265,7 +265,7 @@ class SqlStore(ABC):
 
 _PARKED, _AT, _AFTER = "$parked", "$at", "$after"
 _MORE = (("parked", _PARKED), ("checkpointed_at", _AT), ("after", _AFTER))
-"""What is known of a channel beside its split stands with the split: stores made before have no columns for it."""
+"""What is known of a channel beside its split is kept with the split: stores made before have no columns for it."""
 
 
 def _params(channel: Channel) -> str:

@@ -46,7 +46,7 @@ class SqliteStore(SqlStore):
                 ) from error
         elif not self._path.exists():
             raise TunnelError(
-                f"there is no tunnel store {self._path}; make a tunnel with `spark-channel tunnel create`, "
+                f"tunnel store {self._path} does not exist; make a tunnel with `spark-channel tunnel create`, "
                 "or name its file with option 'tunnelStore'"
             )
         mode: Any = "rwc" if make else "rw"

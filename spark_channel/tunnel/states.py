@@ -10,10 +10,10 @@ __all__ = ["ChannelState", "ClientState", "ConnectState", "TunnelType"]
 
 
 class ChannelState(StrEnum):
-    """Where a channel stands in the store."""
+    """The state of a channel in the store."""
 
     WAIT = "wait"
-    """Its parents are not TERMINATED, or nobody has had it yet."""
+    """Its parents are not TERMINATED, or no client has had it yet."""
     OPEN = "open"
     """It belongs to a client."""
     CLOSING = "closing"
@@ -27,7 +27,7 @@ class ChannelState(StrEnum):
 
 
 class ConnectState(StrEnum):
-    """Where a client stands with a channel that it was given."""
+    """The state of a client's connect to a channel that it was given."""
 
     WAIT = "wait"
     """It is being dialled."""
@@ -48,7 +48,7 @@ class ClientState(StrEnum):
 
 
 class TunnelType(StrEnum):
-    """What a tunnel delivers: what is there, what comes, or first the one and then the other."""
+    """What a tunnel delivers: existing rows, later changes, or first the one and then the other."""
 
     BASE = "base"
     STREAM = "stream"

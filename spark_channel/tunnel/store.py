@@ -13,7 +13,7 @@ __all__ = ["TunnelStore", "default_store", "open_store"]
 
 
 class TunnelStore(Protocol):
-    """Every call is one transaction, on a connection of its own; safe to call from several threads.
+    """Every call is one transaction, on its own connection; safe to call from several threads.
 
     All raise `TunnelError` for a store that cannot be reached and for a tunnel that is not there.
     """
@@ -43,7 +43,7 @@ class TunnelStore(Protocol):
         ...
 
     def state(self, name: str) -> TunnelState:
-        """Channels and clients as they stand."""
+        """The present channels and clients."""
         ...
 
     def connect(self, name: str, client: Client) -> None:

@@ -90,7 +90,7 @@ class Tunnel:
         return any(record.name == self.name for record in self.store.all())
 
     def reset(self, *, channels: int = _ADVICE) -> TunnelRecord:
-        """Begin anew, as `create` does: all positions are dropped, and its clients are told."""
+        """Start over, as `create` does: all positions are dropped, and its clients are told."""
         source = StreamSource(self._options)
         return self.store.reset(self.name, source.record(self.name), source.channels(channels))
 
@@ -169,7 +169,7 @@ class Tunnel:
             drained: return when everything that is there has been processed.
 
         Raises:
-            TunnelError: there is no such tunnel, it is of another source or schema, or all that is left is parked.
+            TunnelError: the tunnel does not exist, is of another source or schema, or all that is left is parked.
             SystemExit: SIGTERM came; the exit code is 143.
             Anything: what the processor raised, with `onError=stop`, or when nothing is left that is not parked;
                 the range is delivered again next time.

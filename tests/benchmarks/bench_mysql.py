@@ -98,7 +98,7 @@ def timed(
 
 def main() -> list[Row]:
     if not JAR.exists():
-        raise RuntimeError(f"there is no {JAR}: install Debian's libmariadb-java")
+        raise RuntimeError(f"{JAR} is missing: install Debian's libmariadb-java")
     server = MariadbServer.create()
     try:
         fill(server)

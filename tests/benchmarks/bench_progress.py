@@ -1,7 +1,7 @@
 """What it costs to see how a job goes: CPU of a task's reports, of the service that takes them, and of the line.
 
 Client, service and display run in this process, so that its CPU time is that of all three; a loop that counts the same
-batches for nobody is taken off.
+unread batches is taken off.
 """
 
 import io

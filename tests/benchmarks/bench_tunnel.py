@@ -279,7 +279,7 @@ def lag(home: Path) -> list[Row]:
         .start()
     )
     try:
-        while not seen and query.isActive:  # what comes before the query has begun is not its own
+        while not seen and query.isActive:  # rows from before the query's start are not its own
             server.psql(
                 "INSERT INTO changing SELECT coalesce(min(id), 0) - 1, 'before the first' FROM changing"
             )

@@ -1,4 +1,4 @@
-"""DataX's own flow control, written anew from its description, to be run beside ours.
+"""DataX's own flow control, written from its description, to be run beside ours.
 
 After each push, when 20 ms have passed since the last look: speed = delta / interval, and above the limit
 a sleep of `speed * interval / limit - interval`, the longer of rows and bytes. The snapshot carries the

@@ -6,7 +6,7 @@ The same rows go from one table into another on one server, three times, two tas
 source, which knows no limit; by DataX's flow control; by `transfer` with `rows_per_second`.
 
 Measured
-    The growth of the target's file (`pg_relation_size`), asked for by a session of its own every 50 ms. All rows
+    The growth of the target's file (`pg_relation_size`), asked for by its own session every 50 ms. All rows
     have one width, so that pages are rows, also of transactions that are not committed yet. Time 0 is the first row.
 DataX
     Its rule (see `datax`), in real time, in two channels of half the limit each, as DataX deals them. Around the rule,

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.service_load [--clients 1000] [--seconds 15]
 
-The service is `SharedLimit` in a process of its own, whose CPU is read from the system. The clients are the
+The service is `SharedLimit` in its own process, whose CPU is read from the system. The clients are the
 real `LeaseLimiter` and the real connection, one of each per client, driven by a few threads of one process.
 """
 
@@ -32,7 +32,7 @@ SLICE = 0.05
 WARM_UP = 25.0
 """Until every client had a grant of the full length: the first ones are short."""
 LOOK = 0.25
-"""How often a client is looked at, at least: a task has a thread of its own that news wakes at once."""
+"""How often a client is looked at, at least: a task has its own thread, which news wakes immediately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 class Client:
-    """One task: always hungry."""
+    """One task: always saturated."""
 
     def __init__(self, address: ServiceAddress, number: int) -> None:
         self.limiter = LeaseLimiter(LIMIT, "job", f"task {number}")

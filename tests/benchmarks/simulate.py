@@ -15,9 +15,9 @@ The model
     Ours     The real `Coordinator`, and its messages as dataclasses. A task asks when it was told to,
              reports what it spent, leaves when done.
     DataX    2 000 channels (5 for each of 400 task groups), each limited to limit / 2 000, tasks dealt to
-             groups in turn; a channel takes the next task of its own group. Each channel runs at what
+             groups in turn; a channel takes the next task of its group. Each channel runs at what
              DataX's flow control makes of its limit (measured here with its rule, batches of 32 rows).
-    Static   Every task is limited to limit / 10 000, for ever.
+    Static   Every task is limited to limit / 10 000, forever.
 
 Columns: share of the limit used until 95 % of the rows are done, and until the end; the fullest window of
 1 s and of 10 s against the limit; requests per second at the coordinator, mean and in the fullest 10 s.
@@ -341,7 +341,7 @@ def run_datax(count: int, seed: int) -> Outcome:
 
 
 def run_static(count: int, seed: int) -> Outcome:
-    """Every task gets the same part of the limit, for ever."""
+    """Every task gets the same part of the limit, forever."""
     tasks = make_tasks(count, seed)
     timeline = Timeline()
     for task in tasks:

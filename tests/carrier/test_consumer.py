@@ -311,7 +311,7 @@ def test_a_factory_that_raises_fails_the_carrier_and_the_others_are_left() -> No
 
 def test_a_factory_that_makes_no_consumer_is_named() -> None:
     carrier = DataCarrier()
-    driver = carrier.consume(lambda: "nobody")  # type: ignore[arg-type, return-value]
+    driver = carrier.consume(lambda: "a text")  # type: ignore[arg-type, return-value]
     assert driver.wait(JOIN_SECONDS)
-    with pytest.raises(TypeError, match="nobody"):
+    with pytest.raises(TypeError, match="a text"):
         carrier.shutdown()

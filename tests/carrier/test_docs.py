@@ -1,4 +1,4 @@
-"""The examples of docs/carrier.md run as they stand."""
+"""The examples of docs/carrier.md run unchanged."""
 
 import re
 import threading

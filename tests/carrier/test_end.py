@@ -6,7 +6,7 @@ from functools import partial
 import pytest
 
 from spark_channel.carrier import DataCarrier
-from spark_channel.carrier.doorbell import Doorbell
+from spark_channel.carrier.ready_queue import ReadyQueue
 from spark_channel.errors import ChannelClosedError
 from spark_channel.testing import VirtualClock
 from tests.carrier.helpers import (
@@ -292,7 +292,7 @@ def test_an_iterator_that_has_gone_is_forgotten() -> None:
         break
     gc.collect()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Doorbell, "ring", lambda *_: rings.append(1))
+        patch.setattr(ReadyQueue, "put", lambda *_: rings.append(1))
         carrier.produce(batch(2))
     assert rings == []
 

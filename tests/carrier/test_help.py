@@ -13,13 +13,13 @@ class Held:
     """Holds a pool's thread between a ring and what it does about it, once, when it is armed."""
 
     def __init__(self, worker: Any) -> None:
-        self.bell = worker._bell
-        self.answer = worker._bell.answer
+        self.ready = worker._ready
+        self.get = worker._ready.get
         self.armed, self.reached, self.released = threading.Event(), threading.Event(), threading.Event()
-        worker._bell.answer = self.held
+        worker._ready.get = self.held
 
     def held(self) -> Hashable | None:
-        key: Hashable | None = self.answer()
+        key: Hashable | None = self.get()
         if self.armed.is_set():
             self.armed.clear()
             self.reached.set()
@@ -72,7 +72,7 @@ def end(carriers: list[DataCarrier], *gates: MadeGate) -> None:
 
 def test_a_ring_between_two_carriers_of_a_thread_is_heard_by_another_thread() -> None:
     with BulkConsumePool(2) as pool:
-        held = Held(pool._workers[0])
+        held = Held(pool._members[0])
         gate, waiting = MadeGate(), Made()
         carriers = carriers_of(pool, [gate, Made(), waiting, Made()])
         held.hold()
@@ -86,7 +86,7 @@ def test_a_ring_between_two_carriers_of_a_thread_is_heard_by_another_thread() ->
 
 def test_a_thread_that_was_to_help_and_gets_busy_itself_sends_another() -> None:
     with BulkConsumePool(3) as pool:
-        held = Held(pool._workers[1])
+        held = Held(pool._members[1])
         gates, waiting = [MadeGate(), MadeGate()], Made()
         carriers = carriers_of(pool, [*gates, Made(), waiting, Made(), Made()])
         carriers[0].produce(batch(1))
@@ -102,13 +102,13 @@ def test_a_thread_that_was_to_help_and_gets_busy_itself_sends_another() -> None:
 
 def test_a_thread_that_is_rung_for_a_carrier_that_has_moved_away_looks_for_others() -> None:
     with BulkConsumePool(2) as pool:
-        held = Held(pool._workers[1])
+        held = Held(pool._members[1])
         gate, waiting = MadeGate(), Made()
         carriers = carriers_of(pool, [gate, Made(), waiting, Made()])
         held.hold()
-        held.bell.ring("moved away")
+        held.ready.put("moved away")
         held.wait()
-        held.bell.ring("moved away, too")
+        held.ready.put("moved away, too")
         carriers[0].produce(batch(1))
         assert gate.entered.wait(JOIN_SECONDS)
         carriers[2].produce(batch(2))  # the other thread has a ring to answer: it does not look idle
@@ -120,29 +120,29 @@ def test_a_thread_that_is_rung_for_a_carrier_that_has_moved_away_looks_for_other
 def test_a_carrier_that_has_ended_is_not_counted_any_more() -> None:
     with BulkConsumePool(1) as pool:
         carrier = DataCarrier()
-        station: Any = carrier.consume(Collector(), pool=pool)._stations[0]
-        tell, seen = station._over, list[int]()
+        worker: Any = carrier.consume(Collector(), pool=pool)._workers[0]
+        tell, seen = worker._over, list[int]()
 
         def over() -> None:
             seen.extend(pool.carriers())
             tell()
 
-        station._over = over
+        worker._over = over
         assert carrier.shutdown(JOIN_SECONDS) is True
         assert seen == [0], "before anyone hears that it is over"
 
 
 def test_a_carrier_that_moves_is_counted_once() -> None:
-    with BulkConsumePool(2) as pool, ThreadPoolExecutor(1) as caller:
+    with BulkConsumePool(2) as pool, ThreadPoolExecutor(1) as key:
         gate, waiting = MadeGate(), Made()
         carriers = carriers_of(pool, [gate, Made(), waiting, Made()])
-        worker: Any = pool._workers[1]
+        worker: Any = pool._members[1]
         take, counted = worker.take, list[Future[list[int]]]()
 
-        def taking(station: Any) -> None:
-            counted.append(caller.submit(pool.carriers))
+        def taking(worker: Any) -> None:
+            counted.append(key.submit(pool.carriers))
             wait(counted, 0.2)  # it belongs to neither thread now
-            take(station)
+            take(worker)
 
         worker.take = taking
         carriers[0].produce(batch(1))

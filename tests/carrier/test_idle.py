@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.carrier import BulkConsumePool, ConsumerDriver, DataCarrier
-from spark_channel.carrier.doorbell import Doorbell
+from spark_channel.carrier.ready_queue import ReadyQueue
 from spark_channel.errors import ChannelFullError
 from spark_channel.testing import VirtualClock
 from tests.carrier.helpers import JOIN_SECONDS, Collector, Gate, batch, consumer_threads, values
@@ -172,12 +172,12 @@ def test_a_pool_serves_the_higher_priority_first_and_starves_none(clock: Virtual
         assert carrier.shutdown() is True
     assert order == [1, 3, 2, 0]
     assert pool.close() is True
-    bell: Doorbell[str] = Doorbell(clock)
-    bell.prefer("high", 9)
-    bell.ring("low")
+    ready: ReadyQueue[str] = ReadyQueue(clock)
+    ready.prefer("high", 9)
+    ready.put("low")
     clock.advance(1.0)
-    bell.ring("high")
-    assert [bell.answer(), bell.answer()] == ["low", "high"], "it has waited for a second"
+    ready.put("high")
+    assert [ready.get(), ready.get()] == ["low", "high"], "it has waited for a second"
 
 
 def test_every_queue_and_thread_has_metrics() -> None:

@@ -132,8 +132,8 @@ def test_a_ring_that_comes_after_its_carrier_has_left_is_harmless() -> None:
         carriers, consumers = [DataCarrier(), DataCarrier()], [Collector(), Collector()]
         for carrier, consumer in zip(carriers, consumers, strict=True):
             carrier.consume(consumer, pool=pool)
-        bell = pool._workers[0]._bell
-        bell.ring("one that has left")
+        ready = pool._members[0]._ready
+        ready.put("one that has left")
         for carrier, consumer in zip(carriers, consumers, strict=True):
             carrier.produce(batch(1))
             consumer.wait_for(1)

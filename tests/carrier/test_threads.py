@@ -64,11 +64,11 @@ class Sink(Consumer):
     def consume(self, batches: list[pa.RecordBatch]) -> None:
         assert batches
         if self.random.random() < self.error_share:
-            raise ValueError("made up")
+            raise ValueError("on purpose")
         self.got.append(numbers(batches))
 
     def on_error(self, batches: list[pa.RecordBatch], error: Exception) -> None:
-        assert str(error) == "made up"
+        assert str(error) == "on purpose"
         self.failed.append(numbers(batches))
 
     def on_exit(self) -> None:

@@ -97,7 +97,7 @@ def lets_through(use: Callable[[], object]) -> bool:
 
 
 def check(channel: MemoryChannel) -> bool:
-    """Has it failed? If not, it holds what it says and goes on as if nothing had been."""
+    """Has it failed? If not, it holds what it says and continues unharmed."""
     left: list[int] = []
     lock = channel._core._lock
     assert lock.acquire(timeout=30), "the lock stayed locked"
@@ -122,7 +122,7 @@ def check(channel: MemoryChannel) -> bool:
         0,
     ), s
     core = channel._core
-    waiting = [*core._claims, *core._readers, *core._payers, *core._sleeping]
+    waiting = [*core._requests, *core._readers, *core._payers, *core._sleeping]
     assert waiting == []
     assert left == sorted(left), left
     assert channel.push(rows(2, 7)) is True

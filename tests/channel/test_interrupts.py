@@ -96,7 +96,7 @@ def exchange(channel: MemoryChannel) -> None:
 
 @pytest.mark.parametrize("name", WORKS)
 def test_an_interrupt_at_any_microsecond_leaves_a_channel_that_is_whole_or_failed(name: str) -> None:
-    """Signals need a main thread of their own. The program asserts what holds after each; both ends occur."""
+    """Signals need their own main thread. The program asserts what holds after each; both ends occur."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.channel.interrupted", name],
         cwd=ROOT,
@@ -140,7 +140,7 @@ def test_an_interrupted_change_wakes_who_waits() -> None:
     other = MemoryChannel()
     reader = Thread(other.pull)
     for each, waiting in (
-        (channel, lambda: len(channel._core._claims) == 3),
+        (channel, lambda: len(channel._core._requests) == 3),
         (other, lambda: other._core._readers),
     ):
         while not waiting():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spark_channel.channel import MemoryChannel, Overflow
-from spark_channel.channel.parcel import measure
+from spark_channel.channel.sized_batch import measure
 from spark_channel.errors import ChannelClosedError, EndOfChannel
 from spark_channel.testing import VirtualClock
 from tests.channel.helpers import ROW, Thread, conserved, numbers, rows

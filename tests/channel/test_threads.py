@@ -93,7 +93,7 @@ def test_ten_million_rows_a_hundred_times() -> None:
 class Storm:
     """Fifty producers and fifty consumers, with and without transactions, random rollbacks and resizes.
 
-    Numbers are unique: whatever is consumed twice, lost or made up shows. Batches have up to 40 times `grain` rows.
+    Numbers are unique: whatever is consumed twice, lost or invented shows. Batches have up to 40 times `grain` rows.
     """
 
     def __init__(self, seed: int, overflow: str, grain: int) -> None:

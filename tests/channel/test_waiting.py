@@ -1,4 +1,4 @@
-"""Who waits, who wakes, and that it is those alone."""
+"""Which threads wait, which wake, and that no others do."""
 
 import threading
 from typing import Any

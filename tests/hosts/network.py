@@ -1,4 +1,4 @@
-"""Hosts with addresses of their own on one machine: network namespaces round a switch. Needs root and iproute2."""
+"""Hosts with their own addresses on one machine: network namespaces round a switch. Needs root and iproute2."""
 
 import os
 import secrets

@@ -1,4 +1,4 @@
-"""Driver, workers and firewalls on several hosts: network namespaces with addresses of their own."""
+"""Driver, workers and firewalls on several hosts: network namespaces with their own addresses."""
 
 import re
 import threading
@@ -13,7 +13,7 @@ import spark_channel
 from tests.hosts.cluster import SERVICE_PORT, Cluster
 from tests.hosts.network import Network, why_not
 from tests.spark import recorded
-from tests.spark.recorded import PATIENCE, RATE, ROWS, worst_second
+from tests.spark.recorded import RATE, ROWS, TIMEOUT, worst_second
 from tests.spark.remote_driver import DriverError, RemoteDriver
 from tests.spark.timeline import Timeline
 
@@ -39,7 +39,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 @pytest.fixture(scope="module")
 def driver(cluster: Cluster) -> Iterator[RemoteDriver]:
     with cluster.driver() as running:
-        running.run(warm, timeout=PATIENCE)
+        running.run(warm, timeout=TIMEOUT)
         yield running
 
 
@@ -93,7 +93,7 @@ def test_the_service_is_told_under_the_address_that_spark_knows(driver: RemoteDr
 
 @pytest.mark.parametrize("path", [recorded.read, recorded.transfer])
 def test_executors_on_two_hosts_obey_the_limit(driver: RemoteDriver, tmp_path: Path, path: Any) -> None:
-    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=TIMEOUT)
     assert worst_second(tmp_path) <= 1.15 * RATE
 
 
@@ -102,7 +102,7 @@ def test_executors_that_do_not_reach_the_service_obey_the_limit(
     driver: RemoteDriver, tmp_path: Path, path: Any, firewall: None
 ) -> None:
     start = time.monotonic()
-    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=TIMEOUT)
     took = time.monotonic() - start
     assert worst_second(tmp_path) <= 1.15 * RATE
     # 3 s of rows, 5 s until it is found out, and what Spark needs for a job
@@ -116,16 +116,16 @@ def test_the_firewall_without_a_fallback_is_an_error_that_names_the_way_out(
 ) -> None:
     options = {"rowsPerSecond": str(RATE), "limitFallback": "fail"}
     with pytest.raises(DriverError, match="rowsPerSecondPerTask"):
-        driver.run(recorded.transfer, str(tmp_path), options, timeout=PATIENCE)
+        driver.run(recorded.transfer, str(tmp_path), options, timeout=TIMEOUT)
 
 
 @pytest.mark.soak
 def test_connections_are_counted_where_they_are_and_need_no_service_where_few_tasks_run(
     driver: RemoteDriver, tmp_path: Path, firewall: None
 ) -> None:
-    driver.run(recorded.write, str(tmp_path), {"maxConnections": "4"}, timeout=PATIENCE)
+    driver.run(recorded.write, str(tmp_path), {"maxConnections": "4"}, timeout=TIMEOUT)
     with pytest.raises(DriverError, match=r"'maxConnections'.*coalesce"):
-        driver.run(recorded.write, str(tmp_path / "more"), {"maxConnections": "1"}, timeout=PATIENCE)
+        driver.run(recorded.write, str(tmp_path / "more"), {"maxConnections": "1"}, timeout=TIMEOUT)
 
 
 def longer(spark: Any, folder: str) -> int:
@@ -141,7 +141,7 @@ def cut_while_it_runs(
     """Run `longer` with the service cut off for `seconds`; returns when it was, as the records count time."""
     future = driver.submit(longer, str(folder))
     target = folder / "target"
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + TIMEOUT
     while not target.exists() and time.monotonic() < end:
         time.sleep(0.05)
     time.sleep(after)
@@ -150,7 +150,7 @@ def cut_while_it_runs(
     back = threading.Timer(seconds, drop, (cluster, False))
     back.start()
     try:
-        assert future.result(PATIENCE) == 12_000
+        assert future.result(TIMEOUT) == 12_000
     finally:
         back.cancel()
         back.join()
@@ -178,8 +178,8 @@ def test_a_driver_behind_a_name_that_only_executors_know(cluster: Cluster, tmp_p
     conf = {"spark.driver.host": network["driver"].address}
     environment = {"SPARK_CHANNEL_HOST": "outer-name.example", "SPARK_CHANNEL_PORT": "38101"}
     with cluster.driver(conf, **environment) as named:
-        named.run(warm, timeout=PATIENCE)
+        named.run(warm, timeout=TIMEOUT)
         address, _ = named.run(where)
         assert address == "outer-name.example:38101"
-        named.run(recorded.transfer, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+        named.run(recorded.transfer, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=TIMEOUT)
     assert worst_second(tmp_path) <= 1.15 * RATE

@@ -111,7 +111,7 @@ def test_jobs_of_two_hosts_keep_one_limit(
 def test_a_cut_link_spends_nothing_that_was_not_granted(
     network: Network, served: tuple[str, Path, Path], tmp_path: Path
 ) -> None:
-    """One of two hosts is unplugged for 5 s: it spends its grant, waits, and goes on; the limit holds all the time."""
+    """One of two hosts is unplugged for 5 s: it spends its grant, waits, and continues; the limit holds all the time."""
     one, two = spenders(network, served, tmp_path, 14.0)
     assert one.stdout is not None
     first = float(one.stdout.readline())
@@ -124,7 +124,7 @@ def test_a_cut_link_spends_nothing_that_was_not_granted(
     of_one, of_two = [first, *times_of(one)], times_of(two)
     assert worst_second(of_one + of_two) <= 1.15 * RATE
     assert not [at for at in of_one if cut + 2.5 < at < back], "a grant lasts for two seconds at most"
-    assert [at for at in of_one if at > back], "it goes on"
+    assert [at for at in of_one if at > back], "it continues"
     assert len([at for at in of_two if cut < at < back]) >= 0.4 * RATE * 5
 
 

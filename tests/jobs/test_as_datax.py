@@ -1,4 +1,4 @@
-"""What DataX leaves in a target, a job leaves there too: against real servers in a time zone of their own."""
+"""What DataX leaves in a target, a job leaves there too: against real servers in another time zone."""
 
 import os
 import sqlite3

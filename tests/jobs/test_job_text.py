@@ -14,7 +14,7 @@ from spark_channel.jobs.variables import expand_data
         ('{"job": }', "line 1, column 9"),
         ('{\n  "job": {\n    "setting" {}\n  }\n}', "line 3, column 15"),
         ('{\n  // a comment\n  /* and\n another */ "job": oops\n}', "line 4, column 20"),
-        ('{"a": NaN}', "NaN is no JSON value"),
+        ('{"a": NaN}', "NaN is not a JSON value"),
         ('{"a": "b}', "line 1, column 7"),
         ("{", "line 1, column 2"),
         ("9" * 5000, "4300 digits"),

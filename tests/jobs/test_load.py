@@ -152,7 +152,7 @@ def test_what_makes_no_sense_is_refused_at_its_json_path(
         ({"job": {"content": [{"writer": {"name": "x"}}]}}, r"^job\.content\[0\]\.reader is missing$"),
         ({"job": {"content": {"reader": {"name": "x"}}}}, r"^job\.content\[0\]\.writer is missing$"),
         ({"job": {"content": ["x"]}}, r"job\.content\[0\] got 'x'; it takes an object"),
-        ({"job": {"content": {1: 2}}}, r"job\.content: key 1 is no text"),
+        ({"job": {"content": {1: 2}}}, r"job\.content: key 1 is not text"),
         (
             {"job": {"content": {"reader": object()}}},
             r"job\.content\.reader got 'object'; it takes what JSON",
@@ -255,5 +255,5 @@ def test_data_nested_too_deeply_is_refused() -> None:
 def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "job.json"
     path.write_bytes(b"\xff\xfe{")
-    with pytest.raises(JobFileError, match="it is no UTF-8 text"):
+    with pytest.raises(JobFileError, match="it is not UTF-8 text"):
         load_job(path)

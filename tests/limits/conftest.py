@@ -6,7 +6,7 @@ import pytest
 
 
 class HandClock:
-    """Stands still until `now` is set or somebody sleeps."""
+    """Stands still until `now` is set or a thread sleeps."""
 
     def __init__(self) -> None:
         self.at = 0.0
@@ -18,7 +18,7 @@ class HandClock:
         self.at += max(0.0, seconds)
 
     def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:
-        assert timeout is not None, "nobody would ever wake this"
+        assert timeout is not None, "no thread would ever wake this"
         self.at += timeout
         return False
 

@@ -1,4 +1,4 @@
-"""Whatever happens, in whatever order: the limit holds, grants are conserved, nobody starves."""
+"""Whatever happens, in whatever order: the limit holds, grants are conserved, no client starves."""
 
 import bisect
 import itertools
@@ -80,7 +80,7 @@ class AnyHistory(RuleBasedStateMachine):
     def _join(self, count: int, job: str, **kind: object) -> None:
         for index in range(count):
             start = self.world.clock.at + 0.003 * index
-            self.world.worker(job=job, offset=1000.0 * index, start=start, patience=1e6, **kind)
+            self.world.worker(job=job, offset=1000.0 * index, start=start, timeout=1e6, **kind)
 
     @rule(which=st.integers(0, 29))
     def task_crashes(self, which: int) -> None:
@@ -99,7 +99,9 @@ class AnyHistory(RuleBasedStateMachine):
     @rule()
     def coordinator_is_killed_and_restarted(self) -> None:
         self.world.rates = self._limit(self.rates[-1][1])
-        leases = [lease for client in self.world.coordinator._clients.values() for lease in client.leases()]
+        leases = [
+            lease for client in self.world.coordinator._clients.values() for lease in client.issued_grants()
+        ]
         last = max([lease.ends / 1e9 for lease in leases] + [self.world.coordinator._blocked_until / 1e9])
         self.world.restart(max(0.0, last - self.world.clock.at) + 0.001)
         self.paused = False
@@ -143,7 +145,7 @@ class AnyHistory(RuleBasedStateMachine):
         while self.world.clock.at < end:
             self.world.run(min(end, self.world.clock.at + 0.1))
             clients = self.world.coordinator._clients.values()
-            for lease in itertools.chain.from_iterable(each.leases() for each in clients):
+            for lease in itertools.chain.from_iterable(each.issued_grants() for each in clients):
                 self.longest = max(self.longest, (lease.ends - lease.starts) / 1e9)
 
     def _some(self, which: int) -> list[Worker]:
@@ -217,7 +219,7 @@ class AnyHistory(RuleBasedStateMachine):
         return max([*after, *before[-1:]])
 
     def teardown(self) -> None:
-        """Heal everything: every hungry task gets its fair share within the promised time."""
+        """Heal everything: every saturated task gets its fair share within the promised time."""
         if not hasattr(self, "world"):
             return
         try:
@@ -239,18 +241,18 @@ class AnyHistory(RuleBasedStateMachine):
                 worker.crash()
         for job, count in zip("ab", self.last, strict=True):
             self._join(count, job)
-        hungry = [worker for worker in world.workers if worker.alive]
-        if not hungry:
+        saturated = [worker for worker in world.workers if worker.alive]
+        if not saturated:
             return
         rate = self.rates[-1][1] * min(1.0, (self.row_bytes or 100) / 100)  # in rows that flow
-        largest_payment = max(worker._amount for worker in hungry)
-        self._run(5.0 + 2 * self.longest + 2 * largest_payment * 2 * len(hungry) / rate)
+        largest_payment = max(worker._amount for worker in saturated)
+        self._run(5.0 + 2 * self.longest + 2 * largest_payment * 2 * len(saturated) / rate)
         horizon, begin = world.status().horizon, world.clock.at
-        jobs = Counter(worker.limiter._job for worker in hungry)
+        jobs = Counter(worker.limiter._job for worker in saturated)
         fair = {job: rate / len(jobs) / count for job, count in jobs.items()}
         within = {job: 2 * max(horizon, smallest_grant(rate, horizon) / share) for job, share in fair.items()}
         self._run(max(within.values()))
-        for worker in hungry:
+        for worker in saturated:
             job = worker.limiter._job
             got, due = world.rows(begin, begin + within[job], [worker]), fair[job] * within[job] / 2
             due *= 0.8 if self.row_bytes else 1.0

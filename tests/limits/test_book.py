@@ -112,6 +112,6 @@ def test_permits_and_refusals_travel_as_bytes(clock: HandClock) -> None:
     assert isinstance(decode_reply(book.answer(b"\x00")), Denied)
     assert isinstance(decode_reply(book.answer(encode(Join("x", "job")))), Denied)
     book.add_limit("a", 1)
-    rejoin = decode_reply(book.answer(encode(Ask("a", "nobody", "e", 1))))
+    rejoin = decode_reply(book.answer(encode(Ask("a", "unknown", "e", 1))))
     assert isinstance(rejoin, Denied)
     assert rejoin.rejoin

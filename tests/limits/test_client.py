@@ -1,4 +1,4 @@
-"""`LeaseLimiter`: what it pays, what it asks, and what it does when nobody answers."""
+"""`LeaseLimiter`: what it pays, what it asks, and what it does without an answer."""
 
 import threading
 from dataclasses import replace
@@ -37,11 +37,11 @@ from tests.limits.conftest import HandClock
 
 
 def nothing() -> None:
-    """Nobody needs to be woken: the test looks by itself."""
+    """Needs no waking: the test looks by itself."""
 
 
-def limiter(clock: HandClock, patience: float = 10.0) -> LeaseLimiter:
-    return LeaseLimiter("db", "job", "task", clock=clock, patience=patience)
+def limiter(clock: HandClock, timeout: float = 10.0) -> LeaseLimiter:
+    return LeaseLimiter("db", "job", "task", clock=clock, timeout=timeout)
 
 
 def next_request(lease: LeaseLimiter) -> Request:
@@ -283,7 +283,7 @@ def test_silence_is_retried_with_a_growing_pause_and_then_fails_the_work(clock: 
 
 
 def test_when_the_service_is_lost_the_grant_is_spent_first(clock: HandClock) -> None:
-    lease = limiter(clock, patience=0.2)
+    lease = limiter(clock, timeout=0.2)
     first = start(lease, grant(), rows=90)
     clock.at += 0.5
     request = next_request(lease)
@@ -630,7 +630,7 @@ def test_who_is_refused_as_a_listener_asks_in_a_moment_what_it_means() -> None:
     lease.hear(Listen("db", "another id", "epoch"), Denied("it left"))
     clock.at += 1.0
     assert lease.due()[0] is None
-    lease.hear(HEARD, Denied("there is no limit called db"))
+    lease.hear(HEARD, Denied("no limit is called db"))
     assert isinstance(sent_at(lease, clock, clock.at + 0.4), Ask)
 
 
@@ -645,7 +645,7 @@ def test_a_failure_leaves_no_request_in_flight() -> None:
     lease = seldom(clock)
     clock.at += 4.0
     request = next_request(lease)
-    lease.fail(LimitError("nobody carries messages"))
+    lease.fail(LimitError("messages are not carried"))
     lease.receive(request, grant(2))
     assert lease.due() == (None, None)
     assert lease.next_request() is None

@@ -9,7 +9,7 @@ from tests.limits.conftest import HandClock
 
 
 def nothing() -> None:
-    """Nobody needs to be woken."""
+    """Needs no waking."""
 
 
 def test_the_longest_wait_counts_and_the_smallest_slice(clock: HandClock) -> None:

@@ -275,10 +275,10 @@ def test_asking_for_nonsense_is_refused_and_changes_nothing(clock: HandClock) ->
         with pytest.raises(ServiceDeniedError):
             limit.handle(request)
     for request in (
-        Ask("db", "nobody", mine.epoch, 1),
+        Ask("db", "unknown", mine.epoch, 1),
         Ask("db", mine.client, "another", 1),
-        Heartbeat("db", "nobody", mine.epoch),
-        Leave("db", "nobody", mine.epoch),
+        Heartbeat("db", "unknown", mine.epoch),
+        Leave("db", "unknown", mine.epoch),
     ):
         with pytest.raises(RejoinError):
             limit.handle(request)
@@ -345,7 +345,7 @@ def test_memory_of_a_client_that_asks_forever_is_bounded(clock: HandClock) -> No
     for number in range(1, 5000):
         clock.at += 0.00001
         grant = granted(ask(limit, client, number, grant)).grant
-    assert len(limit._pool.ledger._ends) + len(limit._pool.ledger._heirless) < 250
+    assert len(limit._pool.ledger._ends) + len(limit._pool.ledger._without_successor) < 250
 
 
 def test_threads_may_ask_at_once() -> None:

@@ -11,7 +11,7 @@ from tests.limits.conftest import HandClock
 
 
 def never() -> None:
-    raise AssertionError("nothing changed, so nobody may be woken")
+    raise AssertionError("nothing changed, so no thread may be woken")
 
 
 def go(clock: HandClock, payment: Payment) -> float:

@@ -129,7 +129,7 @@ def test_delays_that_stay_without_us_are_usual_then() -> None:
 
 
 def test_what_was_too_much_before_the_job_began_is_no_fault_of_its() -> None:
-    """A slot that nobody reads keeps 3 GiB already."""
+    """A slot that no client reads keeps 3 GiB already."""
     world = World(100_000)
     for _ in range(40):
         world.say({"slot_wal": (3.0 * (1 << 30), float(1 << 30))})

@@ -18,7 +18,7 @@ def test_ten_thousand_tasks_stay_inside_the_figures_that_are_promised() -> None:
 
 
 def test_a_thousand_tasks_keep_the_limit_through_a_crash(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Use of the limit is no figure here: in a minute, the last few large tasks are most of the time."""
+    """Use of the limit is not measured here: in a minute, the last few large tasks are most of the time."""
     monkeypatch.setattr(simulate, "SECONDS_OF_WORK", 60)
     monkeypatch.setattr(simulate, "CRASH_AT", 20.0)
     run = run_grants(1_000, 1)

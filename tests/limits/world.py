@@ -1,6 +1,6 @@
-"""A cluster on one page: a coordinator and its clients, messages that take time, all on a clock of its own.
+"""A cluster on one page: a coordinator and its clients, messages that take time, all on a virtual clock.
 
-What is real: `Coordinator`, `LeaseLimiter` and their messages. What is made up: the producers that pay, the
+What is real: `Coordinator`, `LeaseLimiter` and their messages. What is simulated: the producers that pay, the
 time between them, the network, and crashes. Everything happens in one thread, in order of its time.
 """
 
@@ -172,10 +172,10 @@ class SkewedClock:
         return (here - self._offset) / (1 + self._drift)
 
     def sleep(self, seconds: float) -> None:
-        raise AssertionError("nobody sleeps in one thread")
+        raise AssertionError("a single thread does not sleep")
 
     def wait(self, condition: threading.Condition, timeout: float | None = None) -> bool:
-        raise AssertionError("nobody waits in one thread")
+        raise AssertionError("a single thread does not wait")
 
 
 class Worker:
@@ -196,7 +196,7 @@ class Worker:
         speed: float = 1e9,
         stalls: tuple[float, float] | None = None,
         start: float = 0.0,
-        patience: float = 10.0,
+        timeout: float = 10.0,
         offset: float = 0.0,
         drift: float = 0.0,
         on_done: Callable[[], None] = lambda: None,
@@ -204,7 +204,7 @@ class Worker:
         self.on_done = on_done
         self.world = world
         self.clock = SkewedClock(world.clock, offset, drift)
-        self.limiter = LeaseLimiter(LIMIT, job, clock=self.clock, patience=patience)
+        self.limiter = LeaseLimiter(LIMIT, job, clock=self.clock, timeout=timeout)
         self.rows_left = rows
         self.row_bytes = row_bytes
         self.speed = speed
@@ -273,7 +273,7 @@ class Worker:
         if seconds:
             self.world.after(seconds + 1e-7, lambda: self._check(payment) if turn == self._turn else None)
             return
-        self._payment = None  # type: ignore[assignment] # nobody checks between two payments
+        self._payment = None  # type: ignore[assignment] # it is not looked at between two payments
         rows = self._amount
         self.world.paid.append((self.world.clock.at, rows, rows * self.row_bytes, self, self._begun))
         if self.rows_left is not None:

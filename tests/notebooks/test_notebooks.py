@@ -1,4 +1,4 @@
-"""Every notebook runs from top to bottom in a kernel of its own, against what it starts itself."""
+"""Every notebook runs from top to bottom in its own kernel, against what it starts itself."""
 
 from pathlib import Path
 from typing import Any

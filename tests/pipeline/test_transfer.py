@@ -121,7 +121,7 @@ def test_every_task_arrives_once_in_order(channels: int) -> None:
 
 
 def test_no_channel_waits_while_a_task_does() -> None:
-    """Four begin together, and one lasts until the nineteen others are through: none of them stands behind it."""
+    """Four begin together, and one lasts until the nineteen others are through: none of them waits behind it."""
     others, through, together = set(range(1, 20)), threading.Event(), threading.Barrier(4)
 
     def work(split: Split, number: int) -> None:

@@ -1,4 +1,4 @@
-"""A Firebird server of the tests' own: on a free port, in its own directory, removed when it is closed.
+"""A Firebird server for the tests: on a free port, in its own directory, removed when it is closed.
 
 `FirebirdServer.sql` is the witness: what the server itself says to a client that is not the connector.
 """

@@ -1,4 +1,4 @@
-"""A MariaDB server of the tests' own: on a free port, in its own directory, removed when it is closed.
+"""A MariaDB server for the tests: on a free port, in its own directory, removed when it is closed.
 
 `MariadbServer.sql` is the witness: what the server itself says, by its own client.
 """

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of the tests' own: on a free port, in its own directory, removed when it is closed.
+"""A PostgreSQL server for the tests: on a free port, in its own directory, removed when it is closed.
 
 `PostgresServer.psql` is the witness: what the database itself says, by its own client.
 """

@@ -23,7 +23,7 @@ def own_threads() -> set[threading.Thread]:
 
 
 def wait_for(condition: Callable[[], bool], what: str, seconds: float = 10.0) -> None:
-    """For what no event tells of: the end of a thread or process of somebody else."""
+    """For what no event tells of: the end of another thread or process."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"waited {seconds} s for {what}"

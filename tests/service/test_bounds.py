@@ -24,7 +24,7 @@ MIB = 1 << 20
 
 @pytest.fixture
 def elsewhere() -> Iterator[tuple[ServiceAddress, int]]:
-    """A service in a process of its own, so that its memory can be read: (address, pid)."""
+    """A service in its own process, so that its memory can be read: (address, pid)."""
     yield from served("")
 
 

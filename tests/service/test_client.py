@@ -149,7 +149,7 @@ def test_counters_that_were_lost_come_with_a_later_report() -> None:
 
 
 def test_in_a_forked_child_it_starts_anew(server: ServiceServer) -> None:
-    """Each side of a fork reports through a connection of its own."""
+    """Each side of a fork reports through its own connection."""
     script = f"""
 import os, sys, warnings
 warnings.simplefilter("ignore")
@@ -224,7 +224,7 @@ def test_a_shared_limit_has_no_share(silent_port: int, server: ServiceServer) ->
         "j",
         JobSpec("read"),
         shared_limit=silent,
-        patience=0.5,
+        timeout=0.5,
         static=StaticShare(10, None, 1),
     )
     with client:

@@ -1,4 +1,4 @@
-"""The service as a process of its own: started once, found again, ended with the driver. Real kills."""
+"""The service as its own process: started once, found again, ended with the driver. Real kills."""
 
 import contextlib
 import json

@@ -142,11 +142,11 @@ def test_set_pause_and_resume_act_and_are_shown(server: ServiceServer, limited: 
 NONSENSE: list[Callable[[str], Any]] = [
     lambda limit: Join("unknown", "j"),
     lambda limit: Join(limit + "@mark", "j"),
-    lambda limit: Ask(limit, "somebody else", "epoch", 1),
+    lambda limit: Ask(limit, "another client", "epoch", 1),
     lambda limit: Set(limit, rows_per_second=-1.0),
     lambda limit: Set(limit, rows_per_second=0.0),
     lambda limit: Set(limit, rows_per_second=float(2**63)),
-    lambda limit: AskPermit(limit, "a holder of its own"),
+    lambda limit: AskPermit(limit, "another holder"),
 ]
 
 
@@ -259,13 +259,13 @@ def test_a_client_that_closes_gives_its_share_back_at_once(server: ServiceServer
 
 def test_a_wrong_token_ends_the_work_at_once(server: ServiceServer) -> None:
     wrong = replace(server.address, token="wrong-token-0123")
-    with ServiceClient(wrong, "j", SPEC, patience=120.0) as client:
+    with ServiceClient(wrong, "j", SPEC, timeout=120.0) as client:
         limiter = client.limiter()
         assert limiter is not None
         start = time.monotonic()
         with pytest.raises(ServiceDeniedError) as caught:
             copy_rows(limiter, 1)
-    assert time.monotonic() - start < 60, "not tried again for as long as it has patience"
+    assert time.monotonic() - start < 60, "not tried again for as long as `timeout` says"
     assert "wrong-token-0123" not in str(caught.value)
 
 
@@ -273,7 +273,7 @@ def test_a_wrong_token_ends_the_work_at_once(server: ServiceServer) -> None:
 def test_a_service_that_cannot_be_reached_ends_the_work_with_the_way_out() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = ServiceAddress("127.0.0.1", taken.getsockname()[1], "token")
-    with ServiceClient(address, "j", SPEC, patience=1.0) as client:
+    with ServiceClient(address, "j", SPEC, timeout=1.0) as client:
         limiter = client.limiter()
         assert limiter is not None
         start = time.monotonic()
@@ -285,7 +285,7 @@ def test_a_service_that_cannot_be_reached_ends_the_work_with_the_way_out() -> No
 @pytest.mark.real_time
 def test_a_service_that_never_answers_ends_the_work_too(silent_port: int) -> None:
     address = ServiceAddress("127.0.0.1", silent_port, "token")
-    with ServiceClient(address, "j", SPEC, patience=1.0) as client:
+    with ServiceClient(address, "j", SPEC, timeout=1.0) as client:
         limiter = client.limiter()
         assert limiter is not None
         start = time.monotonic()
@@ -298,7 +298,7 @@ def test_a_service_lost_midway_never_lets_the_work_run_unlimited() -> None:
     server = ServiceServer()
     address = server.start()
     passed: list[float] = []
-    with ServiceClient(address, "j", SPEC, patience=1.0) as client:
+    with ServiceClient(address, "j", SPEC, timeout=1.0) as client:
         limiter = client.limiter()
         assert limiter is not None
         channel = MemoryChannel(capacity_rows=10**6, limiter=limiter)
@@ -404,7 +404,7 @@ def test_a_permit_that_nobody_can_give_is_an_error_in_time(silent_port: int, ser
     with pytest.raises(ServiceDeniedError, match="no permits"):
         PermitHolder(server.address, job_limit("unknown")).acquire()
     silent = ServiceAddress("127.0.0.1", silent_port, "token")
-    holder = PermitHolder(silent, "job:j", patience=0.5)
+    holder = PermitHolder(silent, "job:j", timeout=0.5)
     with pytest.raises(ServiceUnavailableError, match="maxConnections"):
         holder.acquire()
     holder.release()

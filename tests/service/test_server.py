@@ -1,4 +1,4 @@
-"""A real server: who gets in, what it refuses, and that it goes on afterwards."""
+"""A real server: who gets in, what it refuses, and that it works afterwards."""
 
 import logging
 import os
@@ -360,4 +360,4 @@ def test_a_shared_limit_over_tls_is_spent_by_those_who_trust_it(
         monkeypatch.setenv("SPARK_CHANNEL_TLS_ROOT", tls.certificate)
         assert shared_speed(find_shared_limit(limit.address, limit.token)) == (1_000, None)
         plain = find_shared_limit(limit.address.removeprefix("tls://"), limit.token)
-        assert shared_speed(plain) == (None, None), "without TLS there is no answer"
+        assert shared_speed(plain) == (None, None), "without TLS it does not answer"

@@ -357,7 +357,7 @@ def test_a_successor_waits_for_as_long_as_the_longest_grant_of_its_predecessor()
         dead = replace(after, service_started="another boot")
         Rendezvous().publish(file, dead, replace=after.nonce)
         assert limit._held is not None
-        os.close(limit._held)  # as the system does with the lock of a process that is gone
+        os.close(limit._held)  # as the system does with the lock of a process that has ended
         limit._held = None
         with SharedLimit("slow", rows_per_second=1_000_000) as successor:
             answer = successor._serving().limits.handle(Join("slow", "job"))
@@ -365,9 +365,9 @@ def test_a_successor_waits_for_as_long_as_the_longest_grant_of_its_predecessor()
             assert isinstance(answer.answer, Hold)
             assert answer.answer.reason == "restart"
             assert answer.answer.retry_in > longest - 1.0
-            heir = Rendezvous().read(file)
-            assert heir is not None
-            assert heir.grant_seconds == after.grant_seconds
+            later = Rendezvous().read(file)
+            assert later is not None
+            assert later.grant_seconds == after.grant_seconds
 
 
 def test_an_advert_of_a_container_that_is_gone_does_not_hold_the_name() -> None:
@@ -435,7 +435,7 @@ def test_a_token_with_many_jobs_leaves_the_others_a_share(server: ServiceServer)
             assert honest.wait_for(10)
             refused = 0
             for number in range(5_000):
-                request = Join("orders-db", f"made up {number}")
+                request = Join("orders-db", f"invented {number}")
                 try:
                     limit._serving().limits.handle(request, limit_scope("orders-db"))
                 except ServiceDeniedError as error:

@@ -1,4 +1,4 @@
-"""Tables that a test of transfers fills, each in a database of its own, with the database's own client as witness."""
+"""Tables that a test of transfers fills, each in its own database, with the database's own client as witness."""
 
 import sqlite3
 import uuid
@@ -62,7 +62,7 @@ def duckdb_place(path: Path) -> Place:
 
 @contextmanager
 def postgres_place(server: PostgresServer) -> Iterator[Place]:
-    """A schema of its own."""
+    """Its own schema."""
     schema = f"s{uuid.uuid4().hex[:10]}"
 
     def run(statement: str) -> str:
@@ -85,7 +85,7 @@ def postgres_place(server: PostgresServer) -> Iterator[Place]:
 
 @contextmanager
 def mysql_place(server: MariadbServer) -> Iterator[Place]:
-    """A database of its own."""
+    """Its own database."""
     database = f"shop_{uuid.uuid4().hex[:12]}"
 
     def run(statement: str) -> str:

@@ -1,4 +1,4 @@
-"""What Spark's planner asks of the data source, each step in a process of its own, as Spark makes it."""
+"""What Spark's planner asks of the data source, each step in its own process, as Spark makes it."""
 
 import json
 import subprocess

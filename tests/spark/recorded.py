@@ -13,7 +13,7 @@ ROWS, RATE = 6_000, 2_000
 CHANNELS = 4
 PROMPT = {"spark.sql.execution.arrow.maxRecordsPerBatch": "20"}
 """Spark's configuration with which rows reach the target as they come."""
-PATIENCE = 240.0
+TIMEOUT = 240.0
 """Seconds for a call: on a busy machine the first Python workers alone take most of a minute."""
 
 

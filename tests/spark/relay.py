@@ -60,7 +60,7 @@ class Relay:
 
 
 def carry(source: socket.socket, sink: socket.socket) -> None:
-    """Pass what comes, to the end; then `sink` hears of it, and `source` is closed."""
+    """Pass all bytes on, to the end; then `sink` hears of it, and `source` is closed."""
     try:
         while data := source.recv(65_536):
             sink.sendall(data)

@@ -1,4 +1,4 @@
-"""A Spark driver in a process of its own, whose session, service and environment a test may break."""
+"""A Spark driver in its own process, whose session, service and environment a test may break."""
 
 import ctypes
 import multiprocessing

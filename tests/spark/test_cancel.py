@@ -1,4 +1,4 @@
-"""Reads that nobody wants any more, and jobs that are cancelled: nothing goes on, nothing is left."""
+"""Reads without a consumer, and cancelled jobs: all work ends, nothing is left."""
 
 import os
 import sqlite3

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import spark_channel
 from spark_channel.service import SharedLimit
 from tests.spark import recorded
-from tests.spark.recorded import PATIENCE, PROMPT, RATE, ROWS, worst_second
+from tests.spark.recorded import PROMPT, RATE, ROWS, TIMEOUT, worst_second
 from tests.spark.remote_driver import RemoteDriver
 
 pytestmark = [pytest.mark.spark, pytest.mark.newest, pytest.mark.real_time]
@@ -45,12 +45,12 @@ def test_there_are_two_executors(cluster: RemoteDriver) -> None:
 def test_two_executors_together_obey_the_limit_of_the_job(
     cluster: RemoteDriver, tmp_path: Path, path: Any
 ) -> None:
-    cluster.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    cluster.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=TIMEOUT)
     assert worst_second(tmp_path) <= 1.15 * RATE
 
 
 def test_a_write_is_reported(cluster: RemoteDriver, tmp_path: Path) -> None:
-    cluster.run(recorded.write, str(tmp_path), {}, timeout=PATIENCE)
+    cluster.run(recorded.write, str(tmp_path), {}, timeout=TIMEOUT)
     assert cluster.run(reported)[0] == ROWS
 
 
@@ -73,5 +73,5 @@ def test_relative_paths_begin_at_the_driver(cluster: RemoteDriver, tmp_path: Pat
 
 def test_two_executors_together_obey_a_shared_limit(cluster: RemoteDriver, tmp_path: Path) -> None:
     with SharedLimit("cluster-test", rows_per_second=RATE):
-        cluster.run(recorded.read, str(tmp_path), {"sharedLimit": "cluster-test"}, timeout=PATIENCE)
+        cluster.run(recorded.read, str(tmp_path), {"sharedLimit": "cluster-test"}, timeout=TIMEOUT)
     assert worst_second(tmp_path) <= 1.15 * RATE

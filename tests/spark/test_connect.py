@@ -10,7 +10,7 @@ import pytest
 import spark_channel
 from spark_channel.service import SharedLimit
 from tests.spark import recorded
-from tests.spark.recorded import PATIENCE, PROMPT, RATE, ROWS, worst_second
+from tests.spark.recorded import PROMPT, RATE, ROWS, TIMEOUT, worst_second
 from tests.spark.remote_driver import DriverError, RemoteDriver
 
 pytest.importorskip("grpc", reason="Spark Connect asks for grpcio")
@@ -80,7 +80,7 @@ def test_it_is_a_client_and_registers(connect: RemoteDriver) -> None:
 @pytest.mark.parametrize("path", [recorded.read, recorded.write, recorded.throttle, recorded.transfer])
 def test_a_job_obeys_its_limit(connect: RemoteDriver, tmp_path: Path, path: Any) -> None:
     """The throttle's service is started through a planner call."""
-    rows = connect.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    rows = connect.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=TIMEOUT)
     assert rows == (ROWS if path is recorded.transfer else None), "a transfer reports"
     assert worst_second(tmp_path) <= 1.15 * RATE
 
@@ -88,7 +88,7 @@ def test_a_job_obeys_its_limit(connect: RemoteDriver, tmp_path: Path, path: Any)
 @pytest.mark.parametrize("path", [recorded.read, recorded.throttle])
 def test_a_job_obeys_a_shared_limit(connect: RemoteDriver, tmp_path: Path, path: Any) -> None:
     with SharedLimit("connect-test", rows_per_second=RATE):
-        connect.run(path, str(tmp_path), {"sharedLimit": "connect-test"}, timeout=PATIENCE)
+        connect.run(path, str(tmp_path), {"sharedLimit": "connect-test"}, timeout=TIMEOUT)
     assert worst_second(tmp_path) <= 1.15 * RATE
 
 

@@ -242,7 +242,7 @@ def test_a_limit_per_mark_holds_for_each_host(
         options |= {"rowsPerSecond": "2000"} if limit == "own" else {"sharedLimit": "faults-marks"}
         reading = driver.submit(moved, str(tmp_path), options)
         eventually(lambda: reading.done() or marks_in_use() == {"db1", "db2"}, 120)
-        assert not reading.done() or reading.result(0) is None, "each host has a limit of its own meanwhile"
+        assert not reading.done() or reading.result(0) is None, "each host has its own limit meanwhile"
         assert reading.result(120) == 8_000
     for host in ("db1", "db2"):
         timeline = Timeline(tmp_path / f"source.{host}")

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from spark_channel.service import SharedLimit
 from spark_channel.spark.session import service_of
 from tests.spark import recorded
-from tests.spark.recorded import CHANNELS, PATIENCE, PROMPT, RATE, ROWS, worst_second
+from tests.spark.recorded import CHANNELS, PROMPT, RATE, ROWS, TIMEOUT, worst_second
 from tests.spark.remote_driver import DriverError, RemoteDriver
 from tests.spark.timeline import Timeline, most_open
 from tests.tunnel.children import ADMISSION
@@ -90,7 +90,7 @@ def test_no_more_targets_are_open_than_max_connections(
 ) -> None:
     """Each of the four tasks lasts: the limit sees to that."""
     to_stream(tmp_path)
-    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE), "maxConnections": "2"}, timeout=PATIENCE)
+    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE), "maxConnections": "2"}, timeout=TIMEOUT)
     assert Timeline(tmp_path / "target").sums[-1] == ROWS
     assert most_open(tmp_path / "target.connections") == 2
 
@@ -103,7 +103,7 @@ def test_a_stream_obeys_the_limit(driver: RemoteDriver, tmp_path: Path, path: An
     to_stream(tmp_path)
     with SharedLimit("stream-test", rows_per_second=RATE):
         options = {"rowsPerSecond": str(RATE)} if limit == "own" else {"sharedLimit": "stream-test"}
-        driver.run(path, str(tmp_path), options, timeout=PATIENCE)
+        driver.run(path, str(tmp_path), options, timeout=TIMEOUT)
     assert worst_second(tmp_path) <= 1.15 * RATE
 
 
@@ -129,7 +129,7 @@ def test_a_dataframe_that_is_read_twice_obeys_one_limit(
     driver: RemoteDriver, tmp_path: Path, path: Any
 ) -> None:
     """At the source, which may be 1.5 s of the limit ahead; two limits would let twice as much pass."""
-    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=PATIENCE)
+    driver.run(path, str(tmp_path), {"rowsPerSecond": str(RATE)}, timeout=TIMEOUT)
     source = Timeline(tmp_path / "source")
     assert source.sums[-1] == 2 * ROWS
     for window in (0.5, 1.0, 2.0, 4.0):
@@ -142,7 +142,7 @@ def test_a_dataframe_that_is_read_twice_obeys_one_limit(
 @pytest.mark.parametrize("path", [recorded.read, recorded.write])
 def test_a_limit_per_task_is_each_tasks_own(driver: RemoteDriver, tmp_path: Path, path: Any) -> None:
     each = RATE // CHANNELS
-    driver.run(path, str(tmp_path), {"rowsPerSecondPerTask": str(each)}, timeout=PATIENCE)
+    driver.run(path, str(tmp_path), {"rowsPerSecondPerTask": str(each)}, timeout=TIMEOUT)
     assert 1.3 * each < worst_second(tmp_path) <= 1.15 * each * CHANNELS
 
 
@@ -176,13 +176,13 @@ def test_tokens_are_in_no_plan_no_event_log_and_no_message(
 ) -> None:
     with SharedLimit("token-test", rows_per_second=RATE) as shared:
         options = {"sharedLimit": shared.address, "sharedLimitToken": shared.token}
-        tokens = (shared.token, driver.run(own_token, timeout=PATIENCE))
-        told = driver.run(plans, str(tmp_path), options, timeout=PATIENCE)
+        tokens = (shared.token, driver.run(own_token, timeout=TIMEOUT))
+        told = driver.run(plans, str(tmp_path), options, timeout=TIMEOUT)
         with pytest.raises(DriverError, match="failAtRow") as failed:
-            driver.run(fail, str(tmp_path), options, timeout=PATIENCE)
+            driver.run(fail, str(tmp_path), options, timeout=TIMEOUT)
         wrong = {**options, "sharedLimitToken": shared.token[:-1]}
         with pytest.raises(DriverError, match="token") as refused:
-            driver.run(plans, str(tmp_path), wrong, timeout=PATIENCE)
+            driver.run(plans, str(tmp_path), wrong, timeout=TIMEOUT)
     logged = "\n".join(path.read_text() for path in event_logs.rglob("*") if path.is_file())
     assert "SparkListenerSQLExecutionStart" in logged
     assert "failAtRow" in logged, "the job that failed is in the log"

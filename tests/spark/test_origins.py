@@ -1,4 +1,4 @@
-"""Where a task's source notes the range of its rows: nobody else can put a file, a link or a directory in the way."""
+"""Where a task's source notes the range of its rows: no other user can put a file, link or folder in the way."""
 
 import os
 import stat

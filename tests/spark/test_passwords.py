@@ -46,7 +46,7 @@ def command_lines_watched() -> Iterator[list[str]]:
                         text = (entry / "cmdline").read_bytes().decode(errors="replace")
                         own = OWN in (entry / "environ").read_bytes()
                     except OSError:
-                        continue  # it has ended, or is somebody else's
+                        continue  # it has ended, or is another user's
                     if own and MARK in text:
                         found.append(text)
 
@@ -165,7 +165,7 @@ def of_files(folder: Path) -> Iterator[tuple[Options, list[Options]]]:
     for name in ("sqlite", "duckdb"):
         path = str(folder / f"shop.{name}")
         wrong = [of(name, url=f"{name}://user:{MARK}@host/shop.db")]
-        yield of(name, path=path, user="somebody", password=f"{MARK}-for-nothing"), wrong
+        yield of(name, path=path, user="guest", password=f"{MARK}-for-nothing"), wrong
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """What the short processes on the driver's host import: for one small job Spark starts several of them.
 
-Each step is made as Spark's planner makes it, in a process of its own, and held by what it has imported: the
+Each step is made as Spark's planner makes it, in its own process, and held by what it has imported: the
 clock of a shared machine would say less.
 """
 

@@ -87,7 +87,7 @@ def _note(folder: str) -> TaskContext:
 
 
 class Slow:
-    """The first attempt of the first task stands still after its first batch, in the middle of what it writes."""
+    """The first attempt of the first task stops after its first batch, in the middle of what it writes."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder

@@ -86,7 +86,7 @@ def test_append_to_a_database_once(spark: SparkSession, shop: Path, tmp_path: Pa
     assert len(rows(target)) == many, "a batch that is run again is not published again"
     shutil.rmtree(checkpoint)
     copy(orders(spark, shop), target, checkpoint)
-    assert len(rows(target)) == 2 * many, "a checkpoint that is made anew is a new query"
+    assert len(rows(target)) == 2 * many, "a new checkpoint is a new query"
 
 
 @pytest.mark.newest  # what differs between the targets is not Spark's
@@ -170,7 +170,7 @@ def test_complete_replaces_the_rows(spark: SparkSession, shop: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"txnAppId": "a", "txnVersion": "1"}, "a stream's batches have names of their own"),
+        ({"txnAppId": "a", "txnVersion": "1"}, "a stream's batches have their own names"),
         ({"commit": "task"}, "a stream publishes each micro-batch whole"),
         ({"maxDirtyRows": "1"}, "write with foreachBatch to set rows aside"),
     ],
@@ -201,7 +201,7 @@ class Feeder(threading.Thread):
 
 @pytest.mark.timeout(900)
 def test_two_queries_share_a_tunnel_and_one_takes_over(tmp_path: Path) -> None:
-    """Two drivers publish into one table; one is killed, and the other one goes on with all channels."""
+    """Two drivers publish into one table; one is killed, and the other one continues with all channels."""
     folder, target, store = tmp_path / "in", tmp_path / "copy.db", str(tmp_path / "tunnels.db")
     folder.mkdir()
     pq.write_table(pa.table({"id": [-1]}), folder / "first.parquet")

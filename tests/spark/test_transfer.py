@@ -228,7 +228,7 @@ def test_a_pair_that_was_published_writes_nothing_again(spark: SparkSession, tmp
             {"name": "discard", "rowsPerSecond": 6},
             {},
             OptionError,
-            "stands in two places",
+            "is given in two places",
         ),
         (
             {"name": "generator"},

@@ -1,4 +1,4 @@
-"""A `commit=task` transfer that failed goes on where it stopped, by the plan in the ledger: none lost, none doubled."""
+"""A `commit=task` transfer that failed continues where it stopped, by the plan in the target: none lost or doubled."""
 
 import time
 from collections.abc import Callable, Iterator

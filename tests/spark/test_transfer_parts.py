@@ -70,7 +70,7 @@ def test_options_of_the_job_may_stand_at_either_end() -> None:
 
 def test_two_different_values_are_an_error_and_the_same_twice_is_not() -> None:
     job_options(spec({"jobId": "a"}, {"jobid": "a"}), {})
-    with pytest.raises(OptionError, match="'jobid' stands in two places"):
+    with pytest.raises(OptionError, match="'jobid' is given in two places"):
         job_options(spec({"jobId": "a"}, {"jobid": "b"}), {})
 
 
@@ -106,7 +106,7 @@ def test_our_error_is_found_in_sparks() -> None:
 
 
 def outline(options: dict[str, str], name: str, *parts: EndpointPart) -> str:
-    """The digest of a reader's options, as it is kept beside the ledger."""
+    """The digest of a reader's options that is kept beside the ledger."""
     spec = TransferSpec(Endpoint(name, options, parts=parts), Endpoint("discard"))
     return _outline(spec, pa.schema([("id", pa.int64())]))["options of the reader"]
 
@@ -181,7 +181,7 @@ def test_a_plan_that_was_kept_is_read() -> None:
 )  # fmt: skip
 def test_a_plan_of_another_version_or_a_damaged_one_is_told(text: str) -> None:
     with pytest.raises(
-        TargetError, match="txnVersion 1 of 'n' is half done by job 'j', whose plan another version"
+        TargetError, match="txnVersion 1 of 'n' is partially committed by job 'j', whose plan another version"
     ):
         kept_tasks(text, "j", ("n", 1), {"columns": "c"})
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.spark import recorded
-from tests.spark.recorded import PATIENCE, PROMPT
+from tests.spark.recorded import PROMPT, TIMEOUT
 from tests.spark.remote_driver import RemoteDriver
 from tests.spark.served_limit import ServedLimit
 from tests.spark.test_faults import eventually
@@ -57,15 +57,15 @@ def test_each_gets_half_whatever_its_channels_and_all_when_the_other_ends(
         for driver, channels in zip(drivers, (1, 3), strict=True):  # the first tasks of a driver start slowly
             warm = tmp_path / f"warm{channels}"
             warm.mkdir()
-            driver.run(copy, str(warm), {"rows": "30", "channels": str(channels)}, {}, timeout=PATIENCE)
+            driver.run(copy, str(warm), {"rows": "30", "channels": str(channels)}, {}, timeout=TIMEOUT)
         copies = []
         for driver, folder, channels, rows in ((drivers[0], one, 1, LONG), (drivers[1], three, 3, SHORT)):
             folder.mkdir()
             options = {"rows": str(rows), "channels": str(channels)}
             copies.append(driver.submit(copy, str(folder), options, limit))
-            eventually(partial(begun, copies[-1], folder), PATIENCE)
+            eventually(partial(begun, copies[-1], folder), TIMEOUT)
         for each in copies:
-            each.result(PATIENCE)
+            each.result(TIMEOUT)
     finally:
         served.end(signal.SIGTERM)
     both = Timeline(one / "target", three / "target")

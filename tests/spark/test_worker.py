@@ -33,7 +33,7 @@ def test_what_is_loaded_is_left_out_once_in_a_reused_worker(reused: bool) -> Non
     before, after, frozen, again = map(int, told)
     if reused:
         assert after < before / 10
-        assert frozen == again > before / 2, "what comes later is collected as ever"
+        assert frozen == again > before / 2, "later objects are collected as ever"
     else:
         assert frozen == again == 0
 

@@ -1,6 +1,6 @@
 """Transfers whose tasks die: `python -m tests.spark.transfer_faults FOLDER` prints what arrived, as JSON.
 
-A session of its own, in which a task may fail three times.
+Its own session, in which a task may fail three times.
 """
 
 import json

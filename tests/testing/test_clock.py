@@ -240,7 +240,7 @@ def test_a_sleep_waits_for_a_thread_that_runs() -> None:
     sleeper = Thread(lambda: clock.sleep(5.0))
     clock.wait_until_blocked(sleeper)
     assert clock.now() == 1.0
-    let_go.set()  # it ends, and nobody else runs
+    let_go.set()  # it ends, and no other thread runs
     sleeper.finish()
     runner.finish()
     assert clock.now() == 6.0

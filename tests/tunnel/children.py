@@ -1,4 +1,4 @@
-"""Consumers and streaming queries in processes of their own, which can be killed as a machine kills them."""
+"""Consumers and streaming queries in their own processes, which can be killed as a machine kills them."""
 
 import json
 import os
@@ -112,7 +112,7 @@ class Child:
 
 
 class Query(Child):
-    """A driver of its own that copies `source` into `target`, by a streaming query."""
+    """A separate driver that copies `source` into `target`, by a streaming query."""
 
     def __init__(
         self, source: Mapping[str, Any], target: Mapping[str, Any], checkpoint: Path, *,

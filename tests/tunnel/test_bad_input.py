@@ -144,7 +144,7 @@ def test_a_tunnel_that_is_missing(door: Door, shop: Path) -> None:
         said = str(caught.value)
     else:
         said = door.refused({**given, "tunnel": "followed", "tunnelStore": door.store})
-    assert "there is no tunnel 'followed' in" in said
+    assert "tunnel 'followed' does not exist in" in said
     assert "which has 'other'" in said
 
 
@@ -180,7 +180,7 @@ def test_a_tunnel_of_another_schema(door: Door, shop: Path) -> None:
         ({"heartbeatTimeout": "40"}, "must be at least twice"),
         ({"tunnel": " "}, "'tunnel' is empty"),
         ({"tunnelStore": "oracle://db"}, "'tunnelStore' has scheme 'oracle'"),
-        ({"tunnelStore": "/nowhere/t.db"}, "there is no tunnel store /nowhere/t.db"),
+        ({"tunnelStore": "/nowhere/t.db"}, "tunnel store /nowhere/t.db does not exist"),
     ],
 )
 def test_an_option_that_is_not_taken(shop: Path, options: dict[str, str], message: str) -> None:
@@ -237,7 +237,7 @@ def test_a_slot_that_was_dropped(door: Door, followed: Followed) -> None:
     followed.server.psql(f"INSERT INTO {followed.name} VALUES (2)")
     said = door.refused(followed.options)
     told = f"replication slot '{followed.name}' is not in" in said
-    # Before Spark 4.2 a source that is not told where its query stands may begin to follow before it hears it.
+    # Before Spark 4.2 a source that does not know its query's position may begin to follow before it hears it.
     assert told or (not ADMISSION and "it was created again, or another reader has advanced it" in said)
 
 

@@ -49,7 +49,7 @@ def tunnel_of(path: Path, name: str = "orders", **options: str) -> Tunnel:
 
 
 class Keeper:
-    """Keeps what comes; remembers ranges as a target's ledger would."""
+    """Keeps all rows; remembers ranges as a target's ledger would."""
 
     def __init__(self) -> None:
         self.rows: Counter[int] = Counter()
@@ -256,6 +256,6 @@ def test_a_reset_while_it_is_read_ends_the_consumer(shop: Path) -> None:
             once.set()
             tunnel_of(shop).reset()
 
-    with pytest.raises(TunnelError, match="was reset or made anew"):
+    with pytest.raises(TunnelError, match="was reset or created again"):
         tunnel.consume(process)
     assert once.is_set()

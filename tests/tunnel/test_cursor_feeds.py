@@ -43,7 +43,7 @@ TYPES = {
 
 @dataclass
 class Place:
-    """A table `orders` in a database of its own, its `seen` column nullable and never NULL."""
+    """A table `orders` in its own database, its `seen` column nullable and never NULL."""
 
     kind: str
     options: dict[str, str]
@@ -219,7 +219,7 @@ def test_a_row_that_commits_late_belongs_to_what_is_read_up_to_now(place: Place)
 def test_a_row_that_commits_late_is_not_missed(place: Place) -> None:
     """Row 61 took its id before row 62, in a transaction that is open when that is seen.
 
-    Nobody reads a DuckDB file while a transaction of its writer is open.
+    No other process reads a DuckDB file while a transaction of its writer is open.
     """
     clock = VirtualClock()
     feed = place.feed(clock=clock, late=5.0)

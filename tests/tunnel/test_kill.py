@@ -122,7 +122,7 @@ def copy_under_kills(server: PostgresServer, home: Path, kills: int, begin: Copi
                 writer.busy = True
             time.sleep(2 * chance.random())  # anywhere: within a batch, or between two
             current.kill()
-            writer.busy = False  # what comes while nobody copies only makes the next start longer
+            writer.busy = False  # rows that come while no client copies only make the next start longer
         writer.over.set()
         writer.join()
         children[-1].go()

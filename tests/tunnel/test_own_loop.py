@@ -147,7 +147,7 @@ def test_an_error_ends_a_read_though_deliveries_are_out(shop: Path) -> None:
         delivery = reader.read()
         assert delivery is not None
         tunnel.reset(channels=1)
-        with pytest.raises(TunnelError, match="reset or made anew"):
+        with pytest.raises(TunnelError, match="reset or created again"):
             reader.read(timeout=40)
 
 

@@ -171,7 +171,7 @@ def test_how_far_a_tunnels_client_is_behind_is_of_its_own_channels(shop: Path) -
         offset = positions.latest(offset, limit)
         rows.append(positions.behind(offset).rows)
     positions.close()
-    assert rows == [50, 0, 15, 0], "the changes belong to nobody before the base is read"
+    assert rows == [50, 0, 15, 0], "the changes belong to no client before the base is read"
 
 
 def test_a_lag_that_is_not_known_of_one_channel_is_not_known() -> None:

@@ -1,4 +1,4 @@
-"""A store that breaks off at any statement: nothing of the call stands, and the next heartbeat goes on from there."""
+"""A store that breaks off at any statement: the call leaves nothing, and the next heartbeat continues from there."""
 
 import subprocess
 import sys
@@ -114,7 +114,7 @@ def repaired(store: SqlStore) -> None:
 def broken_everywhere(
     store: SqlStore, calls: Mapping[str, Callable[[], object]], call: str, how: Break, error: type[Exception]
 ) -> None:
-    """Break `call` off at each of its statements in turn, see that nothing of it stands, and let it be done."""
+    """Break `call` off at each of its statements in turn, see that it leaves nothing, and let it be done."""
     before = kept(store)
     breaking = Breaking(store, how)
     breaking.at = COMMIT

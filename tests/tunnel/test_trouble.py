@@ -372,7 +372,7 @@ def test_a_client_that_lost_its_channels_in_an_outage_gets_others_when_it_is_bac
             "the second client has taken all over",
         )
         fill(shop, 2401, 2500)
-        wait_until(lambda: keepers[1].rows.total() == 100, "the second client goes on")
+        wait_until(lambda: keepers[1].rows.total() == 100, "the second client continues")
         cut.clear()
         assert expired.enough.wait(30)
         wait_until(lambda: len(tunnels[1].store.state("orders").clients) == 2, "the first client is back")

@@ -1,4 +1,4 @@
-"""`spark-channel tunnel`, as it is typed."""
+"""`spark-channel tunnel`, run as a command."""
 
 import sqlite3
 import time

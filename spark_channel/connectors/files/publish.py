@@ -31,7 +31,7 @@ from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
 from spark_channel.connectors.files.visible import OURS, Visible, combined, data_files, read_success
 from spark_channel.errors import ChannelError, CommitError
 
-__all__ = ["Output", "StagedFile", "Target"]
+__all__ = ["Output", "StagedFile", "TargetDirectory"]
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Output:
         return Added(self.format, listed, {key: self.schema}, {key: self.dialect})
 
 
-class Target:
+class TargetDirectory:
     """One directory that jobs write into."""
 
     def __init__(self, store: Store, path: str, form: str, timeout: float, retention: float) -> None:

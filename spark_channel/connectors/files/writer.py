@@ -34,7 +34,7 @@ from spark_channel.connectors.files.options import (
     ParquetWriteOptions,
 )
 from spark_channel.connectors.files.paths import LOG, Location, locate, read_file, reopen
-from spark_channel.connectors.files.publish import Output, StagedFile, Target
+from spark_channel.connectors.files.publish import Output, StagedFile, TargetDirectory
 from spark_channel.connectors.files.staging import JobFolder
 from spark_channel.connectors.files.store import Store, store_of
 from spark_channel.errors import CommitError, OptionError, SupersededError, TargetError
@@ -163,7 +163,7 @@ class FilesWriter(Writer):
                 raise
             self._clear(plan, target)
 
-    def _commit(self, plan: FilesPlan, receipts: Sequence[Receipt], target: Target) -> None:
+    def _commit(self, plan: FilesPlan, receipts: Sequence[Receipt], target: TargetDirectory) -> None:
         manifest = target.manifest()
         files: list[StagedFile] = []
         found = manifest.claim(plan.claim.identity)
@@ -192,7 +192,7 @@ class FilesWriter(Writer):
             shown = plan.claim.identity.shown
             _log.warning("%s was published before: nothing is added by job %s", shown, plan.job)
 
-    def _clear(self, plan: FilesPlan, target: Target) -> None:
+    def _clear(self, plan: FilesPlan, target: TargetDirectory) -> None:
         """After the write has ended, one way or the other."""
         try:
             if not target.manifest().is_open(plan.claim.owner, plan.claim.epoch):
@@ -220,7 +220,7 @@ class FilesWriter(Writer):
                 return
             self._give_back(plan, store, target)
 
-    def _give_back(self, plan: FilesPlan, store: Store, target: Target) -> None:
+    def _give_back(self, plan: FilesPlan, store: Store, target: TargetDirectory) -> None:
         # The marker goes first: tasks that still run hear of it without asking the log.
         store.remove(_folder(store, plan).marker)
         if store.staged:
@@ -232,8 +232,10 @@ class FilesWriter(Writer):
         login: Login | None = self.options.login
         return store_of(Location(reopen(plan.root, login), plan.path, plan.root, login))
 
-    def _target(self, store: Store, path: str) -> Target:
-        return Target(store, path, self.form.name, self.options.commit_timeout, self.options.retention)
+    def _target(self, store: Store, path: str) -> TargetDirectory:
+        return TargetDirectory(
+            store, path, self.form.name, self.options.commit_timeout, self.options.retention
+        )
 
 
 def _folder(store: Store, plan: FilesPlan) -> JobFolder:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from spark_channel.connectors.sql.source import ReadSource
     from spark_channel.connectors.sql.splits import Quantiles, Splitter
     from spark_channel.connectors.sql.table_writer import TableWriter
-    from spark_channel.connectors.sql.target import Target, WriteColumn
+    from spark_channel.connectors.sql.target import TargetTable, WriteColumn
     from spark_channel.connectors.sql.write_dialect import WriteDialect
     from spark_channel.connectors.sql.write_session import WriteSession
     from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
@@ -52,7 +52,7 @@ __all__ = [
     "StandardMerge",
     "Table",
     "TableWriter",
-    "Target",
+    "TargetTable",
     "WriteColumn",
     "WriteDialect",
     "WriteSession",

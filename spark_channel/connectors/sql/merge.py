@@ -5,7 +5,7 @@ from typing import Any
 
 from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = ["PLACE", "Merge", "StandardMerge"]
@@ -25,7 +25,7 @@ class Merge:
         self,
         run: Callable[[str], Sequence[tuple[Any, ...]]],
         dialect: Dialect,
-        target: Target,
+        target: TargetTable,
         rows: str,
         mode: str,
     ) -> None:

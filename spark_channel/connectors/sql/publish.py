@@ -6,7 +6,7 @@ from typing import Any
 
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.options import SqlWriteOptions
-from spark_channel.connectors.sql.target import Target, declared_columns, listed
+from spark_channel.connectors.sql.target import TargetTable, declared_columns, listed
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import TargetError
 
@@ -27,7 +27,7 @@ def transaction(session: Any, begin: str) -> Iterator[None]:
 
 
 def make_ready(
-    session: Any, dialect: WriteDialect, target: Target, options: SqlWriteOptions, *, overwrite: bool
+    session: Any, dialect: WriteDialect, target: TargetTable, options: SqlWriteOptions, *, overwrite: bool
 ) -> None:
     """Create the table, or empty it, or hold it to be as the plan found it.
 
@@ -40,7 +40,7 @@ def make_ready(
 
 
 def is_ready(
-    session: Any, dialect: WriteDialect, target: Target, options: SqlWriteOptions, *, overwrite: bool
+    session: Any, dialect: WriteDialect, target: TargetTable, options: SqlWriteOptions, *, overwrite: bool
 ) -> bool:
     """As `make_ready`, but leaves a table to the caller that is to be made: False."""
     table = dialect.find_table(session, target.sql)
@@ -55,7 +55,7 @@ def is_ready(
     return True
 
 
-def hold_planned(dialect: WriteDialect, target: Target, table: Table | None) -> None:
+def hold_planned(dialect: WriteDialect, target: TargetTable, table: Table | None) -> None:
     """Hold the table to be as the plan found it, or would have made it.
 
     Raises:
@@ -87,7 +87,7 @@ def hold_planned(dialect: WriteDialect, target: Target, table: Table | None) -> 
         )
 
 
-def dropped(target: Target) -> TargetError:
+def dropped(target: TargetTable) -> TargetError:
     return TargetError(
         f"table {target.label!r} was dropped while its rows were written. Nothing was written; run the job again"
     )

@@ -7,7 +7,7 @@ import pyarrow as pa
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import Column, Table
 
-__all__ = ["NOWHERE", "Declared", "Target", "WriteColumn", "declared_columns", "listed"]
+__all__ = ["NOWHERE", "Declared", "TargetTable", "WriteColumn", "declared_columns", "listed"]
 
 Declared = tuple[tuple[str, str], ...]
 """Columns and their types."""
@@ -32,7 +32,7 @@ class WriteColumn:
 
 
 @dataclass(frozen=True, slots=True)
-class Target:
+class TargetTable:
     """The table as the plan expects it. `sql` is its name in a statement, `label` for people.
 
     `declared` are its columns and types as they are (or will be, with `create`); a publish that finds others refuses.
@@ -65,7 +65,7 @@ class Target:
         return self.names if self.operation is None else (*self.names, self.operation)
 
 
-NOWHERE = Target("", "")
+NOWHERE = TargetTable("", "")
 """Of a plan that is not complete."""
 
 

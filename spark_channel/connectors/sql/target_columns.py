@@ -10,7 +10,7 @@ from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
 from spark_channel.connectors.sql.keys import merge_key
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import holds_unique
-from spark_channel.connectors.sql.target import Target, WriteColumn, declared_columns
+from spark_channel.connectors.sql.target import TargetTable, WriteColumn, declared_columns
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
@@ -25,7 +25,7 @@ def old_target(
     *,
     made_as: str | None = None,
     column: Callable[[pa.Field, Column], WriteColumn] | None = None,
-) -> Target:
+) -> TargetTable:
     """The columns of `schema` in a table that is there, by name. `column`: instead of the dialect's `write_column`.
 
     `made_as`: the table was made for this write, and will be called so; its key follows when the rows are in.
@@ -63,7 +63,7 @@ def old_target(
                 f"table {table.label!r} needs column {needed.name!r} (NOT NULL without a default), which the rows "
                 f"do not have; they have {', '.join(schema.names)}"
             )
-    return Target(
+    return TargetTable(
         table.schema,
         table.name,
         table.label,
@@ -77,7 +77,7 @@ def old_target(
 
 def new_target(
     dialect: WriteDialect, schema: str, name: str, label: str, rows: pa.Schema, options: SqlWriteOptions
-) -> Target:
+) -> TargetTable:
     """A table to be created for `rows`; with `keyColumns` as its primary key.
 
     Raises:
@@ -89,7 +89,7 @@ def new_target(
     made = _new_columns(dialect, rows, options, key)
     columns = tuple(dialect.write_column(field, column) for field, column in zip(fields, made, strict=True))
     place = dialect.place(schema, name)
-    return Target(
+    return TargetTable(
         schema,
         name,
         label,

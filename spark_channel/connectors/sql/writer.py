@@ -29,7 +29,7 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
-from spark_channel.connectors.sql.target import NOWHERE, Target
+from spark_channel.connectors.sql.target import NOWHERE, TargetTable
 from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.errors import CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
@@ -71,7 +71,7 @@ class SqlPlan(WritePlan):
     """Databases subclass it with their own fields. `target` is the table as the plan expects it."""
 
     place: Place = Place("", "", "")
-    target: Target = NOWHERE
+    target: TargetTable = NOWHERE
     longest_name: int = 63
 
     @property
@@ -529,7 +529,7 @@ class SqlWriter(Writer):
                 )
             yield sql(name), staged
 
-    def target(self, plan: SqlPlan, place: Place) -> Target:
+    def target(self, plan: SqlPlan, place: Place) -> TargetTable:
         """The match of the rows' columns to the table's, or to a new table's."""
         if place.table is not None and not (plan.overwrite and not self.options.truncate):
             return old_target(self.dialect, place.table, plan.schema, self.options)

@@ -43,7 +43,7 @@ _BY_JDBC = {
     "db2": Database(None, "", ("db2",), "com.ibm.db2.jcc.DB2Driver", 50000),
     "dm": Database(None, "oracle", ("dm",), "dm.jdbc.driver.DmDriver", 5236),
 }
-"""Databases without a connector, by DataX's name; `dm` has no plugin of its own, and is an `rdbms`."""
+"""Databases without a connector, by DataX's name; `dm` has no own plugin, and is an `rdbms`."""
 _OTHER = Database(None, "", ())
 
 
@@ -307,7 +307,7 @@ def _split_key(given: DatabaseReader, database: Database, place: Place) -> str |
         absent = next(name for name in bounds if name not in found)
         raise place.missing(absent, "both bounds or none")
     if not given.split_pk.strip():
-        place.left.extend(f"{place.key(name)} (there is no splitPk)" for name in found)
+        place.left.extend(f"{place.key(name)} (no splitPk is given)" for name in found)
         return None
     names = plain_columns((given.split_pk.strip(),), database.dialect, place.key("splitPk"))
     if names is None:

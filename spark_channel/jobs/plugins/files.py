@@ -315,7 +315,7 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
             f"append or nonConflict, or truncate with \"overwriteDirectory\": true. DataX removes the files "
             f"whose names begin with {given.file_name!r}; here the whole folder {target} is replaced",
         )  # fmt: skip
-    place.left.append(f"{place.key('fileName')} (files get unique names of their own)")
+    place.left.append(f"{place.key('fileName')} (files get unique names)")
     if connector != "csv":
         return typed_writer_end(connector, target, given.column, given.compress, given.write_mode, place)
     steps = [*_named_columns(given.column, place), JavaTexts()]

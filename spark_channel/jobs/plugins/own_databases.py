@@ -27,7 +27,7 @@ def reading_options(connector: str, urls: Collection[str]) -> dict[str, str]:
 
 
 def mode_options(connector: str, texts: Iterable[str]) -> Mapping[str, str]:
-    """A job that sets `sql_mode` gets it as it is written."""
+    """A job that sets `sql_mode` gets it unchanged."""
     asks = any("sql_mode" in text.lower() for text in texts)
     return _as_datax(connector).own_mode if asks else {}
 

@@ -1,4 +1,4 @@
-"""streamreader and streamwriter: rows made up, and rows dropped."""
+"""streamreader and streamwriter: rows generated, and rows dropped."""
 
 import re
 from datetime import UTC, datetime

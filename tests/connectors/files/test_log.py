@@ -555,15 +555,15 @@ def test_others_do_not_wait_while_replaced_files_are_removed(
     """One job is stopped in the middle of its removals; another publishes meanwhile."""
     write("csv", target, *[numbers(n) for n in range(5)], job="a")
     stopped, resume = threading.Event(), threading.Event()
-    original = publish.Target._set_aside
+    original = publish.TargetDirectory._set_aside
 
-    def stuck(this: publish.Target, each: Any) -> None:
+    def stuck(this: publish.TargetDirectory, each: Any) -> None:
         if threading.current_thread().name == "slow":
             stopped.set()
             resume.wait(60)
         original(this, each)
 
-    monkeypatch.setattr(publish.Target, "_set_aside", stuck)
+    monkeypatch.setattr(publish.TargetDirectory, "_set_aside", stuck)
     slow = threading.Thread(
         target=write,
         args=("csv", target, numbers(7)),

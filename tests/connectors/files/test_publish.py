@@ -695,7 +695,7 @@ def test_a_job_does_not_wait_for_the_files_that_another_one_replaced(
         raise OSError("the job that replaced them dies here")
 
     with monkeypatch.context() as patch:
-        patch.setattr(publish.Target, "_remove", dies)
+        patch.setattr(publish.TargetDirectory, "_remove", dies)
         write("parquet", target, numbers(1), job="overwrite", context={"overwrite": True}, retention="0")
 
     def left() -> int:

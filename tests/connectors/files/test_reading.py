@@ -178,7 +178,7 @@ def test_a_file_of_another_kind_is_named(tmp_path: Path, form: str) -> None:
 
 
 @pytest.fixture
-def nobody() -> Iterator[None]:
+def not_root() -> Iterator[None]:
     """Permissions count for everybody but root."""
     if os.geteuid() != 0:
         yield
@@ -190,7 +190,7 @@ def nobody() -> Iterator[None]:
         os.seteuid(0)
 
 
-def test_an_unreadable_file_is_named(tmp_path: Path, nobody: None) -> None:
+def test_an_unreadable_file_is_named(tmp_path: Path, not_root: None) -> None:
     if os.getuid() == 0:
         os.seteuid(0)
     folder = Path("/tmp") / f"spark-channel-test-{os.getpid()}"  # its parents are open to everybody
@@ -288,9 +288,9 @@ def test_a_retry_reads_the_same_and_readers_travel(tmp_path: Path, form: str) ->
     schema = reader.schema()
     splits = reader.split(3)
     again, same = pickle.loads(pickle.dumps((reader, splits)))
-    for split, twin in zip(splits, same, strict=True):
+    for split, copy in zip(splits, same, strict=True):
         first = [batch.to_pydict() for batch in reader.read(split)]
-        assert first == [batch.to_pydict() for batch in again.read(twin)]
+        assert first == [batch.to_pydict() for batch in again.read(copy)]
     assert again.schema().equals(schema)
 
 

@@ -80,7 +80,7 @@ def test_a_full_disk(tiny: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_a_full_disk_that_is_made_up(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same where nobody may mount: the disk is full when a file is made durable."""
+    """The same where mounting is not allowed: the disk is full when a file is made durable."""
 
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

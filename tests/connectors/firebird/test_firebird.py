@@ -216,7 +216,7 @@ def test_refused_rows_are_told_one_by_one(shop: Shop, how: str) -> None:
 @pytest.mark.filterwarnings("ignore:.*__stmt_deleted.*:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("mode", ["job", "task"])
 def test_tasks_end_side_by_side(shop: Shop, mode: Any) -> None:
-    """The lock on the claim is waited for, and is no reason to fail."""
+    """The lock on the claim is waited for, and does not fail the write."""
     writer, rows = shop.writer(), pa.table({"id": range(3000)})
     plan = writer.prepare(WriteContext("many", commit=mode), rows.schema)
 

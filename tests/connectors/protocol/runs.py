@@ -101,7 +101,7 @@ class Run:
             os.kill(self.busy[-1], number)
 
     def end(self, seconds: float = SECONDS) -> int | None:
-        """Wait for the driver: 0 = published, 3 = overtaken, 1 = failed, negative = killed, None = it goes on."""
+        """Wait for the driver: 0 = published, 3 = overtaken, 1 = failed, negative = killed, None = still running."""
         end = time.monotonic() + seconds
         self.listen(lambda _: False, seconds)
         self.process.join(max(0.0, end - time.monotonic()))
@@ -144,7 +144,7 @@ class _Driver:
         ours, theirs = multiprocessing.Pipe()
         pid = os.fork()
         if pid == 0:
-            # It must see the end of its driver, and its driver its own: nobody else holds their pipe.
+            # It must see the end of its driver, and its driver its own: no other process holds their pipe.
             for _, other in self._free:
                 other.close()
             ours.close()

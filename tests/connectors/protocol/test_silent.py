@@ -18,7 +18,7 @@ from spark_channel.options import CommitMode
 from tests.connectors.protocol.targets import Target, open_target
 
 _SCHEMA = pa.schema([("id", pa.int64())])
-_PATIENCE = 30.0
+_TIMEOUT = 30.0
 
 
 @pytest.fixture(params=["postgresql", "adbc"])
@@ -53,21 +53,21 @@ def test_a_paused_run_holds_its_claim_for_seconds(
     def pause(claims: Claims, held: Any, *args: Any, **more: Any) -> Any:
         if held.owner == "paused" and not paused.is_set():
             paused.set()
-            assert wake.wait(_PATIENCE * 2)
+            assert wake.wait(_TIMEOUT * 2)
         return original(claims, held, *args, **more)
 
     monkeypatch.setattr(Claims, step, pause)
     with ThreadPoolExecutor(2) as pool:
         try:
             first = pool.submit(_write, target, "paused", commit)
-            assert paused.wait(_PATIENCE)
-            pool.submit(_write, target, "later", commit).result(_PATIENCE)
+            assert paused.wait(_TIMEOUT)
+            pool.submit(_write, target, "later", commit).result(_TIMEOUT)
         finally:
             wake.set()
         if commit == "job":
-            first.result(_PATIENCE)  # it finds its pair published
+            first.result(_TIMEOUT)  # it finds its pair published
         else:  # a driver of ADBC says that its connection is lost, and Spark's next attempt is told the rest
             with pytest.raises(SupersededError if target.kind == "postgresql" else TargetError):
-                first.result(_PATIENCE)
+                first.result(_TIMEOUT)
     assert target.seen() == Counter([1, 2])
     assert target.staged() == []

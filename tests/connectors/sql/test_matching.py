@@ -20,7 +20,7 @@ from spark_channel.connectors.sql.postgresql.target import DIALECT as POSTGRESQL
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.sqlite.dialect import SqliteColumn, SqliteTable
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.connectors.sql.target_columns import new_target, old_target
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
@@ -67,10 +67,10 @@ class Database:
         )
         return self.table(schema="main", name="t", columns=columns, **about)
 
-    def old(self, rows: pa.Schema, table: Table | None = None, **given: Any) -> Target:
+    def old(self, rows: pa.Schema, table: Table | None = None, **given: Any) -> TargetTable:
         return old_target(self.dialect, table or self.there(), rows, self.options_of(**given))
 
-    def new(self, rows: pa.Schema, **given: Any) -> Target:
+    def new(self, rows: pa.Schema, **given: Any) -> TargetTable:
         return new_target(self.dialect, "main", "t", "main.t", rows, self.options_of(**given))
 
 

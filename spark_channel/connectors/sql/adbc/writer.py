@@ -22,7 +22,7 @@ from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.keys import merge_key
 from spark_channel.connectors.sql.named import only_name
-from spark_channel.connectors.sql.target import Target, WriteColumn
+from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, SchemaError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
@@ -136,7 +136,7 @@ class AdbcWriter(SqlWriter):
             WriteColumn(field.name, Column(name, str(field.type)), field.type)
             for field, name in zip(fields, names, strict=True)
         )
-        target = Target(
+        target = TargetTable(
             place.schema,
             place.name,
             place.label,

@@ -11,7 +11,7 @@ from spark_channel.connectors.sql.duckdb.database import Session
 from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
 from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect, staged_schema
 from spark_channel.connectors.sql.merge import PLACE, Merge
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import TargetError
 
 __all__ = ["insert_files"]
@@ -20,7 +20,9 @@ _ROWS = "spark_channel_rows"
 _STAGE = "spark_channel_stage"
 
 
-def insert_files(session: Session, target: Target, options: DuckdbWriteOptions, files: Iterable[Path]) -> int:
+def insert_files(
+    session: Session, target: TargetTable, options: DuckdbWriteOptions, files: Iterable[Path]
+) -> int:
     """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
 
     Raises:

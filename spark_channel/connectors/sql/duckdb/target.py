@@ -13,13 +13,13 @@ from spark_channel.connectors.sql.duckdb.column_types import (
 )
 from spark_channel.connectors.sql.duckdb.dialect import DuckdbDialect
 from spark_channel.connectors.sql.fits import fits
-from spark_channel.connectors.sql.target import Target, WriteColumn
+from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit
 
 __all__ = ["DuckdbWriteDialect", "staged_schema"]
 
 
-def staged_schema(target: Target) -> pa.Schema:
+def staged_schema(target: TargetTable) -> pa.Schema:
     """The staged columns, under the table's names, and the operation."""
     fields = [pa.field(column.target, column.kind) for column in target.columns]
     return pa.schema(fields if target.operation is None else [*fields, pa.field(OPERATION, pa.string())])

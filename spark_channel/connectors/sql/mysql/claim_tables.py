@@ -2,7 +2,7 @@
 
 from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect, Claims
 from spark_channel.connectors.sql.mysql.session import quoted
-from spark_channel.connectors.sql.mysql.write_session import WriteSession
+from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
 
 __all__ = ["claims_in", "claims_of"]
 
@@ -21,7 +21,7 @@ _TRIGGERS = (
 class _Known:
     """The claim tables in the catalog, queried once; a missing table is queried again."""
 
-    def __init__(self, session: WriteSession, database: str) -> None:
+    def __init__(self, session: MysqlWriteSession, database: str) -> None:
         self._session, self._database = session, database
         self._found: dict[str, list[str]] = {}
 
@@ -52,7 +52,7 @@ class _Known:
         self._found = found
 
 
-def claims_of(session: WriteSession, database: str) -> ClaimDialect:
+def claims_of(session: MysqlWriteSession, database: str) -> ClaimDialect:
     known = _Known(session, database)
     return ClaimDialect(
         table=lambda name: f"{quoted(database)}.{name}",
@@ -65,5 +65,5 @@ def claims_of(session: WriteSession, database: str) -> ClaimDialect:
     )
 
 
-def claims_in(session: WriteSession, database: str) -> Claims:
+def claims_in(session: MysqlWriteSession, database: str) -> Claims:
     return Claims(session, session.kept(("claims", database), lambda: claims_of(session, database)))

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.mysql.encode import assignments, insert_values, load_lines
 from spark_channel.connectors.sql.mysql.session import quoted
-from spark_channel.connectors.sql.mysql.write_session import WriteSession
+from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
 from spark_channel.connectors.sql.target import WriteColumn
 
 __all__ = ["Loader", "RefusedRowsError"]
@@ -27,7 +27,7 @@ class Loader:
     """
 
     def __init__(
-        self, session: WriteSession, table: str, columns: Sequence[WriteColumn], local: bool | None
+        self, session: MysqlWriteSession, table: str, columns: Sequence[WriteColumn], local: bool | None
     ) -> None:
         self._session = session
         self._table = table

@@ -9,10 +9,10 @@ from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.mysql.session import code_of, quoted
 from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables
 from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, staged_columns
-from spark_channel.connectors.sql.mysql.write_session import TABLE_EXISTS, WriteSession
+from spark_channel.connectors.sql.mysql.write_session import TABLE_EXISTS, MysqlWriteSession
 from spark_channel.connectors.sql.publish import dropped, hold_planned
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import ChannelError, TargetError
 
 __all__ = [
@@ -40,7 +40,7 @@ _OLDER_SECONDS = 60
 """How long an older attempt of a task may hold its lock once a newer one wants it."""
 
 
-def hold(session: WriteSession, name: str) -> None:
+def hold(session: MysqlWriteSession, name: str) -> None:
     """Take the lock `name` until the session ends: also a session whose client is gone holds it to its end.
 
     Raises:
@@ -50,7 +50,7 @@ def hold(session: WriteSession, name: str) -> None:
         raise TargetError(f"another write holds the lock {name!r} for longer than {_LOCK_SECONDS} s")
 
 
-def take_over(session: WriteSession, name: str) -> None:
+def take_over(session: MysqlWriteSession, name: str) -> None:
     """`hold` that ends a session which keeps the lock for long: that of a host that hangs would keep it for hours.
 
     Raises:
@@ -62,7 +62,7 @@ def take_over(session: WriteSession, name: str) -> None:
     hold(session, name)
 
 
-def end_sessions(session: WriteSession, names: Sequence[str]) -> None:
+def end_sessions(session: MysqlWriteSession, names: Sequence[str]) -> None:
     """End the sessions that hold the locks `names`."""
     asked = ", ".join("IS_USED_LOCK(%s)" for _ in names)
     for row in session.rows(f"SELECT {asked}", names):
@@ -74,7 +74,7 @@ def end_sessions(session: WriteSession, names: Sequence[str]) -> None:
                     pass  # it has ended meanwhile
 
 
-def create_table(session: WriteSession, target: Target) -> bool:
+def create_table(session: MysqlWriteSession, target: TargetTable) -> bool:
     """Make the table when it is not there; whether this session made it. Commits."""
     if table_named(session, target.schema, target.name) is not None:
         return False
@@ -89,7 +89,7 @@ def create_table(session: WriteSession, target: Target) -> bool:
     return True
 
 
-def drop_if_empty(session: WriteSession, target: Target) -> None:
+def drop_if_empty(session: MysqlWriteSession, target: TargetTable) -> None:
     """Drop a table that was made for a publish which failed, unless another job has put rows into it. Commits.
 
     It is locked meanwhile. A table that cannot be locked soon, or by this role, stays, empty.
@@ -108,14 +108,14 @@ def drop_if_empty(session: WriteSession, target: Target) -> None:
         )
 
 
-def check_table(session: WriteSession, target: Target) -> None:
+def check_table(session: MysqlWriteSession, target: TargetTable) -> None:
     """`hold_planned`."""
     hold_planned(MysqlWriteDialect(), target, table_named(session, target.schema, target.name))
 
 
 def insert_staged(
-    session: WriteSession,
-    target: Target,
+    session: MysqlWriteSession,
+    target: TargetTable,
     options: MysqlWriteOptions,
     stages: Sequence[str],
     *,

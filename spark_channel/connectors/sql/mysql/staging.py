@@ -8,7 +8,7 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.sql.merge import PLACE
 from spark_channel.connectors.sql.mysql.session import code_of, quoted
 from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect
-from spark_channel.connectors.sql.mysql.write_session import WriteSession
+from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
 from spark_channel.connectors.sql.target import WriteColumn
 from spark_channel.connectors.sql.writer import SqlPlan
 from spark_channel.errors import TargetError
@@ -21,7 +21,7 @@ _LOCK_TIMEOUT = 1205
 
 
 def create_stage(
-    session: WriteSession,
+    session: MysqlWriteSession,
     name: str,
     columns: tuple[WriteColumn, ...],
     *,
@@ -49,7 +49,7 @@ def table_in(database: str, table: str) -> str:
     return f"{quoted(database)}.{quoted(table)}"
 
 
-def stage_names(session: WriteSession, database: str, beginning: str) -> list[str]:
+def stage_names(session: MysqlWriteSession, database: str, beginning: str) -> list[str]:
     like = beginning.replace("_", "\\_") + "%"
     rows = session.rows(
         "SELECT table_name FROM information_schema.tables WHERE table_schema = %s AND table_name LIKE %s",
@@ -58,7 +58,7 @@ def stage_names(session: WriteSession, database: str, beginning: str) -> list[st
     return [str(name) for (name,) in rows]
 
 
-def drop_tables(session: WriteSession, tables: Sequence[str]) -> list[str]:
+def drop_tables(session: MysqlWriteSession, tables: Sequence[str]) -> list[str]:
     """Drop `tables` (SQL). Returns those that a transaction uses, so that they stay for now."""
     left = []
     session.rows(f"SET SESSION lock_wait_timeout = {_DROP_SECONDS}")

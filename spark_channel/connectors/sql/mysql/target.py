@@ -12,7 +12,7 @@ from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlDialect
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.target import Target, WriteColumn
+from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
@@ -26,7 +26,7 @@ _OPTION_WORDS = frozenset({
 })  # fmt: skip
 
 
-def staged_columns(target: Target) -> tuple[WriteColumn, ...]:
+def staged_columns(target: TargetTable) -> tuple[WriteColumn, ...]:
     """The staged columns, and the operation."""
     if target.operation is None:
         return target.columns

@@ -23,7 +23,7 @@ from spark_channel.connectors.sql.mysql.target import staged_columns
 from spark_channel.connectors.sql.mysql.write_session import (
     NO_TABLE,
     TABLE_EXISTS,
-    WriteSession,
+    MysqlWriteSession,
     was_rolled_back,
 )
 from spark_channel.connectors.sql.task import SqlTask
@@ -67,8 +67,10 @@ class _MysqlTask(SqlTask):
         """Put `batch` into staging; `before` rows of the attempt are there."""
         raise NotImplementedError
 
-    def _open(self) -> WriteSession:
-        return WriteSession(self._options, TargetError, local_infile=self._options.local_infile is not False)
+    def _open(self) -> MysqlWriteSession:
+        return MysqlWriteSession(
+            self._options, TargetError, local_infile=self._options.local_infile is not False
+        )
 
 
 class StagedWriter(_MysqlTask):
@@ -222,14 +224,14 @@ class DirectWriter(_MysqlTask):
             self._done = self._after_loss(error)
         return {}
 
-    def _new_loader(self, session: WriteSession) -> Loader:
+    def _new_loader(self, session: MysqlWriteSession) -> Loader:
         target, table = self._plan.target, self._plan.target.sql
         if not self._straight:
             table = quoted(_TEMPORARY)
             create_stage(session, table, staged_columns(target), temporary=True, key=target.key)
         return Loader(session, table, staged_columns(target), self._options.local_infile)
 
-    def _begin(self, session: WriteSession) -> None:
+    def _begin(self, session: MysqlWriteSession) -> None:
         """Begin the transaction in which the table is written, unless the task has committed. Safe twice.
 
         No other attempt of the task has one then, of this run or one that it took over: its locks on keys would stop
@@ -274,7 +276,7 @@ class DirectWriter(_MysqlTask):
             if self._loaded_bytes > _MOST_KEPT:
                 self._loaded = None
 
-    def _through_deadlocks(self, session: WriteSession, work: Callable[[], _T]) -> _T:
+    def _through_deadlocks(self, session: MysqlWriteSession, work: Callable[[], _T]) -> _T:
         """`work`, and when the server ends a deadlock by rolling the transaction back, its rows and `work` again."""
         again = False
 
@@ -322,10 +324,10 @@ class DirectWriter(_MysqlTask):
         except LostConnectionError as error:
             raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
-    def _bring_in(self, session: WriteSession) -> None:
+    def _bring_in(self, session: MysqlWriteSession) -> None:
         insert_staged(session, self._plan.target, self._options, [quoted(_TEMPORARY)], indexed=True)
 
-    def _commit(self, session: WriteSession) -> None:
+    def _commit(self, session: MysqlWriteSession) -> None:
         if not self._straight and not self.tolerant:
             self._bring_in(session)
         session.end_when_silent()
@@ -336,7 +338,7 @@ class DirectWriter(_MysqlTask):
     def _after_loss(self, lost: LostConnectionError) -> Receipt:
         """The outcome of a COMMIT without an answer; before COMMIT, whether another attempt has committed."""
 
-        def ask(session: WriteSession) -> Receipt | None:
+        def ask(session: MysqlWriteSession) -> Receipt | None:
             claims = self._claims(session)
             claims.fence(self._plan.claim)
             return claims.task(self._plan.claim, self._task)

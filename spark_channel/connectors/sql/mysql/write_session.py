@@ -11,7 +11,7 @@ __all__ = [
     "DUPLICATE",
     "NO_TABLE",
     "TABLE_EXISTS",
-    "WriteSession",
+    "MysqlWriteSession",
     "is_conflict",
     "passes",
     "was_rolled_back",
@@ -23,7 +23,7 @@ _SILENT_SECONDS = 30
 """Less than `innodb_lock_wait_timeout` (50): a run that needs the lock of a silent client gets it in one wait."""
 
 
-class WriteSession(Session):
+class MysqlWriteSession(Session):
     """`local_infile`: the server takes LOAD DATA LOCAL. `most_packet`: bytes of the longest statement.
 
     `lenient`: the user has asked for a mode in which the server changes values that do not fit.

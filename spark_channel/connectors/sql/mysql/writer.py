@@ -25,9 +25,9 @@ from spark_channel.connectors.sql.mysql.session import LostConnectionError
 from spark_channel.connectors.sql.mysql.staging import drop_tables, stage_names, table_in
 from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, hold_transactional
 from spark_channel.connectors.sql.mysql.task import is_of_rows, open_task
-from spark_channel.connectors.sql.mysql.write_session import WriteSession, is_conflict, passes
+from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession, is_conflict, passes
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, TargetError
@@ -74,8 +74,8 @@ class MysqlWriter(SqlWriter):
     def is_refusal(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and is_of_rows(error)
 
-    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
-        return WriteSession(self.options, failure, patient=patient)
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> MysqlWriteSession:
+        return MysqlWriteSession(self.options, failure, patient=patient)
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, LostConnectionError) or (isinstance(error, TargetError) and passes(error))
@@ -119,7 +119,7 @@ class MysqlWriter(SqlWriter):
             hold_transactional(session, place.table)
         return replace(plan, target=self.target(plan, place))
 
-    def target(self, plan: SqlPlan, place: Place) -> Target:
+    def target(self, plan: SqlPlan, place: Place) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""
         return super().target(replace(plan, overwrite=False), place)
 
@@ -176,12 +176,12 @@ class MysqlWriter(SqlWriter):
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
         self._drop(session, place, [name])
 
-    def _drop(self, session: WriteSession, place: Place, names: Sequence[str]) -> None:
+    def _drop(self, session: MysqlWriteSession, place: Place, names: Sequence[str]) -> None:
         for table in drop_tables(session, [table_in(place.schema, name) for name in names]):
             _log.warning("staging %s stays until a later job removes it: a transaction still uses it", table)
 
     @contextmanager
-    def _alone(self, session: WriteSession, plan: SqlPlan, *, create: bool) -> Iterator[None]:
+    def _alone(self, session: MysqlWriteSession, plan: SqlPlan, *, create: bool) -> Iterator[None]:
         """No other job prepares or publishes the table meanwhile. With `create` it is there, when that can be.
 
         The lock is the session's: DDL does not end it, and neither does what ends a transaction.
@@ -211,6 +211,6 @@ class MysqlWriter(SqlWriter):
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
 
 
-def _table_lock(target: Target) -> str:
+def _table_lock(target: TargetTable) -> str:
     """Publishes to one table take turns; the server's names of locks have at most 64 letters."""
     return "spark_channel:" + hashlib.sha256(target.label.encode()).hexdigest()[:32]

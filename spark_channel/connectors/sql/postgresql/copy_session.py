@@ -17,7 +17,7 @@ from spark_channel.connectors.sql.postgresql.row_bounds import Bounds, row_bound
 from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.errors import ChannelError
 
-__all__ = ["CopySession"]
+__all__ = ["PgCopySession"]
 
 _FAILURES = (asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, OSError)
 _KEEPALIVE = {
@@ -28,7 +28,7 @@ _KEEPALIVE = {
 _END_SECONDS = 2.0
 
 
-class CopySession(PgSession):
+class PgCopySession(PgSession):
     """Used by one thread, which runs the connection's event loop while it waits for something, and only then."""
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:

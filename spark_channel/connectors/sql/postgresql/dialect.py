@@ -23,7 +23,7 @@ from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone, 
 from spark_channel.connectors.sql.session import Session
 
 if TYPE_CHECKING:  # its driver is loaded only to read
-    from spark_channel.connectors.sql.postgresql.read_session import ReadSession
+    from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 
 __all__ = ["PostgresDialect"]
 
@@ -59,7 +59,7 @@ class PostgresDialect(Dialect):
 
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """The driver knows most types of a query's columns, and a numeric's size."""
-        schema = cast("ReadSession", session).schema_of(f"SELECT * FROM ({query}) AS source LIMIT 0")  # noqa: S608
+        schema = cast("PgReadSession", session).schema_of(f"SELECT * FROM ({query}) AS source LIMIT 0")  # noqa: S608
         found = []
         for field in schema:
             notes = field.metadata or {}

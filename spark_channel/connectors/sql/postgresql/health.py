@@ -6,7 +6,7 @@ from typing import Any
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.lag import Lag
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.write_session import WriteSession
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.connectors.sql.rate import PerMinute
 from spark_channel.errors import ChannelError
 from spark_channel.limits import Sample
@@ -62,7 +62,7 @@ class PostgresHealth(Health):
     def __init__(self, options: PostgresOptions, failure: type[ChannelError]) -> None:
         self._options = options
         self._failure = failure
-        self._session: WriteSession | None = None
+        self._session: PgWriteSession | None = None
         self._is_standby = False
         self._forced_sql = ""
         self._standbys = 0
@@ -103,8 +103,8 @@ class PostgresHealth(Health):
         }
         return Sample({name: (value, most_of(name)) for name, value in values.items()}, delays, missing)
 
-    def _connect(self) -> WriteSession:
-        session = WriteSession(self._options, failure=self._failure, purpose="health")
+    def _connect(self) -> PgWriteSession:
+        session = PgWriteSession(self._options, failure=self._failure, purpose="health")
         try:
             version, self._is_standby = session.rows(
                 "SELECT current_setting('server_version_num')::int, pg_is_in_recovery()"
@@ -116,7 +116,7 @@ class PostgresHealth(Health):
         self._lag, self._forced, self._looked_at = Lag(), PerMinute(), None
         return session
 
-    def _look(self, session: WriteSession, now: float) -> None:
+    def _look(self, session: PgWriteSession, now: float) -> None:
         """At what changes slowly."""
         active, waiting, xmin_age, hidden = session.rows(_SESSIONS)[0]
         found: dict[str, Any] = {"xmin_age": xmin_age}
@@ -131,7 +131,7 @@ class PostgresHealth(Health):
             self._standbys = session.value(_STANDBYS)
         self._slow = {name: float(value) for name, value in found.items() if value is not None}
 
-    def _lag_of(self, session: WriteSession) -> float | None:
+    def _lag_of(self, session: PgWriteSession) -> float | None:
         """None: the server has no replica, or this role may not see its lag."""
         if not self._is_standby and not self._standbys:
             return None
@@ -140,7 +140,7 @@ class PostgresHealth(Health):
         return None if written is None or replayed is None else self._lag.seconds(now, written, replayed)
 
 
-def _seconds_of(session: WriteSession, sql: str) -> float:
+def _seconds_of(session: PgWriteSession, sql: str) -> float:
     begun = time.monotonic()
     session.rows(sql)
     return time.monotonic() - begun

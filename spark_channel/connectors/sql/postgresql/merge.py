@@ -5,7 +5,7 @@ from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.connectors.sql.postgresql.target import DIALECT, written_columns
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 
 __all__ = ["PostgresMerge", "keys_sql"]
 
@@ -15,14 +15,14 @@ _REST, _LONGEST_REST = 3.0, 0.5
 """The server rests this many times as long as a piece took, at most so many seconds: a piece may wait for locks."""
 
 
-def keys_sql(target: Target) -> str:
+def keys_sql(target: TargetTable) -> str:
     return ", ".join(map(DIALECT.quoted, target.key))
 
 
 class PostgresMerge(Merge):
     """Also inserts. The rows stay as they are: a publish counts them by the transactions that wrote them."""
 
-    def __init__(self, session: Session, target: Target, rows: str, mode: str) -> None:
+    def __init__(self, session: Session, target: TargetTable, rows: str, mode: str) -> None:
         super().__init__(session.rows, DIALECT, target, rows, mode)
         self._columns = written_columns(target)
 

@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan
 from spark_channel.connectors.sql.publish import is_ready
 from spark_channel.connectors.sql.script import run_in_transaction
 from spark_channel.connectors.sql.statements import identifier
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import CommitError, TargetError
 
 __all__ = ["CHUNKS", "is_there", "new_table", "patient_lock", "publish_stage"]
@@ -39,7 +39,9 @@ _XID = 1 << 32
 """`xmin` holds the last 32 bits of a transaction's number."""
 
 
-def is_there(session: Session, target: Target, options: PostgresWriteOptions, *, overwrite: bool) -> bool:
+def is_there(
+    session: Session, target: TargetTable, options: PostgresWriteOptions, *, overwrite: bool
+) -> bool:
     """Empty the table, or hold it to be as the plan found it. False: it is not there, and is to be made.
 
     Raises:
@@ -53,7 +55,7 @@ def is_there(session: Session, target: Target, options: PostgresWriteOptions, *,
 
 
 @contextmanager
-def patient_lock(session: Session, target: Target) -> Iterator[None]:
+def patient_lock(session: Session, target: TargetTable) -> Iterator[None]:
     """Around a statement that locks the whole table: it waits for 2 s at most, in the transaction that is open.
 
     Whatever the application does with the table queues behind a statement that waits for such a lock. A shorter
@@ -130,7 +132,7 @@ def _pages_to_pace(
 
 
 @contextmanager
-def new_table(target: Target) -> Iterator[None]:
+def new_table(target: TargetTable) -> Iterator[None]:
     """Around the statement that gives the new table its name.
 
     Raises:
@@ -144,7 +146,7 @@ def new_table(target: Target) -> Iterator[None]:
         raise
 
 
-def _made_meanwhile(target: Target) -> TargetError:
+def _made_meanwhile(target: TargetTable) -> TargetError:
     return TargetError(
         f"another job created table {target.label} meanwhile: when this job was prepared, there was none, and it was "
         "to create it. Run this job again, to write to the table that is there now"

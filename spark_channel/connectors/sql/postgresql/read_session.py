@@ -17,7 +17,7 @@ from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import ChannelError
 
-__all__ = ["ReadSession"]
+__all__ = ["PgReadSession"]
 
 _HINT = "adbc.postgresql.batch_size_hint_bytes"
 _BY_COPY = "adbc.postgresql.use_copy"
@@ -54,7 +54,7 @@ def _database(conninfo: str, *, fresh: bool) -> Any:
     return found
 
 
-class ReadSession(PgSession):
+class PgReadSession(PgSession):
     """Used by one thread. `fresh`: it knows types that were made since this process first connected."""
 
     def __init__(

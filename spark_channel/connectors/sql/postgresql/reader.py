@@ -25,7 +25,7 @@ from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.keeper import Keeper
 from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
-from spark_channel.connectors.sql.postgresql.read_session import ReadSession
+from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal
 from spark_channel.connectors.sql.postgresql.splits import PostgresSplitter
 from spark_channel.connectors.sql.reader import SqlReader
@@ -40,7 +40,7 @@ from spark_channel.retry import Retry
 from spark_channel.timing import connecting
 
 if TYPE_CHECKING:
-    from spark_channel.connectors.sql.postgresql.copy_session import CopySession
+    from spark_channel.connectors.sql.postgresql.copy_session import PgCopySession
 
 __all__ = ["PostgresReader"]
 
@@ -69,10 +69,10 @@ class PostgresReader(SqlReader):
         self._snapshot: str | None = None
         self._is_native = False
 
-    def connect(self, purpose: str) -> ReadSession:
+    def connect(self, purpose: str) -> PgReadSession:
         """The planner's knows types that were made since this process first connected."""
         fresh = purpose == "plan" and self._source is None
-        return _reading(ReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
+        return _reading(PgReadSession(self.options, failure=SourceError, purpose=purpose, fresh=fresh))
 
     def health(self) -> Health:
         from spark_channel.connectors.sql.postgresql.health import PostgresHealth
@@ -184,10 +184,10 @@ class PostgresReader(SqlReader):
 
     def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
         if self.native:
-            return self._as_native(cast("CopySession", session), split)
+            return self._as_native(cast("PgCopySession", session), split)
         return super().rows(session, split)
 
-    def _as_native(self, session: "CopySession", split: Split) -> Iterator[pa.RecordBatch]:
+    def _as_native(self, session: "PgCopySession", split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split, as they come."""
         source = self._source
         assert source is not None  # or native rows would not have been requested
@@ -202,7 +202,7 @@ class PostgresReader(SqlReader):
         rows = self._rows_at_once(split)
         if rows is None:
             return super().batches(session, sql, split)
-        return cast(ReadSession, session).fetch(sql, rows)
+        return cast(PgReadSession, session).fetch(sql, rows)
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         if options.slot is not None and options.cursor_column is not None:
@@ -234,10 +234,10 @@ class PostgresReader(SqlReader):
         if snapshot is not None:
             session.rows(f"SET TRANSACTION SNAPSHOT {literal(snapshot).sql('postgres')}")
 
-    def _copies(self, purpose: str) -> "CopySession":
-        from spark_channel.connectors.sql.postgresql.copy_session import CopySession
+    def _copies(self, purpose: str) -> "PgCopySession":
+        from spark_channel.connectors.sql.postgresql.copy_session import PgCopySession
 
-        return _reading(CopySession(self.options, failure=SourceError, purpose=purpose))
+        return _reading(PgCopySession(self.options, failure=SourceError, purpose=purpose))
 
     def _rows_at_once(self, split: Split) -> int | None:
         """The rows of one FETCH; None: the limit is not low enough for a cursor."""

@@ -25,7 +25,7 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
     change_schema,
     lsn_text,
 )
-from spark_channel.connectors.sql.postgresql.read_session import ReadSession
+from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import BatchSize
@@ -168,8 +168,8 @@ class ReplicationFeed(ChangeFeed):
                 f"WHERE slot_name = {slot}"
             )
 
-    def _session(self) -> ReadSession:
-        session = ReadSession(self._reader.options, failure=SourceError, purpose="changes")
+    def _session(self) -> PgReadSession:
+        session = PgReadSession(self._reader.options, failure=SourceError, purpose="changes")
         try:
             session.rows("SET TimeZone = 'UTC'")  # pgoutput sends texts
         except BaseException:
@@ -190,7 +190,7 @@ class ReplicationFeed(ChangeFeed):
                 yield from decoder.feed(batch.column(0).to_pylist())
             yield from decoder.finish()
 
-    def _last_of(self, session: ReadSession, start: int, most: int) -> int | None:
+    def _last_of(self, session: PgReadSession, start: int, most: int) -> int | None:
         """The position about `most` changes after `start`; None if there are none.
 
         A slot that was not advanced to `start` yet shows older changes first, and may show nothing else.
@@ -211,7 +211,7 @@ class ReplicationFeed(ChangeFeed):
             f"'proto_version', '1', 'publication_names', {_quoted(_identifier(self._publication))})"
         )
 
-    def _check(self, session: ReadSession, source: ReadSource) -> TableShape:
+    def _check(self, session: PgReadSession, source: ReadSource) -> TableShape:
         table = source.table
         if not isinstance(table, PgTable) or table.kind != "r":
             raise OptionError(
@@ -252,7 +252,7 @@ class ReplicationFeed(ChangeFeed):
         )
         return TableShape(table.oid, source.label, tuple((str(each), int(oid)) for each, oid in rows))
 
-    def _made(self, session: ReadSession) -> int | None:
+    def _made(self, session: PgReadSession) -> int | None:
         """The consistent point of the slot when it had to be made; None when it is there."""
         if session.rows(self._slot_query()):
             return None
@@ -264,7 +264,7 @@ class ReplicationFeed(ChangeFeed):
             f"FROM pg_replication_slots WHERE slot_name = {_quoted(self._slot)} AND database = current_database()"
         )
 
-    def _confirmed(self, session: ReadSession) -> int:
+    def _confirmed(self, session: PgReadSession) -> int:
         rows = session.rows(self._slot_query())
         if not rows:
             raise SourceError(
@@ -276,7 +276,7 @@ class ReplicationFeed(ChangeFeed):
             raise SourceError(f"replication slot {self._slot!r} decodes with {plugin}; it must be pgoutput")
         return int(confirmed)
 
-    def _check_place(self, session: ReadSession, start: int) -> None:
+    def _check_place(self, session: PgReadSession, start: int) -> None:
         confirmed = self._confirmed(session)
         advice = "Reset the tunnel, or begin with a new checkpoint directory"
         if start < confirmed:
@@ -324,7 +324,7 @@ def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def _create(session: ReadSession, name: str, *, temporary: bool) -> int:
+def _create(session: PgReadSession, name: str, *, temporary: bool) -> int:
     made = session.value(
         "SELECT (lsn - '0/0'::pg_lsn)::bigint FROM pg_create_logical_replication_slot("  # noqa: S608 - quoted
         f"{_quoted(name)}, 'pgoutput', {str(temporary).lower()})"
@@ -332,7 +332,7 @@ def _create(session: ReadSession, name: str, *, temporary: bool) -> int:
     return int(made)
 
 
-def _flushed(session: ReadSession) -> int:
+def _flushed(session: PgReadSession) -> int:
     return int(session.value("SELECT (pg_current_wal_flush_lsn() - '0/0'::pg_lsn)::bigint"))
 
 
@@ -343,14 +343,14 @@ def _most(limit: FeedLimit) -> int | None:
     return min(found, default=None)
 
 
-def _peek(session: ReadSession, sql: str) -> list[tuple[Any, ...]]:
+def _peek(session: PgReadSession, sql: str) -> list[tuple[Any, ...]]:
     """A look at the slot, which one session at a time may take."""
     return Retry(_BUSY_SECONDS, first=0.05, longest=1.0, what="a look at the replication slot").call(
         lambda: session.rows(sql), lambda error: isinstance(error, SourceError) and _BUSY in str(error)
     )
 
 
-def _wait_until_free(session: ReadSession, slot: str) -> None:
+def _wait_until_free(session: PgReadSession, slot: str) -> None:
     """A reader that was killed holds the slot until the server notices."""
     query = f"SELECT active FROM pg_replication_slots WHERE slot_name = {_quoted(slot)}"  # noqa: S608 - quoted
 

@@ -13,7 +13,7 @@ from spark_channel.connectors.sql.merge import PLACE
 from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.target import written_columns
 from spark_channel.connectors.sql.statements import identifier
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 
 __all__ = ["create_stage", "drop_stage", "stage_columns", "stages", "table_sql"]
 
@@ -31,7 +31,7 @@ def table_sql(schema: str, name: str) -> str:
     return statements.named_table((schema, name)).expression.sql("postgres")
 
 
-def stage_columns(target: Target) -> list[str]:
+def stage_columns(target: TargetTable) -> list[str]:
     """The columns of a staging or temporary table for rows of `target`, as CREATE TABLE has them."""
     columns = [f"{identifier(c.target).sql('postgres')} {c.staged}" for c in written_columns(target)]
     if target.operation is not None:
@@ -40,7 +40,7 @@ def stage_columns(target: Target) -> list[str]:
     return columns
 
 
-def create_stage(session: Session, target: Target, name: str) -> None:
+def create_stage(session: Session, target: TargetTable, name: str) -> None:
     """Make the unlogged table that takes rows for a target that is there, unless it is there."""
     columns = ", ".join(stage_columns(target))
     session.rows(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(target.schema, name)} ({columns})")

@@ -17,7 +17,7 @@ from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn, native_column, write_column
 from spark_channel.connectors.sql.postgresql.native import are_native
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
-from spark_channel.connectors.sql.target import Target, WriteColumn
+from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.target_columns import create_table, old_target
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.connectors.sql.writer import SqlPlan
@@ -98,7 +98,7 @@ def match_target(
     *,
     made_as: str | None = None,
     native: NativeRows | None = None,
-) -> tuple[Target, bool]:
+) -> tuple[TargetTable, bool]:
     """The columns of `schema` in a table that is there. `made_as`: it was made for them, and gets this name.
 
     With `native`, and where the table takes them, rows come as COPY writes them: whether they do.
@@ -122,7 +122,7 @@ def create_statement(place: str, schema: pa.Schema, options: PostgresWriteOption
     return create_table(DIALECT, place, schema, options)
 
 
-def written_columns(target: Target) -> Sequence[PgWriteColumn]:
+def written_columns(target: TargetTable) -> Sequence[PgWriteColumn]:
     return cast(Sequence[PgWriteColumn], target.columns)
 
 

@@ -19,7 +19,7 @@ from spark_channel.connectors.sql.postgresql.publish import CHUNKS
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.staging import stage_columns, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan, written_columns
-from spark_channel.connectors.sql.postgresql.write_session import WriteSession, reach
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession, reach
 from spark_channel.connectors.sql.task import SqlTask
 from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, SupersededError, TargetError
@@ -80,7 +80,7 @@ class _PostgresTask(SqlTask):
             )
         return said
 
-    def _reach(self) -> WriteSession:
+    def _reach(self) -> PgWriteSession:
         return reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
 
 
@@ -201,7 +201,7 @@ class DirectTaskWriter(_PostgresTask):
             self._done_or_raise(session, error)
         return {}
 
-    def _commit(self, session: WriteSession) -> None:
+    def _commit(self, session: PgWriteSession) -> None:
         try:
             session.rows("COMMIT")
         except TargetError as error:
@@ -244,7 +244,7 @@ class DirectTaskWriter(_PostgresTask):
                 raise BatchRefusedError(str(error)) from error
             self._done_or_raise(session, error)
 
-    def _insert(self, session: WriteSession, rows: CopyRows) -> None:
+    def _insert(self, session: PgWriteSession, rows: CopyRows) -> None:
         target = self._plan.target
         if not self._through_rows:
             session.copy(target.schema, target.name, rows, spread=self.spread)
@@ -256,7 +256,7 @@ class DirectTaskWriter(_PostgresTask):
             session.rows(f"INSERT INTO pg_temp.{_KEYS} SELECT {keys} FROM pg_temp.{_ROWS}")  # noqa: S608
         session.rows(f"TRUNCATE pg_temp.{_ROWS}")
 
-    def _done_or_raise(self, session: WriteSession, error: TargetError) -> None:
+    def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
         """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
         session.roll_back()
         if sqlstate_of(error) == _UNIQUE:

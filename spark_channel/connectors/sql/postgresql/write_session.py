@@ -17,13 +17,13 @@ from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
-__all__ = ["WriteSession", "reach"]
+__all__ = ["PgWriteSession", "reach"]
 
 _PART_ROWS = 1_000
 """What a server needs a millisecond or two for."""
 
 
-class WriteSession(Session):
+class PgWriteSession(Session):
     """Used by one thread."""
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
@@ -105,9 +105,9 @@ def _parts(rows: CopyRows, spread: float) -> Iterator[memoryview]:
             yield flat[start : start + size]
 
 
-def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> WriteSession:
+def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:
     """A new session, tried for `retrySeconds` with back-off while the server cannot be reached."""
     return Retry(options.retry_timeout, what=f"reaching {options.address.shown}").call(
-        lambda: WriteSession(options, failure=failure, purpose=purpose),
+        lambda: PgWriteSession(options, failure=failure, purpose=purpose),
         lambda error: isinstance(error, failure) and is_gone(error),
     )

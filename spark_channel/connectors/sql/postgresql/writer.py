@@ -24,8 +24,8 @@ from spark_channel.connectors.sql.postgresql.target import (
     new_name,
 )
 from spark_channel.connectors.sql.postgresql.task import DirectTaskWriter, StagedTaskWriter
-from spark_channel.connectors.sql.postgresql.write_session import WriteSession
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
+from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, TargetError
 from spark_channel.options import WriteOptions
@@ -66,27 +66,27 @@ class PostgresWriter(SqlWriter):
     def is_refusal(self, error: BaseException) -> bool:
         return super().is_refusal(error) or is_refused_data(error)
 
-    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> WriteSession:
-        return WriteSession(self.options, failure=failure, purpose=purpose)
+    def session(self, failure: type[TargetError], purpose: str, *, patient: bool) -> PgWriteSession:
+        return PgWriteSession(self.options, failure=failure, purpose=purpose)
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and (is_gone(error) or is_locked(error))
 
-    def undo(self, session: WriteSession) -> None:
+    def undo(self, session: PgWriteSession) -> None:
         session.roll_back()
 
     def is_conflict(self, error: TargetError) -> bool:
         return sqlstate_of(error) in _CONFLICTS
 
-    def claim_dialect(self, session: WriteSession, place: Place) -> ClaimDialect:
+    def claim_dialect(self, session: PgWriteSession, place: Place) -> ClaimDialect:
         return claim_dialect(session.rows, place.schema)
 
-    def look(self, session: WriteSession) -> Place:
+    def look(self, session: PgWriteSession) -> Place:
         table = find_table(session, self.options.dbtable)
         schema, name = (table.schema, table.name) if table is not None else self._new_place(session)
         return Place(schema, name, f"{schema}.{name}", table)
 
-    def _new_place(self, session: WriteSession) -> tuple[str, str]:
+    def _new_place(self, session: PgWriteSession) -> tuple[str, str]:
         """The schema and name of a table that is to be created."""
         space, name = new_name(self.options)
         known = session.value("SELECT current_schema()") if space is None else space
@@ -100,9 +100,11 @@ class PostgresWriter(SqlWriter):
             )
         return str(known), name
 
-    def plan(self, session: WriteSession, plan: SqlPlan, place: Place, context: WriteContext) -> PostgresPlan:
+    def plan(
+        self, session: PgWriteSession, plan: SqlPlan, place: Place, context: WriteContext
+    ) -> PostgresPlan:
         sql = DIALECT.place(place.schema, place.name)
-        target = Target(place.schema, place.name, place.label, sql)
+        target = TargetTable(place.schema, place.name, place.label, sql)
         own = PostgresPlan(**{**vars(plan), "native": False, "target": target})
         if (table := self._kept(place, plan)) is not None:
             return self._matched(own, table, context)
@@ -128,7 +130,7 @@ class PostgresWriter(SqlWriter):
         return None if plan.overwrite and not self.options.truncate else table
 
     def make_staging(
-        self, session: WriteSession, plan: SqlPlan, place: Place, context: WriteContext
+        self, session: PgWriteSession, plan: SqlPlan, place: Place, context: WriteContext
     ) -> PostgresPlan:
         """Make the staging table, which is the future table itself where there is none."""
         own = _own(plan)
@@ -147,7 +149,7 @@ class PostgresWriter(SqlWriter):
             return self._matched(own, staged, context, place.name)
 
     def make_ready(
-        self, session: WriteSession, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+        self, session: PgWriteSession, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
     ) -> PostgresPlan:
         own = _own(plan)
         if first:
@@ -162,7 +164,7 @@ class PostgresWriter(SqlWriter):
             is_there(session, own.target, self.options, overwrite=plan.overwrite)
         return own
 
-    def _create(self, session: WriteSession, plan: PostgresPlan, context: WriteContext) -> PostgresPlan:
+    def _create(self, session: PgWriteSession, plan: PostgresPlan, context: WriteContext) -> PostgresPlan:
         table = plan.target
         if plan.overwrite:
             with patient_lock(session, table):
@@ -182,7 +184,7 @@ class PostgresWriter(SqlWriter):
     def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
         return (StagedTaskWriter if plan.commit == "job" else DirectTaskWriter)(self, plan, task, attempt)
 
-    def end_sessions(self, session: WriteSession, run: str) -> None:
+    def end_sessions(self, session: PgWriteSession, run: str) -> None:
         name = f"spark-channel write {run}"
         if len(name.encode()) < _NAME_BYTES:  # the server cuts longer ones, which another run could share
             session.rows(
@@ -190,13 +192,15 @@ class PostgresWriter(SqlWriter):
                 f"AND usename = session_user AND application_name = {literal(name).sql('postgres')}"
             )
 
-    def publish_staged(self, session: WriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]) -> None:
+    def publish_staged(
+        self, session: PgWriteSession, plan: PostgresPlan, receipts: Sequence[Receipt]
+    ) -> None:
         publish_stage(session, plan, self.options, receipts)
 
-    def stages(self, session: WriteSession, place: Place, beginning: str) -> list[str]:
+    def stages(self, session: PgWriteSession, place: Place, beginning: str) -> list[str]:
         return stages(session, place.schema, beginning)
 
-    def drop_stage(self, session: WriteSession, place: Place, name: str) -> None:
+    def drop_stage(self, session: PgWriteSession, place: Place, name: str) -> None:
         try:
             with self.transaction(session):
                 session.rows("SET LOCAL lock_timeout = '2s'")

@@ -10,7 +10,7 @@ from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_one, make_stage, merge
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.statements import identifier
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError, TargetError
 
 __all__ = ["Judge"]
@@ -29,7 +29,7 @@ class Judge:
     def __init__(
         self,
         session: Session,
-        target: Target,
+        target: TargetTable,
         options: SqliteWriteOptions,
         encode: Callable[[pa.RecordBatch], pa.RecordBatch],
     ) -> None:

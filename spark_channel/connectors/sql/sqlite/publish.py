@@ -12,7 +12,7 @@ from spark_channel.connectors.sql.sqlite.database import Session
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.statements import identifier
-from spark_channel.connectors.sql.target import Target
+from spark_channel.connectors.sql.target import TargetTable
 
 __all__ = ["insert_files", "insert_one", "make_stage", "merge"]
 
@@ -25,7 +25,9 @@ def insert_one(table: str, names: Sequence[str]) -> str:
     return f"INSERT INTO {table} ({listed}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - quoted names
 
 
-def insert_files(session: Session, target: Target, options: SqliteWriteOptions, files: Iterable[Path]) -> int:
+def insert_files(
+    session: Session, target: TargetTable, options: SqliteWriteOptions, files: Iterable[Path]
+) -> int:
     """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
 
     Raises:
@@ -48,7 +50,7 @@ def insert_files(session: Session, target: Target, options: SqliteWriteOptions, 
     return rows
 
 
-def make_stage(session: Session, target: Target) -> str:
+def make_stage(session: Session, target: TargetTable) -> str:
     """A temporary table with the same columns, as SQL: keys are compared in it before the table sees them."""
     columns = [Column(column.target, column.declared) for column in target.columns]
     key: tuple[str, ...] = ()
@@ -59,7 +61,7 @@ def make_stage(session: Session, target: Target) -> str:
     return _STAGE
 
 
-def merge(session: Session, target: Target, options: SqliteWriteOptions, stage: str) -> None:
+def merge(session: Session, target: TargetTable, options: SqliteWriteOptions, stage: str) -> None:
     """Bring the rows of `stage` (SQL) into the table.
 
     Raises:

@@ -89,8 +89,8 @@ def test_a_driver_killed_while_it_publishes(duck: Duck, at: str) -> None:
     process.start()
     process.join(SECONDS)
     assert process.exitcode == -signal.SIGKILL
-    stands = duck.sql("SELECT count(*), min(id) FROM t")
-    assert stands == ([(20_000, 0)] if at == "after COMMIT" else [(1, -1)])
+    found = duck.sql("SELECT count(*), min(id) FROM t")
+    assert found == ([(20_000, 0)] if at == "after COMMIT" else [(1, -1)])
     again = duck.writer()
     replan = again.prepare(duck.context(overwrite=True, txn=("app", 1)), ROWS.schema)
     assert (replan.published_at is not None) == (at == "after COMMIT")

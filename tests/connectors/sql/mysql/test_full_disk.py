@@ -1,4 +1,4 @@
-"""A disk of the server that is full: told, and nothing half written; the table is on a file system of its own."""
+"""A disk of the server that is full: an error, and nothing half written; the table is on its own file system."""
 
 import shutil
 import tempfile

@@ -13,7 +13,7 @@ from spark_channel.connectors import WritePlan
 from spark_channel.connectors.sql.postgresql import PostgresWriter
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.connectors.sql.postgresql.target import PostgresPlan
-from spark_channel.connectors.sql.postgresql.write_session import WriteSession
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.postgresql.conftest import Pg, run_task
@@ -70,14 +70,14 @@ def test_a_driver_that_was_overtaken_publishes_nothing(
     successor = _prepare(pg, writer, job="successor", commit=commit, txn=PAIR)
     assert sleeper.staging not in pg.staged(), "staging of a run that was overtaken goes at once"
     sessions: list[str] = []
-    real = WriteSession.__init__
+    real = PgWriteSession.__init__
 
-    def counted(session: WriteSession, *arguments: Any, **named: Any) -> None:
+    def counted(session: PgWriteSession, *arguments: Any, **named: Any) -> None:
         sessions.append(named["purpose"])
         real(session, *arguments, **named)
 
     with monkeypatch.context() as patch:
-        patch.setattr(WriteSession, "__init__", counted)
+        patch.setattr(PgWriteSession, "__init__", counted)
         with pytest.raises(SupersededError, match="run 'successor' took over") as told:
             writer.commit(sleeper, [receipt])
     assert (told.value.owner, told.value.successor) == ("sleeper", "successor")
@@ -166,7 +166,7 @@ def test_staging_in_use_is_not_waited_for(pg: Pg) -> None:
     pg.psql("CREATE TABLE t (id bigint)")
     writer = pg.writer("t")
     sleeper = _prepare(pg, writer, commit="job", txn=PAIR)
-    with WriteSession(writer.options, failure=TargetError, purpose="hangs") as hanging:
+    with PgWriteSession(writer.options, failure=TargetError, purpose="hangs") as hanging:
         hanging.begin()
         hanging.rows(f"INSERT INTO {sleeper.staging} VALUES (1)")
         begun = time.monotonic()
@@ -201,7 +201,7 @@ def test_an_attempt_that_hangs_does_not_hold_the_publish_up(pg: Pg) -> None:
     pg.psql("CREATE TABLE t (id bigint)")
     writer = pg.writer("t")
     plan = _prepare(pg, writer, commit="job")
-    with WriteSession(writer.options, failure=TargetError, purpose=f"write {plan.job}") as hanging:
+    with PgWriteSession(writer.options, failure=TargetError, purpose=f"write {plan.job}") as hanging:
         hanging.begin()
         hanging.rows(f"INSERT INTO {plan.staging} VALUES (1)")
         receipt = run_task(writer, plan, 0, _rows())
@@ -233,10 +233,10 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
         late[0].start()
         raise TargetError("no answer") from OSError("server closed the connection unexpectedly")
 
-    close = WriteSession.close
+    close = PgWriteSession.close
     with monkeypatch.context() as patch:
         patch.setattr(Session, "rows", rows)
-        patch.setattr(WriteSession, "close", lambda session: None if session in old else close(session))
+        patch.setattr(PgWriteSession, "close", lambda session: None if session in old else close(session))
         receipt = run_task(writer, plan, 0, _rows())
     assert (receipt.rows, receipt.attempt) == (1000, 0)
     late[0].join()

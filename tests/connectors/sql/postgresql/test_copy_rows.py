@@ -11,7 +11,7 @@ from hypothesis import given, settings
 
 from spark_channel.connectors.sql.postgresql.column_types import ELEMENTS
 from spark_channel.connectors.sql.postgresql.copy_rows import ELEMENT, copy_rows
-from spark_channel.connectors.sql.postgresql.write_session import WriteSession
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import TargetError
 from spark_channel.testing import VirtualClock
 from tests.connectors.sql.postgresql.conftest import Pg
@@ -75,7 +75,7 @@ def test_whatever_is_copied_is_read_again(pg: Pg) -> None:
     schema = pa.schema([_field(name, *each[:2]) for name, each in zip(names, COLUMNS, strict=True)])
     rows = st.tuples(*(st.none() | each[2] for each in COLUMNS))
 
-    with WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
+    with PgWriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
 
         @settings(max_examples=25)
         @given(st.lists(rows, min_size=1, max_size=6), st.integers(0, 3), st.booleans())
@@ -106,7 +106,7 @@ def test_a_value_of_every_type_and_no_null(pg: Pg) -> None:
     pg.psql(f"CREATE TABLE t ({', '.join(f'{n} {each[0]}' for n, each in zip(names, COLUMNS, strict=True))})")
     schema = pa.schema([_field(name, *each[:2]) for name, each in zip(names, COLUMNS, strict=True)])
     batch = pa.RecordBatch.from_pylist([dict(zip(names, FULL, strict=True))] * 3, schema=schema)
-    with WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
+    with PgWriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
         session.copy(pg.schema, "t", copy_rows(batch))
         session.copy(pg.schema, "t", copy_rows(batch.slice(0, 0)))
     assert pg.read().to_pylist() == batch.to_pylist()
@@ -140,7 +140,7 @@ def _scaled(whole: int, kind: pa.DataType) -> pa.Array:
 )
 def test_the_servers_own_text_of_it(pg: Pg, declared: str, array: pa.Array, text: str) -> None:
     pg.psql(f"CREATE TABLE t (v {declared})")
-    with WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
+    with PgWriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
         session.copy(pg.schema, "t", copy_rows(pa.record_batch([array], ["v"])))
     assert pg.psql("SELECT v FROM t") == text
 
@@ -160,7 +160,7 @@ def test_what_no_calendar_holds_is_refused_and_not_another_day(
 ) -> None:
     pg.psql(f"CREATE TABLE t (v {declared})")
     with (
-        WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session,
+        PgWriteSession(pg.writer().options, failure=TargetError, purpose="test") as session,
         pytest.raises(TargetError, match="out of range"),
     ):
         session.copy(pg.schema, "t", copy_rows(pa.record_batch([array], ["v"])))
@@ -172,7 +172,7 @@ def test_a_decimal_of_more_digits_than_it_says_keeps_them(pg: Pg) -> None:
     pg.psql("CREATE TABLE t (v numeric)")
     honest = pa.array([Decimal(123_456_789), Decimal(-1)], pa.decimal128(38, 0))
     liar = pa.Array.from_buffers(pa.decimal128(5, 2), 2, honest.buffers())
-    with WriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
+    with PgWriteSession(pg.writer().options, failure=TargetError, purpose="test") as session:
         session.copy(pg.schema, "t", copy_rows(pa.record_batch([liar], ["v"])))
     assert pg.psql("SELECT string_agg(v::text, ' ') FROM t") == "1234567.89 -0.01"
 

@@ -15,7 +15,7 @@ import pytest
 from spark_channel.connectors import Receipt, WritePlan
 from spark_channel.connectors.sql.postgresql import PostgresWriter, outcome
 from spark_channel.connectors.sql.postgresql.session import Session
-from spark_channel.connectors.sql.postgresql.write_session import WriteSession
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import ChannelError, CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.postgresql.conftest import Pg, own_schema, run_task
@@ -238,12 +238,12 @@ def test_a_publish_without_an_answer_is_settled(
 def test_a_transaction_that_still_runs_is_waited_for(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
     _table(pg)
     options = pg.writer("t").options
-    running = WriteSession(options, failure=TargetError, purpose="test")
+    running = PgWriteSession(options, failure=TargetError, purpose="test")
     running.rows("BEGIN")
     running.rows("INSERT INTO t VALUES (1, 'late')")
     number = outcome.transaction_number(running)
     timer = threading.Timer(0.5, lambda: running.rows("COMMIT"))
-    lost = WriteSession(options, failure=TargetError, purpose="lost")
+    lost = PgWriteSession(options, failure=TargetError, purpose="lost")
     pg.kill_sessions("spark-channel lost")
     timer.start()
     outcome.commit(lost, options, number, TargetError)
@@ -280,7 +280,7 @@ def test_every_connection_is_lost_once_in_a_job(
 def _run_as_spark_does(pg: Pg, at: int, commit: CommitMode) -> None:
     """Up to 4 attempts a task; a failed job is run again with its pair, as a user does.
 
-    With `commit=task` it goes on as the job that it was, as a transfer does.
+    With `commit=task` it continues as the job that it was, as a transfer does.
     """
     start, context_number = (at // 6) * 200, at
     job = f"{pg.schema}-{at}" if commit == "task" else None

@@ -73,14 +73,14 @@ def test_a_lock_that_is_never_had_is_an_error_that_says_what_to_do(
 def test_a_shorter_timeout_of_the_dbas_is_kept(pg: Pg) -> None:
     """And is what holds after the lock was had."""
     from spark_channel.connectors.sql.postgresql.publish import patient_lock
-    from spark_channel.connectors.sql.target import Target
+    from spark_channel.connectors.sql.target import TargetTable
 
     writer = pg.writer("t")
     with writer.session(ChannelError, "test", patient=False) as session:  # type: ignore[arg-type] # any will do
         for before, within in (("0", "2s"), ("500ms", "500ms"), ("10s", "2s")):
             session.rows(f"SET lock_timeout = '{before}'")
             session.begin()
-            with patient_lock(session, Target("s", "t", "s.t", "t")):
+            with patient_lock(session, TargetTable("s", "t", "s.t", "t")):
                 assert session.value("SELECT current_setting('lock_timeout')") == within
             assert session.value("SELECT current_setting('lock_timeout')") == before
             session.rows("COMMIT")

@@ -14,7 +14,7 @@ from spark_channel.connectors import FetchSize, Receipt, WritePlan, load_reader
 from spark_channel.connectors.native import NATIVE, native_data
 from spark_channel.connectors.sql.postgresql import PostgresReader, copy_session
 from spark_channel.connectors.sql.postgresql.copy_address import can_tell, connect_arguments
-from spark_channel.connectors.sql.postgresql.copy_session import CopySession
+from spark_channel.connectors.sql.postgresql.copy_session import PgCopySession
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.errors import SourceError, TargetError
 from spark_channel.options import CommitMode
@@ -211,7 +211,7 @@ def test_one_snapshot(pg: Pg) -> None:
 
 
 def _none_left(pg: Pg) -> None:
-    """A server process that sends to nobody notices it at its next send."""
+    """A server process whose client is lost notices it at its next send."""
     deadline = time.monotonic() + 5
     while pg.server.connections():
         assert time.monotonic() < deadline, pg.psql("SELECT application_name, query FROM pg_stat_activity")
@@ -275,7 +275,7 @@ def test_the_splits_of_a_channel_share_a_connection(pg: Pg, big: PostgresReader)
 
 def test_a_session_changes_nothing(pg: Pg, big: PostgresReader) -> None:
     with (
-        CopySession(big.options, failure=SourceError, purpose="read") as session,
+        PgCopySession(big.options, failure=SourceError, purpose="read") as session,
         pytest.raises(SourceError, match="division by zero"),
     ):
         list(session.copy("SELECT 1 / 0", 1, 1))
@@ -286,7 +286,7 @@ def test_a_session_changes_nothing(pg: Pg, big: PostgresReader) -> None:
 
 
 def test_an_error_in_the_middle_is_the_servers_own(pg: Pg, big: PostgresReader) -> None:
-    session = CopySession(big.options, failure=SourceError, purpose="read")
+    session = PgCopySession(big.options, failure=SourceError, purpose="read")
     with pytest.raises(SourceError, match="division by zero"):
         list(session.copy("SELECT 1 / (id - 59999), v FROM big", 2, 1 << 20))
     assert not session.is_open
@@ -303,7 +303,7 @@ def test_an_error_in_the_middle_is_the_servers_own(pg: Pg, big: PostgresReader) 
 def test_a_server_that_is_not_reached_is_told(pg: Pg, options: dict[str, str], words: str) -> None:
     reader = pg.reader("t", **options)
     with pytest.raises(SourceError, match=words) as told:
-        CopySession(reader.options, failure=SourceError, purpose="read")
+        PgCopySession(reader.options, failure=SourceError, purpose="read")
     for secret in ("falsch", pg.server.password):
         assert secret not in str(told.value) + repr(told.value.__cause__)
 
@@ -315,7 +315,7 @@ def test_a_server_that_does_not_answer_is_told_in_time(pg: Pg) -> None:
         url = f"postgresql://127.0.0.1:{silent.getsockname()[1]}/shop"
         reader = pg.reader("t", url=url, connecttimeout="1")
         with pytest.raises(SourceError, match="timeout expired") as told:
-            CopySession(reader.options, failure=SourceError, purpose="read")
+            PgCopySession(reader.options, failure=SourceError, purpose="read")
         assert is_gone(told.value)
 
 

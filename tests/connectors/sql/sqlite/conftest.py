@@ -108,7 +108,7 @@ AsNobody = Callable[[], AbstractContextManager[None]]
 
 @pytest.fixture
 def as_nobody(tmp_path: Path) -> AsNobody:
-    """Run as a user without rights: root may do everything, so it becomes nobody for a while."""
+    """Run as a user without rights: root may do everything, so it gives up its rights for a while."""
 
     @contextmanager
     def become() -> Iterator[None]:

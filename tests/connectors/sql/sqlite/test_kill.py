@@ -65,8 +65,8 @@ def test_a_driver_killed_while_it_publishes(db: Db, at: str, journal: str) -> No
     plan = writer.prepare(db.context(overwrite=True, txn=("app", 1)), ROWS.schema)
     receipts = [run_task(writer, plan, 0, ROWS)]
     _killed(_commit_and_die, writer, plan, receipts, at)
-    stands = db.sql("SELECT count(*), min(id) FROM t")
-    assert stands == ([(20_000, 0)] if at == "after COMMIT" else [(1, -1)])
+    found = db.sql("SELECT count(*), min(id) FROM t")
+    assert found == ([(20_000, 0)] if at == "after COMMIT" else [(1, -1)])
     again = db.writer()
     replan = again.prepare(db.context(overwrite=True, txn=("app", 1)), ROWS.schema)
     assert (replan.published_at is not None) == (at == "after COMMIT")

@@ -81,7 +81,7 @@ class FirebirdDialect(WriteDialect):
         try:
             tree = exp.to_table(text)
             names += [tree.name if tree.this.quoted else tree.name.upper()] if not tree.db else []
-        except Exception:  # sqlglot raises several kinds; a text that it cannot read is a name as it stands
+        except Exception:  # sqlglot raises several kinds; a text that it cannot read is a name
             pass
         for name in names:
             if len(name.encode()) > LONGEST:

@@ -1,6 +1,6 @@
-"""Those who wait for room: what each needs, and what happens when it is its turn.
+"""Waits for room in the channel: what each needs, and what happens when it is its turn.
 
-Used under the channel's lock. Claims are served first come, first served, and looked at only when they
+Used under the channel's lock. Requests are served first come, first served, and looked at only when they
 are the oldest: a large one is never starved by small ones.
 """
 
@@ -10,14 +10,21 @@ from collections.abc import Callable, Sequence
 import pyarrow as pa
 
 from spark_channel.channel.counters import Counters
-from spark_channel.channel.parcel import Sized, bytes_between, rows_within
 from spark_channel.channel.room import Room
+from spark_channel.channel.sized_batch import Sized, bytes_between, rows_within
 from spark_channel.channel.staged import Staged
 
-__all__ = ["Claim", "CommitClaim", "PushClaim", "Reservation", "ResizeClaim", "WholeClaim"]
+__all__ = [
+    "CommitReservation",
+    "PushReservation",
+    "Reservation",
+    "ResizeRequest",
+    "RoomRequest",
+    "WholeReservation",
+]
 
 
-class Claim:
+class RoomRequest:
     """One thread's wait for room; `granted` ends it."""
 
     __slots__ = ("condition", "dropped", "granted", "since", "told")
@@ -37,8 +44,8 @@ class Claim:
         raise NotImplementedError
 
 
-class Reservation(Claim):
-    """A claim that reserves room, and later fills it. `rows` and `nbytes`: what it has reserved."""
+class Reservation(RoomRequest):
+    """A request that reserves room, and later fills it. `rows` and `nbytes`: what it has reserved."""
 
     __slots__ = ("nbytes", "rows")
 
@@ -75,11 +82,11 @@ class Reservation(Claim):
         return True
 
 
-class PushClaim(Reservation):
+class PushReservation(Reservation):
     """Room for one batch, slice after slice; each slice takes its turn.
 
     A slice, from row `start`, is cut when it is admitted, so that a resize during the wait changes the
-    slice and not its place in the queue. `free`: there is no limiter. `paid`: rows that the limiter was
+    slice and not its place in the queue. `free`: without a limiter. `paid`: rows that the limiter was
     asked for.
     """
 
@@ -139,7 +146,7 @@ class PushClaim(Reservation):
         return ((piece, rows, nbytes),)
 
 
-class WholeClaim(Reservation):
+class WholeReservation(Reservation):
     """Room for some batches together, now or never."""
 
     __slots__ = ("batch_bytes", "batch_rows", "batches", "free", "published")
@@ -165,7 +172,7 @@ class WholeClaim(Reservation):
         return [sized for sized in self.batches if sized[1]]
 
 
-class CommitClaim(Reservation):
+class CommitReservation(Reservation):
     """Room for all puts of a transaction, less what its takes free."""
 
     __slots__ = ("staged",)
@@ -186,7 +193,7 @@ class CommitClaim(Reservation):
         return self.staged.commit(room, counters)
 
 
-class ResizeClaim(Claim):
+class ResizeRequest(RoomRequest):
     """A new capacity; None keeps a dimension. `settle` is called once it is granted, for what changes with it:
     `transaction_rows` among them, which no capacity may be below.
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from spark_channel.service.hands import Hands
+from spark_channel.service.call_pool import CallPool
 
 
 def test_at_the_end_of_the_interpreter_a_call_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,11 +13,11 @@ def test_at_the_end_of_the_interpreter_a_call_is_refused(monkeypatch: pytest.Mon
     def no_more(_thread: threading.Thread) -> None:
         raise RuntimeError("can't create new thread at interpreter shutdown")
 
-    hands = Hands("test")
+    pool = CallPool("test")
     with monkeypatch.context() as patch:
         patch.setattr(threading.Thread, "start", no_more)
-        assert not hands.take(lambda: None)
+        assert not pool.take(lambda: None)
     done = threading.Event()
-    assert hands.take(done.set)
+    assert pool.take(done.set)
     assert done.wait(5)
-    assert hands.end(5)
+    assert pool.end(5)

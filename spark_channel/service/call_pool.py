@@ -1,4 +1,4 @@
-"""`Hands`: threads that carry calls which may wait, as many as are busy at a time."""
+"""`CallPool`: threads that carry calls which may wait, as many as are busy at a time."""
 
 import queue
 import threading
@@ -6,14 +6,14 @@ from collections.abc import Callable
 
 from spark_channel.clock import SYSTEM_CLOCK
 
-__all__ = ["Hands"]
+__all__ = ["CallPool"]
 
 _IDLE_SECONDS = 2.0
 _MOST = 2_200
-"""Clients that listen (`bells.MOST_LISTENERS`), and as many again as are ever busy with something else."""
+"""Clients that listen (`subscriptions.MOST_LISTENERS`), and as many again as are ever busy with something else."""
 
 
-class Hands:
+class CallPool:
     """Daemon threads: one that is stuck in a call does not hold the end of the program."""
 
     def __init__(self, name: str, most: int = _MOST) -> None:

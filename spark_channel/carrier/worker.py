@@ -1,4 +1,4 @@
-"""One thread's part of a carrier: its channels, its consumer, and the bell they ring."""
+"""One thread's part of a carrier: its channels, its consumer, and the queue that says which of them are ready."""
 
 import threading
 from collections.abc import Callable, Hashable, Sequence
@@ -8,13 +8,13 @@ from typing import Literal
 import pyarrow as pa
 
 from spark_channel.carrier.consumer import Consumer
-from spark_channel.carrier.doorbell import Doorbell
 from spark_channel.carrier.lifecycle import Lifecycle
+from spark_channel.carrier.ready_queue import ReadyQueue
 from spark_channel.channel import MemoryChannel
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import EndOfChannel
 
-__all__ = ["Idle", "Station"]
+__all__ = ["Idle", "Worker"]
 
 _SHORTEST_LULL, _LONGEST_LULL = 0.01, 1.0
 _LONGEST_AUTO = 0.2
@@ -22,20 +22,20 @@ _LONGEST_AUTO = 0.2
 
 @dataclass(frozen=True, slots=True)
 class Idle:
-    """What a station rings with when it may have nothing left to consume."""
+    """The key of a worker that may have nothing left to consume."""
 
-    station: "Station"
+    worker: "Worker"
 
 
-class Station:
+class Worker:
     """Takes what its channels have and hands it to the consumer.
 
-    One thread at a time runs `enter`, `serve` and `leave`. `peers` is how many stations, itself
-    included, share one channel and its bell; alone it takes all that is there.
+    One thread at a time runs `enter`, `serve` and `leave`. `peers` is how many workers, itself
+    included, share one channel and its ready queue; alone it takes all that is there.
 
     Args:
         fail: told of an error that ends the carrier.
-        over: called once, when this station is through.
+        over: called once, when this worker is through.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Station:
         self._over = over
         self._clock = clock or SYSTEM_CLOCK
         self._consumer: Consumer | None = None
-        self._bell: Doorbell[Hashable] | None = None
+        self._ready: ReadyQueue[Hashable] | None = None
         self._lock = threading.Lock()
         self._stopping = False
         self._rows_in_hand = 0
@@ -72,7 +72,7 @@ class Station:
 
     @property
     def key(self) -> Hashable:
-        """What rings the bell: peers answer the same ring, whichever of them is free."""
+        """Its key in the ready queue: peers have the same one, so that whichever is free serves it."""
         return self if self._peers == 1 else self.channels[0]
 
     @property
@@ -83,7 +83,7 @@ class Station:
 
     @property
     def backlog(self) -> int:
-        """Rows that wait for this station, and those it is busy with."""
+        """Rows that wait for this worker, and those it is busy with."""
         return self.rows_in_hand + sum(channel.backlog for channel in self.channels)
 
     @property
@@ -104,29 +104,29 @@ class Station:
             return False
         return True
 
-    def move(self, bell: Doorbell[Hashable]) -> None:
-        """From now on another thread's bell is rung. What was published before is looked at there."""
-        bell.prefer(self.key, self._priority)
-        self._bell = bell
+    def move(self, ready: ReadyQueue[Hashable]) -> None:
+        """Use another thread's ready queue from now on. What was published before is consumed there."""
+        ready.prefer(self.key, self._priority)
+        self._ready = ready
         self.hurry()
         if self._dirty:
-            bell.ring(Idle(self), self._lull())
+            ready.put(Idle(self), self._lull())
 
-    def open(self, bell: Doorbell[Hashable]) -> None:
+    def open(self, ready: ReadyQueue[Hashable]) -> None:
         """Listen to the channels, and look at once for what they have."""
-        self._bell = bell
+        self._ready = ready
         if self._peers == 1:
-            bell.prefer(self.key, self._priority)
+            ready.prefer(self.key, self._priority)
         for channel in self.channels:
-            channel.add_listener(self._ring)
+            channel.add_listener(self._mark_due)
             if self._linger or self._auto:
                 channel.add_block_listener(self.hurry)
         self.hurry()
 
     def hurry(self) -> None:
         """Have the channels looked at now, lingering or not."""
-        assert self._bell is not None
-        self._bell.ring(self.key)
+        assert self._ready is not None
+        self._ready.put(self.key)
 
     def stop(self) -> None:
         """Take once more what is there, then be over."""
@@ -145,7 +145,7 @@ class Station:
         return True
 
     def serve(self) -> bool:
-        """Consume what is there now. False: the station is through."""
+        """Consume what is there now. False: the worker is through."""
         with self._lock:
             stopping = self._stopping
         try:
@@ -160,15 +160,15 @@ class Station:
             self._dirty = True
             if self._peers > 1:
                 return bool(self.channels[0].backlog) or self.idle()
-            assert self._bell is not None
-            self._bell.forget(Idle(self))  # the lull begins again
-            self._bell.ring(Idle(self), self._lull())
+            assert self._ready is not None
+            self._ready.forget(Idle(self))  # the lull begins again
+            self._ready.put(Idle(self), self._lull())
         return not ended
 
     def idle(self) -> bool:
         """Call the consumer if nothing has come since its last batches. False: it raised, the carrier has failed."""
         if not self._dirty or any(channel.backlog for channel in self.channels):
-            return True  # those batches ring, and the lull begins again after them
+            return True  # those batches are in the queue, and the lull begins again after them
         self._dirty = False
         assert self._consumer is not None
         try:
@@ -188,13 +188,13 @@ class Station:
 
         `gone` is called before anyone hears that it is over.
         """
-        assert self._bell is not None
+        assert self._ready is not None
         for channel in self.channels:
-            channel.remove_listener(self._ring)
+            channel.remove_listener(self._mark_due)
             channel.remove_block_listener(self.hurry)
         if self._peers == 1:
-            self._bell.forget(self)
-            self._bell.forget(Idle(self))
+            self._ready.forget(self)
+            self._ready.forget(Idle(self))
         else:
             self.hurry()
         try:
@@ -206,10 +206,10 @@ class Station:
                 gone()
             self._over()
 
-    def _ring(self) -> None:
-        assert self._bell is not None
+    def _mark_due(self) -> None:
+        assert self._ready is not None
         lingers = self._linger and not all(channel.ended for channel in self.channels)
-        self._bell.ring(self.key, self._linger if lingers else 0.0)
+        self._ready.put(self.key, self._linger if lingers else 0.0)
 
     def _take(self, *, everything: bool) -> list[pa.RecordBatch]:
         if self._peers == 1 or everything:

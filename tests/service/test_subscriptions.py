@@ -1,4 +1,4 @@
-"""Clients that ask seldom hear of a change at once, and nobody is kept waiting at the end."""
+"""Clients that ask seldom hear of a change immediately, and no call is kept waiting at the end."""
 
 import queue
 import threading
@@ -23,10 +23,10 @@ from spark_channel.limits import (
 )
 from spark_channel.progress import JobSpec
 from spark_channel.service import ServiceAddress, ServiceClient, ServiceServer, limit_desk
-from spark_channel.service.bells import Bells
 from spark_channel.service.connection import Connection
 from spark_channel.service.http_server import Caller
 from spark_channel.service.limit_desk import job_limit
+from spark_channel.service.subscriptions import Subscriptions
 from tests.service.helpers import wait_for
 from tests.service.test_limits import ask, copy_rows
 
@@ -50,7 +50,9 @@ def test_a_task_among_many_hears_of_a_pause_in_time(server: ServiceServer, crowd
         copying = pool.submit(copy_rows, limiter, 10**9)
 
         def listens() -> bool:
-            return any(bells for bells in server.limits._bells._bells.values())
+            return any(
+                subscriptions for subscriptions in server.limits._subscriptions._subscriptions.values()
+            )
 
         wait_for(listens, "the task to listen")
         began = time.monotonic()
@@ -79,7 +81,7 @@ def test_a_listener_hears_each_change_until_its_own_end(server: ServiceServer, c
     with ThreadPoolExecutor(2) as pool:
         pool.submit(listen, server.address, Listen(limit, one.client, one.epoch, 0), first)
         pool.submit(listen, server.address, Listen(limit, other.client, other.epoch, 0), second)
-        wait_for(lambda: server.limits._bells._count == 2, "both to listen")
+        wait_for(lambda: server.limits._subscriptions._count == 2, "both to listen")
         server.limits.handle(Leave(limit, other.client, other.epoch))
         assert isinstance(second.get(timeout=30), Denied)
         assert second.get(timeout=30) is None
@@ -91,7 +93,7 @@ def test_a_listener_hears_each_change_until_its_own_end(server: ServiceServer, c
         server.limits.handle(Leave(limit, one.client, one.epoch))
         assert isinstance(first.get(timeout=30), Denied)
         assert first.get(timeout=30) is None
-    assert server.limits._bells._count == 0
+    assert server.limits._subscriptions._count == 0
 
 
 def test_a_call_that_listened_for_long_says_when_to_come_again(
@@ -106,7 +108,7 @@ def test_a_call_that_listened_for_long_says_when_to_come_again(
 
 def test_a_stranger_is_refused(server: ServiceServer, crowd: list[Joined]) -> None:
     heard: queue.SimpleQueue[Reply | None] = queue.SimpleQueue()
-    listen(server.address, Listen(job_limit("j"), "nobody", crowd[0].epoch, 0), heard)
+    listen(server.address, Listen(job_limit("j"), "unknown", crowd[0].epoch, 0), heard)
     assert isinstance(heard.get(), Denied)
     assert heard.get() is None
 
@@ -129,7 +131,7 @@ def test_the_end_of_the_service_does_not_wait_for_listeners(
     request = Listen(job_limit("j"), crowd[0].client, crowd[0].epoch, 0)
     with ThreadPoolExecutor(1) as pool:
         listening = pool.submit(listen, server.address, request, queue.SimpleQueue())
-        wait_for(lambda: server.limits._bells._count == 1, "it to listen")
+        wait_for(lambda: server.limits._subscriptions._count == 1, "it to listen")
         began = time.monotonic()
         server.stop()
         assert time.monotonic() - began < 10, "not as long as a listener is held"
@@ -137,23 +139,23 @@ def test_the_end_of_the_service_does_not_wait_for_listeners(
 
 
 def test_too_many_are_told_to_come_later() -> None:
-    bells = Bells(most=1)
-    first = bells.hang("db", "a")
+    subscriptions = Subscriptions(most=1)
+    first = subscriptions.subscribe("db", "a")
     assert first is not None
-    assert bells.hang("db", "b") is None
-    bells.take_down("db", "a", first)
-    again = bells.hang("db@host", "b")
+    assert subscriptions.subscribe("db", "b") is None
+    subscriptions.unsubscribe("db", "a", first)
+    again = subscriptions.subscribe("db@host", "b")
     assert again is not None
-    bells.ring("db")
+    subscriptions.notify("db")
     assert again.is_set()
 
 
 def test_the_bell_of_the_same_client_before_rings() -> None:
-    bells = Bells()
-    first, second = bells.hang("db", "a"), bells.hang("db", "a")
+    subscriptions = Subscriptions()
+    first, second = subscriptions.subscribe("db", "a"), subscriptions.subscribe("db", "a")
     assert isinstance(first, threading.Event)
     assert first.is_set()
     assert second is not None
-    bells.take_down("db", "a", first)
-    bells.ring("db", "a")
+    subscriptions.unsubscribe("db", "a", first)
+    subscriptions.notify("db", "a")
     assert second.is_set()

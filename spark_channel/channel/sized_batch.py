@@ -6,17 +6,17 @@ import pyarrow as pa
 
 from spark_channel.channel.size import arrow_bytes
 
-__all__ = ["Parcel", "Sized", "bytes_between", "measure", "rows_within"]
+__all__ = ["Sized", "SizedBatch", "bytes_between", "measure", "rows_within"]
 
 Sized = tuple[pa.RecordBatch, int, int]
 """A batch, its rows, its bytes."""
 
 
-class Parcel(NamedTuple):
+class SizedBatch(NamedTuple):
     """A batch on its way through the channel.
 
-    `nbytes` was measured once, or is the parcel's share of what was. `position` is how many rows
-    were published before its first one: it orders parcels that come back from a rollback.
+    `nbytes` was measured once, or is the entry's share of what was. `position` is how many rows
+    were published before its first one: it orders entries that come back from a rollback.
     """
 
     batch: pa.RecordBatch
@@ -24,11 +24,11 @@ class Parcel(NamedTuple):
     nbytes: int
     position: int
 
-    def split(self, rows: int) -> tuple["Parcel", "Parcel"]:
+    def split(self, rows: int) -> tuple["SizedBatch", "SizedBatch"]:
         """The first `rows` (0 < rows < self.rows) and the rest; no copy, bytes sum exactly."""
         head_bytes = bytes_between(self.nbytes, self.rows, 0, rows)
-        head = Parcel(self.batch.slice(0, rows), rows, head_bytes, self.position)
-        rest = Parcel(
+        head = SizedBatch(self.batch.slice(0, rows), rows, head_bytes, self.position)
+        rest = SizedBatch(
             self.batch.slice(rows), self.rows - rows, self.nbytes - head_bytes, self.position + rows
         )
         return head, rest
@@ -37,7 +37,7 @@ class Parcel(NamedTuple):
 def measure(batch: Any, nbytes: int | None = None) -> tuple[int, int]:
     """Rows and Arrow bytes of a batch; 4 to 17 us for five columns, so it is asked once per batch.
 
-    `nbytes` is taken as it stands where the caller knows it. Raises `TypeError` for anything that is
+    A given `nbytes` is used as the size. Raises `TypeError` for anything that is
     not a `pyarrow.RecordBatch`, `ValueError` for a negative size.
     """
     if not isinstance(batch, pa.RecordBatch):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from spark_channel.channel.parcel import Parcel, bytes_between, measure, rows_within
-from spark_channel.channel.stock import Stock
+from spark_channel.channel.batch_queue import BatchQueue
+from spark_channel.channel.sized_batch import SizedBatch, bytes_between, measure, rows_within
 from tests.channel.helpers import numbers, rows
 
 sizes = st.tuples(st.integers(0, 500), st.integers(1, 60))
@@ -40,7 +40,7 @@ def test_rows_within_is_the_most_that_fits(size: tuple[int, int], data: st.DataO
 
 
 def test_a_split_parcel_keeps_rows_bytes_and_place() -> None:
-    head, rest = Parcel(rows(10), 10, 81, 100).split(3)
+    head, rest = SizedBatch(rows(10), 10, 81, 100).split(3)
     assert (head.rows, head.nbytes, head.position) == (3, 24, 100)
     assert (rest.rows, rest.nbytes, rest.position) == (7, 57, 103)
     assert numbers([head.batch, rest.batch]) == list(range(10))
@@ -48,7 +48,7 @@ def test_a_split_parcel_keeps_rows_bytes_and_place() -> None:
 
 def test_a_split_copies_nothing() -> None:
     batch = rows(10)
-    head, rest = Parcel(batch, 10, 80, 0).split(4)
+    head, rest = SizedBatch(batch, 10, 80, 0).split(4)
     address = batch.column(0).buffers()[1].address
     assert head.batch.column(0).buffers()[1].address == address
     assert rest.batch.column(0).buffers()[1].address == address
@@ -64,19 +64,19 @@ def test_measure_takes_a_size_that_is_known() -> None:
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
 def test_parcels_return_to_their_places_in_any_order(lengths: list[int], data: st.DataObject) -> None:
-    stock = Stock()
+    queue = BatchQueue()
     position = 0
     for length in lengths:
-        stock.append(Parcel(rows(length, position), length, length * 8, position))
+        queue.append(SizedBatch(rows(length, position), length, length * 8, position))
         position += length
-    taken: list[list[Parcel]] = [[], [], []]
+    taken: list[list[SizedBatch]] = [[], [], []]
     for _ in range(data.draw(st.integers(0, 20))):
-        if stock.rows:
-            taken[data.draw(st.integers(0, 2))].append(stock.pop(data.draw(st.integers(1, 9))))
+        if queue.rows:
+            taken[data.draw(st.integers(0, 2))].append(queue.pop(data.draw(st.integers(1, 9))))
     for index in data.draw(st.permutations(range(3))):
-        stock.restore(taken[index])
-    assert (stock.rows, stock.nbytes) == (position, position * 8)
-    assert numbers(stock.pop().batch for _ in iter(lambda: stock.rows > 0, False)) == list(range(position))
+        queue.restore(taken[index])
+    assert (queue.rows, queue.nbytes) == (position, position * 8)
+    assert numbers(queue.pop().batch for _ in iter(lambda: queue.rows > 0, False)) == list(range(position))
 
 
 @settings(deadline=None)
@@ -86,21 +86,21 @@ def test_parcels_return_to_their_places_in_any_order(lengths: list[int], data: s
     st.integers(-5, 120),
 )
 def test_eviction_drops_the_fewest_oldest_rows(
-    parcels: list[tuple[int, int]], need_rows: int, need_bytes: int
+    entries: list[tuple[int, int]], need_rows: int, need_bytes: int
 ) -> None:
-    stock = Stock()
+    queue = BatchQueue()
     position = 0
     every_row: list[int] = []
-    for count, nbytes in parcels:
-        stock.append(Parcel(rows(count, position), count, nbytes, position))
+    for count, nbytes in entries:
+        queue.append(SizedBatch(rows(count, position), count, nbytes, position))
         every_row += [bytes_between(nbytes, count, n, n + 1) for n in range(count)]
         position += count
-    total_bytes = sum(nbytes for _, nbytes in parcels)
+    total_bytes = sum(nbytes for _, nbytes in entries)
     expected = 0
     while expected < position and (expected < need_rows or sum(every_row[:expected]) < need_bytes):
         expected += 1
-    dropped_rows, dropped_bytes = stock.evict(need_rows, need_bytes)
+    dropped_rows, dropped_bytes = queue.evict(need_rows, need_bytes)
     assert (dropped_rows, dropped_bytes) == (expected, sum(every_row[:expected]))
-    assert (stock.rows, stock.nbytes) == (position - dropped_rows, total_bytes - dropped_bytes)
-    left = numbers(stock.pop().batch for _ in iter(lambda: stock.rows > 0, False))
+    assert (queue.rows, queue.nbytes) == (position - dropped_rows, total_bytes - dropped_bytes)
+    left = numbers(queue.pop().batch for _ in iter(lambda: queue.rows > 0, False))
     assert left == list(range(expected, position))
