@@ -111,7 +111,7 @@ def test_jobs_of_two_hosts_keep_one_limit(
 def test_a_cut_link_spends_nothing_that_was_not_granted(
     network: Network, served: tuple[str, Path, Path], tmp_path: Path
 ) -> None:
-    """One of two hosts is unplugged for 5 s: it spends its grant, waits, and continues; the limit holds all the time."""
+    """One of two hosts is unplugged for 5 s: it spends its grant, waits, and continues; the limit holds."""
     one, two = spenders(network, served, tmp_path, 14.0)
     assert one.stdout is not None
     first = float(one.stdout.readline())
