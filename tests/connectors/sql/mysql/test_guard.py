@@ -308,7 +308,7 @@ def test_a_login_that_is_not_known_is_named(rogue: Rogue) -> None:
         Session(options(rogue.port), TargetError, patient=False)
 
 
-@pytest.mark.parametrize("number", [60, pytest.param(5_000, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("number", [15, pytest.param(5_000, marks=pytest.mark.soak)])
 def test_what_is_not_a_mysql_server_is_an_error_that_names_the_place(key: Path, number: int) -> None:
     """Another service at that port, and hellos that are broken in any way."""
     random_ = random.Random(17)
