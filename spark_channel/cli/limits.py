@@ -202,7 +202,9 @@ def _state(status: LimitStatus) -> str:
 def _now(status: LimitStatus) -> str:
     """What is left of the limit, where something holds it below what was set."""
     effective = status.effective_rows_per_second
-    return "" if effective in (None, status.rows_per_second) else f" (now {_speed(effective)})"
+    return (
+        "" if status.paused or effective in (None, status.rows_per_second) else f" (now {_speed(effective)})"
+    )
 
 
 def _speed(rate: float | None) -> str:

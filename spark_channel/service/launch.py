@@ -71,7 +71,7 @@ def ensure_service(
     watch_pid = driver_pid() if watch_pid is None else watch_pid
     since = started(watch_pid)
     if since is None:
-        raise ServiceUnavailableError(f"process {watch_pid} does not exist, whose service was to be started")
+        raise ServiceUnavailableError(f"process {watch_pid} does not exist: no service can be started for it")
     name = advert_name(watch_pid)
     rendezvous = Rendezvous()
     standing = rendezvous.read(name)
@@ -96,9 +96,7 @@ def advertise(address: ServiceAddress, watch_pid: int) -> Callable[[], None]:
     """
     since = started(watch_pid)
     if since is None:
-        raise ServiceUnavailableError(
-            f"process {watch_pid} does not exist, that a service could be found under"
-        )
+        raise ServiceUnavailableError(f"process {watch_pid} does not exist: no service can be found under it")
     name, rendezvous = advert_name(watch_pid), Rendezvous()
     advert = Advert.of_this_process(address, watch_pid, since)
     standing = rendezvous.read(name)

@@ -308,7 +308,7 @@ def test_an_unknown_pool_is_named_with_those_that_are(pools: ConsumerPools) -> N
         pools.get("orders")
     pools.create("b")
     pools.create("a")
-    with pytest.raises(FlowError, match="There are: a, b"):
+    with pytest.raises(FlowError, match="Pools: a, b"):
         pools.get("orders")
 
 

@@ -128,7 +128,7 @@ def test_a_password_in_the_command_is_refused_and_not_repeated(arguments: tuple[
             "/no/pw: No such file",
         ),
         (("--probe-url", "gopher://db1/orders"), "scheme 'gopher'"),
-        (("--probe-password", "${env:PW}"), "--probe-url and --probe-query go together"),
+        (("--probe-password", "${env:PW}"), "--probe-url goes with one of --probe-query and --pressure"),
         (("--probe-policy", "fly"), "'hold', 'lower', 'pause'"),
     ],
 )

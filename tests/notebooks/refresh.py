@@ -26,6 +26,8 @@ _START_OF_SPARK = re.compile(
     r"|NativeCodeLoader|\[Stage \d+:"
 )
 """Lines that each Spark prints when it starts, and its own bar of stages."""
+_FOLDER = re.compile(r"/tmp/spark-channel-\w+-\w+")
+"""What a notebook makes for its files."""
 
 
 def read(path: Path) -> Any:
@@ -103,7 +105,10 @@ def _joined(outputs: list[Any], folder: str) -> list[Any]:
             joined.append(output)
     for output in joined:
         if output.output_type == "stream":
-            output.text = as_terminal(output.text).replace(folder, "/home/you")
+            output.text = _FOLDER.sub("/home/you", as_terminal(output.text).replace(folder, "/home/you"))
+        for kind, value in output.get("data", {}).items():
+            if isinstance(value, str):
+                output.data[kind] = _FOLDER.sub("/home/you", value)
     return joined
 
 

@@ -176,7 +176,10 @@ client.close()
 
 
 def test_a_denied_control_call_says_why(server: ServiceServer) -> None:
-    with ServiceControl(server.address) as control, pytest.raises(ServiceDeniedError, match="no job nope"):
+    with (
+        ServiceControl(server.address) as control,
+        pytest.raises(ServiceDeniedError, match="job nope is unknown"),
+    ):
         control.enter("nope", Phase.DONE)
 
 

@@ -20,7 +20,7 @@ from spark_channel.spark.slots import slots_of
 from spark_channel.testing import VirtualClock
 
 HIDDEN = (
-    "(?i)driverOptions|password|sharedLimitToken|sslpassword|tunnelStore|uri|url"
+    "(?i)catalogProperties|driverOptions|password|sharedLimitToken|sslpassword|storageOptions|tunnelStore|uri|url"
     r"|//[^/\s]*:\S*@"  # a login in a path: Spark holds the pattern against values, too
 )
 

@@ -242,7 +242,7 @@ def test_a_tunnel_of_another_schema_is_refused(shop: Path) -> None:
 
 def test_a_missing_tunnel_is_named(shop: Path) -> None:
     tunnel_of(shop).create()
-    with pytest.raises(TunnelError, match=r"no tunnel .other. in .*, which has .orders."):
+    with pytest.raises(TunnelError, match=r"tunnel .other. does not exist in .*, which has .orders."):
         tunnel_of(shop, "other").consume(print)
 
 

@@ -285,7 +285,7 @@ def test_a_removal_that_breaks_off_leaves_no_slot_that_nobody_knows_of(
         tunnel.create()
         tunnel.delete()
         assert not tunnel.exists()
-        with pytest.raises(TunnelError, match="no tunnel 'removed'"):
+        with pytest.raises(TunnelError, match="tunnel 'removed' does not exist"):
             tunnel.delete()
     finally:
         postgres_server.psql("DROP PUBLICATION removed; DROP TABLE removed")

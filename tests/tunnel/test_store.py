@@ -47,7 +47,7 @@ def test_a_name_is_taken_once(orders: SqlStore) -> None:
 
 
 def test_a_missing_tunnel_is_named_with_those_there_are(orders: SqlStore) -> None:
-    with pytest.raises(TunnelError, match=r"no tunnel 'order' in .*, which has 'orders'"):
+    with pytest.raises(TunnelError, match=r"tunnel 'order' does not exist in .*, which has 'orders'"):
         orders.get("order")
 
 
@@ -59,7 +59,7 @@ def test_a_store_that_is_not_there_is_named(store: SqlStore) -> None:
 def test_a_deleted_tunnel_is_gone_for_its_clients(orders: SqlStore) -> None:
     orders.connect("orders", Client("a"))
     orders.delete("orders")
-    with pytest.raises(TunnelError, match="no tunnel 'orders'"):
+    with pytest.raises(TunnelError, match="tunnel 'orders' does not exist"):
         orders.heartbeat("orders", "a", ())
     assert orders.all() == []
 

@@ -141,7 +141,7 @@ def test_a_crash_at_any_statement_leaves_what_was_there(
     store = make_store()
     broken_everywhere(store, prepared(store), call, raises, CrashError)
     told: dict[str, tuple[type[Exception], str]] = {
-        "reset": (ClientExpiredError, "not known"), "delete": (TunnelError, "no tunnel 'orders'")
+        "reset": (ClientExpiredError, "not known"), "delete": (TunnelError, "tunnel 'orders' does not exist")
     }  # fmt: skip
     if call in told:
         kind, text = told[call]

@@ -20,6 +20,7 @@ from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import Probe, ServiceClient, ServiceServer, signal_value
 from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
+from tests.service.helpers import wait_for
 
 LIMIT = 20_000
 
@@ -30,6 +31,8 @@ def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
     try:
         standby = primary.standby()
         try:
+            streams = "SELECT count(*) FROM pg_stat_replication WHERE state = 'streaming' AND replay_lsn IS NOT NULL"
+            wait_for(lambda: primary.psql(streams) == "1", "the standby to stream", 30.0)
             yield primary, standby
         finally:
             standby.close()

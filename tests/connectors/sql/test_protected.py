@@ -132,7 +132,7 @@ def test_sessions_of_the_application_that_wait_slow_it_down_and_are_named(filled
             each.join()
     assert filled.psql("SELECT count(*) FROM copy") == str(ROWS)
     speeds = [each.effective_rows_per_second or 0.0 for each in copy.statuses]
-    assert speeds[0] == 40_000
+    assert max(speeds) == 40_000
     assert min(speeds) <= 10_000
     assert speeds[-1] > 20_000  # the sessions have ended
     assert any("waiting_sessions 3, at most 1" in each.pressure for each in copy.statuses)

@@ -197,18 +197,30 @@ class MysqlWriter(SqlWriter):
                 drop_if_empty(session, target)
             raise
 
+    def script(self, session: Any, texts: Sequence[str], option: str, *, written: bool = False) -> None:
+        """DDL in `postSql`, which only `commit=task` accepts, commits a transaction that is complete by then."""
+        if not (written and _commits(texts, option)):
+            super().script(session, texts, option, written=written)
+            return
+        for statement in self.dialect.script(texts, option):
+            session.rows(statement)
+
     @property
     def _pre_sql_commits(self) -> bool:
         """It holds DDL, which would commit the transaction that makes the table ready before it is complete."""
-        try:
-            split_script(self.options.pre_sql, "preSql", "mysql", COMMITTING_WORDS)
-        except OptionError:
-            return True
-        return False
+        return _commits(self.options.pre_sql, "preSql")
 
     def _check_scripts(self, forbidden: frozenset[str]) -> None:
         split_script(self.options.pre_sql, "preSql", "mysql", forbidden)
         split_script(self.options.post_sql, "postSql", "mysql", forbidden)
+
+
+def _commits(texts: Sequence[str], option: str) -> bool:
+    try:
+        split_script(texts, option, "mysql", COMMITTING_WORDS)
+    except OptionError:
+        return True
+    return False
 
 
 def _table_lock(target: TargetTable) -> str:

@@ -38,7 +38,7 @@ def test_pieces_of_a_limited_append_bring_each_row_once(pg: Pg, monkeypatch: pyt
     begun = SYSTEM_CLOCK.now()
     pg.write(ROWS.slice(0, 30_000), ROWS.slice(30_000), commit="job", rowsPerSecond="1M")
     assert pg.psql("SELECT count(*), count(DISTINCT id), min(id), max(id) FROM t") == "60001|60001|-1|59999"
-    assert len(seen.seconds) >= 10
+    assert len(seen.seconds) >= 5  # how many rows a piece has is measured
     assert SYSTEM_CLOCK.now() - begun >= 3 * sum(sorted(seen.seconds)[:-3]) * 0.9
 
 
