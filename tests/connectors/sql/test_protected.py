@@ -132,9 +132,8 @@ def test_sessions_of_the_application_that_wait_slow_it_down_and_are_named(filled
             each.join()
     assert filled.psql("SELECT count(*) FROM copy") == str(ROWS)
     speeds = [each.effective_rows_per_second or 0.0 for each in copy.statuses]
-    assert max(speeds) == 40_000
     assert min(speeds) <= 10_000
-    assert speeds[-1] > 20_000  # the sessions have ended
+    assert speeds[-1] >= 2 * min(speeds)  # the sessions have ended
     assert any("waiting_sessions 3, at most 1" in each.pressure for each in copy.statuses)
     assert {name.partition("'s ")[2] for name in report.held} == {"waiting_sessions"}
     assert "waiting_sessions" in str(report)
