@@ -44,10 +44,11 @@ SPREAD = --dist loadfile --no-loadscope-reorder
 TESTS = .ci/tests
 
 # Spark's session keeps threads of its own, which tests of threads must not meet.
-# Both halves run, whatever the first one says. Tests wait more than they compute: three to two cores.
+# Both halves run, whatever the first one says. Tests wait more than they compute: four to two
+# cores; with Spark three.
 unit: ready servers
 	@failed=0; \
-	$(TESTS) $(PYTHON_BIN)/python -n 3 $(SPREAD) -m 'not spark and not soak' || failed=1; \
+	$(TESTS) $(PYTHON_BIN)/python -n 4 $(SPREAD) -m 'not spark and not soak' || failed=1; \
 	$(TESTS) $(PYTHON_BIN)/python -n 3 $(SPREAD) -m 'spark and not soak' || failed=1; \
 	exit $$failed
 

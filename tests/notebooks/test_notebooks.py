@@ -74,6 +74,7 @@ def test_a_notebook_runs_and_shows_what_is_kept_of_it(path: Path, tmp_path: Path
     assert shown(notebook) == kept, "`make notebooks` keeps what the cells show now"
 
 
+@pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_a_limit_changes_while_its_jobs_run_however_slow_the_machine_is(tmp_path: Path) -> None:
     notebook = read(ROOT / "notebooks" / "03_one_limit_for_two_jobs.ipynb")
