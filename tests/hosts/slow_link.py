@@ -1,7 +1,7 @@
 """A link of 50 ms each way that loses 1 % of its packets, imitated by a relay between two addresses.
 
 The kernels that run the tests have no `netem`. The relay passes bytes on 50 ms after they came, and lets a lost packet
-hold up what comes after it for 200 ms, as long as Linux waits before it sends one again. It does not imitate what TCP
+hold up all later bytes for 200 ms, as long as Linux waits before it sends one again. It does not imitate what TCP
 does about its window then: a real link of this kind is slower for bulk data.
 """
 

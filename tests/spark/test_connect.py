@@ -1,5 +1,6 @@
 """Spark Connect: the session is a client, the driver is elsewhere, only planner workers are on its host."""
 
+import importlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +62,7 @@ def warned(spark: Any, barrier: str) -> list[str]:
 
 def closed(spark: Any, folder: str, limit: dict[str, str]) -> list[str]:
     """A copy under a limit in a session whose server answers no question about its settings; what was logged."""
-    import grpc
+    grpc: Any = importlib.import_module("grpc")
 
     from spark_channel.spark.session import setting_of
 
