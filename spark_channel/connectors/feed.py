@@ -155,6 +155,13 @@ class ChangeFeed(SplitReader):
         """
         raise NotImplementedError
 
+    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
+        """Tokens in the place of `tokens`, which `now` gave, whose ranges have the existing rows beside the changes.
+
+        None: this feed, or this source, has none; `base` is read before the changes then.
+        """
+        return None
+
     def is_passing(self, error: BaseException) -> bool:
         """Whether `error`, which a call of this feed raised, is of the moment: a connection was lost, or another
         holds a lock. The same call may succeed later; all but `read` are then made again with back-off.

@@ -37,6 +37,11 @@ class TunnelOptions(Options):
         "base_and_stream",
         description="`base`: existing rows; `stream`: new rows; `base_and_stream`: existing rows, then new rows",
     )
+    base_mode: Literal["auto", "incremental", "initial"] = Field(
+        "auto",
+        description="with `slot` and `tunnelType=base_and_stream`: `incremental` reads existing rows in chunks beside "
+        "the changes, `initial` reads them before the changes; `auto`: incremental where the source allows it",
+    )
     tunnel_store: Annotated[Secret, AfterValidator(_store)] | None = Field(
         None,
         description="the store of tunnels: a SQLite file, or `postgresql://user:password@host/db`; default: "

@@ -5,8 +5,8 @@ means: all transactions whose commit record begins before T are done. That is al
 transactions behind a slot, and what the consistent point of a new slot says about a copy that begins after it.
 """
 
-import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,10 +14,12 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.split_reader import Token
+from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.column_types import read_type
 from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.connectors.sql.postgresql.log_token import LogToken, token_of
 from spark_channel.connectors.sql.postgresql.pgoutput import (
     ChangeDecoder,
     TableShape,
@@ -27,6 +29,8 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
 )
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.wal_kept import warn_of_kept_wal
+from spark_channel.connectors.sql.postgresql.watermarks import PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.source import ReadSource
@@ -36,12 +40,17 @@ from spark_channel.retry import Retry
 
 __all__ = ["ReplicationFeed"]
 
-_POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
 _CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
 _BUSY = "is active for PID"
 _BUSY_SECONDS = 60.0
+_RANGE_ROWS = 500_000
+"""Existing rows of a range, where no limit is given."""
+_CHANGES = ", ".join(str(ord(each)) for each in "IUDT")
+"""The first bytes of messages that are changes."""
+_MOST_WAITS = 3
+"""Ranges of the log alone before the base has its turn, where more changes come than a range takes."""
 
 
 class ReplicationFeed(ChangeFeed):
@@ -78,7 +87,7 @@ class ReplicationFeed(ChangeFeed):
     def earliest(self) -> list[Token]:
         """As far back as the slot goes."""
         with self._session() as session:
-            return [_token(self._made(session) or self._confirmed(session))]
+            return [token_of(self._made(session) or self._confirmed(session))]
 
     def now(self) -> list[Token]:
         """A point that every transaction before it is visible at: a new slot's, if need be a temporary one's."""
@@ -88,18 +97,33 @@ class ReplicationFeed(ChangeFeed):
                 name = f"{self._slot[:50]}_now"
                 made = _create(session, name, temporary=True)
                 session.rows(f"SELECT pg_drop_replication_slot({_quoted(name)})::text")
-            return [_token(made)]
+            return [token_of(made)]
 
     def end(self) -> list[Token]:
         with self._session() as session:
-            return [_token(_flushed(session))]
+            return [token_of(_flushed(session))]
+
+    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
+        (token,) = tokens
+        with self._session() as session:
+            source = self._reader.resolve(session)
+            why = obstacle(session, source)
+            if why is not None:
+                warn_of_kept_wal(session, source, why, self._slot)
+                return None
+            place = LogToken.read(token).lsn
+            base = self._watermarks(place).start(session, source, place)
+        return [LogToken(place, base).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        start = position(after)
+        found = LogToken.read(after)
+        start = found.lsn
         with self._session() as session:
             source = self._reader.resolve(session)
             check_same_columns(self._columns, source.schema, source.label)
             self._check_place(session, start)
+            if found.base is not None:
+                return self._next(session, start, found.base, limit, upto).token()
             most = _most(limit)
             last = self._last_of(session, start, most or 1)
             if last is None:
@@ -107,18 +131,24 @@ class ReplicationFeed(ChangeFeed):
             # Without a limit it is enough to know that there is something: all up to now is taken.
             end = last if most else max(last, _flushed(session))
         if upto is not None:
-            end = min(end, position(upto))
-        return _token(end) if end > start else after
+            end = min(end, _place(upto))
+        return token_of(end) if end > start else after
 
     def reaches(self, token: Token, end: Token) -> bool:
-        return position(token) >= position(end)
+        return _place(token) >= _place(end)
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
-        start, end = position(after), position(upto)
+        old, new = LogToken.read(after), LogToken.read(upto)
+        start, end = old.lsn, new.lsn
+        lower = None if old.base is None else old.base.after
+        if old.base is not None and (new.base is None or new.base.after != lower):
+            upper = old.base.until if new.base is None else new.base.after
+            chunk = {"lower": lower, "upper": upper}
+            return [Split({"kind": "window", "after": start, "upto": end, **chunk})]
         return [Split({"kind": "changes", "after": start, "upto": end})] if end > start else []
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        note = {"at": position(upto[0])}
+        note = {"at": _place(upto[0])}
         return [
             Split({**split.params, **note}, split.rows, split.nbytes) for split in self._reader.split(advice)
         ]
@@ -126,6 +156,9 @@ class ReplicationFeed(ChangeFeed):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         if split.params["kind"] == "changes":
             yield from self._changes(split)
+            return
+        if split.params["kind"] == "window":
+            yield from self._window(split)
             return
         for batch in self._reader.read(split):
             rows = batch.num_rows
@@ -140,7 +173,7 @@ class ReplicationFeed(ChangeFeed):
         return isinstance(error, SourceError) and (is_gone(error) or _BUSY in str(error))
 
     def settle(self, upto: Token) -> None:
-        end = _lsn(position(upto))
+        end = _lsn(LogToken.read(upto).confirmable)
         slot = _quoted(self._slot)
         with self._session() as session:
             # An existing slot already refuses to go back.
@@ -150,10 +183,14 @@ class ReplicationFeed(ChangeFeed):
             )
 
     def lag(self, token: Token) -> FeedLag:
-        start = position(token)
+        found = LogToken.read(token)
+        start, base = found.lsn, found.base
         with self._session() as session:
             self._confirmed(session)
             behind = max(0, _flushed(session) - start)
+            if base is not None:
+                left = None if base.rows is None else max(0, base.rows - base.read)
+                return FeedLag(left, behind)
             rows = _peek(session, self._query("data", None, 1))
         times = [time for (data,) in rows if (time := begin_time(data)) is not None]
         if not times:
@@ -179,7 +216,29 @@ class ReplicationFeed(ChangeFeed):
 
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         after, upto = int(split.params["after"]), int(split.params["upto"])
+        yield from self._decoded(ChangeDecoder(self._shape, self._schema, after, upto), after, upto)
+
+    def _window(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Changes, and the existing rows of a range of keys."""
+        params = split.params
+        after, upto = int(params["after"]), int(params["upto"])
+        lower, upper = params["lower"], params["upper"]
+        log = self._watermarks(upto)
+        yield from read_window(
+            log, after, upto, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
+        )
+
+    def _watermarks(self, at: int) -> PgWatermarks:
+        return PgWatermarks(self._reader, self._session, self._events, self._columns, self._schema, at)
+
+    def _events(
+        self, after: int, upto: int, high: int, window: ChunkWindow, key: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
         decoder = ChangeDecoder(self._shape, self._schema, after, upto)
+        decoder.tell(window, key)
+        yield from self._decoded(decoder, after, high)
+
+    def _decoded(self, decoder: ChangeDecoder, after: int, upto: int) -> Iterator[pa.RecordBatch]:
         decoder.follow_key(self._key)
         with self._session() as session:
             self._check_place(session, after)
@@ -189,6 +248,42 @@ class ReplicationFeed(ChangeFeed):
             ):
                 yield from decoder.feed(batch.column(0).to_pylist())
             yield from decoder.finish()
+
+    def _next(
+        self, session: PgReadSession, start: int, base: BaseProgress, limit: FeedLimit, upto: Token | None
+    ) -> LogToken:
+        """The next range while the base is read: what is in the log, and a chunk.
+
+        Where the limit cuts the log, the log alone: it is what makes the server keep WAL. Not for ever, though.
+        """
+        most = _most(limit)
+        last, count = (None, 0) if most is None else self._counted(session, start, most)
+        is_cut = most is not None and count >= most
+        end = last if is_cut and last is not None else _flushed(session)
+        if upto is not None:
+            end = min(end, _place(upto))
+        end = max(start, end)
+        log = self._watermarks(end)
+        log.mark()
+        base = base.confirmable(end, log.running())
+        if is_cut and base.waited < _MOST_WAITS:
+            return LogToken(end, replace(base, waited=base.waited + 1))
+        rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
+        return LogToken(end, base.advanced(log.bound(base.after, base.until, rows), rows))
+
+    def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:
+        """The position about `most` changes after `start`, and how many there are up to it."""
+        new = f"lsn >= {_lsn(start)}"
+        what = (
+            f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE {new})::bigint, "
+            f"count(*) FILTER (WHERE {new} AND get_byte(data, 0) IN ({_CHANGES}))::bigint, count(*)::bigint"
+        )
+        asked = most
+        while True:
+            ((last, count, shown),) = _peek(session, self._query(what, None, asked))
+            if shown < asked or count >= most:
+                return (None if last is None else int(last)), int(count)
+            asked *= 4
 
     def _last_of(self, session: PgReadSession, start: int, most: int) -> int | None:
         """The position about `most` changes after `start`; None if there are none.
@@ -292,24 +387,13 @@ class ReplicationFeed(ChangeFeed):
             )
 
 
-def position(token: Token) -> int:
+def _place(token: Token) -> int:
     """The position in the log that a token holds.
 
     Raises:
         SourceError: no token of such a feed.
     """
-    text = token.get("lsn")
-    if set(token) != {"lsn"} or not isinstance(text, str) or not _POSITION.fullmatch(text):
-        raise SourceError(
-            f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
-            "source. Reset the tunnel, or begin with a new checkpoint directory"
-        )
-    high, _, low = text.partition("/")
-    return (int(high, 16) << 32) | int(low, 16)
-
-
-def _token(lsn: int) -> Token:
-    return {"lsn": lsn_text(lsn)}
+    return LogToken.read(token).lsn
 
 
 def _lsn(lsn: int) -> str:
