@@ -70,6 +70,11 @@ class TunnelOptions(Options):
     publication: str | None = Field(
         None, description="PostgreSQL: the publication that the slot decodes; default: none"
     )
+    max_slot_lag: ByteAmount | None = Field(
+        None,
+        description="PostgreSQL: bytes of WAL that the slot may keep before the reading of existing rows pauses; the "
+        "changes are read on; default: unlimited",
+    )
     starting_offsets: str | None = Field(
         None,
         description="with `tunnelType=stream`: `latest`, `earliest`, or a JSON token; default: `latest`",
@@ -169,6 +174,7 @@ class TunnelOptions(Options):
         return FeedOptions(
             cursor_column=self.cursor_column, cursor_order=self.cursor_order, late_seconds=self.late_seconds,
             partitions=self.tunnel_channels, slot=self.slot, publication=self.publication,
+            max_slot_lag=self.max_slot_lag,
         )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ means: all transactions whose commit record begins before T are done. That is al
 transactions behind a slot, and what the consistent point of a new slot says about a copy that begins after it.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, cast
@@ -29,6 +30,7 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
 )
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.slots import kept_bytes
 from spark_channel.connectors.sql.postgresql.wal_kept import warn_of_kept_wal
 from spark_channel.connectors.sql.postgresql.watermarks import PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
@@ -39,6 +41,8 @@ from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
 __all__ = ["ReplicationFeed"]
+
+_log = logging.getLogger(__name__)
 
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
 _CHANGE_BYTES = 128
@@ -73,6 +77,8 @@ class ReplicationFeed(ChangeFeed):
         self._reader = reader
         self._slot = options.slot
         self._publication = options.publication
+        self._max_kept = options.max_slot_lag
+        self._is_paused = False
         with self._session() as session:
             source = reader.resolve(session)
             self._shape = self._check(session, source)
@@ -188,14 +194,15 @@ class ReplicationFeed(ChangeFeed):
         with self._session() as session:
             self._confirmed(session)
             behind = max(0, _flushed(session) - start)
+            kept = kept_bytes(session, self._slot)
             if base is not None:
                 left = None if base.rows is None else max(0, base.rows - base.read)
-                return FeedLag(left, behind)
+                return FeedLag(left, behind, kept=kept, base_read=base.read, base_rows=base.rows)
             rows = _peek(session, self._query("data", None, 1))
         times = [time for (data,) in rows if (time := begin_time(data)) is not None]
         if not times:
-            return FeedLag(0, behind, 0.0)
-        return FeedLag(None, behind, max(0.0, utc_now().timestamp() - times[0] / 1e6))
+            return FeedLag(0, behind, 0.0, kept)
+        return FeedLag(None, behind, max(0.0, utc_now().timestamp() - times[0] / 1e6), kept)
 
     def close(self) -> None:
         slot = _quoted(self._slot)
@@ -259,17 +266,36 @@ class ReplicationFeed(ChangeFeed):
         most = _most(limit)
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
+        log = self._watermarks(start)
+        is_paused = self._pauses(session)
+        if is_paused:
+            log.mark()  # the position moves on, so that no reader takes the base to be read
         end = last if is_cut and last is not None else _flushed(session)
         if upto is not None:
             end = min(end, _place(upto))
         end = max(start, end)
-        log = self._watermarks(end)
         log.mark()
         base = base.confirmable(end, log.running())
+        if is_paused:
+            return LogToken(end, base)
         if is_cut and base.waited < _MOST_WAITS:
             return LogToken(end, replace(base, waited=base.waited + 1))
         rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return LogToken(end, base.advanced(log.bound(base.after, base.until, rows), rows))
+
+    def _pauses(self, session: PgReadSession) -> bool:
+        """Whether the slot keeps more than it may, so that only changes are read."""
+        if self._max_kept is None:
+            return False
+        kept = kept_bytes(session, self._slot) or 0
+        if (kept > self._max_kept) != self._is_paused:
+            self._is_paused = not self._is_paused
+            _log.warning(
+                "slot %r keeps %d bytes of WAL, and option 'maxSlotLag' is %d: the reading of existing rows %s",
+                self._slot, kept, self._max_kept,
+                "pauses, changes are read on" if self._is_paused else "continues",
+            )  # fmt: skip
+        return self._is_paused
 
     def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:
         """The position about `most` changes after `start`, and how many there are up to it."""
