@@ -60,7 +60,7 @@ class Chunk(Protocol[T_co]):
         ...
 
 
-class WatermarkLog(Protocol[T]):
+class WatermarkLog(Protocol[T_co]):
     """What a database offers to read chunks of a table between watermarks in its log."""
 
     def mark(self) -> int:
@@ -77,11 +77,11 @@ class WatermarkLog(Protocol[T]):
         """The key of row number `rows` behind `lower`, up to `upper`; None = there are fewer rows."""
         ...
 
-    def chunk(self, lower: Key | None, upper: Key, rows: int) -> Chunk[T]:
+    def chunk(self, lower: Key | None, upper: Key, rows: int) -> Chunk[T_co]:
         """At most `rows` rows behind `lower`, up to and with `upper`, by a statement that begins now."""
         ...
 
-    def events(self, after: int, upto: int, high: int, window: ChunkWindow) -> Iterator[T]:
+    def events(self, after: int, upto: int, high: int, window: ChunkWindow) -> Iterator[T_co]:
         """The changes committed in [after, upto), in order. `window` is told of all that it `holds`, up to `high`.
 
         It begins where the log begins, which is not behind the last safe position that was confirmed.

@@ -261,7 +261,8 @@ class ReplicationFeed(ChangeFeed):
     ) -> LogToken:
         """The next range while the base is read: what is in the log, and a chunk.
 
-        Where the limit cuts the log, the log alone: it is what makes the server keep WAL. Not for ever, though.
+        Where the limit cuts the log, the log alone: it is what makes the server keep WAL. After three such
+        ranges the base has its turn.
         """
         most = _most(limit)
         last, count = (None, 0) if most is None else self._counted(session, start, most)
@@ -361,6 +362,11 @@ class ReplicationFeed(ChangeFeed):
             )
         for column in source.columns:
             about = cast(PgColumn, source.about(column.name))
+            if about.generated:
+                raise SchemaError(
+                    f"column {column.name!r} of {source.label} is generated, and its values are not in the log: leave "
+                    "it out with option 'columns'"
+                )
             if read_type(about.base, about.typmod).is_array:
                 raise SchemaError(
                     f"column {column.name!r} of {source.label} is an array, which the change feed does not "

@@ -153,8 +153,8 @@ class PgWatermarks:
         return max(100, min(_CHUNK_ROWS, _CHUNK_BYTES // width, asked))
 
     def _chunk(self, session: PgReadSession, lower: Key | None, upper: Key, rows: int) -> "_Chunk":
-        """In one short transaction. The lock comes before the snapshot: a table that another transaction has written
-        anew (ALTER TABLE, CLUSTER) is empty to a snapshot from before.
+        """In one short transaction. The lock comes before the snapshot: a table that another transaction has
+        rewritten (ALTER TABLE, CLUSTER) is empty to a snapshot from before.
         """
         source = self._known(session)
         keyset = _keyset(source)
@@ -166,6 +166,11 @@ class PgWatermarks:
         session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         session.rows(f"LOCK TABLE ONLY {table} IN ACCESS SHARE MODE")
         snapshot = _snapshot(session)
+        if session.value("SELECT pg_is_in_recovery()"):
+            raise SourceError(
+                f"a chunk of {source.label} would be read from a standby, which may lack rows that the slot's server "
+                "has: name the primary alone in 'url', or add target_session_attrs=primary"
+            )
         raw = list(session.stream(sql, self._reader.batch_size(split)))
         session.rows("COMMIT")
         kinds = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])

@@ -8,11 +8,27 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors.feed import ChangeFeed, FeedLimit
-from spark_channel.errors import SourceError
+from spark_channel.connectors.sql.postgresql.snapshot import Snapshot
+from spark_channel.errors import SchemaError, SourceError
 from tests.connectors.sql.postgresql.test_replication import Table
 from tests.servers.postgres import PostgresServer
 
 NO_LIMIT = FeedLimit()
+
+
+@pytest.mark.parametrize(
+    ("text", "seen", "unseen"),
+    [
+        ("100:110:103,105", [3, 99, 100, 104, 109], [103, 105, 110, 111, 5_000]),
+        ("4294967290:4294967300:4294967297", [4294967289, 4294967296 - 1, 0, 3], [1, 4, 100]),
+        ("8589934590:8589934590:", [4294967293, 4294967295 - 2], [4294967294, 4294967295, 0, 7]),
+    ],
+)
+def test_a_snapshot_sees_what_had_ended(text: str, seen: list[int], unseen: list[int]) -> None:
+    """The log has the last 32 bits of a number, with a sign."""
+    snapshot = Snapshot.of(text)
+    assert all(snapshot.sees(each) and snapshot.sees(each - (1 << 32)) for each in seen)
+    assert not any(snapshot.sees(each) or snapshot.sees(each - (1 << 32)) for each in unseen)
 
 
 @pytest.fixture
@@ -183,6 +199,21 @@ def test_keys_of_other_types(postgres_server: PostgresServer, columns: str) -> N
         table.run("UPDATE $t SET item = 'new' WHERE ctid IN (SELECT ctid FROM $t LIMIT 20)")
         assert [row[2] for row in rows(feed, token, end)] == ["old"] * 30
         assert [row[2] for row in rows(feed, end, feed.latest(end, NO_LIMIT))] == ["new"] * 20
+    finally:
+        table.drop()
+
+
+def test_a_generated_column_is_refused_by_name(postgres_server: PostgresServer) -> None:
+    table = Table(
+        postgres_server, "id int PRIMARY KEY, item text, twice int GENERATED ALWAYS AS (id * 2) STORED"
+    )
+    try:
+        with pytest.raises(SchemaError, match=r"column 'twice' of .* is generated.*option 'columns'"):
+            table.feed()
+        feed = table.feed(reader={"columns": "id, item"})
+        token = begin(feed)
+        table.run("INSERT INTO $t (id, item) VALUES (1, 'x')")
+        assert rows(feed, token, feed.latest(token, NO_LIMIT)) == [("insert", 1, "x")]
     finally:
         table.drop()
 

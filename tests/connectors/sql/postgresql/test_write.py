@@ -190,7 +190,7 @@ def test_apply_takes_the_last_change_of_each_key(pg: Pg, commit: CommitMode, bat
 
 
 def test_apply_truncates(pg: Pg) -> None:
-    """What came before in the task goes with the target's rows; what comes after stays."""
+    """Rows before it in the task go with the target's rows; later ones stay."""
     _keyed(pg)
     rows = pa.table(
         {
