@@ -5,7 +5,7 @@ B(egin), C(ommit), R(elation), I(nsert), U(pdate), D(elete), T(runcate); O(rigin
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import time
 from typing import Any
@@ -94,6 +94,7 @@ class ChangeDecoder:
         self._rows = self._fresh()
         self._wanted = False
         self._held = False
+        self._add: Callable[[str, list[Any]], None] = self._append
         self._window: ChunkWindow | None = None
         self._lsn = 0
         self._time = 0
@@ -117,6 +118,7 @@ class ChangeDecoder:
                 commit, time, transaction = _BEGIN(message, 1)
                 self._wanted = self._after <= commit < self._upto
                 self._held = self._window is not None and self._window.holds(commit, transaction)
+                self._add = self._tell if self._held else self._append
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R
                 if _RELATION(message, 1)[0] == relation:
@@ -201,9 +203,9 @@ class ChangeDecoder:
                     new[place] = old[place]
         return new
 
-    def _add(self, operation: str, values: list[Any]) -> None:
-        if self._held and self._window is not None:
-            self._window.changed(tuple(_text(values[place]) for place in self._window_key))
+    def _tell(self, operation: str, values: list[Any]) -> None:
+        assert self._window is not None
+        self._window.changed(tuple(_text(values[place]) for place in self._window_key))
         if self._wanted:
             self._append(operation, values)
 

@@ -7,7 +7,9 @@ transactions behind a slot, and what the consistent point of a new slot says abo
 
 import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -32,9 +34,10 @@ from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.slots import kept_bytes
 from spark_channel.connectors.sql.postgresql.wal_kept import warn_of_kept_wal
-from spark_channel.connectors.sql.postgresql.watermarks import PgWatermarks, obstacle
+from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
@@ -118,7 +121,7 @@ class ReplicationFeed(ChangeFeed):
                 warn_of_kept_wal(session, source, why, self._slot)
                 return None
             place = LogToken.read(token).lsn
-            base = self._watermarks(place).start(session, source, place)
+            base = self._watermarks(place, lambda: nullcontext(session)).start(session, source, place)
         return [LogToken(place, base).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
@@ -223,38 +226,46 @@ class ReplicationFeed(ChangeFeed):
 
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         after, upto = int(split.params["after"]), int(split.params["upto"])
-        yield from self._decoded(ChangeDecoder(self._shape, self._schema, after, upto), after, upto)
+        decoder = ChangeDecoder(self._shape, self._schema, after, upto)
+        with self._session() as session:
+            yield from self._decoded(session, decoder, after, upto)
 
     def _window(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Changes, and the existing rows of a range of keys."""
         params = split.params
         after, upto = int(params["after"]), int(params["upto"])
         lower, upper = params["lower"], params["upper"]
-        log = self._watermarks(upto)
-        yield from read_window(
-            log, after, upto, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
+        with Line(self._session) as ours, Line(partial(self._reader.connect, "read")) as rows:
+            log = self._watermarks(upto, partial(_lent, ours), partial(_lent, rows))
+            yield from read_window(
+                log, after, upto, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
+            )
+
+    def _watermarks(self, at: int, connect: Connect, rows: Connect | None = None) -> PgWatermarks:
+        """With `rows`, both open a session again that was lost."""
+        seconds = 0.0 if rows is None else getattr(self._reader.options, "retry_timeout", 0.0)
+        events = partial(self._events, connect)
+        return PgWatermarks(
+            self._reader, connect, rows or connect, events, self._columns, self._schema, at, seconds
         )
 
-    def _watermarks(self, at: int) -> PgWatermarks:
-        return PgWatermarks(self._reader, self._session, self._events, self._columns, self._schema, at)
-
     def _events(
-        self, after: int, upto: int, high: int, window: ChunkWindow, key: Sequence[str]
+        self, connect: Connect, after: int, upto: int, high: int, window: ChunkWindow, key: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
         decoder = ChangeDecoder(self._shape, self._schema, after, upto)
         decoder.tell(window, key)
-        yield from self._decoded(decoder, after, high)
+        with connect() as session:
+            yield from self._decoded(session, decoder, after, high)
 
-    def _decoded(self, decoder: ChangeDecoder, after: int, upto: int) -> Iterator[pa.RecordBatch]:
+    def _decoded(
+        self, session: PgReadSession, decoder: ChangeDecoder, after: int, upto: int
+    ) -> Iterator[pa.RecordBatch]:
         decoder.follow_key(self._key)
-        with self._session() as session:
-            self._check_place(session, after)
-            _wait_until_free(session, self._slot)
-            for batch in session.stream(
-                self._query("data", upto, None), BatchSize(_BATCH_ROWS, _BATCH_BYTES)
-            ):
-                yield from decoder.feed(batch.column(0).to_pylist())
-            yield from decoder.finish()
+        self._check_place(session, after)
+        _wait_until_free(session, self._slot)
+        for batch in session.stream(self._query("data", upto, None), BatchSize(_BATCH_ROWS, _BATCH_BYTES)):
+            yield from decoder.feed(batch.column(0).to_pylist())
+        yield from decoder.finish()
 
     def _next(
         self, session: PgReadSession, start: int, base: BaseProgress, limit: FeedLimit, upto: Token | None
@@ -267,7 +278,7 @@ class ReplicationFeed(ChangeFeed):
         most = _most(limit)
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
-        log = self._watermarks(start)
+        log = self._watermarks(start, lambda: nullcontext(session))
         is_paused = self._pauses(session)
         if is_paused:
             log.mark()  # the position moves on, so that no reader takes the base to be read
@@ -426,6 +437,16 @@ def _place(token: Token) -> int:
         SourceError: no token of such a feed.
     """
     return LogToken.read(token).lsn
+
+
+@contextmanager
+def _lent(line: Line) -> Iterator[PgReadSession]:
+    """The session of `line`, which is opened again after an error."""
+    try:
+        yield cast(PgReadSession, line.session())
+    except BaseException:
+        line.drop()
+        raise
 
 
 def _lsn(lsn: int) -> str:

@@ -23,7 +23,7 @@ from spark_channel.errors import SourceError
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
-__all__ = ["READ", "PgWatermarks", "obstacle"]
+__all__ = ["READ", "Connect", "PgWatermarks", "obstacle"]
 
 READ = "read"
 """`_op` of an existing row: no event of the log."""
@@ -86,24 +86,27 @@ def _mark(session: PgReadSession) -> int:
         )
 
 
+Connect = Callable[[], AbstractContextManager[PgReadSession]]
+"""A session for a call or two, which may be one that lasts."""
 Events = Callable[[int, int, int, ChunkWindow, Sequence[str]], Iterator[pa.RecordBatch]]
 
 
 class PgWatermarks:
     """Used by one thread, for one range, which ends at position `upto`; see `WatermarkLog`.
 
-    `connect` opens a session that may write a message. `events` reads the log, and is told the columns of the key.
-    `columns` is the schema of the table as its stream began, `schema` that of the rows that are delivered.
+    `connect` gives a session that may write a message, `rows` one that reads; after a lost connection they give another
+    for `retry_seconds`. `events` reads the log, and is told the columns of the key. `columns` is the schema of the
+    table as its stream began, `schema` that of the rows that are delivered.
     """
 
     def __init__(
-        self, reader: SqlReader, connect: Callable[[], PgReadSession], events: Events, columns: pa.Schema,
-        schema: pa.Schema, upto: int,
+        self, reader: SqlReader, connect: Connect, rows: Connect, events: Events, columns: pa.Schema,
+        schema: pa.Schema, upto: int, retry_seconds: float = 0.0,
     ) -> None:  # fmt: skip
-        self._reader, self._connect, self._events = reader, connect, events
+        self._reader, self._connect, self._rows, self._events = reader, connect, rows, events
         self._columns, self._schema, self._upto = columns, schema, upto
         self._source: ReadSource | None = None
-        self._retry = Retry(getattr(reader.options, "retry_timeout", 0.0), what="reading a chunk of the base")
+        self._retry = Retry(retry_seconds, what="reading a chunk of the base")
 
     def mark(self) -> int:
         def once() -> int:
@@ -134,7 +137,7 @@ class PgWatermarks:
 
     def chunk(self, lower: Key | None, upper: Key, rows: int) -> "_Chunk":
         def once() -> _Chunk:
-            with cast("AbstractContextManager[PgReadSession]", self._reader.connect("read")) as session:
+            with self._rows() as session:
                 return self._chunk(session, lower, upper, rows)
 
         return self._retry.call(once, self._reader.dialect.is_passing)
