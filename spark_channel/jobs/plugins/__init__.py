@@ -9,6 +9,7 @@ from spark_channel.errors import JobFileError
 from spark_channel.jobs.place import End, Place
 from spark_channel.jobs.plugins.databases import database_reader, database_writer, known_databases
 from spark_channel.jobs.plugins.files import hdfs_reader, hdfs_writer, txtfile_reader, txtfile_writer
+from spark_channel.jobs.plugins.ftp import ftp_reader, ftp_writer
 from spark_channel.jobs.plugins.hive import hive_reader, hive_writer
 from spark_channel.jobs.plugins.mongodb import mongodb_reader, mongodb_writer
 from spark_channel.jobs.plugins.stores import oss_reader, oss_writer, s3_reader, s3_writer
@@ -34,6 +35,7 @@ _READERS: dict[str, Builder] = {
     "streamreader": stream_reader,
     "txtfilereader": txtfile_reader,
     "hdfsreader": hdfs_reader,
+    "ftpreader": ftp_reader,
     "hivereader": hive_reader,
     "mongodbreader": mongodb_reader,
     "ossreader": oss_reader,
@@ -43,6 +45,7 @@ _WRITERS: dict[str, Builder] = {
     "streamwriter": stream_writer,
     "txtfilewriter": txtfile_writer,
     "hdfswriter": hdfs_writer,
+    "ftpwriter": ftp_writer,
     "hivewriter": hive_writer,
     "mongodbwriter": mongodb_writer,
     "osswriter": oss_writer,
