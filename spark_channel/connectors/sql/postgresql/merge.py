@@ -1,5 +1,6 @@
 """Merges rows of a staging or temporary table into the target by `writeMode`, with the necessary casts."""
 
+from collections.abc import Sequence
 from typing import Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -106,7 +107,7 @@ class PostgresMerge(Merge):
         kept = f" WHERE NOT {self.gone('s.')}" if self._mode == "apply" else ""
         self._insert(f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}")
 
-    def _insert(self, more: str) -> list[tuple[Any, ...]]:
+    def _insert(self, more: str) -> Sequence[tuple[Any, ...]]:
         numbered = any(each.column.identity == "a" for each in self._columns)
         override = " OVERRIDING SYSTEM VALUE" if numbered else ""
         values = ", ".join(map(self._value, self._columns))
