@@ -1,5 +1,6 @@
 """A limited append with commit=job is published in one transaction of small pieces, with rests between them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ class _Seen:
         self.seconds: list[float] = []
         insert = PostgresMerge._insert
 
-        def counted(merge: PostgresMerge, more: str) -> list[tuple[Any, ...]]:
+        def counted(merge: PostgresMerge, more: str) -> Sequence[tuple[Any, ...]]:
             begun = SYSTEM_CLOCK.now()
             rows = insert(merge, more)
             self.seconds.append(SYSTEM_CLOCK.now() - begun)
@@ -49,7 +50,7 @@ def test_pieces_are_as_large_where_the_server_is_far_away(pg: Pg, monkeypatch: p
     insert = PostgresMerge._insert
     pieces: list[str] = []
 
-    def far_away(merge: PostgresMerge, more: str) -> list[tuple[Any, ...]]:
+    def far_away(merge: PostgresMerge, more: str) -> Sequence[tuple[Any, ...]]:
         SYSTEM_CLOCK.sleep(0.02)
         pieces.append(more)
         return insert(merge, more)
