@@ -6,8 +6,8 @@ from spark_channel import lazy
 
 if TYPE_CHECKING:
     from spark_channel.connectors.remote.address import Address, is_remote
+    from spark_channel.connectors.remote.arrow_filesystem import filesystem
     from spark_channel.connectors.remote.client import Entry, Remote
-    from spark_channel.connectors.remote.filesystem import filesystem
     from spark_channel.connectors.remote.open import connect
 else:
     __getattr__, __dir__ = lazy.exports(__name__)
