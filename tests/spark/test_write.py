@@ -173,3 +173,22 @@ def test_a_stream_from_what_has_no_change_feed_is_refused_clearly(spark: SparkSe
         spark.readStream.format("channel").option("reader", "generator").schema(
             "id int"
         ).load().writeStream.format("noop").start().awaitTermination()
+
+
+def test_values_are_converted_where_that_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    """By default types must fit; what cannot be converted is a refused row."""
+    target = tmp_path / "t.db"
+    with sqlite3.connect(target) as connection:
+        connection.execute("CREATE TABLE u (id VARCHAR(9), n INTEGER)")
+    connection.close()
+    df = spark.createDataFrame([(1, "7"), (2, "x"), (3, None)], "id int, n string")
+    write = df.write.format("channel").option("dbtable", "u").option("maxDirtyRows", 1).mode("append")
+    write.option("convert", "lenient").save(str(target))
+    assert rows(target, "SELECT id, typeof(id), n, typeof(n) FROM u ORDER BY id") == [
+        ("1", "text", 7, "integer"),
+        ("3", "text", None, "null"),
+    ]
+    with pytest.raises(PySparkException, match="'id' is int32"):
+        write.option("convert", "strict").save(str(target))
+    with pytest.raises(PySparkException, match="refused"):
+        write.option("convert", "lenient").option("maxDirtyRows", 0).save(str(target))

@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.sql.change_feed import OPERATION, TRUNCATES
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.connectors.sql.postgresql.target import DIALECT, written_columns
 from spark_channel.connectors.sql.target import TargetTable
+from spark_channel.errors import BatchRefusedError
 
 __all__ = ["PostgresMerge", "keys_sql"]
 
@@ -26,11 +28,14 @@ def keys_sql(target: TargetTable) -> str:
 
 
 class PostgresMerge(Merge):
-    """Also inserts. The rows stay as they are: a publish counts them by the transactions that wrote them."""
+    """Also inserts. Rows keep their `xmin`, by which a publish counts them before it merges."""
 
     def __init__(self, session: Session, target: TargetTable, rows: str, mode: str) -> None:
         super().__init__(session.rows, DIALECT, target, rows, mode)
         self._columns = written_columns(target)
+        self._label = target.label
+        self.writers: int | None = None
+        """How many tasks wrote the rows; None = others may write to the same target."""
 
     def bring_in_pieces(self, pages: int, clock: Clock = SYSTEM_CLOCK) -> None:
         """`bring` for `insert`, some of the rows' `pages` at a time: the server rests, and uses a quarter of a core.
@@ -54,8 +59,30 @@ class PostgresMerge(Merge):
     def bring(self) -> None:
         if self._mode == "insert":
             self._insert("")
-        else:
-            super().bring()
+            return
+        if self._mode == "apply":
+            self._truncate()
+        super().bring()
+
+    def _truncate(self) -> None:
+        """Empty the target where a row says so; what came before that row goes with it.
+
+        By DELETE, for which a role that writes rows has the right, and which blocks no reader.
+        """
+        said = ", ".join(f"'{word}'" for word in TRUNCATES)
+        truncates = f"LOWER({self._operation}) IN ({said})"
+        ((last,),) = self._run(f"SELECT max({PLACE})::bigint FROM {self._rows} WHERE {truncates}")  # noqa: S608
+        if last is None:
+            return
+        if self.writers != 1:
+            many = "tasks that commit by themselves" if self.writers is None else f"{self.writers} tasks"
+            raise BatchRefusedError(
+                f"a row has 'truncate' in {OPERATION}, and {many} write to {self._label}: whether the rows of another "
+                "task are older or newer is not known. Write with commit=job, and without a shuffle behind the stream "
+                "(repartition, join), so that one task has all changes in their order"
+            )
+        self._run(f"DELETE FROM {self._target}")  # noqa: S608
+        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608
 
     def _keep_last(self) -> None:
         key = self.listed(self._key)
