@@ -23,7 +23,7 @@ from spark_channel.connectors.sql.mysql.binlog_decoder import (
     change_schema,
 )
 from spark_channel.connectors.sql.mysql.binlog_dump import dumped, rights
-from spark_channel.connectors.sql.mysql.binlog_events import Event, Kind
+from spark_channel.connectors.sql.mysql.binlog_events import Kind
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable
 from spark_channel.connectors.sql.mysql.gtid import GtidSet, gtids_of
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
@@ -201,8 +201,8 @@ class BinlogFeed(ChangeFeed):
         if not ended.covers(start):
             raise SourceError(
                 f"the checkpoint is at {start}, and the binary log of {session.place} ends at "
-                f"{str(ended) or 'its start'}: the offset is from the future, of another server, or of a server that lost its last "
-                f"transactions in a crash (sync_binlog = 1 keeps them). {RESET}"
+                f"{str(ended) or 'its start'}: the offset is from the future, of another server, or of one that "
+                f"lost its last transactions in a crash (sync_binlog = 1 keeps them). {RESET}"
             )
         if not cast(MysqlSession, session).is_mariadb:
             purged = self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or ""))

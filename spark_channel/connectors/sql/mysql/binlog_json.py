@@ -14,7 +14,7 @@ __all__ = ["json_text"]
 
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 _OPAQUE_TIMES = {7: "timestamp", 10: "date", 11: "time", 12: "datetime"}
-_EXACT_BELOW, _EXACT_FROM = 1e15, 1e-5
+_EXACT_BELOW, _EXACT_FROM = 1e15, 1e-15
 
 
 def json_text(data: bytes) -> str:
@@ -87,7 +87,7 @@ def _double(value: float) -> str:
     text = repr(value)
     mantissa, _, exponent = text.partition("e")
     size = abs(value)
-    if not exponent and (value == 0 or _EXACT_FROM <= size < _EXACT_BELOW):
+    if not exponent and (value == 0 or size < _EXACT_BELOW):
         return text
     digits, point = _digits(mantissa, int(exponent or 0))
     sign = "-" if value < 0 else ""
