@@ -33,7 +33,7 @@ COLUMNS = (
 CHANGES = {
     "followed": "INSERT INTO followed SELECT seq, CONCAT('item ', seq), seq / 100, NOW(6) FROM seq_1_to_100000; "
     "UPDATE followed SET item = 'other' WHERE id <= 50000; DELETE FROM followed WHERE id > 80000",
-    "orders": "INSERT INTO orders SELECT seq, seq % 150000, 'O', seq % 500000 / 100, '1992-01-01' + INTERVAL seq % 2400 "
+    "orders": "INSERT INTO orders SELECT seq, seq % 150000, 'O', seq % 50000 / 100, '1992-01-01' + INTERVAL seq % 2400 "
     "DAY, '1-URGENT', CONCAT('Clerk#', seq % 1000), 0, CONCAT('carefully final deposits ', MD5(seq)) "
     "FROM seq_1_to_120000; UPDATE orders SET o_totalprice = o_totalprice + 1 WHERE o_orderkey <= 50000",
 }

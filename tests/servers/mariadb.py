@@ -21,7 +21,7 @@ __all__ = ["BINLOG", "MariadbServer"]
 USER = "tester"
 PASSWORD = "s3cret of/tester:%"
 DATABASE = "shop"
-BINLOG = {
+BINLOG: dict[str, Any] = {
     "log_bin": "bin", "server_id": "1", "binlog_format": "ROW", "binlog_row_metadata": "FULL", "log_slave_updates": "1",
 }  # fmt: skip
 """Settings with which tables can be followed by the server's log."""

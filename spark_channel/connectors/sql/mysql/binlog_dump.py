@@ -100,7 +100,7 @@ def _explained(session: MysqlSession, after: GtidSet, error: Exception) -> Sourc
         return SourceError(
             f"{session.place} does not have the changes after {str(after) or 'the beginning'} any more, since its "
             f"binary logs were purged; the server says: {said}. {RESET}, and have the server keep its logs for longer "
-            "than a stream may stand still (binlog_expire_logs_seconds)"
+            "than a stream may be stopped (binlog_expire_logs_seconds)"
         )
     return SourceError(
         f"the binary log of {session.place} does not go on from {str(after) or 'its beginning'}: it is another server, "

@@ -78,7 +78,7 @@ class Event:
         return self.seconds * 1_000_000
 
     def file(self) -> str:
-        """The file in which a ROTATE goes on."""
+        """The file in which the log continues after a ROTATE."""
         return self.data[self.body + 8 : self.end].decode()
 
 

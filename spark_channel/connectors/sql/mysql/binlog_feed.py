@@ -210,7 +210,7 @@ class BinlogFeed(ChangeFeed):
                 raise SourceError(
                     f"{session.place} does not have the changes after {start} any more, since its binary logs were "
                     f"purged up to {purged}. {RESET}, and have the server keep its logs for longer than a stream may "
-                    "stand still (binlog_expire_logs_seconds)"
+                    "be stopped (binlog_expire_logs_seconds)"
                 )
 
     def _counter(self) -> ChangeDecoder:

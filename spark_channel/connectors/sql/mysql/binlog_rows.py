@@ -1,6 +1,6 @@
 """Cuts the rows of a binary log into their fields, without looking into these. Pure.
 
-A row has a bit for each column that is NULL, and then the others' bytes, without gaps. What stands between two columns
+A row has a bit for each column that is NULL, and then the others' bytes, without gaps. What lies between two columns
 of variable length always has the same bytes, so it is cut by one `struct`; which columns are NULL chooses the plan.
 """
 
