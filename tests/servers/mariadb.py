@@ -16,11 +16,15 @@ from typing import Any, Self
 
 from tests.servers.postgres import free_port
 
-__all__ = ["MariadbServer"]
+__all__ = ["BINLOG", "MariadbServer"]
 
 USER = "tester"
 PASSWORD = "s3cret of/tester:%"
 DATABASE = "shop"
+BINLOG: dict[str, Any] = {
+    "log_bin": "bin", "server_id": "1", "binlog_format": "ROW", "binlog_row_metadata": "FULL", "log_slave_updates": "1",
+}  # fmt: skip
+"""Settings with which tables can be followed by the server's log."""
 _START_SECONDS = 60.0
 
 
@@ -53,7 +57,7 @@ class MariadbServer:
     password = PASSWORD
 
     @classmethod
-    def create(cls, *, ssl: bool = False, **settings: str) -> Self:
+    def create(cls, *, ssl: bool = False, **settings: Any) -> Self:
         """A new server, started; `settings` are the server's, `ssl` certifies 127.0.0.1."""
         directory = Path(tempfile.mkdtemp(prefix="spark-channel-my-"))
         if os.geteuid() == 0:

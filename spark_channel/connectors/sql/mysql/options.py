@@ -210,6 +210,10 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
     tiny_int1_is_bit: bool = Field(
         True, description="read TINYINT(1) as boolean; false: as a number from -128 to 127"
     )
+    binlog: bool = Field(
+        False,
+        description="streams and tunnels: follow the table by the server's binary log; default: by `cursorColumn`",
+    )
     timestamps_as: Literal["instant", "local"] = Field(
         "instant",
         description="read TIMESTAMP as an `instant`, or as `local` time of the session without a zone",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
+from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.mysql.dialect import MysqlDialect
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions, address_of
@@ -12,7 +13,7 @@ from spark_channel.connectors.sql.mysql.splits import MysqlSplitter
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
-from spark_channel.errors import SourceError
+from spark_channel.errors import OptionError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 
@@ -51,6 +52,24 @@ class MysqlReader(SqlReader):
         from spark_channel.connectors.sql.mysql.health import MysqlHealth
 
         return MysqlHealth(self.options, SourceError)
+
+    def feed(self, options: FeedOptions) -> ChangeFeed:
+        if self.options.binlog and options.cursor_column is not None:
+            raise OptionError(
+                "options 'binlog' and 'cursorColumn' are two ways to follow a table: give one of them",
+                option="binlog",
+            )
+        if not self.options.binlog and options.cursor_column is None:
+            raise OptionError(
+                "a MySQL table is read as a stream from the binary log (option 'binlog' true), or by a column that "
+                "only grows ('cursorColumn')",
+                option="cursorColumn",
+            )
+        if not self.options.binlog:
+            return super().feed(options)
+        from spark_channel.connectors.sql.mysql.binlog_feed import BinlogFeed
+
+        return BinlogFeed(self)
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

@@ -11,7 +11,7 @@ import pytest
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer, load_reader, load_writer
 from spark_channel.connectors.sql.mysql import MysqlReader, MysqlWriter
 from spark_channel.options import CommitMode
-from tests.servers.mariadb import MariadbServer
+from tests.servers.mariadb import BINLOG, MariadbServer
 
 
 @dataclass
@@ -113,3 +113,20 @@ def shop(mariadb_server: MariadbServer) -> Iterator[Shop]:
     mariadb_server.sql(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
     yield Shop(mariadb_server, database)
     mariadb_server.sql(f"DROP DATABASE {database}")
+
+
+@pytest.fixture(scope="session")
+def logging_server() -> Iterator[MariadbServer]:
+    """A server with a binary log from which tables can be followed."""
+    server = MariadbServer.create(**BINLOG)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def logged(logging_server: MariadbServer) -> Iterator[Shop]:
+    """A `Shop` on that server."""
+    database = f"shop_{uuid.uuid4().hex[:12]}"
+    logging_server.sql(f"CREATE DATABASE {database} CHARACTER SET utf8mb4")
+    yield Shop(logging_server, database)
+    logging_server.sql(f"DROP DATABASE {database}")
