@@ -335,6 +335,9 @@ class CsvReadOptions(TextReadOptions):
     null_value: str = Field(
         "", description="unquoted text that means NULL, besides the empty one; default: empty"
     )
+    empty_is_null: bool = Field(
+        True, description="an unquoted empty value is NULL; false: it is the empty text, as a quoted one"
+    )
     multi_line: bool = Field(False, description="quoted values may contain line ends; one split per file")
     line_sep: str | None = Field(None, description=r"\n, \r\n or \r; default: any of them")
     ignore_leading_white_space: bool = Field(False, description="trim blanks at the start of values")

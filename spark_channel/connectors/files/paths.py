@@ -207,6 +207,13 @@ def _remote(root: str, option: str, login: Login | None) -> pafs.FileSystem:
         return _from_uri(root, login)[0]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         scheme = root.split(":", 1)[0]
+        if "libhdfs" in str(error) or "libjvm" in str(error):
+            why = (str(error).splitlines() or [""])[0]
+            raise OptionError(
+                f"option {option!r} got a {scheme}:// uri, and no Hadoop client was found ({why}): install Java and "
+                "Hadoop's client with libhdfs, and set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
+                option=option, got=scheme,
+            ) from error  # fmt: skip
         raise OptionError(
             f"option {option!r} got a {scheme}:// uri that cannot be opened: {error}",
             option=option, got=scheme, takes="a local path, or a file, s3, gs, abfs, hdfs, sftp, ftp or ftps uri",
