@@ -61,8 +61,8 @@ def commits(connector: Connector) -> str:
     given = {name: value for name, value in NEEDED.items() if name in names and value}
     if connector.schemes and "path" not in names:
         given["url"] = f"{connector.schemes[0]}://host/base"
-    elif connector.port and not connector.schemes:
-        given["url"] = f"http://host:{connector.port}"
+    elif "index" in names:
+        given["url"] = "http://host:9200"
     taken = []
     for mode in ("job", "task"):
         try:

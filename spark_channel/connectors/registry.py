@@ -199,7 +199,7 @@ _BUILT_IN = (
     Connector(
         "elasticsearch", "spark_channel.connectors.elasticsearch:ElasticsearchReader",
         "spark_channel.connectors.elasticsearch:ElasticsearchWriter",
-        about="Elasticsearch and OpenSearch indexes", port=9200, secrets=("url", "password", "apiKey"),
+        about="Elasticsearch and OpenSearch indexes", secrets=("url", "password", "apiKey"),
     ),
     Connector(
         "mongodb", "spark_channel.connectors.mongodb:MongoReader", "spark_channel.connectors.mongodb:MongoWriter",

@@ -49,7 +49,7 @@ def test_a_folder_is_told_in_80_columns_with_totals(tmp_path: Path, monkeypatch:
     files = len(list(CORPUS.glob("*.json")))
     assert f"{files + 2} jobs: " in done.stdout
     assert "2 refused" in done.stdout
-    assert "plugins that are not here: odpswriter (2), otsreader (2)" in done.stdout
+    assert "plugins that are not here: otsreader (2), odpswriter (2)" in done.stdout
 
 
 def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:

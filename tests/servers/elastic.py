@@ -99,7 +99,8 @@ class ElasticServer(ThreadingHTTPServer):
         for action, document in zip(lines[::2], lines[1::2], strict=True):
             ((word, about),) = action.items()
             key = about.get("_id") or self.number()
-            status, error = 201, None
+            status = 201
+            error: Any = None
             if self.crowded:
                 self.crowded -= 1
                 status, error = 429, {"type": "es_rejected_execution_exception", "reason": "full"}

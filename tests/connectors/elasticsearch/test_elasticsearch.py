@@ -30,7 +30,7 @@ def running() -> Iterator[ElasticServer]:
 @pytest.fixture
 def server(running: ElasticServer) -> ElasticServer:
     for held in (running.indexes, running.made, running.scrolls, running.breaks):
-        held.clear()  # type: ignore[attr-defined]
+        held.clear()
     running.crowded, running.login = 0, ""
     return running
 
@@ -206,7 +206,7 @@ def test_an_insert_is_not_sent_twice(server: ElasticServer) -> None:
         ({"createIndex": "[]"}, "option 'createIndex'"),
     ],
 )
-def test_options_are_refused_by_name(server: ElasticServer, options: dict[str, str], message: str) -> None:
+def test_options_are_refused_by_name(server: ElasticServer, options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         write(server, pa.table({"n": [1]}), **options)
 
