@@ -44,8 +44,9 @@ overrides a shared one.
 """
 
 TITLES = {
-    "adbc": "Any ADBC driver", "delta": "Delta Lake", "duckdb": "DuckDB", "iceberg": "Apache Iceberg",
-    "mongodb": "MongoDB", "mysql": "MySQL and MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite",
+    "adbc": "Any ADBC driver", "delta": "Delta Lake", "duckdb": "DuckDB",
+    "elasticsearch": "Elasticsearch and OpenSearch", "iceberg": "Apache Iceberg", "mongodb": "MongoDB",
+    "mysql": "MySQL and MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite",
 }  # fmt: skip
 
 SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (

@@ -20,6 +20,7 @@ NEEDED = {
     "uri": "x",
     "catalog": "c",
     "collection": "t",
+    "index": "t",
 }
 FEEDS = {
     "cursorColumn": "a growing column",
@@ -60,6 +61,8 @@ def commits(connector: Connector) -> str:
     given = {name: value for name, value in NEEDED.items() if name in names and value}
     if connector.schemes and "path" not in names:
         given["url"] = f"{connector.schemes[0]}://host/base"
+    elif "index" in names:
+        given["url"] = "http://host:9200"
     taken = []
     for mode in ("job", "task"):
         try:

@@ -197,6 +197,11 @@ _BUILT_IN = (
         feed=("new snapshots",),
     ),
     Connector(
+        "elasticsearch", "spark_channel.connectors.elasticsearch:ElasticsearchReader",
+        "spark_channel.connectors.elasticsearch:ElasticsearchWriter",
+        about="Elasticsearch and OpenSearch indexes", secrets=("url", "password", "apiKey"),
+    ),
+    Connector(
         "mongodb", "spark_channel.connectors.mongodb:MongoReader", "spark_channel.connectors.mongodb:MongoWriter",
         schemes=("mongodb", "mongodb+srv"), about="MongoDB collections", needs=("pymongo",),
         port=27017, secrets=("url", "password"),

@@ -42,14 +42,14 @@ def test_a_folder_is_told_in_80_columns_with_totals(tmp_path: Path, monkeypatch:
     monkeypatch.delenv("COLUMNS", raising=False)
     shutil.copytree(CORPUS, tmp_path / "jobs")
     for number in range(2):
-        write_job(tmp_path / "jobs" / f"ftp{number}.json", {"name": "ftpreader"}, {"name": "OdpsWriter"})
+        write_job(tmp_path / "jobs" / f"ftp{number}.json", {"name": "otsreader"}, {"name": "OdpsWriter"})
     done = typed("check", str(tmp_path / "jobs"))
     assert done.exit_code == 2
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
     files = len(list(CORPUS.glob("*.json")))
     assert f"{files + 2} jobs: " in done.stdout
     assert "2 refused" in done.stdout
-    assert "plugins that are not here: ftpreader (2), odpswriter (2)" in done.stdout
+    assert "plugins that are not here: otsreader (2), odpswriter (2)" in done.stdout
 
 
 def test_every_fault_of_a_file_is_told(tmp_path: Path) -> None:

@@ -258,7 +258,7 @@ def test_jobs_are_checked_a_row_each(tmp_path: Path) -> None:
     good = job(tmp_path, made_up(5), {"name": "streamwriter"}, speed={"channel": 1})
     bad = tmp_path / "bad.json"
     bad.write_text(
-        '{"job": {"content": [{"reader": {"name": "ftpreader"}, "writer": {"name": "streamwriter"}}]}}'
+        '{"job": {"content": [{"reader": {"name": "otsreader"}, "writer": {"name": "streamwriter"}}]}}'
     )
     oracle = str(ROOT / "tests" / "jobs" / "corpus" / "oracle_to_sqlserver.json")
     out = run("check", good, str(bad), oracle, code=2)

@@ -7,7 +7,18 @@ import pytest
 
 from spark_channel.jobs import document
 from spark_channel.jobs.columns import NamedColumn, PickedColumn
-from spark_channel.jobs.plugins import databases, files, ftp, hive, mongodb, readers, stores, stream, writers
+from spark_channel.jobs.plugins import (
+    databases,
+    elasticsearch,
+    files,
+    ftp,
+    hive,
+    mongodb,
+    readers,
+    stores,
+    stream,
+    writers,
+)
 from spark_channel.jobs.transformers import _STEPS
 from spark_channel.jobs.values import Section
 
@@ -34,6 +45,10 @@ WHERE: list[tuple[type[Section], str]] = [
     (databases.WriterConnection, "Database writers"),
     (hive.HiveReader, "hivereader, hivewriter"),
     (hive.HiveWriter, "hivereader, hivewriter"),
+    (elasticsearch.ElasticReader, "elasticsearchreader"),
+    (elasticsearch.ElasticColumn, "elasticsearchreader"),
+    (elasticsearch.ElasticWriter, "elasticsearchwriter"),
+    (elasticsearch.ElasticColumn, "elasticsearchwriter"),
     (ftp.FtpReader, "ftpreader"),
     (ftp.FtpWriter, "ftpwriter"),
     (mongodb.MongoReader, "mongodbreader"),

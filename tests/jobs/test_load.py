@@ -126,8 +126,8 @@ def test_a_job_limit_over_a_channel_limit_gives_the_channels(make_job: Any) -> N
         ({"setting": {"keyVersion": "1"}}, r"job\.setting\.keyVersion is not supported: .*\$\{env:NAME\}"),
         ({"core": {"transport": {"channel": {"capacity": 0}}}}, r"core\.transport\.channel\.capacity got 0"),
         (
-            {"reader": "mongodbreader"},
-            r"job\.content\[0\]\.reader\.name got 'mongodbreader'; .*hdfsreader, .*mysqlread",
+            {"reader": "hbase11xreader"},
+            r"job\.content\[0\]\.reader\.name got 'hbase11xreader'; .*hdfsreader, .*mysqlread",
         ),
         ({"reader": "mysqlraeder"}, r"did you mean 'mysqlreader'\?"),
         ({"writer": "streamreader"}, r"job\.content\[0\]\.writer\.name got 'streamreader'"),

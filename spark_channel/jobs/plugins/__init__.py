@@ -7,7 +7,9 @@ from typing import Any
 
 from spark_channel.errors import JobFileError
 from spark_channel.jobs.place import End, Place
+from spark_channel.jobs.plugins.aliases import ALIASES, alias_reader, alias_writer
 from spark_channel.jobs.plugins.databases import database_reader, database_writer, known_databases
+from spark_channel.jobs.plugins.elasticsearch import elasticsearch_reader, elasticsearch_writer
 from spark_channel.jobs.plugins.files import hdfs_reader, hdfs_writer, txtfile_reader, txtfile_writer
 from spark_channel.jobs.plugins.ftp import ftp_reader, ftp_writer
 from spark_channel.jobs.plugins.hive import hive_reader, hive_writer
@@ -35,6 +37,7 @@ _READERS: dict[str, Builder] = {
     "streamreader": stream_reader,
     "txtfilereader": txtfile_reader,
     "hdfsreader": hdfs_reader,
+    "elasticsearchreader": elasticsearch_reader,
     "ftpreader": ftp_reader,
     "hivereader": hive_reader,
     "mongodbreader": mongodb_reader,
@@ -45,6 +48,7 @@ _WRITERS: dict[str, Builder] = {
     "streamwriter": stream_writer,
     "txtfilewriter": txtfile_writer,
     "hdfswriter": hdfs_writer,
+    "elasticsearchwriter": elasticsearch_writer,
     "ftpwriter": ftp_writer,
     "hivewriter": hive_writer,
     "mongodbwriter": mongodb_writer,
@@ -56,13 +60,15 @@ _WRITERS: dict[str, Builder] = {
 def readers() -> dict[str, Builder]:
     """The builders of reader plugins: ours, and those of the databases that connectors declare."""
     named = {f"{name}reader": partial(database_reader, each) for name, each in known_databases().items()}
-    return {**_READERS, **named}
+    aliases = {f"{name}reader": partial(alias_reader, name) for name in ALIASES}
+    return {**aliases, **_READERS, **named}
 
 
 def writers() -> dict[str, Builder]:
     """The builders of writer plugins: ours, and those of the databases that connectors declare."""
     named = {f"{name}writer": partial(database_writer, each) for name, each in known_databases().items()}
-    return {**_WRITERS, **named}
+    aliases = {f"{name}writer": partial(alias_writer, name) for name in ALIASES}
+    return {**aliases, **_WRITERS, **named}
 
 
 def find_plugin(name: str, plugins: dict[str, Builder], path: str) -> Builder:

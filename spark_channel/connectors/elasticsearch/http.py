@@ -1,0 +1,117 @@
+"""JSON over one HTTP connection, which is kept open."""
+
+import base64
+import http.client
+import json
+import ssl
+from typing import Any
+from urllib.parse import quote, unquote, urlsplit
+
+from spark_channel.connectors.elasticsearch.options import ElasticAddress
+from spark_channel.errors import ChannelError
+from spark_channel.retry import Retry
+
+__all__ = ["Busy", "Server", "path_of"]
+
+_BUSY = (429, 502, 503, 504)
+
+
+class Busy(Exception):  # noqa: N818 - a state of the server
+    """The server does not answer now; what was asked may have been carried out."""
+
+
+def path_of(options: ElasticAddress, action: str = "") -> str:
+    return f"/{quote(options.index, safe=',*:-')}{action}"
+
+
+class Server:
+    """`failure` is the class of its errors."""
+
+    def __init__(self, options: ElasticAddress, failure: type[ChannelError]) -> None:
+        self._options, self._failure = options, failure
+        self._parts = urlsplit(options.url)
+        self._retry = Retry(options.retry_timeout, what=f"asking {options.address}")
+        self._connection: http.client.HTTPConnection | None = None
+        self._headers = {"Accept": "application/json"}
+        user, password = options.user, options.password.get_secret_value() if options.password else ""
+        if user is None and self._parts.username:
+            user, password = unquote(self._parts.username), unquote(self._parts.password or "")
+        if options.api_key is not None:
+            self._headers["Authorization"] = f"ApiKey {options.api_key.get_secret_value()}"
+        elif user is not None:
+            token = base64.b64encode(f"{user}:{password}".encode()).decode()
+            self._headers["Authorization"] = f"Basic {token}"
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def __enter__(self) -> "Server":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def ask(
+        self, method: str, path: str, body: Any = None, *, missing: bool = False, again: bool = True
+    ) -> Any:
+        """The answer as JSON; None for a thing that is not there, if `missing` is allowed.
+
+        `again`: whether the request may be repeated when it is not known to have been carried out.
+        """
+        try:
+            if not again:
+                return self._once(method, path, body, missing)
+            return self._retry.call(
+                lambda: self._once(method, path, body, missing), lambda e: isinstance(e, Busy)
+            )
+        except Busy as error:
+            raise self._failure(f"{self._options.address}: {error}") from error
+
+    def _once(self, method: str, path: str, body: Any, missing: bool) -> Any:
+        data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
+        kind = "application/x-ndjson" if isinstance(body, bytes) else "application/json"
+        headers = {**self._headers, **({"Content-Type": kind} if data is not None else {})}
+        try:
+            connection = self._connection or self._connected()
+            connection.request(method, (self._parts.path.rstrip("/") + path), data, headers)
+            response = connection.getresponse()
+            text = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise Busy(f"the server does not answer: {type(error).__name__} {str(error)[:200]}") from error
+        if response.status in _BUSY:
+            raise Busy(f"the server is busy: HTTP {response.status} {text[:200].decode(errors='replace')}")
+        if response.status == 404 and missing:
+            return None
+        if response.status >= 400:
+            raise self._failure(self._explained(response.status, text))
+        try:
+            return json.loads(text) if text else {}
+        except ValueError:
+            raise self._failure(
+                f"{self._options.address}: the answer is not JSON, so this is not Elasticsearch: {text[:80]!r}"
+            ) from None
+
+    def _connected(self) -> http.client.HTTPConnection:
+        host, port, timeout = self._parts.hostname or "", self._parts.port or 9200, self._options.timeout
+        if self._parts.scheme == "https":
+            context = ssl.create_default_context(cafile=self._options.sslrootcert)
+            self._connection = http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+        else:
+            self._connection = http.client.HTTPConnection(host, port, timeout=timeout)
+        return self._connection
+
+    def _explained(self, status: int, text: bytes) -> str:
+        try:
+            error = json.loads(text).get("error")
+        except (ValueError, AttributeError):
+            error = text.decode(errors="replace")
+        reason = error.get("reason") or error.get("type") if isinstance(error, dict) else error
+        hint = {
+            401: "; check 'user' and 'password', or 'apiKey'",
+            403: "; the role lacks a right on this index",
+            404: "; check 'index'",
+        }.get(status, "")
+        return f"{self._options.address}: HTTP {status}: {str(reason)[:400]}{hint}"

@@ -1,0 +1,142 @@
+"""The options of Elasticsearch."""
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import urlsplit
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.records.options import RecordReadOptions, Zone, texts_by_name
+from spark_channel.errors import OptionError
+from spark_channel.options import Options, Secret, Trait, Url
+
+__all__ = ["ElasticAddress", "ElasticReadOptions", "ElasticWriteOptions"]
+
+_TAKES = "http://host:9200 or https://host:9200"
+
+
+def _url(value: object) -> str:
+    parts = urlsplit(str(value).strip())
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+        raise ValueError(_TAKES)
+    return str(value).strip().rstrip("/")
+
+
+def _object(value: object) -> str:
+    try:
+        found = json.loads(str(value))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError('a JSON object, such as {"term": {"status": "paid"}}')
+    return str(value)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    if isinstance(value, (list, tuple)):
+        return tuple(map(str, value))
+    text = str(value)
+    try:
+        found = (
+            json.loads(text) if text.lstrip().startswith("[") else [each.strip() for each in text.split(",")]
+        )
+    except (ValueError, RecursionError):
+        raise ValueError("column names separated by commas, or a JSON list of them") from None
+    return tuple(str(name) for name in found if name)
+
+
+Json = Annotated[str, BeforeValidator(_object)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class ElasticAddress(Options):
+    """Where an index is, and as whom it is asked."""
+
+    url: Annotated[Url, BeforeValidator(_url)] = Field(
+        description="`http://host:9200` or `https://host:9200`"
+    )
+    index: str = Field(description="the index, or an alias; to read also a pattern such as `logs-*`")
+    user: str | None = Field(None, description="user name")
+    password: Secret | None = Field(None, description="password, or `${env:NAME}` or `${file:PATH}`")
+    api_key: Secret | None = Field(None, description="an API key, base64, in place of user and password")
+    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
+        None, description="file of the CA certificates that verify the server's; default: the system's"
+    )
+    timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        60.0, description="seconds for one answer of the server"
+    )
+    retry_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        60.0, description="seconds for which a server that is busy is asked again"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if (
+            not self.index.strip()
+            or re.search(r'[\\/?"<>| #]', self.index)
+            or self.index.startswith(("_", "-", "+"))
+        ):
+            raise OptionError(
+                f"option 'index' got {self.index!r}; it takes the name of an index",
+                option="index",
+                got=self.index,
+            )
+        if (self.user is None) != (self.password is None):
+            raise OptionError("options 'user' and 'password' go together", option="user")
+
+    @property
+    def dbtable(self) -> str:
+        """For messages."""
+        return self.index
+
+    @property
+    def address(self) -> str:
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}/{self.index}"
+
+
+class ElasticReadOptions(ElasticAddress, RecordReadOptions):
+    """What the reader takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**RecordReadOptions.aliases, "dbtable": "index"}
+    no_where: ClassVar[str] = (
+        'use \'filter\' with a query of Elasticsearch, such as {"term": {"status": "paid"}}'
+    )
+
+    filter: Json = Field('{"match_all": {}}', description="a query of Elasticsearch; default: all documents")
+    scroll_seconds: Annotated[int, Field(ge=1, le=86_400), Trait.SAME_ROWS] = Field(
+        600,
+        description="how long the server keeps a search between two portions, such as while a limit is paused",
+    )
+
+
+class ElasticWriteOptions(ElasticAddress, DirectOptions):
+    """What the writer takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "dbtable": "index"}
+
+    write_mode: Literal["insert", "replace", "upsert"] = Field(
+        "insert",
+        description="`insert`: a document whose id exists is a refused row; `replace`: the row becomes the whole "
+        "document; `upsert`: the columns are set, and other fields stay",
+    )
+    id_column: str | None = Field(
+        None,
+        description="the column that is the document's `_id`; default: `_id`, if the rows have it, else new ids",
+    )
+    json_columns: Annotated[tuple[str, ...], BeforeValidator(_names)] = Field(
+        (), description="columns of JSON text that become objects and arrays"
+    )
+    array_separators: Annotated[Mapping[str, str], BeforeValidator(texts_by_name)] = Field(
+        default_factory=dict,
+        description='JSON object of columns and separators, such as `{"tags": ","}`: these texts become arrays; '
+        "default: none",
+    )
+    time_zone: Zone = Field("UTC", description="zone of timestamps without a zone")
+    create_index: Json | None = Field(
+        None,
+        description="settings and mappings with which an index that does not exist is made; default: the server's",
+    )

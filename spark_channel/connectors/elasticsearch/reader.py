@@ -1,0 +1,129 @@
+"""Reads an index by sliced scrolls: each slice is a split, and sees the index as it was when its scroll began."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar, Self
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from spark_channel.connectors.contracts import Reader
+from spark_channel.connectors.elasticsearch.http import Server, path_of
+from spark_channel.connectors.elasticsearch.options import ElasticReadOptions
+from spark_channel.connectors.records import Columns, declared_schema, inferred_schema
+from spark_channel.errors import ChannelError, OptionError, SourceError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+
+__all__ = ["ElasticsearchReader"]
+
+_ROWS = 5_000
+_MOST_SLICES = 1_024
+_ID = "_id"
+
+
+class ElasticsearchReader(Reader):
+    """See `ElasticReadOptions`."""
+
+    Options: ClassVar[type[ReadOptions]] = ElasticReadOptions
+    options: ElasticReadOptions
+
+    def __init__(self, options: ElasticReadOptions, schema: pa.Schema | None = None) -> None:
+        super().__init__(options)
+        self._schema = schema
+
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            declared = self.options.record_schema
+            self._schema = self._picked(self._sampled() if declared is None else declared_schema(declared))
+        return self._schema
+
+    def with_schema(self, schema: pa.Schema) -> Self:
+        made = type(self)(self.options, schema)
+        made.fetch_size = self.fetch_size
+        return made
+
+    def resource_mark(self, split: Split) -> str | None:
+        return urlsplit(self.options.url).netloc.rpartition("@")[2]
+
+    def _sampled(self) -> pa.Schema:
+        body = {"size": min(self.options.sample_rows, 10_000), "query": self._query(), "sort": ["_doc"]}
+        with Server(self.options, SourceError) as server:
+            found = server.ask("POST", path_of(self.options, "/_search"), body)
+        hits = found["hits"]["hits"]
+        if not hits:
+            raise SourceError(
+                f"{self.options.address} has no documents that match, so its columns are not known: name them with "
+                "option 'schema', such as _id STRING, name STRING"
+            )
+        return inferred_schema(map(_record, hits))
+
+    def _picked(self, schema: pa.Schema) -> pa.Schema:
+        wanted = self.options.columns
+        if wanted is None:
+            return schema
+        for name in wanted:
+            if name not in schema.names:
+                raise OptionError(
+                    f"option 'columns' names {name!r}, which is not a column of {self.options.address}; it takes "
+                    f"{', '.join(schema.names)}. A field that the first documents lack is named in 'schema'",
+                    option="columns", got=name, takes=", ".join(schema.names),
+                )  # fmt: skip
+        return pa.schema([schema.field(name) for name in wanted])
+
+    def _query(self) -> Any:
+        return json.loads(self.options.filter)
+
+    def split(self, advice: int) -> list[Split]:
+        with Server(self.options, SourceError) as server:
+            rows = int(
+                server.ask("POST", path_of(self.options, "/_count"), {"query": self._query()})["count"]
+            )
+        if rows == 0:
+            return []
+        slices = max(1, min(advice, rows, _MOST_SLICES))
+        return [Split({"slice": number, "of": slices}, rows // slices) for number in range(slices)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        columns = Columns(self.schema(), self.options.rules, key=_ID)
+        size = min(_ROWS, self.fetch_size.rows or _ROWS)
+        keep = f"{self.options.scroll_seconds}s"
+        body: dict[str, Any] = {"size": size, "query": self._query(), "sort": ["_doc"]}
+        if split.params["of"] > 1:
+            body["slice"] = {"id": split.params["slice"], "max": split.params["of"]}
+        with Server(self.options, SourceError) as server:
+            # A portion that is lost cannot be asked for again: the scroll has moved on.
+            found = server.ask("POST", path_of(self.options, f"/_search?scroll={keep}"), body, again=False)
+            try:
+                while hits := self._hits(found):
+                    yield columns.batch([_record(hit) for hit in hits])
+                    again = {"scroll": keep, "scroll_id": found["_scroll_id"]}
+                    found = server.ask("POST", "/_search/scroll", again, again=False)
+            finally:
+                self._forget(server, found)
+
+    def _hits(self, found: Any) -> list[Any]:
+        shards = found.get("_shards", {})
+        if shards.get("failed") or found.get("timed_out"):
+            raise SourceError(
+                f"{self.options.address}: {shards.get('failed', 0)} shards did not answer, so rows would be lost: "
+                f"{str(shards.get('failures', ''))[:300]}"
+            )
+        hits: list[Any] = found["hits"]["hits"]
+        return hits
+
+    def _forget(self, server: Server, found: Any) -> None:
+        try:
+            server.ask(
+                "DELETE",
+                "/_search/scroll",
+                {"scroll_id": [found.get("_scroll_id")]},
+                missing=True,
+                again=False,
+            )
+        except ChannelError:
+            pass  # it ends by itself after `scrollSeconds`
+
+
+def _record(hit: dict[str, Any]) -> dict[str, Any]:
+    return {_ID: hit.get("_id"), **(hit.get("_source") or {})}

@@ -1,0 +1,255 @@
+"""Elasticsearch over HTTP, against a server of the tests' own (see tests/servers/elastic.py)."""
+
+import base64
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import FetchSize, WriteContext, load_reader, load_writer
+from spark_channel.connectors.contracts import Reader
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.jobs import load_job
+from spark_channel.testing import reader_conformance
+from tests.jobs.conftest import make_job
+from tests.jobs.test_end_to_end import carry_out
+from tests.servers.elastic import ElasticServer, elastic_server
+
+MOMENT = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[ElasticServer]:
+    with elastic_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: ElasticServer) -> ElasticServer:
+    for held in (running.indexes, running.made, running.scrolls, running.breaks):
+        held.clear()
+    running.crowded, running.login = 0, ""
+    return running
+
+
+def fill(server: ElasticServer, count: int) -> None:
+    server.indexes["t"] = {
+        f"id{n}": {"n": n, "part": {"x": n / 2}, "tags": ["a", str(n)]} for n in range(count)
+    }
+
+
+def reader(server: ElasticServer, **options: Any) -> Reader:
+    return load_reader({"reader": "elasticsearch", "url": server.url, "index": "t", **options})[0]
+
+
+def read(found: Reader, advice: int = 1) -> pa.Table:
+    schema = found.schema()
+    return pa.Table.from_batches(
+        [batch for split in found.split(advice) for batch in found.read(split)], schema
+    )
+
+
+def write(
+    server: ElasticServer, rows: pa.Table, *, overwrite: bool = False, **options: Any
+) -> list[tuple[Any, str]]:
+    dirty = options.pop("dirty", False)
+    writer, _ = load_writer({"writer": "elasticsearch", "url": server.url, "index": "t", **options})
+    plan = writer.prepare(WriteContext("job", overwrite=overwrite), rows.schema)
+    refused: list[tuple[Any, str]] = []
+    task = writer.open(plan, 0, 0)
+    if dirty:
+        task.tolerant, task.refused = True, lambda row, reason: refused.append((row.to_pylist()[0], reason))
+    try:
+        for batch in rows.to_batches():
+            task.write(batch)
+        receipt = task.close()
+    except BaseException:
+        task.rollback()
+        raise
+    assert receipt.rows == rows.num_rows - len(refused)
+    writer.commit(plan, [receipt])
+    return refused
+
+
+def test_the_reader_keeps_its_promises(server: ElasticServer) -> None:
+    fill(server, 40)
+    expected = pa.table(
+        {"_id": [f"id{n}" for n in range(40)], "n": range(40), "part.x": [n / 2 for n in range(40)]}
+    )
+    schema = "_id STRING, n BIGINT, `part.x` DOUBLE"
+    reader_conformance(lambda: reader(server, schema=schema), expected=expected, advice=2)
+    assert server.scrolls == {}  # each that was left early was ended
+
+
+def test_columns_are_found_and_filtered(server: ElasticServer) -> None:
+    fill(server, 5)
+    found = read(reader(server), 2).sort_by("n")
+    assert found.column_names == ["_id", "n", "part", "tags"]
+    assert found.slice(4).to_pylist() == [{"_id": "id4", "n": 4, "part": '{"x":2.0}', "tags": '["a","4"]'}]
+    some = reader(server, filter='{"term": {"n": 3}}', arraySeparators='{"tags": "|"}', columns="tags,_id")
+    assert read(some).to_pylist() == [{"tags": "a|3", "_id": "id3"}]
+    assert reader(server, schema="n BIGINT", filter='{"term": {"n": 9}}').split(3) == []
+
+
+def test_a_portion_that_is_lost_ends_the_read(server: ElasticServer) -> None:
+    """The scroll has moved on: asked again, it would give the next portion, and rows would be missing."""
+    fill(server, 30)
+    for status in (0, 503):
+        found = reader(server, schema="n BIGINT")
+        found.fetch_size = FetchSize(rows=10)
+        batches = found.read(found.split(1)[0])
+        next(batches)
+        server.breaks.append(("_search/scroll", status))
+        with pytest.raises(SourceError, match=r"does not answer|is busy"):
+            list(batches)
+    assert server.breaks == []
+
+
+def test_a_busy_server_is_asked_again(server: ElasticServer) -> None:
+    fill(server, 3)
+    server.breaks += [("_count", 429), ("_count", 0)]
+    assert len(reader(server, schema="n BIGINT").split(1)) == 1
+    server.breaks += [("_count", 503)] * 50
+    with pytest.raises(SourceError, match="HTTP 503"):
+        reader(server, schema="n BIGINT", retryTimeout="0.3").split(1)
+
+
+def test_the_login(server: ElasticServer) -> None:
+    fill(server, 1)
+    server.login = "Basic " + base64.b64encode(b"ann:s3cret").decode()
+    assert read(reader(server, user="ann", password="s3cret", schema="n BIGINT")).num_rows == 1
+    with pytest.raises(SourceError, match=r"HTTP 401: unable to authenticate user; check 'user'") as met:
+        reader(server, user="ann", password="wr0ng").schema()
+    assert "wr0ng" not in str(met.value)
+    server.login = "ApiKey abc"
+    assert read(reader(server, apiKey="abc", schema="n BIGINT")).num_rows == 1
+
+
+def test_rows_become_documents(server: ElasticServer) -> None:
+    rows = pa.table(
+        {
+            "_id": ["a"], "n": [1], "price": [Decimal("1.50")], "at": [MOMENT], "raw": [b"\0\1"], "tags": ["x,y"],
+            "more": ['{"b": [1]}'], "inner": [{"l": [1, None]}],
+        }
+    )  # fmt: skip
+    write(server, rows, arraySeparators='{"tags": ","}', jsonColumns="more")
+    assert server.indexes["t"] == {
+        "a": {
+            "n": 1, "price": "1.50", "at": "2024-01-31T08:30:00+00:00", "raw": "AAE=", "tags": ["x", "y"],
+            "more": {"b": [1]}, "inner": {"l": [1, None]},
+        }
+    }  # fmt: skip
+
+
+def test_a_write_by_id_that_is_run_again_changes_nothing(server: ElasticServer) -> None:
+    rows = pa.table({"key": [1, 2, 1], "name": ["a", "b", "last"]})
+    server.indexes["t"] = {"2": {"kept": True}}
+    for _ in range(2):
+        write(server, rows, writeMode="upsert", idColumn="key", batchSize="2")
+    assert server.indexes["t"] == {
+        "1": {"key": 1, "name": "last"},
+        "2": {"kept": True, "key": 2, "name": "b"},
+    }
+    write(server, rows, writeMode="replace", idColumn="key")
+    assert server.indexes["t"]["2"] == {"key": 2, "name": "b"}
+    write(server, pa.table({"name": ["x", "y"]}), overwrite=True)
+    assert sorted(each["name"] for each in server.indexes["t"].values()) == ["x", "y"]
+
+
+def test_refused_documents_are_told_and_the_others_written(server: ElasticServer) -> None:
+    server.indexes["t"] = {"a": {}}
+    rows = pa.table({"_id": ["a", "b", None, "c"], "n": ["1", "unfit", "3", "4"]})
+    refused = write(server, rows, dirty=True)
+    assert [reason for _, reason in refused] == [
+        "version_conflict_engine_exception: document already exists (HTTP 409)",
+        'mapper_parsing_exception: failed to parse: For input string: "unfit" (HTTP 400)',
+        "id column '_id' is NULL",
+    ]
+    assert server.indexes["t"]["c"] == {"n": "4"}
+    with pytest.raises(TargetError, match=r"refused 1 of 1 rows.*already exists"):
+        write(server, pa.table({"_id": ["a"]}))
+
+
+def test_documents_for_which_there_is_no_room_are_sent_again(server: ElasticServer) -> None:
+    server.crowded = 2
+    write(server, pa.table({"n": [1, 2, 3]}))
+    assert sorted(each["n"] for each in server.indexes["t"].values()) == [1, 2, 3]
+    server.crowded = 10_000
+    with pytest.raises(TargetError, match=r"for want of room .* write slower"):
+        write(server, pa.table({"n": [1]}), retryTimeout="0.2")
+
+
+def test_an_insert_is_not_sent_twice(server: ElasticServer) -> None:
+    """Documents without ids that may have arrived would arrive twice; those with ids replace themselves."""
+    server.indexes["t"] = {}
+    server.breaks.append(("_bulk", 0))
+    with pytest.raises(TargetError, match="does not answer"):
+        write(server, pa.table({"n": [1]}))
+    server.breaks.append(("_bulk", 0))
+    write(server, pa.table({"_id": ["a"]}), writeMode="replace")
+    assert list(server.indexes["t"]) == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"writeMode": "upsert"}, "which needs ids: name their column with 'idColumn'"),
+        ({"idColumn": "x"}, "option 'idColumn' names 'x'"),
+        ({"jsonColumns": "x"}, "option 'jsonColumns' names 'x'"),
+        ({"commit": "job"}, "option 'commit' got 'job'"),
+        ({"url": "h:9200"}, "option 'url' .*http://host:9200"),
+        ({"index": "a/b"}, "option 'index' got 'a/b'"),
+        ({"user": "ann"}, "'user' and 'password' go together"),
+        ({"createIndex": "[]"}, "option 'createIndex'"),
+    ],
+)
+def test_options_are_refused_by_name(server: ElasticServer, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        write(server, pa.table({"n": [1]}), **options)
+
+
+def test_a_datax_job_moves_documents(server: ElasticServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "UTC")
+    fill(server, 3)
+    server.indexes["t"]["bad"] = {"n": "none"}
+    reads = {
+        "endpoint": server.url, "index": "t",
+        "column": [{"name": "_id"}, {"name": "n", "type": "long"}, {"name": "tags"}],
+        "search": [{"query": {"match_all": {}}}],
+    }  # fmt: skip
+    writes = {
+        "endpoint": server.url, "index": "u", "cleanup": True, "settings": {"number_of_shards": 1},
+        "column": [
+            {"name": "pk", "type": "id"}, {"name": "n", "type": "integer"}, {"name": "tags", "type": "nested"},
+        ],
+    }  # fmt: skip
+    job = make_job("elasticsearchreader", reads, "elasticsearchwriter", writes)
+    for _ in range(2):
+        refused = carry_out(load_job(job).spec)
+        assert [one.rows.to_pylist()[0]["n"] for one in refused] == ["none"]
+        assert server.indexes["u"] == {f"id{n}": {"n": n, "tags": ["a", str(n)]} for n in range(3)}
+    assert server.made["u"] == {
+        "settings": {"number_of_shards": 1},
+        "mappings": {"properties": {"n": {"type": "integer"}, "tags": {"type": "nested"}}},
+    }
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"column": [{"name": "a", "type": "thing"}]}, r"column\[0\]\.type got 'thing'; it takes one of id"),
+        ({"column": [{"type": "id"}, {"type": "id"}]}, "several columns of type id"),
+        (
+            {"actionType": "update"},
+            "actionType got 'update'; it takes index, create, or update with a column",
+        ),
+        ({"alias": "x"}, "alias is not supported"),
+    ],
+)
+def test_faults_of_a_job_are_named(changed: dict[str, Any], message: str) -> None:
+    given = {"endpoint": "http://h:9200", "index": "t", "column": [{"name": "a", "type": "long"}], **changed}
+    with pytest.raises(ChannelError, match=message):
+        load_job(make_job(writer="elasticsearchwriter", writes=given))
