@@ -197,6 +197,11 @@ _BUILT_IN = (
         feed=("new snapshots",),
     ),
     Connector(
+        "mongodb", "spark_channel.connectors.mongodb:MongoReader", "spark_channel.connectors.mongodb:MongoWriter",
+        schemes=("mongodb", "mongodb+srv"), about="MongoDB collections", needs=("pymongo",),
+        port=27017, secrets=("url", "password"),
+    ),
+    Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,
         schemes=("generator",), about="generated rows, for tests and benchmarks",
     ),

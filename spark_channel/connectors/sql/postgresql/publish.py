@@ -97,6 +97,7 @@ def publish_stage(
     there = is_there(session, target, options, overwrite=plan.overwrite)
     merge = PostgresMerge(session, target, stage, options.write_mode)
     if there:
+        merge.writers = sum(bool(receipt.rows) for receipt in receipts)
         pages = _pages_to_pace(session, stage, plan, options)
         if pages is None:
             merge.bring()

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.connectors.native import native_data
-from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
+from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, TRUNCATES, WRITES
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
 from spark_channel.connectors.sql.postgresql.encode import encode
@@ -34,7 +34,7 @@ _CHUNK_SECONDS = 1.0
 """Each chunk is a transaction, whose number the receipt holds: fewer of them."""
 _ROWS = "spark_channel_rows"
 _KEYS = "spark_channel_keys"
-_OPERATIONS = (*DELETES, *WRITES)
+_OPERATIONS = (*DELETES, *WRITES, *TRUNCATES)
 _UNIQUE = "23505"
 _NO_TABLE = "42P01"
 
