@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_channel.errors import ChannelError, TargetError
+from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from tests.connectors.sql.mysql.conftest import Shop
 from tests.connectors.sql.postgresql.conftest import Pg, own_schema
 from tests.jobs.moved import move
@@ -113,7 +113,7 @@ def test_a_role_of_mysql_refuses_bad_rows_one_by_one(make_job: Any, shop: Shop) 
         "INSERT INTO t VALUES (1, 'a'), (2, 'long'), (NULL, 'b'), (4, 'd')"
     )
     job = mysql_job(make_job, shop, writeMode="insert ignore")
-    with pytest.raises(TargetError, match="Data truncated"):
+    with pytest.raises(BatchRefusedError, match="Data truncated"):  # of rows: the job's exit code is 3
         move(job)
     assert shop.rows("SELECT * FROM u") == []
 
