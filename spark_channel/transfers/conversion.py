@@ -70,7 +70,11 @@ def types_of(writer: Writer, end: Endpoint) -> Mapping[str, pa.DataType]:
 
 
 def by_wall_clock(
-    ends: Sequence[Endpoint], sources: Sequence[TransferSource], types: Mapping[str, pa.DataType]
+    ends: Sequence[Endpoint],
+    sources: Sequence[TransferSource],
+    types: Mapping[str, pa.DataType],
+    *,
+    tell: bool = True,
 ) -> list[Endpoint] | None:
     """The reading ends with instants as their sessions show them; None = as they are.
 
@@ -85,7 +89,7 @@ def by_wall_clock(
     ]
     leaving = {name for name, given, wanted, _ in pairs if given and not wanted}
     mixed = leaving | {name for name, given, wanted, is_time in pairs if is_time and given != wanted}
-    if mixed:
+    if mixed and tell:
         _log.warning(
             "column %s: an instant at one end is not one at the other; times are copied as the sessions of both ends "
             "show them, as in DataX",

@@ -1,6 +1,8 @@
 """Opens both ends of a transfer on the driver, and plans it. Moves no row."""
 
+import json
 import logging
+import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -9,7 +11,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors import FetchSize, Reader, Writer, find_connector, load_reader, load_writer
+from spark_channel.connectors import (
+    FetchSize,
+    Reader,
+    WriteContext,
+    Writer,
+    find_connector,
+    load_reader,
+    load_writer,
+)
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
@@ -107,10 +117,13 @@ class OpenedTransfer:
 
 
 _START = "startsql"
+_REMOVES = re.compile(r"\s*(truncate|delete\s+from)\s[^;]*;?\s*", re.IGNORECASE)
 
 
 def begin_transfer(job: JobOptions) -> JobOptions:
     """Run `startSql` at the writer's end, before the source is looked at; returns the job without it.
+
+    Where it only removes rows, both ends are looked at first: what would be refused later removes none.
 
     Raises:
         ChannelError: an option, or what the target says of it.
@@ -119,15 +132,45 @@ def begin_transfer(job: JobOptions) -> JobOptions:
     given = [writer.options, *(part.options for part in writer.parts)]
     if writer.spark_format or not any(key.lower() == _START for options in given for key in options):
         return job
-    for end in writer.resolve(first_reachable):
-        _writer(end, job.job).begin()
 
     def rest(options: Mapping[str, Any]) -> dict[str, Any]:
         return {key: value for key, value in options.items() if key.lower() != _START}
 
     parts = tuple(replace(part, options=rest(part.options)) for part in writer.parts)
-    left = replace(writer, options=rest(writer.options), parts=parts)
-    return replace(job, spec=replace(job.spec, writer=left))
+    left = replace(
+        job, spec=replace(job.spec, writer=replace(writer, options=rest(writer.options), parts=parts))
+    )
+    texts = [str(value) for options in given for key, value in options.items() if key.lower() == _START]
+    spec = job.spec
+    plain = not spec.targets and not spec.reader.spark_format
+    if plain and all(_only_removes_rows(text) for text in texts):
+        _hold_possible(left)
+    for end in writer.resolve(first_reachable):
+        _writer(end, job.job).begin()
+    return left
+
+
+def _only_removes_rows(script: str) -> bool:
+    """Whether a `startSql` neither makes nor changes what the ends of the transfer consist of."""
+    try:
+        texts = json.loads(script) if script.lstrip().startswith("[") else [script]
+    except ValueError:
+        return False
+    return all(_REMOVES.fullmatch(str(text)) is not None for text in texts)
+
+
+def _hold_possible(job: JobOptions) -> None:
+    """Hold the source to be there, and its rows to fit the targets.
+
+    Raises:
+        ChannelError: as `open_transfer`.
+    """
+    sources, writers = _ends(job, alone=True, tell=False)
+    options = writers[0].options
+    commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
+    context = WriteContext("rehearsal", commit, overwrite=job.spec.save_mode == "overwrite")
+    for writer in writers:
+        writer.rehearse(context, sources[0].pipeline.output_schema)
 
 
 def open_transfer(
@@ -143,15 +186,7 @@ def open_transfer(
             do not go 1:1.
     """
     spec = job.spec
-    writers = tuple(_writer(end, job.job) for end in spec.writer.resolve(first_reachable))
-    ends = spec.reader.resolve(partial(_first_open, spec.reader))
-    sources = _opened(ends, job)
-    if alone and is_lenient(writers[0]):
-        types = target_types(writers[0], spec)
-        local = by_wall_clock(ends, sources, types)
-        if local is not None:
-            sources = _opened(local, job)
-        sources = with_conversion(sources, types, spec)
+    sources, writers = _ends(job, alone=alone)
     readers = [source.reader for source in sources]
     _refuse_other_columns(sources)
     limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
@@ -285,18 +320,18 @@ def _can_be_read(writer: Writer, opened: OpenedTransfer) -> bool:
         return False
 
 
-def _writer(end: Endpoint, job: Mapping[str, Any]) -> Writer:
+def _writer(end: Endpoint, job: Mapping[str, Any], *, tell: bool = True) -> Writer:
     writer, warnings = load_writer(_named("writer", end, job))
-    for warning in warnings:
+    for warning in warnings if tell else ():
         _log.warning(warning)
     return writer
 
 
-def _reader(end: Endpoint, limits: Mapping[str, Any]) -> tuple[Reader, pa.Schema | None]:
+def _reader(end: Endpoint, limits: Mapping[str, Any], *, tell: bool) -> tuple[Reader, pa.Schema | None]:
     named = _named("reader", end, limits)
     text = take_schema(named)
     reader, warnings = load_reader(named)
-    for warning in warnings:
+    for warning in warnings if tell else ():
         _log.warning(warning)
     if text is None:
         return reader, None
@@ -351,8 +386,25 @@ def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:
     return {**named, **given, **more}
 
 
-def _opened(ends: Sequence[Endpoint], job: JobOptions) -> tuple[TransferSource, ...]:
-    opened = [_reader(end, job.limits) for end in ends]
+def _ends(
+    job: JobOptions, *, alone: bool, tell: bool = True
+) -> tuple[tuple[TransferSource, ...], tuple[Writer, ...]]:
+    """Both ends; `tell`: warnings are logged."""
+    spec = job.spec
+    writers = tuple(_writer(end, job.job, tell=tell) for end in spec.writer.resolve(first_reachable))
+    ends = spec.reader.resolve(partial(_first_open, spec.reader))
+    sources = _opened(ends, job, tell=tell)
+    if alone and is_lenient(writers[0]):
+        types = target_types(writers[0], spec)
+        local = by_wall_clock(ends, sources, types, tell=tell)
+        if local is not None:
+            sources = _opened(local, job, tell=False)
+        sources = with_conversion(sources, types, spec)
+    return sources, writers
+
+
+def _opened(ends: Sequence[Endpoint], job: JobOptions, *, tell: bool) -> tuple[TransferSource, ...]:
+    opened = [_reader(end, job.limits, tell=tell) for end in ends]
     return tuple(_source(reader, schema, job.spec) for reader, schema in opened)
 
 

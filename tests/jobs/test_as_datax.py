@@ -240,6 +240,29 @@ def test_pre_sql_makes_the_table_and_what_the_reader_reads(make_job: Any, shop: 
     assert shop.rows("SELECT id FROM u ORDER BY id") == [("1",), ("2",)]
 
 
+@pytest.mark.parametrize("script", ["truncate table @table", "delete from u where id > 0;"])
+def test_a_job_that_cannot_run_empties_nothing(make_job: Any, shop: Shop, script: str) -> None:
+    """As in DataX, which looks at both ends before preSql."""
+    shop.sql(
+        "CREATE TABLE t (id INT, v VARCHAR(9), g JSON); CREATE TABLE u (id INT, v VARCHAR(9)); "
+        "INSERT INTO u VALUES (1, 'kept'); CREATE TABLE time (id DATE, v VARCHAR(9)); INSERT INTO t (id) VALUES (2)"
+    )
+    columns: dict[str, Any] = {"column": ["id", "v"]}
+    ends: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        (reads(shop, table="nowhere", **columns), columns),
+        (reads(shop, column=["id", "nothing"]), columns),
+        (reads(shop, column=["id", "v", "g"]), columns),
+        (reads(shop, **columns), {"column": ["id", "other"]}),
+        (reads(shop, table="time", **columns), columns),
+    ]
+    for reader, writer in ends:
+        with pytest.raises(ChannelError):
+            move(between(make_job, reader, writes(shop, preSql=[script], **writer)))
+        assert shop.rows("SELECT v FROM u") == [("kept",)]
+    move(between(make_job, reads(shop, **columns), writes(shop, preSql=[script], **columns)))
+    assert shop.rows("SELECT * FROM u") == [("2", "NULL")]
+
+
 def test_truncate_in_pre_sql(make_job: Any, shop: Shop) -> None:
     shop.sql(
         "CREATE TABLE t (id INT); CREATE TABLE u LIKE t; INSERT INTO t VALUES (1); INSERT INTO u VALUES (9)"

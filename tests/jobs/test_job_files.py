@@ -26,7 +26,7 @@ def write(make_job: Any, plugin: str = "txtfilewriter", common: Any = None, **pa
 
 def hdfs(make_job: Any, **parameter: Any) -> LoadedJob:
     column = [{"name": "id", "type": "bigint"}, {"name": "n", "type": "decimal(5,2)"}]
-    given = {"defaultFS": "hdfs://nn:8020/", "fileType": "orc", "column": column, **parameter}
+    given = {"defaultFS": "s3://lake/", "fileType": "orc", "column": column, **parameter}
     return write(make_job, "hdfswriter", **given)
 
 
@@ -145,7 +145,7 @@ def test_a_text_writer_names_columns_and_formats_times(make_job: Any) -> None:
 def test_a_hive_writer_gives_names_and_types_by_position(make_job: Any) -> None:
     loaded = hdfs(make_job, compress="SNAPPY")
     assert loaded.spec.writer.name == "orc"
-    assert dict(loaded.spec.writer.options) == {"path": "hdfs://nn:8020/out", "compression": "snappy"}
+    assert dict(loaded.spec.writer.options) == {"path": "s3://lake/out", "compression": "snappy"}
     rows = pa.record_batch({"x": ["1", "2"], "y": [1.5, 2.25]})
     pipeline = prepare(loaded.spec.transformers[1:], rows.schema)
     assert pipeline.run(rows).batch.to_pylist() == [
@@ -245,3 +245,10 @@ def test_a_missing_hadoop_client_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     with pytest.raises(OptionError, match="install Java and Hadoop's client") as caught:
         locate("hdfs://nn-that-no-other-test-names:8020/x")
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_a_write_to_hdfs_is_refused_before_anything_runs(make_job: Any) -> None:
+    column = [{"name": "a", "type": "string"}]
+    given = {"defaultFS": "hdfs://nn:8020", "path": "/out", "fileType": "text", "writeMode": "append"}
+    with pytest.raises(JobFileError, match=r"defaultFS got a write to hdfs://nn:8020/out.*read only"):
+        load_job(make_job(writer="hdfswriter", writes={**given, "column": column}))

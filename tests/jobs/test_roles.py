@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from spark_channel.errors import ChannelError, TargetError
+from spark_channel.errors import BatchRefusedError, ChannelError, TargetError
 from tests.connectors.sql.mysql.conftest import Shop
 from tests.connectors.sql.postgresql.conftest import Pg, own_schema
 from tests.jobs.moved import move
@@ -113,7 +113,7 @@ def test_a_role_of_mysql_refuses_bad_rows_one_by_one(make_job: Any, shop: Shop) 
         "INSERT INTO t VALUES (1, 'a'), (2, 'long'), (NULL, 'b'), (4, 'd')"
     )
     job = mysql_job(make_job, shop, writeMode="insert ignore")
-    with pytest.raises(TargetError, match="Data truncated"):
+    with pytest.raises(BatchRefusedError, match="Data truncated"):  # of rows: the job's exit code is 3
         move(job)
     assert shop.rows("SELECT * FROM u") == []
 
@@ -227,15 +227,19 @@ def test_a_new_table_of_postgresql_is_staged_elsewhere(pg: Pg) -> None:
     assert not any("stage" in name for name in pg_tables(pg))
 
 
-def test_the_first_lines_tell_of_it(make_job: Any, pg: Pg, capfd: pytest.CaptureFixture[str]) -> None:
-    from spark_channel.jobs import load_job
-    from spark_channel.local import LocalEngine
-    from spark_channel.transfers.run import carry_out
+def test_the_first_lines_tell_of_it(pg: Pg) -> None:
+    import pyarrow as pa
 
-    pg.psql("CREATE TABLE t (id int); CREATE TABLE u (id int); INSERT INTO t VALUES (1), (2)")
-    with LocalEngine(served=False) as engine:
-        report = carry_out(engine, load_job(pg_job(make_job, pg)).spec)
-    assert report.rows == 2
-    told = capfd.readouterr().err
-    assert "at least once, a retried task can add its rows twice" in told
-    assert "task's rows once" not in told
+    from spark_channel.progress import JobSpec
+    from spark_channel.progress.render import before_lines
+
+    pg.psql("CREATE TABLE u (id int)")
+    schema = pa.schema([("id", pa.int32())])
+    plans = [pg.writer("u", ledger=each).prepare(pg.context(), schema) for each in ("required", "none")]
+    assert [plan.at_least_once for plan in plans] == [False, True]
+    told = [
+        "\n".join(before_lines("a", JobSpec("transfer", commit="task", at_least_once=each)))
+        for each in (False, True)
+    ]
+    assert "each task's rows once" in told[0]
+    assert "at least once, a retried task can add its rows twice" in told[1]

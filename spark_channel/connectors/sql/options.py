@@ -298,7 +298,7 @@ class SqlWriteOptions(WriteOptions):
     start_sql: Statements = Field(
         (),
         description="SQL that a transfer runs before it reads its source, one statement at a time, outside the write's "
-        "transaction; each run repeats it; default: none",
+        "transaction; each run repeats it; both ends are checked first if it only removes rows; default: none",
     )
     pre_sql: Statements = Field(
         (), description="SQL that runs before the rows, in their transaction; default: none"

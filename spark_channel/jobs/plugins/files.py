@@ -8,7 +8,7 @@ from pydantic import BeforeValidator, Field
 
 from spark_channel.jobs.columns import NamedColumns, picked_columns, text_positions, written_columns
 from spark_channel.jobs.place import End, Place, at
-from spark_channel.jobs.values import Flag, Section, Text, Texts, refusal
+from spark_channel.jobs.values import Flag, Section, Text, Texts, refusal, refused
 from spark_channel.planning import Endpoint
 from spark_channel.planning.spec import SaveMode
 from spark_channel.transform import (
@@ -310,6 +310,12 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
     given = place.read(HdfsWriter, parameter)
     connector = file_connector(given.file_type, place)
     target = _join(given.default_fs, given.path)
+    if re.match(r"(hdfs|viewfs|webhdfs)://", target, re.IGNORECASE):
+        raise refused(
+            place.key("defaultFS"), f"a write to {target}",
+            "a disk that is mounted (file:///mnt/...), or a bucket (s3://...): hdfs is read only, because pyarrow has "
+            "no rename there that fails if the file exists",
+        )  # fmt: skip
     if given.write_mode == "overwrite" and not given.overwrite_directory:
         raise refusal(
             place.key("writeMode"), "truncate",

@@ -61,7 +61,7 @@ class _MysqlTask(SqlTask):
             except BadValueError as error:
                 raise self._refused(error, before) from None
             except RefusedRowsError as error:
-                raise TargetError(
+                raise BatchRefusedError(
                     f"rows {before + 1} to {before + batch.num_rows} of task {self._task} cannot be stored in table "
                     f"{self._plan.target.label!r} as they are: {error}"
                 ) from None
