@@ -88,7 +88,7 @@ def publish_stage(
     Raises:
         CommitError: staged rows are gone.
     """
-    target, stage = plan.target, table_sql(plan.target.schema, plan.staging)
+    target, stage = plan.target, table_sql(plan.place.staging, plan.staging)
     if session.value(f"SELECT to_regclass({literal(stage).sql('postgres')})::text") is None:
         raise CommitError(f"the staging table {stage} is gone")
     session.rows(_LOCK.format(stage=stage, name=literal(stage).sql("postgres")))
@@ -103,11 +103,14 @@ def publish_stage(
             merge.bring()
         else:
             merge.bring_in_pieces(pages)
-        drop_stage(session, target.schema, plan.staging)
+        drop_stage(session, plan.place.staging, plan.staging)
         return
     if options.write_mode != "insert":
         merge.refuse_bad_keys()
     with new_table(target):
+        if plan.place.staging != target.schema:
+            session.rows(f"ALTER TABLE {stage} SET SCHEMA {identifier(target.schema).sql('postgres')}")
+            stage = table_sql(target.schema, plan.staging)
         session.rows(f"ALTER TABLE {stage} RENAME TO {identifier(target.name).sql('postgres')}")
     comment = literal(options.table_comment).sql("postgres")
     session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")

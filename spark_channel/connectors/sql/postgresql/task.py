@@ -61,7 +61,9 @@ class _PostgresTask(SqlTask):
 
     def _encode(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         try:
-            encoded = encode(rows, written_columns(self._plan.target))
+            encoded = encode(
+                rows, written_columns(self._plan.target), exact=self._options.convert == "strict"
+            )
             if self._options.write_mode == "apply":
                 encoded = encoded.append_column(OPERATION, self._operations(rows))
         except BadValueError as error:
@@ -97,7 +99,7 @@ class StagedTaskWriter(_PostgresTask):
         super().__init__(writer, plan, task, attempt)
         self._chunks: dict[str, int] = {}
         self._lost = False
-        self._stage = table_sql(plan.target.schema, plan.staging)
+        self._stage = table_sql(plan.place.staging, plan.staging)
         self._session = self._reach()
         self._hold_there()
         self._show_life()
@@ -130,7 +132,7 @@ class StagedTaskWriter(_PostgresTask):
         session = self._session
         session.rows(DIALECT.begin)
         try:
-            session.copy(self._plan.target.schema, self._plan.staging, rows, spread=self.spread)
+            session.copy(self._plan.place.staging, self._plan.staging, rows, spread=self.spread)
             number = transaction_number(session)
         except BaseException:
             session.roll_back()
