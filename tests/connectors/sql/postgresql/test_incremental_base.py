@@ -267,6 +267,7 @@ class Writers:
 
     def __init__(self, table: Table, count: int, changes: int, keys: int) -> None:
         self.table, self.left, self.keys = table, changes, keys
+        self.truncates = 40 / changes  # about one: after it there is little left to read
         self.lock = threading.Lock()
         self.over = threading.Event()
         self.threads = [threading.Thread(target=self._run, args=(number,)) for number in range(count)]
@@ -305,7 +306,7 @@ class Writers:
                     with session.transaction():
                         for key in sorted(chance.sample(range(self.keys), 5)):
                             self._change(session, chance, key, number)
-                    if number == 0 and chance.random() < 0.02:
+                    if number == 0 and chance.random() < self.truncates:
                         session.execute(f"TRUNCATE {self.table.name}")
         except psycopg.errors.DeadlockDetected:
             self._run(number + 100)
