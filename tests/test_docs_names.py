@@ -175,3 +175,14 @@ def anchors(page: Path) -> set[str]:
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
         found.add(re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-"))
     return found
+
+
+def test_each_table_of_benchmarks_names_the_command_that_measures_it() -> None:
+    there = {path.stem.removeprefix("bench_") for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")}
+    sections = text_of(ROOT / "docs" / "benchmarks.md").split("\n## ")[1:]
+    assert sections
+    for section in sections:
+        title = section.splitlines()[0]
+        named = re.findall(r'BENCH=(?:"([\w ]+)"|(\w+))', section)
+        assert named, f"{title}: no command"
+        assert {name for some in named for name in " ".join(some).split()} <= there, title

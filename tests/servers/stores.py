@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["KINDS", "ObjectServer", "object_server", "start_azure", "start_gcs", "start_s3"]
+__all__ = ["BUCKET", "KINDS", "ObjectServer", "object_server", "start_azure", "start_gcs", "start_s3"]
 
 KINDS = ("s3", "gcs", "azure")
 BUCKET = "box"

@@ -128,6 +128,16 @@ class LocalStore(Store):
     staged = True
 
     def make(self, path: str) -> None:
+        for left in reversed(range(_TRIES)):
+            try:
+                self._make(path)
+            except FileNotFoundError:
+                if not left:
+                    raise
+            else:
+                return
+
+    def _make(self, path: str) -> None:
         Path(self.place.path).mkdir(parents=True, exist_ok=True)
         inside = posixpath.relpath(path, self.place.path)
         for made in list(accumulate(inside.split("/"), posixpath.join)) if inside != "." else ():

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 __all__ = ["explained", "file_io", "open_catalog"]
 
+_FILE_IO = {"py-io-impl": "spark_channel.connectors.iceberg.file_io.ArrowFileIO"}
+
 
 @contextmanager
 def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Iterator[None]:
@@ -42,7 +44,7 @@ def open_catalog(options: TableOptions) -> Iterator["Catalog"]:
     """The catalog, closed in the end."""
     from pyiceberg.catalog import load_catalog
 
-    found = load_catalog(options.catalog, **options.properties())
+    found = load_catalog(options.catalog, **{**options.properties(), **_FILE_IO})
     try:
         yield found
     finally:
@@ -53,4 +55,4 @@ def file_io(properties: dict[str, Any], location: str) -> "FileIO":
     """Through pyarrow, as everything else here is."""
     from pyiceberg.io import load_file_io
 
-    return load_file_io({**properties, "py-io-impl": "pyiceberg.io.pyarrow.PyArrowFileIO"}, location)
+    return load_file_io({**properties, **_FILE_IO}, location)

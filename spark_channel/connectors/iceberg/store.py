@@ -35,7 +35,7 @@ def store_at(io: "FileIO", location: str) -> tuple[Store, str]:
         raise UnsupportedError(
             f"{location} is opened by {type(io).__name__}; set py-io-impl to PyArrowFileIO"
         )
-    scheme, netloc, path = PyArrowFileIO.parse_location(location, io.properties)
+    scheme, netloc, path = io.parse_location(location, io.properties)
     fs: Any = io.fs_by_scheme(scheme, netloc)
     if scheme == "file":
         return LocalStore(Location(fs, path, "")), path

@@ -594,6 +594,26 @@ def test_a_disk_without_hard_links_is_refused(target: Path, monkeypatch: pytest.
     assert not (target / "_spark_channel").exists()
 
 
+def test_folders_are_made_again_that_another_job_removes_meanwhile(
+    target: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that ends removes the folder of all runs when it is empty: also between two steps of one that begins."""
+    store = LocalStore(locate(str(target)))
+    runs = target / paths.LOG / "staging"
+    mkdir, removed = os.mkdir, []
+
+    def slow(name: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
+        if name == "run" and len(removed) < 3:
+            removed.append(name)
+            store.remove_empty(str(runs))
+        mkdir(name, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "mkdir", slow)
+    store.make(str(runs / "run"))
+    assert (runs / "run").is_dir()
+    assert len(removed) == 3
+
+
 def test_the_log_is_asked_again_by_the_one_that_lost(target: Path) -> None:
     place = locate(str(target))
     store = LocalStore(place)
