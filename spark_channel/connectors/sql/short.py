@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import pyarrow as pa
 
@@ -39,7 +39,7 @@ class Reading(Protocol):
     """The methods of a reader that short statements use."""
 
     dialect: Dialect
-    takes_pieces: bool
+    takes_pieces: ClassVar[bool]
 
     def batch_size(self, split: Split) -> BatchSize: ...
 
