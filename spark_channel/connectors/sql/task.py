@@ -121,7 +121,7 @@ class SqlTask(TaskWriter):
         if not self._is_limited or not waited:
             return waited * _SPREAD
         since = self._clock.now() - self._sent_at
-        room = self._options.batch_size / 2 * since / self._gathered.rows
+        room: float = self._options.batch_size / 2 * since / self._gathered.rows
         return min(_LIMITED_SPREAD * since, _LONGEST_SPREAD, room)
 
     def _end(self) -> None:

@@ -9,7 +9,10 @@ import pytest
 
 from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.connectors.sql.postgresql import PostgresWriter
+from spark_channel.connectors.sql.postgresql.publish import bring_staged
+from spark_channel.connectors.sql.postgresql.task import StagedTaskWriter
 from spark_channel.errors import SupersededError, TargetError
+from spark_channel.testing import VirtualClock
 from tests.connectors.sql.postgresql.conftest import Pg
 
 OPEN = """SELECT count(*) FROM pg_stat_activity
@@ -84,10 +87,8 @@ def test_lost_connections_lose_and_double_nothing(pg: Pg) -> None:
 def test_a_connection_lost_while_rows_are_added_is_made_again(
     pg: Pg, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from spark_channel.connectors.sql.postgresql import task as module
-
     writer, plan = _begun(pg)
-    bring, brought = module.bring_staged, list[int]()
+    bring, brought = bring_staged, list[int]()
 
     def lost_once(*given: Any, **named: Any) -> None:
         bring(*given, **named)
@@ -95,7 +96,7 @@ def test_a_connection_lost_while_rows_are_added_is_made_again(
             pg.kill_sessions("spark-channel write%")
         brought.append(1)
 
-    monkeypatch.setattr(module, "bring_staged", lost_once)
+    monkeypatch.setattr("spark_channel.connectors.sql.postgresql.task.bring_staged", lost_once)
     task = _staged(writer, plan, _rows(0, 10))
     writer.commit(plan, [task.close()])
     assert len(brought) == 2
@@ -173,3 +174,30 @@ def test_a_role_that_may_not_create_tables_keeps_one_transaction(
         assert pg.psql("SELECT count(*) FROM t") == "10"
     finally:
         pg.psql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+class _Naps(VirtualClock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.naps: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        super().sleep(seconds)
+
+
+@pytest.mark.parametrize(("spread", "naps"), [(0.5, 39), (0.0, 0)])
+def test_slow_rows_are_sent_in_small_copies_over_the_time_they_have(pg: Pg, spread: float, naps: int) -> None:
+    """Some rows and a rest, so that the server's core rests: 250 at first, whose cost is not known."""
+    pg.psql("CREATE TABLE t (id bigint, v text)")
+    writer = pg.writer("t", rowsPerSecond="1M")
+    plan = writer.prepare(pg.context(commit="job"), _rows(0, 1).schema)
+    task, clock = writer.open(plan, 0, 0), _Naps()
+    assert isinstance(task, StagedTaskWriter)
+    task._clock, task.spread = clock, spread
+    task.store(pa.Table.from_batches([_rows(0, 10_000)]), 0)
+    assert len(clock.naps) == naps
+    assert sum(clock.naps) <= spread
+    task._tally.add(_rows(0, 10_000))
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), count(DISTINCT id) FROM t") == "10000|10000"
