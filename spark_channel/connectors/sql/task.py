@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
-from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
@@ -38,7 +38,7 @@ class SqlTask(TaskWriter):
         self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
         self._options: Any = writer.options
         self._tally = Tally(task, attempt)
-        self._clock = SYSTEM_CLOCK
+        self._clock: Clock = SYSTEM_CLOCK
         seconds = min(self.seconds, _LIMITED_SECONDS) if self._is_limited else self.seconds
         self._gathered = Gathered(writer.options.batch_size, seconds)
         self._sent_at = self._clock.now()
