@@ -45,7 +45,7 @@ overrides a shared one.
 
 TITLES = {
     "adbc": "Any ADBC driver", "delta": "Delta Lake", "duckdb": "DuckDB", "iceberg": "Apache Iceberg",
-    "mysql": "MySQL and MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite",
+    "mongodb": "MongoDB", "mysql": "MySQL and MariaDB", "postgresql": "PostgreSQL", "sqlite": "SQLite",
 }  # fmt: skip
 
 SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (

@@ -12,7 +12,15 @@ from spark_channel.options import WriteOptions
 README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
 COLUMNS = ("system", "connector", "read", "write", "stream from", "stream into", "commit modes")
 FOR_TESTS = {"generator", "discard"}
-NEEDED = {"url": None, "path": "/tmp/t", "dbtable": "shop.t", "driver": "sqlite", "uri": "x", "catalog": "c"}
+NEEDED = {
+    "url": None,
+    "path": "/tmp/t",
+    "dbtable": "shop.t",
+    "driver": "sqlite",
+    "uri": "x",
+    "catalog": "c",
+    "collection": "t",
+}
 FEEDS = {
     "cursorColumn": "a growing column",
     "slot": "logical replication",

@@ -58,8 +58,18 @@ def create(
 
 
 @tunnel.command("list")
-def list_(store: _Store = None) -> None:
-    """List the tunnels of a store."""
+def list_(
+    store: _Store = None,
+    orphans: Annotated[
+        bool,
+        typer.Option("--orphans", help="List the source's replication slots that no tunnel of this store names."),
+    ] = False,
+    option: _Option = None, options_file: _OptionsFile = None,
+) -> None:  # fmt: skip
+    """List the tunnels of a store; or, with --orphans, the slots that a server keeps WAL for without one."""
+    if orphans:
+        _print_orphans(Tunnel("", _options(option, options_file), store=store))
+        return
     table = Table("tunnel", "type", "source", "channels", "done", "clients")
     place = Tunnel("", store=store).store
     for record in place.all():
@@ -175,6 +185,13 @@ def _print(view: TunnelView) -> None:
             until = "" if each.channel.until is None else f", and ends at {_shown(each.channel.until)}"
             place = f"reads on from {_shown(each.channel.token)}{until}"
             wide.print(f"{each.channel.id} (stream) {place}", markup=False, highlight=False)
+        if each.lag is not None and each.lag.kept is not None:
+            kept = f"its slot makes the server keep {_number(each.lag.kept)} bytes of WAL"
+            wide.print(f"{each.channel.id} (slot) {kept}", markup=False, highlight=False)
+        if each.lag is not None and each.lag.base_read is not None:
+            of = "" if each.lag.base_rows is None else f" of about {_number(each.lag.base_rows)}"
+            read = f"{_number(each.lag.base_read)}{of} existing rows are read"
+            wide.print(f"{each.channel.id} (base) {read}", markup=False, highlight=False)
     for each in view.channels:
         if each.channel.parked:
             wide.print(f"parked {each.channel.id}: {each.channel.parked}", markup=False, highlight=False)
@@ -183,6 +200,22 @@ def _print(view: TunnelView) -> None:
         for client in view.clients:
             clients.add_row(client.id, client.tag, client.host.partition("/")[0], f"{client.timeout:g} s")
         wide.print(clients)
+
+
+def _print_orphans(tunnel: Tunnel) -> None:
+    found = tunnel.orphans()
+    place = tunnel.store.show()
+    if not found:
+        typer.echo(f"no slot of this database is without a tunnel in {place}")
+        return
+    slots = Table("slot", "active", "bytes of WAL kept")
+    for each in found:
+        slots.add_row(each.slot, "yes" if each.is_active else "no", _number(each.kept))
+    Console(file=sys.stdout).print(slots)
+    typer.echo(
+        f"no tunnel in {place} names these slots. A stream without a tunnel, a tunnel of another store or another "
+        "program may use them: ask first, then SELECT pg_drop_replication_slot('...')"
+    )
 
 
 def _shown(token: Token) -> str:

@@ -166,6 +166,11 @@ class WritePlan:
     held: Held | None = None
 
     @property
+    def at_least_once(self) -> bool:
+        """Whether nothing keeps the rows of a task that is run again from being added twice."""
+        return False
+
+    @property
     def arriving(self) -> pa.Schema:
         """The schema of the batches that a task receives."""
         return NATIVE if self.native else self.schema

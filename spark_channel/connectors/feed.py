@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -16,7 +17,7 @@ from spark_channel.connectors.split_reader import SplitReader, Token
 from spark_channel.errors import OptionError, UnsupportedError
 from spark_channel.planning import Split
 
-__all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions"]
+__all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions", "HeldLog", "HoldsLogs"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +27,8 @@ class FeedOptions:
     `cursor_column`: the column that only grows. `cursor_order`: "text" if it may be a column of texts.
     `late_seconds`: how long after their cursor value, or their time of change, rows and files may still come to
     light; None = the feed's default. `partitions`: how many partitions the feed should have, where it can choose.
-    `slot` and `publication`: of logical replication.
+    `slot` and `publication`: of logical replication. `max_slot_lag`: bytes of log that the slot may keep before the
+    reading of existing rows stops.
     """
 
     cursor_column: str | None = None
@@ -35,6 +37,7 @@ class FeedOptions:
     partitions: int = 1
     slot: str | None = None
     publication: str | None = None
+    max_slot_lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,11 +53,36 @@ class FeedLimit:
 
 @dataclass(frozen=True, slots=True)
 class FeedLag:
-    """The lag of a token; unknown values are None."""
+    """The lag of a token; unknown values are None.
+
+    `kept`: bytes of log that the source keeps for its reader. `base_read` and `base_rows`: existing rows that were read
+    beside the changes, and how many there are, about; None where the base is not read so, or is read.
+    """
 
     rows: int | None = None
     nbytes: int | None = None
     seconds: float | None = None
+    kept: int | None = None
+    base_read: int | None = None
+    base_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLog:
+    """What a source keeps for one reader of its log. `kept`: bytes; None = not known."""
+
+    slot: str
+    is_active: bool
+    kept: int | None
+
+
+@runtime_checkable
+class HoldsLogs(Protocol):
+    """A reader whose source keeps its log for readers that it knows by name."""
+
+    def held_logs(self) -> list[HeldLog]:
+        """All of the reader's database, also those of other programs."""
+        ...
 
 
 class ChangeFeed(SplitReader):
@@ -154,6 +182,13 @@ class ChangeFeed(SplitReader):
         source that changes rows, its last state at the end.
         """
         raise NotImplementedError
+
+    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
+        """Tokens in the place of `tokens`, which `now` gave, whose ranges have the existing rows beside the changes.
+
+        None: this feed, or this source, has none; `base` is read before the changes then.
+        """
+        return None
 
     def is_passing(self, error: BaseException) -> bool:
         """Whether `error`, which a call of this feed raised, is of the moment: a connection was lost, or another

@@ -38,14 +38,19 @@ __all__ = [
 class AsDatax:
     """Options of a database's connector, for jobs of DataX's plugin for it.
 
-    `reader`: of every read. `texts`: of a read whose rows become texts in files. `own_mode`: of a session that sets
-    its SQL mode itself. `modes`: of a write, by DataX's `writeMode`, where the database itself has such a mode.
+    `reader`: of every read; `writer`: of every write. `texts`: of a read whose rows become texts in files. `own_mode`:
+    of a session that sets its SQL mode itself. `modes`: of a write, by DataX's `writeMode`, where the database itself
+    has such a mode.
     """
 
     reader: Mapping[str, str] = field(default_factory=dict)
+    writer: Mapping[str, str] = field(default_factory=lambda: {"convert": "lenient"})
     texts: Mapping[str, str] = field(default_factory=dict)
     own_mode: Mapping[str, str] = field(default_factory=dict)
     modes: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+_SERVER = {"convert": "lenient", "ledger": "optional"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,7 @@ _BUILT_IN = (
         schemes=("postgresql", "postgres"), about="PostgreSQL databases",
         needs=("adbc_driver_postgresql", "asyncpg", "psycopg", "numpy"),
         port=5432, dialect="postgres", datax=("postgresql",), secrets=("url", "password", "sslpassword"),
-        feed=(_CURSOR, "slot"), as_datax=AsDatax(texts={"timestampsAs": "local"}),
+        feed=(_CURSOR, "slot"), as_datax=AsDatax(writer=_SERVER, texts={"timestampsAs": "local"}),
     ),
     Connector(
         "mysql", "spark_channel.connectors.sql.mysql:MysqlReader",
@@ -169,6 +174,7 @@ _BUILT_IN = (
         port=3306, dialect="mysql", datax=("mysql",), secrets=("url", "password"), feed=(_CURSOR,),
         as_datax=AsDatax(
             reader={"tinyInt1IsBit": "false", "zeroDates": "null"},
+            writer=_SERVER,
             texts={"timestampsAs": "local"},
             own_mode={"sqlMode": "session"},
             modes={word: {"duplicates": word.rpartition(" ")[2]} for word in ("update", "replace", "insert ignore")},
@@ -189,6 +195,11 @@ _BUILT_IN = (
         "spark_channel.connectors.iceberg:IcebergWriter",
         about="Apache Iceberg tables", needs=("pyiceberg",), secrets=("catalogProperties",),
         feed=("new snapshots",),
+    ),
+    Connector(
+        "mongodb", "spark_channel.connectors.mongodb:MongoReader", "spark_channel.connectors.mongodb:MongoWriter",
+        schemes=("mongodb", "mongodb+srv"), about="MongoDB collections", needs=("pymongo",),
+        port=27017, secrets=("url", "password"),
     ),
     Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,

@@ -13,7 +13,7 @@ from spark_channel.jobs.leftovers import leftovers
 from spark_channel.jobs.once import Commit, parse_transaction
 from spark_channel.jobs.place import Place, at
 from spark_channel.jobs.plugins import find_plugin, readers, writers
-from spark_channel.jobs.plugins.own_databases import is_database, is_server, with_local_times
+from spark_channel.jobs.plugins.own_databases import is_database, with_local_times
 from spark_channel.jobs.text import parse_text
 from spark_channel.jobs.transformers import job_transformers
 from spark_channel.jobs.values import parse_section, refusal, refused
@@ -272,7 +272,6 @@ def _spec(
         (*reader.transformers, *steps, *(() if several else first.transformers)),
         save_mode=first.save_mode,
         targets=targets if several else (),
-        lenient=not several and is_server(first.writer.name),
         time_patterns=time_patterns(job.common.column),
         **settings,
     )

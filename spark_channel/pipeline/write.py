@@ -15,6 +15,7 @@ from spark_channel.pipeline.ahead import pushing
 from spark_channel.pipeline.conform import conform
 from spark_channel.pipeline.dirty import DirtyLog, DirtyPart
 from spark_channel.progress import Counters, Phase
+from spark_channel.transform import Pipeline
 
 __all__ = ["TaskWrite", "end_phase", "writing"]
 
@@ -29,7 +30,8 @@ class TaskWrite:
     the first cause.
 
     `dirty` takes the rows that the target refuses, when the job allows some; the others are written. After
-    `run`, also one that raised, `dirty_part` is what it kept.
+    `run`, also one that raised, `dirty_part` is what it kept. `steps` make the rows
+    that the plan expects of those that arrive.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class TaskWrite:
         capacity_bytes: int,
         transaction_rows: int | None = None,
         dirty: DirtyLog | None = None,
+        steps: Pipeline | None = None,
     ) -> None:
         self._writer = writer
         self._plan = plan
@@ -56,6 +59,7 @@ class TaskWrite:
         self._limited = limiter is not None
         self._counters = counters or Counters(task, attempt)
         self._dirty = dirty
+        self._steps = steps
         self.dirty_part = DirtyPart()
         self._receipt: Receipt | None = None
         self._error: BaseException | None = None
@@ -66,6 +70,7 @@ class TaskWrite:
         Raises:
             ChannelError: what the writer met; or whatever `batches` raised.
         """
+        arriving = self._plan.schema if self._steps is None else self._steps.schema
         thread = threading.Thread(target=self._consume, name="spark-channel-write", daemon=True)
         self._counters.follow(self._channel.statistics, writes=True)
         thread.start()
@@ -74,7 +79,7 @@ class TaskWrite:
                 self._channel.push, self._channel.fail, limited=self._limited, name="spark-channel-pay"
             ) as give:
                 for batch in self._counters.trace.reading(batches):
-                    fitting = conform(batch, self._plan.schema)
+                    fitting = conform(batch, arriving)
                     give(fitting, arrow_bytes(fitting))
             self._channel.close()
         except BaseException as error:
@@ -101,7 +106,7 @@ class TaskWrite:
             with trace.timed("connect"):
                 task_writer = self._writer.open(self._plan, self._task, self._attempt)
             write = writing(task_writer, self._dirty)
-            self._drain_into(write)
+            self._drain_into(write if self._steps is None else self._after_steps(self._steps, write))
             with trace.timed("publish"):
                 receipt = task_writer.close()
             if self._dirty is not None:
@@ -114,6 +119,19 @@ class TaskWrite:
             if task_writer is not None:
                 self._roll_back(task_writer)
             self._end_dirty(error)
+
+    def _after_steps(
+        self, steps: Pipeline, write: Callable[[pa.RecordBatch], None]
+    ) -> Callable[[pa.RecordBatch], None]:
+        def convert(batch: pa.RecordBatch) -> None:
+            outcome = steps.run(batch)
+            for refused in outcome.refused:
+                if self._dirty is None:
+                    raise DirtyRowsError(f"{refused.rows.num_rows} rows are refused: {refused.reason}")
+                self._dirty.refuse(refused.rows, refused.reason)
+            write(outcome.batch)
+
+        return convert
 
     def _drain_into(self, write: Callable[[pa.RecordBatch], None]) -> None:
         while True:

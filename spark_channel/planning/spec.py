@@ -120,8 +120,8 @@ class TransferSpec:
     Speeds are per second and over the whole job; `bytes` are Arrow bytes. The `channel_` speeds only
     divide the job's limit into a number of channels (see `channel_count`). `channels` None = the
     session's parallelism. `max_dirty_rows` None = unlimited, unless `max_dirty_fraction` (0..1 of all
-    rows) is set. `lenient`: values become those of the target's column types by DataX's rules, `time_patterns`
-    (strptime's letters) read text as a time; else they must fit as they are.
+    rows) is set. `time_patterns` (strptime's letters) read text as a time where the writer's option `convert` is
+    `lenient`.
     """
 
     reader: Endpoint
@@ -142,5 +142,4 @@ class TransferSpec:
     save_mode: SaveMode = "append"
     job_id: str | None = None
     targets: tuple[Target, ...] = ()
-    lenient: bool = False
     time_patterns: tuple[str, ...] = ()

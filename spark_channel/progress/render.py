@@ -15,6 +15,8 @@ _COMMITS = {
     "task": "commit=task: each task's rows once, as they come",
 }
 
+_AT_LEAST_ONCE = "commit=task: at least once, a retried task can add its rows twice"
+
 
 def short(value: float) -> str:
     """Three digits and a unit: 999, 99.8k, 12.4M, 3.05G. Whole numbers without a fraction."""
@@ -69,7 +71,8 @@ def before_lines(job: str, spec: JobSpec) -> list[str]:
     elif spec.bytes_expected is not None:
         plan.append(f"about {short(spec.bytes_expected)}B")
     if spec.commit:
-        plan.append(_COMMITS.get(spec.commit, f"commit={spec.commit}"))
+        known = _COMMITS.get(spec.commit, f"commit={spec.commit}")
+        plan.append(_AT_LEAST_ONCE if spec.at_least_once else known)
     limit = _limit(*spec.speeds)
     name = f"stream {spec.name}".rstrip() if spec.batch is not None else f"{spec.kind} {spec.name or job}"
     return [

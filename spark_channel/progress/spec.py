@@ -25,7 +25,8 @@ class JobSpec:
     `per_mark` whether it holds for each resource mark by itself, and `limit_scope` what shares it ("the
     whole job", "each task", "shared limit orders-db"). `max_connections` is how many tasks may hold a
     connection to the target at once, `max_dirty_rows` and `max_dirty_fraction` how many rows may be refused
-    (None = no limit). `commit` is "job", "task" or "". `where` says where the rows are once the job is
+    (None = no limit). `commit` is "job", "task" or ""; `at_least_once`: nothing keeps the rows of a retried task from
+    being added twice. `where` says where the rows are once the job is
     done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,
     `behind` how far it is behind its source ("behind 12.4k rows, 3 s"). `static_tasks`: a Spark task that does not
     reach the service keeps 1/static_tasks of the job's own limit; None = it fails. `at_once`: so many run at a time.
@@ -45,6 +46,7 @@ class JobSpec:
     rows_expected: Count | None = None
     bytes_expected: Count | None = None
     commit: Text = ""
+    at_least_once: bool = False
     rows_per_second: Limit | None = None
     bytes_per_second: Limit | None = None
     shared_rows_per_second: Limit | None = None

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 from spark_channel import errors
 from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
+from spark_channel.spark.profiles import send_no_empty_profile
 
-__all__ = ["own_error", "without_traceback"]
+__all__ = ["is_worker", "own_error", "without_traceback"]
 
 _log = logging.getLogger(__name__)
 _OURS = re.compile(
@@ -33,13 +34,17 @@ def without_traceback() -> Iterator[None]:
     try:
         yield
     except ChannelError:
-        if _is_worker():
+        if is_worker():
             _log.debug("the error was raised here", exc_info=True)
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
         raise
+    finally:
+        if is_worker():
+            send_no_empty_profile()
 
 
-def _is_worker() -> bool:
+def is_worker() -> bool:
+    """Whether Spark started this process, to plan or to run a task."""
     spec = getattr(sys.modules.get("__main__"), "__spec__", None)
     return spec is not None and spec.name.startswith("pyspark.")
 

@@ -1,8 +1,7 @@
 """The write of a pair (txnAppId, txnVersion) that was published before: nothing is taken, nothing is written.
 
-Spark runs a task for each partition all the same. What its tasks unpickle imports nothing, and they answer at once.
-They are fed to the end nevertheless: pyspark's daemon reads the rest of a worker's socket and drops it, and Spark's
-JVM looks for the answer only when that socket is full.
+Spark runs a task for each partition all the same. What its tasks unpickle imports nothing, they answer at once, and
+Spark sends them no more than what its sockets take (`unread`).
 """
 
 import json
@@ -14,6 +13,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
+from spark_channel.spark.unread import leave_unread
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +43,7 @@ class PublishedWriter(DataSourceArrowWriter):
         """As text: its class would bring pydantic into each task."""
 
     def write(self, iterator: "Iterator[pa.RecordBatch]") -> NothingWritten:
+        leave_unread()
         return NothingWritten()
 
     @without_traceback()

@@ -33,6 +33,7 @@ from spark_channel.spark.portable import portable
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.stall_option import refuse_on_stall
 from spark_channel.spark.stream_read import batch_number
+from spark_channel.transfers.conversion import refuse_lenient
 from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.transfers.static_limit import permit_option, static_of_spec
 
@@ -197,6 +198,7 @@ def stream_writer(
 
 
 def _refuse(options: WriteOptions) -> None:
+    refuse_lenient(options)
     if options.txn_app_id is not None:
         raise OptionError(
             "options 'txnAppId' and 'txnVersion' name one write; a stream's batches have their own names",

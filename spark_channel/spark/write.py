@@ -24,6 +24,7 @@ from spark_channel.spark.portable import portable
 from spark_channel.spark.published import PublishedWriter
 from spark_channel.spark.schema import as_arrow
 from spark_channel.spark.stall_option import refuse_on_stall
+from spark_channel.transfers.conversion import conversion_to
 from spark_channel.transfers.dirty import dirty_budget, prepare_write, standing, too_many
 from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.transfers.static_limit import permit_option, static_of_spec, told_static
@@ -79,7 +80,10 @@ class ChannelWriter(DataSourceArrowWriter):
         self._shared_limit = limits.address
         where = describe(self._options)
         target = f"{connector.name} {where}"
-        self._plan, self._dirty_store = prepare_write(self._writer, context, as_arrow(schema), target)
+        arriving = as_arrow(schema)
+        self._steps = conversion_to(self._writer, connector.name, arriving)
+        wanted = arriving if self._steps is None else self._steps.output_schema
+        self._plan, self._dirty_store = prepare_write(self._writer, context, wanted, target)
         falls_back = limits.static(1) is not None
         self._permit_option = permit_option(options)
         most = self._options.max_connections
@@ -98,6 +102,7 @@ class ChannelWriter(DataSourceArrowWriter):
             name=self._options.job_id or "",
             target=target,
             commit=self._plan.commit,
+            at_least_once=self._plan.at_least_once,
             **limits.of_spec(),
             max_connections=most,
             **static_of_spec(self._static, one_host=on_one_host),
@@ -158,6 +163,7 @@ class ChannelWriter(DataSourceArrowWriter):
                 dirty=DirtyLog(
                     budget, partition, attempt, store=self._dirty_store, job=self._plan.job, counters=counters
                 ),
+                steps=self._steps,
             )
             try:
                 budget.check()

@@ -1,52 +1,149 @@
 """The step that makes values fit the target's columns, for transfers that ask for it."""
 
+import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import pyarrow as pa
+
 from spark_channel.connectors import Reader, Writer, find_connector
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, OptionError
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.transform import prepare
+from spark_channel.transform import Pipeline, prepare
 
-__all__ = ["reader_of", "with_conversion"]
+__all__ = [
+    "by_wall_clock",
+    "conversion_to",
+    "is_lenient",
+    "reader_of",
+    "refuse_lenient",
+    "target_types",
+    "with_conversion",
+]
+
+_log = logging.getLogger(__name__)
+
+
+def is_lenient(writer: Writer) -> bool:
+    """Whether the writer's values are converted to the target's column types."""
+    return bool(getattr(writer.options, "convert", "strict") == "lenient")
+
+
+def refuse_lenient(options: WriteOptions) -> None:
+    """For a stream, whose rows are written as they are.
+
+    Raises:
+        OptionError: `convert=lenient`.
+    """
+    if getattr(options, "convert", "strict") == "lenient":
+        raise OptionError(
+            "option 'convert' got 'lenient'; a stream takes strict: cast its columns, or write each batch with "
+            "foreachBatch",
+            option="convert", got="lenient", takes="strict",
+        )  # fmt: skip
+
+
+def conversion_to(writer: Writer, connector: str, arriving: pa.Schema) -> Pipeline | None:
+    """What makes rows of `arriving` fit the target; None = nothing is to be converted."""
+    if not is_lenient(writer):
+        return None
+    step = conversion(arriving, types_of(writer, Endpoint(connector, {})))
+    return None if step is None else prepare((step,), arriving)
+
+
+def target_types(writer: Writer, spec: TransferSpec) -> Mapping[str, pa.DataType]:
+    """The types of the target's columns, by their names in lower case; {} = it is not there yet, or cannot tell."""
+    return types_of(writer, spec.writer.resolve(lambda urls: urls[0])[0])
+
+
+def types_of(writer: Writer, end: Endpoint) -> Mapping[str, pa.DataType]:
+    """As `target_types`, of one end."""
+    reader = reader_of(writer, end, as_datax=True)
+    try:
+        columns = None if reader is None else reader.schema()
+    except ChannelError:  # the writer tells of a table that is not there
+        return {}
+    return {} if columns is None else {field.name.lower(): field.type for field in columns}
+
+
+def by_wall_clock(
+    ends: Sequence[Endpoint], sources: Sequence[TransferSource], types: Mapping[str, pa.DataType]
+) -> list[Endpoint] | None:
+    """The reading ends with instants as their sessions show them; None = as they are.
+
+    An instant and a local time become each other through the zones of the two sessions, as through a JDBC driver:
+    MySQL's TIMESTAMP and DATETIME, PostgreSQL's timestamptz and timestamp. All times of the rows are then read so.
+    """
+    arriving = [field for source in sources for field in source.pipeline.output_schema]
+    pairs = [
+        (field.name, _is_instant(field.type), _is_instant(kind), pa.types.is_timestamp(field.type))
+        for field in arriving
+        if (kind := types.get(field.name.lower())) is not None
+    ]
+    leaving = {name for name, given, wanted, _ in pairs if given and not wanted}
+    mixed = leaving | {name for name, given, wanted, is_time in pairs if is_time and given != wanted}
+    if mixed:
+        _log.warning(
+            "column %s: an instant at one end is not one at the other; times are copied as the sessions of both ends "
+            "show them, as in DataX",
+            ", ".join(sorted(mixed)),
+        )
+    if not mixed or not any(given for _, given, _, _ in pairs):
+        return None
+    return [
+        each if each.spark_format else replace(each, options={**each.options, **_local_times(each)})
+        for each in ends
+    ]
+
+
+def _is_instant(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.tz is not None
+
+
+def _local_times(end: Endpoint) -> Mapping[str, str]:
+    named = {"reader": end.name} if end.name else {}
+    return find_connector({**named, **end.options}, "reader").as_datax.texts
 
 
 def with_conversion(
-    sources: tuple[TransferSource, ...], writer: Writer, spec: TransferSpec
+    sources: tuple[TransferSource, ...], types: Mapping[str, pa.DataType], spec: TransferSpec
 ) -> tuple[TransferSource, ...]:
     """The sources, each with a last step that converts what differs from the target's columns.
 
     A column whose type already is the target's costs nothing; one that cannot become it is left to the writer, which
     says why. A target that is not there yet is made after the rows.
     """
-    end = spec.writer.resolve(lambda urls: urls[0])[0]
-    reader = reader_of(writer, end, as_datax=True)
-    try:
-        columns = None if reader is None else reader.schema()
-    except ChannelError:  # the writer tells of a table that is not there
-        return sources
-    if columns is None:
-        return sources
-    from spark_channel.transform.convert import Convert, can_convert
-
-    types = {field.name.lower(): field.type for field in columns}
     made = []
     for source in sources:
-        arriving = source.pipeline.output_schema
-        fields = tuple(
-            (field.name, kind)
-            for field in arriving
-            if (kind := types.get(field.name.lower())) is not None
-            and kind != field.type
-            and can_convert(field.type, kind)
-        )
-        if fields:
-            steps = (*spec.transformers, Convert(fields, spec.time_patterns))
-            source = replace(source, pipeline=prepare(steps, source.pipeline.schema))
+        step = conversion(source.pipeline.output_schema, types, spec.time_patterns)
+        if step is not None:
+            source = replace(source, pipeline=prepare((*spec.transformers, step), source.pipeline.schema))
         made.append(source)
     return tuple(made)
+
+
+def conversion(arriving: pa.Schema, types: Mapping[str, pa.DataType], patterns: tuple[str, ...] = ()) -> Any:
+    """The step that makes the values of `arriving` those of `types`; None = there is nothing to convert."""
+    from spark_channel.transform.convert import Convert, can_convert
+
+    fields = tuple(
+        (field.name, kind)
+        for field in arriving
+        if (kind := _wanted(field.type, types.get(field.name.lower()))) is not None
+        and kind != field.type
+        and can_convert(field.type, kind)
+    )
+    return Convert(fields, patterns) if fields else None
+
+
+def _wanted(given: pa.DataType, kind: pa.DataType | None) -> pa.DataType | None:
+    """An instant of the target is written as a local time of its session, where none is given."""
+    if kind is None or not _is_instant(kind) or _is_instant(given):
+        return kind
+    return pa.timestamp(kind.unit)
 
 
 def reader_of(writer: Writer, end: Endpoint, *, as_datax: bool = False) -> Reader | None:

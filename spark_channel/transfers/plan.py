@@ -26,7 +26,13 @@ from spark_channel.planning import (
     merge_tasks,
 )
 from spark_channel.planning.by_mark import assign_by_mark
-from spark_channel.transfers.conversion import reader_of, with_conversion
+from spark_channel.transfers.conversion import (
+    by_wall_clock,
+    is_lenient,
+    reader_of,
+    target_types,
+    with_conversion,
+)
 from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.transfers.kept import HalfDone, find_half_done
 from spark_channel.transfers.options import JobOptions
@@ -139,11 +145,14 @@ def open_transfer(
     spec = job.spec
     writers = tuple(_writer(end, job.job) for end in spec.writer.resolve(first_reachable))
     ends = spec.reader.resolve(partial(_first_open, spec.reader))
-    opened = [_reader(end, job.limits) for end in ends]
-    readers = [reader for reader, _ in opened]
-    sources = tuple(_source(reader, schema, spec) for reader, schema in opened)
-    if spec.lenient:
-        sources = with_conversion(sources, writers[0], spec)
+    sources = _opened(ends, job)
+    if alone and is_lenient(writers[0]):
+        types = target_types(writers[0], spec)
+        local = by_wall_clock(ends, sources, types)
+        if local is not None:
+            sources = _opened(local, job)
+        sources = with_conversion(sources, types, spec)
+    readers = [source.reader for source in sources]
     _refuse_other_columns(sources)
     limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
     for source in sources:
@@ -340,6 +349,11 @@ def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:
         key: str(value).lower() if isinstance(value, bool) else value for key, value in end.options.items()
     }
     return {**named, **given, **more}
+
+
+def _opened(ends: Sequence[Endpoint], job: JobOptions) -> tuple[TransferSource, ...]:
+    opened = [_reader(end, job.limits) for end in ends]
+    return tuple(_source(reader, schema, job.spec) for reader, schema in opened)
 
 
 def _source(reader: Reader, given: pa.Schema | None, spec: TransferSpec) -> TransferSource:

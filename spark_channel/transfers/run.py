@@ -248,6 +248,7 @@ class Transfer:
             rows_expected=made.rows,
             bytes_expected=made.nbytes,
             commit=self._plans[0].commit if self._plans else "",
+            at_least_once=any(plan.at_least_once for plan in self._plans),
             **opened.limits.of_spec(per_mark=opened.per_mark),
             **static_of_spec(
                 next(iter(self.shares()), None),

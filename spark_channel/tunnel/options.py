@@ -37,6 +37,11 @@ class TunnelOptions(Options):
         "base_and_stream",
         description="`base`: existing rows; `stream`: new rows; `base_and_stream`: existing rows, then new rows",
     )
+    base_mode: Literal["auto", "incremental", "initial"] = Field(
+        "auto",
+        description="with `slot` and `tunnelType=base_and_stream`: `incremental` reads existing rows in chunks beside "
+        "the changes, `initial` reads them before the changes; `auto`: incremental where the source allows it",
+    )
     tunnel_store: Annotated[Secret, AfterValidator(_store)] | None = Field(
         None,
         description="the store of tunnels: a SQLite file, or `postgresql://user:password@host/db`; default: "
@@ -64,6 +69,11 @@ class TunnelOptions(Options):
     )
     publication: str | None = Field(
         None, description="PostgreSQL: the publication that the slot decodes; default: none"
+    )
+    max_slot_lag: ByteAmount | None = Field(
+        None,
+        description="PostgreSQL: bytes of WAL that the slot may keep before the reading of existing rows pauses; the "
+        "changes are read on; default: unlimited",
     )
     starting_offsets: str | None = Field(
         None,
@@ -164,6 +174,7 @@ class TunnelOptions(Options):
         return FeedOptions(
             cursor_column=self.cursor_column, cursor_order=self.cursor_order, late_seconds=self.late_seconds,
             partitions=self.tunnel_channels, slot=self.slot, publication=self.publication,
+            max_slot_lag=self.max_slot_lag,
         )  # fmt: skip
 
 

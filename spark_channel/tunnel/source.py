@@ -69,8 +69,10 @@ class StreamSource:
             ends = self._ends(tokens)
         else:
             tokens = self.feed.now()
-            splits = self.feed.base(tokens, advice)
+            beside = self._beside(tokens) if kind is TunnelType.BASE_AND_STREAM else None
+            splits = self.feed.base(tokens, advice) if beside is None else []
             self.feed.settled(tokens)
+            tokens = tokens if beside is None else beside
         made = [
             Channel(f"base-{place:04d}", place, {"split": _packed(split)}, token=NOT_READ)
             for place, split in enumerate(splits)
@@ -85,6 +87,18 @@ class StreamSource:
                 for number, token in enumerate(tokens)
             ]  # fmt: skip
         return made
+
+    def _beside(self, tokens: Sequence[Token]) -> Sequence[Token] | None:
+        """Tokens of ranges that have the base beside the changes; None = the base is read first."""
+        mode = self.options.base_mode
+        found = None if mode == "initial" else self.feed.with_base(tokens)
+        if found is None and mode == "incremental":
+            raise OptionError(
+                "option 'baseMode' got 'incremental', and this source cannot be read beside its changes: omit the "
+                "option to read its existing rows first. A log line says why",
+                option="baseMode", got=mode,
+            )  # fmt: skip
+        return found
 
     def check(self, record: TunnelRecord) -> None:
         """Hold `record` to be a tunnel of this source and its present columns.

@@ -5,9 +5,11 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from spark_channel.connectors.feed import FeedLag
-from spark_channel.errors import ChannelError, TunnelError
+from spark_channel.connectors import find_connector
+from spark_channel.connectors.feed import FeedLag, HeldLog, HoldsLogs
+from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
 from spark_channel.tunnel.consume import Consumer, Delivery, Processor
+from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.own_loop import TunnelReader
 from spark_channel.tunnel.records import Channel, Client, TunnelRecord
 from spark_channel.tunnel.renewal import Renewal
@@ -143,6 +145,27 @@ class Tunnel:
             ),
             tuple(state.clients.values()),
         )
+
+    def orphans(self) -> list[HeldLog]:
+        """The replication slots of the server of `options` that no tunnel of this store names.
+
+        A stream without a tunnel has such a slot, too, and so have other programs: nothing is dropped here.
+
+        Raises:
+            UnsupportedError: a source without replication slots. ChannelError: it cannot be reached.
+        """
+        _, options = split_options(self._options)
+        if not {"dbtable", "query"} & {key.lower() for key in options}:
+            options["query"] = "SELECT 1"
+        connector = find_connector(options, "reader")
+        reader, _ = connector.reader_with(options)
+        if not isinstance(reader, HoldsLogs):
+            raise UnsupportedError(
+                f"{connector.name} has no replication slots, which a tunnel could leave behind: name a PostgreSQL "
+                "server"
+            )
+        known = {slot_of(record) for record in self.store.all()}
+        return [each for each in reader.held_logs() if each.slot not in known]
 
     def consume(
         self, processor: Processor | Callable[[Delivery], object] | None = None, *,

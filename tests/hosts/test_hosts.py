@@ -11,9 +11,11 @@ import pytest
 
 import spark_channel
 from tests.hosts.cluster import SERVICE_PORT, Cluster
-from tests.hosts.network import Network, why_not
+from tests.hosts.network import Host, Network, why_not
+from tests.hosts.programs import HostedPostgres, running
+from tests.hosts.slow_link import DELAY
 from tests.spark import recorded
-from tests.spark.recorded import RATE, ROWS, TIMEOUT, worst_second
+from tests.spark.recorded import CHANNELS, RATE, ROWS, TIMEOUT, worst_second
 from tests.spark.remote_driver import DriverError, RemoteDriver
 from tests.spark.timeline import Timeline
 
@@ -30,7 +32,7 @@ pytestmark = [
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     folder = tmp_path_factory.mktemp("hosts")
     with (
-        Network("driver", "one", "two", "limits") as network,
+        Network("driver", "one", "two", "limits", "database") as network,
         Cluster(network, folder, "one", "two") as running,
     ):
         yield running
@@ -41,6 +43,13 @@ def driver(cluster: Cluster) -> Iterator[RemoteDriver]:
     with cluster.driver() as running:
         running.run(warm, timeout=TIMEOUT)
         yield running
+
+
+@pytest.fixture(scope="module")
+def database(cluster: Cluster) -> Iterator[HostedPostgres]:
+    server = HostedPostgres.on(cluster.network["database"])
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -126,6 +135,62 @@ def test_connections_are_counted_where_they_are_and_need_no_service_where_few_ta
     driver.run(recorded.write, str(tmp_path), {"maxConnections": "4"}, timeout=TIMEOUT)
     with pytest.raises(DriverError, match=r"'maxConnections'.*coalesce"):
         driver.run(recorded.write, str(tmp_path / "more"), {"maxConnections": "1"}, timeout=TIMEOUT)
+
+
+def into_a_database(spark: Any, folder: str, target: dict[str, str]) -> tuple[int, str]:
+    """A transfer of small rows; the rows and the scope of the limit, as its report has them."""
+    reader = {"name": "recorder", "log": f"{folder}/source", "rows": ROWS, "rowBytes": 20}
+    writer = {"name": "postgresql", "commit": "job", **target}
+    report = spark_channel.transfer(spark, reader, writer, channels=CHANNELS, channels_per_task=2)
+    return report.rows, report.limit_scope
+
+
+def login(database: HostedPostgres, host: Host, port: int, table: str) -> dict[str, str]:
+    return {**database.login, "url": f"postgresql://{host.address}:{port}/postgres", "dbtable": table}
+
+
+def test_executors_that_reach_the_database_and_not_the_driver(
+    cluster: Cluster, driver: RemoteDriver, database: HostedPostgres, tmp_path: Path, firewall: None
+) -> None:
+    target = login(database, cluster.network["database"], database.port, "walled")
+    database.psql("DROP TABLE IF EXISTS walled; CREATE TABLE walled (id bigint PRIMARY KEY, padding text)")
+    limit = {"rowsPerSecond": str(RATE)}
+    rows, scope = driver.run(into_a_database, str(tmp_path), {**target, **limit}, timeout=TIMEOUT)
+    assert (rows, database.psql("SELECT count(*) FROM walled")) == (ROWS, str(ROWS))
+    assert "static limit" in scope
+
+
+def test_a_slow_link_that_loses_packets_to_the_database_and_to_a_shared_limit(
+    cluster: Cluster, driver: RemoteDriver, database: HostedPostgres, tmp_path: Path
+) -> None:
+    limits, far, token = cluster.network["limits"], cluster.network["database"], tmp_path / "token"
+    served = ("serve", "far", "--rows-per-second", str(RATE), "--port", "38200", "--token-file", str(token))
+    database.psql("DROP TABLE IF EXISTS far; CREATE TABLE far (id bigint PRIMARY KEY, padding text)")
+    with (
+        running(limits, tmp_path / "run", "spark_channel.cli", "limits", *served),
+        running(
+            limits, tmp_path / "run", "tests.hosts.slow_link", limits.address, "38300", "127.0.0.1", "38200"
+        ),
+        running(
+            far,
+            tmp_path / "run",
+            "tests.hosts.slow_link",
+            far.address,
+            "38400",
+            "127.0.0.1",
+            str(database.port),
+        ),
+    ):
+        limit = {"sharedLimit": f"{limits.address}:38300/far", "sharedLimitToken": token.read_text().strip()}
+        target = {**login(database, far, 38_400, "far"), **limit}
+        start = time.monotonic()
+        rows, _ = driver.run(into_a_database, str(tmp_path), target, timeout=TIMEOUT)
+        took = time.monotonic() - start
+    assert (rows, database.psql("SELECT count(*) FROM far")) == (ROWS, str(ROWS))
+    source = Timeline(tmp_path / "source")
+    assert source.worst(1.0) <= RATE * (1.0 + 1.5)  # rows are asked for before they are paid
+    assert source.times[-1] >= 0.9 * (ROWS / RATE - 1.5)
+    assert took <= ROWS / RATE + 100 * DELAY + 10.0
 
 
 def longer(spark: Any, folder: str) -> int:

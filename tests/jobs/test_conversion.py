@@ -18,9 +18,15 @@ from tests.servers.mariadb import MariadbServer
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "datax.md"
 TYPES = {
     "TINYINT": "7", "INT": "7", "BIGINT": "7", "DOUBLE": "7.5", "DECIMAL(12,2)": "7.50", "VARCHAR(40)": "'7'",
-    "DATETIME": "'2024-01-31 10:00:05'", "DATE": "'2024-01-31'", "TIME": "'10:00:05'", "BLOB": "'7'",
+    "DATETIME": "'2024-01-31 10:00:05'", "TIMESTAMP": "'2024-01-31 10:00:05'", "DATE": "'2024-01-31'",
+    "TIME": "'10:00:05'", "BLOB": "'7'",
 }  # fmt: skip
-OF_TEXT = {"DATETIME": "'2024-01-31 10:00:05'", "DATE": "'2024-01-31'", "TIME": "'10:00:05'"}
+OF_TEXT = {
+    "TIMESTAMP": "'2024-01-31 10:00:05'",
+    "DATETIME": "'2024-01-31 10:00:05'",
+    "DATE": "'2024-01-31'",
+    "TIME": "'10:00:05'",
+}
 WHOLE = ("TINYINT", "INT", "BIGINT")
 
 
@@ -49,6 +55,39 @@ def test_the_good_rows_of_another_type_arrive_and_the_others_are_refused(shop: S
     assert found.split("\t") == ["1", "12", "2024-01-31", "5", "2024-01-31 10:00:05"]
     told = {each.rows.to_pylist()[0]["id"]: each.reason for each in refused}
     assert {number: re.findall(r"'(\w)'", why)[0] for number, why in told.items()} == {2: "n", 3: "d", 4: "w"}
+
+
+def test_instants_and_local_times_are_copied_by_the_clock_of_the_sessions(shop: Shop, make_job: Any) -> None:
+    """The target's session is in another zone, as with two servers."""
+    shop.server.sql(
+        f"USE {shop.database}; SET time_zone = '+00:00'; "
+        "CREATE TABLE t (id INT, a TIMESTAMP NULL, b DATETIME, c TIMESTAMP NULL, d TIMESTAMP NULL, e VARCHAR(30)); "
+        "INSERT INTO t VALUES (1, '2024-01-31 10:00:05', '2024-01-31 10:00:05', '2024-01-31 10:00:05', "
+        "'2024-01-31 10:00:05', '2024-01-31 10:00:05'), (2, NULL, NULL, NULL, NULL, NULL); "
+        "CREATE TABLE u (id INT, a DATETIME, b TIMESTAMP NULL, c VARCHAR(30), d DATE, e TIMESTAMP NULL)"
+    )
+    made = make_job(
+        "mysqlreader", reads(shop, session=["set time_zone = '+02:00'"]),
+        "mysqlwriter", writes(shop, session=["set time_zone = '-03:00'"]),
+    )  # fmt: skip
+    assert move(made) == []
+    shown = shop.server.sql(
+        f"USE {shop.database}; SET time_zone = '-03:00'; SELECT a, b, c, d, e FROM u WHERE id = 1"
+    )
+    read_at, local = "2024-01-31 12:00:05", "2024-01-31 10:00:05"
+    assert shown.split("\t") == [read_at, local, read_at, "2024-01-31", local]
+    assert shop.server.sql(f"SELECT COUNT(*) FROM {shop.database}.u WHERE a IS NULL AND b IS NULL") == "1"
+
+
+def test_fractions_of_a_second_that_a_column_cannot_hold_are_no_refusal(shop: Shop, make_job: Any) -> None:
+    shop.server.sql(
+        f"USE {shop.database}; CREATE TABLE t (a DATETIME(6), b TIME(6), c VARCHAR(9)); "
+        "INSERT INTO t VALUES ('2024-01-31 10:00:05.25', '10:00:05.25', 'x '); "
+        "CREATE TABLE u (a DATETIME, b TIME, c CHAR(9))"
+    )
+    assert move(job(shop, make_job)) == []
+    shown = shop.server.sql(f"SELECT a, b, CONCAT(c, '|') FROM {shop.database}.u")
+    assert shown.split("\t") == ["2024-01-31 10:00:05", "10:00:05", "x|"]
 
 
 def test_columns_of_the_same_type_have_no_step(shop: Shop, make_job: Any) -> None:
@@ -101,3 +140,40 @@ def test_the_table_of_type_pairs_is_what_a_run_gives(shop: Shop, make_job: Any) 
         PAGE.write_text(text[: found.start(1)] + made + text[found.end(1) :])
     else:
         assert found[1] == made
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "duckdb"])
+def test_values_are_converted_into_database_files(make_job: Any, tmp_path: Path, kind: str) -> None:
+    target, source = tmp_path / f"u.{kind}", tmp_path / "in.txt"
+    source.write_text("1,12.0,2024-01-31 10:00:05,1.005\n2,x,2024-01-31,1\n3,,,\n")
+    create = "CREATE TABLE u (id BIGINT, n INTEGER, at TIMESTAMP, d DECIMAL(9,2))"
+    _sql(kind, target, create)
+    read = {"path": str(source), "column": ["*"], "csvReaderConfig": {"trimWhitespace": False}}
+    write = {
+        "column": ["id", "n", "at", "d"],
+        "connection": [{"jdbcUrl": f"jdbc:{kind}:{target}", "table": ["u"]}],
+    }
+    refused = move(make_job("txtfilereader", read, "rdbmswriter", write))
+    assert [(each.rows.num_rows, re.findall(r"'(\w)'", each.reason)) for each in refused] == [(1, ["n"])]
+    assert _sql(kind, target, "SELECT id, n, CAST(at AS VARCHAR), d IS NULL FROM u ORDER BY id") == [
+        (1, 12, "2024-01-31 10:00:05", False),
+        (3, None, None, True),
+    ]
+
+
+def _sql(kind: str, path: Path, statement: str) -> list[tuple[Any, ...]]:
+    if kind == "sqlite":
+        import sqlite3
+
+        connection: Any = sqlite3.connect(path)
+    else:
+        import duckdb
+
+        connection = duckdb.connect(str(path))
+    try:
+        found: list[tuple[Any, ...]] = connection.execute(statement).fetchall()
+        if kind == "sqlite":
+            connection.commit()
+        return found
+    finally:
+        connection.close()

@@ -7,7 +7,7 @@ import pytest
 
 from spark_channel.jobs import document
 from spark_channel.jobs.columns import NamedColumn, PickedColumn
-from spark_channel.jobs.plugins import databases, files, hive, readers, stores, stream, writers
+from spark_channel.jobs.plugins import databases, files, ftp, hive, mongodb, readers, stores, stream, writers
 from spark_channel.jobs.transformers import _STEPS
 from spark_channel.jobs.values import Section
 
@@ -34,6 +34,15 @@ WHERE: list[tuple[type[Section], str]] = [
     (databases.WriterConnection, "Database writers"),
     (hive.HiveReader, "hivereader, hivewriter"),
     (hive.HiveWriter, "hivereader, hivewriter"),
+    (ftp.FtpReader, "ftpreader"),
+    (ftp.FtpWriter, "ftpwriter"),
+    (mongodb.MongoReader, "mongodbreader"),
+    (mongodb.MongoColumn, "mongodbwriter"),
+    (mongodb.MongoConnection, "mongodbreader"),
+    (mongodb.MongoWriter, "mongodbwriter"),
+    (mongodb.Upsert, "mongodbwriter"),
+    (mongodb.PreAction, "mongodbwriter"),
+    (mongodb.PreItem, "mongodbwriter"),
     (document.SpeedSetting, "Settings"),
     (document.ErrorLimit, "Settings"),
     (document.ColumnFormats, "Settings"),

@@ -113,3 +113,17 @@ def test_a_line_that_is_too_short_or_too_long_is_one_refused_row(make_job: Any, 
     assert "two\nlines" in text
     numbers = {line.partition(",")[0] for line in text.splitlines()}
     assert {str(n) for n in range(1000)} - numbers == {"500", "700"}
+
+
+def test_an_empty_text_is_an_empty_text_and_no_number(make_job: Any, tmp_path: Path) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text('1,\n2,""\n3,\\N\n,x\n')
+    parameter = {
+        "path": str(source),
+        "column": [{"index": 0, "type": "long"}, {"index": 1, "type": "string"}],
+    }
+    target = {"path": str(tmp_path), "fileName": "out", "writeMode": "truncate"}
+    refused = carry_out(load_job(make_job("txtfilereader", parameter, "txtfilewriter", target)).spec)
+    assert [one.rows.to_pylist() for one in refused] == [[{"_c0": "", "_c1": "x"}]]
+    (made,) = (tmp_path / "out").glob("*.csv")
+    assert made.read_text() == "1,\n2,\n3,null\n"

@@ -224,6 +224,8 @@ def test_a_writer_becomes_our_connectors_options(make_job: Any) -> None:
         "dbtable": "t",
         "batchSize": "512",
         "createTable": "false",
+        "convert": "lenient",
+        "ledger": "optional",
         "startSql": '["delete from t"]',
         "postSql": '["analyze table t"]',
     }

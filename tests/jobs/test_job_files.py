@@ -6,7 +6,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.errors import JobFileError, SchemaError
+from spark_channel.connectors.files.paths import locate
+from spark_channel.errors import JobFileError, OptionError, SchemaError
 from spark_channel.jobs import LoadedJob, load_job
 from spark_channel.transform import prepare
 
@@ -89,6 +90,7 @@ def test_options_of_text_files(make_job: Any) -> None:
         "sep": "|",
         "encoding": "gbk",
         "nullValue": "NULL",
+        "emptyIsNull": "false",
         "quote": "",
         "escape": "",
         "comment": "#",
@@ -233,3 +235,13 @@ def test_a_hive_writer_that_makes_no_sense_is_refused(
 ) -> None:
     with pytest.raises(JobFileError, match=message):
         hdfs(make_job, **parameter)
+
+
+def test_a_missing_hadoop_client_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_root: str, _login: Any) -> None:
+        raise OSError("Unable to load libjvm\ndlopen(/a/libjvm.so) failed\ndlopen(/b/libjvm.so) failed")
+
+    monkeypatch.setattr("spark_channel.connectors.files.paths._from_uri", missing)
+    with pytest.raises(OptionError, match="install Java and Hadoop's client") as caught:
+        locate("hdfs://nn-that-no-other-test-names:8020/x")
+    assert len(str(caught.value).splitlines()) == 1

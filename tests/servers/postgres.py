@@ -14,7 +14,7 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Self
+from typing import IO, Any, Self
 
 __all__ = ["PostgresServer", "programs"]
 
@@ -170,9 +170,7 @@ class PostgresServer:
         log = (self.directory / "log").open("ab")
         arguments = [str(programs() / "postgres"), "-D", str(self.data), "-p", str(self.port)]
         try:
-            self._process = subprocess.Popen(
-                arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, **_account()
-            )
+            self._process = self._launch(arguments, log)
         finally:
             log.close()
         deadline = time.monotonic() + _START_SECONDS
@@ -181,8 +179,13 @@ class PostgresServer:
                 raise RuntimeError(f"PostgreSQL did not start: {self.log()[-2000:]}")
             time.sleep(0.05)
 
+    def _launch(self, arguments: list[str], log: IO[bytes]) -> "subprocess.Popen[bytes]":
+        return subprocess.Popen(
+            arguments, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=self.directory, **_account()
+        )
+
     def _answers(self) -> bool:
-        command = [str(programs() / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port)]
+        command = [str(programs() / "pg_isready"), "-q", "-h", str(self.directory), "-p", str(self.port)]
         return subprocess.run(command, check=False, timeout=10).returncode == 0
 
     def stop(self, *, how: str = "fast") -> None:

@@ -2,9 +2,11 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import zipfile
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,68 @@ def test_with_its_registration_beside_it_every_process_finds_the_package(
 @pytest.mark.newest
 def test_a_wheel_alone_works_when_it_is_registered(wheel: Path, python: Path, tmp_path: Path) -> None:
     assert registered(tmp_path, python, [wheel], ["register"]) == ["register"]
+
+
+@pytest.fixture(scope="module")
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the wheel is installed."""
+    site = tmp_path_factory.mktemp("site")
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--no-index",
+        "--target",
+        str(site),
+    ]
+    subprocess.run([*pip, str(wheel)], check=True, capture_output=True, timeout=120)
+    return site
+
+
+SHELLS = {
+    "spark-sql": """
+CREATE TEMPORARY VIEW kept USING channel OPTIONS (path '{path}', dbtable 'kept');
+INSERT INTO kept SELECT id FROM range(100, 200);
+SELECT 'sum', count(*), sum(id) FROM kept;
+""",
+    "pyspark": """
+import spark_channel
+spark_channel.register(spark)
+df = spark.read.format("channel").option("dbtable", "kept").load("{path}")
+spark.range(100, 200).write.format("channel").option("dbtable", "kept").mode("append").save("{path}")
+print("sum", *df.selectExpr("count(*)", "sum(id)").first(), sep="\\t")
+""",
+}
+
+
+@pytest.mark.newest
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_shell_finds_the_installed_wheel(installed: Path, python: Path, tmp_path: Path, shell: str) -> None:
+    path = tmp_path / "kept.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE kept (id INTEGER)")
+        connection.executemany("INSERT INTO kept VALUES (?)", [(n,) for n in range(100)])
+    program = shutil.which(shell, path=str(Path(sys.executable).parent))
+    assert program is not None
+    done = subprocess.run(
+        [program, "--master", "local[2]", "--conf", "spark.ui.enabled=false",
+         "--conf", "spark.sql.catalogImplementation=in-memory"],
+        input=SHELLS[shell].format(path=path),
+        cwd=tmp_path,
+        env={
+            **_ENVIRONMENT,
+            "PYTHONPATH": str(installed),
+            "PYSPARK_PYTHON": str(python),
+            "PYSPARK_DRIVER_PYTHON_OPTS": "-i",  # as in a terminal
+            "SPARK_LOCAL_IP": "127.0.0.1",
+        },
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    assert "sum\t200\t19900" in done.stdout, (done.stdout + done.stderr)[-4000:]

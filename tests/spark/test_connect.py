@@ -59,6 +59,40 @@ def warned(spark: Any, barrier: str) -> list[str]:
     return messages.texts
 
 
+def closed(spark: Any, folder: str, limit: dict[str, str]) -> list[str]:
+    """A copy under a limit in a session whose server answers no question about its settings; what was logged."""
+    import grpc
+
+    from spark_channel.spark.session import setting_of
+
+    class RefusedError(grpc.RpcError):  # type: ignore[misc]
+        """What a client is told."""
+
+        def code(self) -> Any:
+            return grpc.StatusCode.PERMISSION_DENIED
+
+        def details(self) -> str:
+            return "settings are closed"
+
+        def trailing_metadata(self) -> tuple[()]:
+            return ()
+
+    def refuse(*_given: object, **_more: object) -> None:
+        raise RefusedError
+
+    new = spark.newSession()
+    new.client._stub.Config = refuse
+    messages = Messages()
+    logging.getLogger("spark_channel").addHandler(messages)
+    try:
+        spark_channel.register(new)
+        recorded.write(new, folder, limit)
+    finally:
+        logging.getLogger("spark_channel").removeHandler(messages)
+    assert setting_of(new, "spark.master") is None
+    return messages.texts
+
+
 def reported(spark: Any) -> object:
     return spark_channel.last_report()
 
@@ -129,6 +163,15 @@ def test_a_barrier_below_throttle_is_warned_of(connect: RemoteDriver, barrier: s
 
 def test_a_plain_plan_is_not_warned_of(connect: RemoteDriver) -> None:
     assert connect.run(warned, "") == []
+
+
+def test_a_server_that_refuses_its_settings_keeps_no_job_from_its_limit(
+    connect: RemoteDriver, tmp_path: Path
+) -> None:
+    limit = {"rowsPerSecond": str(RATE)}
+    (warning,) = connect.run(closed, str(tmp_path), limit, timeout=TIMEOUT)
+    assert "settings are closed" in warning
+    assert worst_second(tmp_path) <= 1.15 * RATE
 
 
 def test_the_report_is_refused_with_the_reason(connect: RemoteDriver) -> None:

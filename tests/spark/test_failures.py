@@ -20,7 +20,7 @@ ROWS = StructType().add("id", LongType())
 @pytest.fixture
 def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A database, in a process that takes itself for a worker of Spark."""
-    monkeypatch.setattr(failures, "_is_worker", lambda: True)
+    monkeypatch.setattr(failures, "is_worker", lambda: True)
     monkeypatch.setenv("SPARK_HIDE_TRACEBACK", "")
     path = tmp_path / "shop.db"
     with closing(sqlite3.connect(path)) as connection, connection:

@@ -1,6 +1,7 @@
 """`df.write.format("channel")`."""
 
 import sqlite3
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -132,6 +133,34 @@ def test_a_version_that_was_published_is_not_written_again(spark: SparkSession, 
     assert rows(path, "select count(*) from t") == [(50,)]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Spark's socket is left unread on Linux")
+def test_a_published_version_keeps_its_source_from_being_read(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's sockets take some megabytes of each task before it finds the answer; 100 MB a task were to come."""
+    made = tmp_path / "made"
+    made.mkdir()
+
+    def megabytes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        task = TaskContext.get()
+        assert task is not None
+        batch = pa.record_batch({"id": pa.array(range(10_000)), "text": pa.array(["x" * 100] * 10_000)})
+        for _ in batches:
+            for number in range(100):
+                (made / str(task.taskAttemptId())).write_text(str(number + 1))
+                yield batch
+
+    def save(df: DataFrame) -> None:
+        options = {"dbtable": "t", "txnAppId": "wide", "txnVersion": "1"}
+        df.write.format("channel").options(**options).mode("append").save(str(tmp_path / "x.db"))
+
+    few = numbers(spark, 2)
+    save(few.selectExpr("id", "'x' text"))
+    save(few.mapInArrow(megabytes, "id bigint, text string"))
+    assert rows(tmp_path / "x.db", "select count(*) from t") == [(2,)]
+    counts = [int(path.read_text()) for path in made.iterdir()]
+    assert len(counts) == 2  # no task was tried again
+    assert max(counts) <= 50
+
+
 def test_a_target_without_permission_is_named(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(PySparkException, match=r"(?s)TargetError.*no/such"):
         numbers(spark, 1).write.format("channel").option("dbtable", "t").mode("append").save(
@@ -144,3 +173,22 @@ def test_a_stream_from_what_has_no_change_feed_is_refused_clearly(spark: SparkSe
         spark.readStream.format("channel").option("reader", "generator").schema(
             "id int"
         ).load().writeStream.format("noop").start().awaitTermination()
+
+
+def test_values_are_converted_where_that_is_asked_for(spark: SparkSession, tmp_path: Path) -> None:
+    """By default types must fit; what cannot be converted is a refused row."""
+    target = tmp_path / "t.db"
+    with sqlite3.connect(target) as connection:
+        connection.execute("CREATE TABLE u (id VARCHAR(9), n INTEGER)")
+    connection.close()
+    df = spark.createDataFrame([(1, "7"), (2, "x"), (3, None)], "id int, n string")
+    write = df.write.format("channel").option("dbtable", "u").option("maxDirtyRows", 1).mode("append")
+    write.option("convert", "lenient").save(str(target))
+    assert rows(target, "SELECT id, typeof(id), n, typeof(n) FROM u ORDER BY id") == [
+        ("1", "text", 7, "integer"),
+        ("3", "text", None, "null"),
+    ]
+    with pytest.raises(PySparkException, match="'id' is int32"):
+        write.option("convert", "strict").save(str(target))
+    with pytest.raises(PySparkException, match="refused"):
+        write.option("convert", "lenient").option("maxDirtyRows", 0).save(str(target))

@@ -1,5 +1,6 @@
 """`spark-channel tunnel`, run as a command."""
 
+import re
 import sqlite3
 import time
 import uuid
@@ -140,7 +141,7 @@ def test_a_log_is_behind_in_bytes_and_seconds_and_the_store_may_be_a_server(
     options = tmp_path / "shop.options"
     options.write_text(
         f"url={postgres_server.url}\nuser={postgres_server.user}\npassword=${{env:SHOP_PASSWORD}}\n"
-        f"dbtable={name}.orders\nslot={name}\npublication={name}\n"
+        f"dbtable={name}.orders\nslot={name}\npublication={name}\nbaseMode=initial\n"
     )
     slots = f"SELECT count(*) FROM pg_replication_slots WHERE slot_name = '{name}'"
     given = ["--options-file", str(options), *store]
@@ -176,4 +177,33 @@ def test_a_log_is_behind_in_bytes_and_seconds_and_the_store_may_be_a_server(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots "
             f"WHERE slot_name = '{name}'; DROP PUBLICATION {name};"
             f"SET client_min_messages = error; DROP SCHEMA {name} CASCADE"
+        )
+
+
+def test_a_base_beside_its_changes_and_a_slot_without_a_tunnel(
+    postgres_server: PostgresServer, tmp_path: Path
+) -> None:
+    name = "beside"
+    postgres_server.psql(
+        f"CREATE TABLE {name} (id int PRIMARY KEY, item text);"
+        f"INSERT INTO {name} SELECT i, 'tea' FROM generate_series(1, 100) i; ANALYZE {name};"
+        f"CREATE PUBLICATION {name} FOR TABLE {name}"
+    )
+    server = [f"-o{key}={value}" for key, value in postgres_server.login.items()]
+    given = [*server, f"-odbtable={name}", f"-oslot={name}", f"-opublication={name}"]
+    store = ["--store", str(tmp_path / "tunnels.db")]
+    try:
+        made = call("create", name, *given, *store)
+        assert "base_and_stream, 1 channels" in made.output, made.output
+        shown = call("describe", name, *given, *store).output
+        assert "stream-0 (base) 0 of about 100 existing rows are read" in shown
+        assert re.search(r"stream-0 \(slot\) its slot makes the server keep [\d ]+ bytes of WAL", shown)
+        assert f" {name} " not in call("list", "--orphans", *server, *store).output
+        assert call("delete", name, "--leave-slot", "--yes", *store).exit_code == 0
+        found = call("list", "--orphans", *server, *store).output
+        assert cells(found, name)[1] == "no"
+        assert "pg_drop_replication_slot" in found
+    finally:
+        postgres_server.psql(
+            f"SELECT pg_drop_replication_slot('{name}'); DROP PUBLICATION {name}; DROP TABLE {name}"
         )

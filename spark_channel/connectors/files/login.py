@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, SecretStr
 
+from spark_channel.connectors.remote.address import SETTINGS
 from spark_channel.errors import OptionError
 from spark_channel.options import resolve_secret
 
@@ -23,8 +24,9 @@ _NAMES = {
     "virtual_hosted_style_request": "aws_virtual_hosted_style_request",
     "azure_storage_account_key": "azure_storage_account_key",
     "account_key": "azure_storage_account_key",
+    **{name: name for name in SETTINGS},
 }
-"""`object_store`'s names of settings, with its aliases."""
+"""`object_store`'s names of settings, with its aliases, and those of servers of files."""
 _PAIR = ("aws_access_key_id", "aws_secret_access_key")
 
 
@@ -51,7 +53,7 @@ class Login:
         known = {_NAMES[name.lower()]: value for name, value in settings.items() if name.lower() in _NAMES}
         strange = sorted(name for name in settings if name.lower() not in _NAMES)
         if strict and strange:
-            takes = ", ".join(sorted(set(_NAMES.values())))
+            takes = ", ".join(dict.fromkeys(_NAMES.values()))
             raise OptionError(
                 f"option 'storageOptions' has {strange[0]!r}; for files it takes {takes}",
                 option="storageOptions", got=strange[0], takes=takes,

@@ -16,6 +16,7 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from spark_channel.connectors.files.login import Login, StorageSettings, read_settings
+from spark_channel.connectors.remote.address import is_remote
 from spark_channel.errors import OptionError
 from spark_channel.options import Amount, ByteAmount, FilePath, Options, ReadOptions, Trait, WriteOptions
 from spark_channel.working_directory import absolute_path
@@ -142,7 +143,8 @@ class _Stored(Options):
     storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
         None,
         description="a JSON object of an object store's credentials: `aws_access_key_id`, `aws_secret_access_key`, "
-        "`aws_session_token`, `azure_storage_account_key`; default: the environment's",
+        "`aws_session_token`, `azure_storage_account_key`; or of a server's, with FTP and SFTP: `user`, `password`, "
+        "`private_key_file`, `private_key_password`, `host_key`, `timeout`, `active`; default: the environment's",
     )
 
     @property
@@ -333,6 +335,9 @@ class CsvReadOptions(TextReadOptions):
     null_value: str = Field(
         "", description="unquoted text that means NULL, besides the empty one; default: empty"
     )
+    empty_is_null: bool = Field(
+        True, description="an unquoted empty value is NULL; false: it is the empty text, as a quoted one"
+    )
     multi_line: bool = Field(False, description="quoted values may contain line ends; one split per file")
     line_sep: str | None = Field(None, description=r"\n, \r\n or \r; default: any of them")
     ignore_leading_white_space: bool = Field(False, description="trim blanks at the start of values")
@@ -426,7 +431,44 @@ class FileWriteOptions(_Stored, WriteOptions):
         3600.0, description="how long replaced files stay readable for reads in progress, in seconds"
     )
 
+    file_prefix: str | None = Field(
+        None,
+        description="with FTP and SFTP: the names of files begin with it, and an overwrite removes no others; default: "
+        "`part`, and an overwrite removes all files of the directory",
+    )
+
     codecs: ClassVar[tuple[str, ...]] = ("none",)
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if is_remote(self.path):
+            self._check_remote()
+        elif self.file_prefix is not None:
+            raise OptionError(
+                "option 'filePrefix' is for FTP and SFTP; elsewhere the directory's log tells which files are whose",
+                option="filePrefix", got=self.file_prefix,
+            )  # fmt: skip
+
+    def _check_remote(self) -> None:
+        if self.commit == "task":
+            raise OptionError(
+                "option 'commit' got 'task'; with FTP and SFTP it takes job: files are renamed when the job ends",
+                option="commit", got="task", takes="job",
+            )  # fmt: skip
+        if self.txn_app_id is not None:
+            raise OptionError(
+                "options 'txnAppId' and 'txnVersion' are not supported with FTP and SFTP: a server of files has no "
+                "operation that would record a published write together with its files",
+                option="txnAppId", got=self.txn_app_id,
+            )  # fmt: skip
+        prefix = self.file_prefix
+        if prefix is not None and (
+            not prefix or "/" in prefix or prefix[0] in "._" or not prefix.isprintable()
+        ):
+            raise OptionError(
+                f"option 'filePrefix' got {prefix!r}; it takes the beginning of a name, without / and not . or _ first",
+                option="filePrefix", got=prefix,
+            )  # fmt: skip
 
     @field_validator("compression")
     @classmethod

@@ -1,7 +1,8 @@
 """Where files are: paths and uris become a `pyarrow.fs` filesystem and a path in it.
 
 Local paths are plain, absolute or relative to the driver, or `file:` uris (percent-encoded, as
-`pathlib.Path.as_uri` writes them). Others are what `pyarrow.fs` takes: s3:// (s3a, s3n), gs://, abfs://, hdfs://.
+`pathlib.Path.as_uri` writes them). Others are what `pyarrow.fs` takes: s3:// (s3a, s3n), gs://, abfs://, hdfs://, and
+servers of files: sftp://, ftp://, ftps://.
 """
 
 import os
@@ -17,6 +18,7 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.connectors.files.login import Login
+from spark_channel.connectors.remote import Address, filesystem, is_remote
 from spark_channel.errors import OptionError
 
 __all__ = [
@@ -157,6 +159,8 @@ def _local() -> pafs.FileSystem:
 
 @lru_cache(maxsize=32)
 def _from_uri(root: str, login: Login | None) -> tuple[pafs.FileSystem, str]:
+    if is_remote(root):
+        return filesystem(Address.of(root, () if login is None else login.settings)), ""
     if login is not None and root.startswith("s3:"):
         return _s3_as(root, login), urlsplit(root).netloc
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(root)
@@ -203,9 +207,16 @@ def _remote(root: str, option: str, login: Login | None) -> pafs.FileSystem:
         return _from_uri(root, login)[0]
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, ValueError, OSError) as error:
         scheme = root.split(":", 1)[0]
+        if "libhdfs" in str(error) or "libjvm" in str(error):
+            why = (str(error).splitlines() or [""])[0]
+            raise OptionError(
+                f"option {option!r} got a {scheme}:// uri, and no Hadoop client was found ({why}): install Java and "
+                "Hadoop's client with libhdfs, and set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
+                option=option, got=scheme,
+            ) from error  # fmt: skip
         raise OptionError(
-            f"option {option!r} got a {scheme}:// uri that pyarrow cannot open: {error}",
-            option=option, got=scheme, takes="a local path, or a file, s3, gs, abfs or hdfs uri",
+            f"option {option!r} got a {scheme}:// uri that cannot be opened: {error}",
+            option=option, got=scheme, takes="a local path, or a file, s3, gs, abfs, hdfs, sftp, ftp or ftps uri",
         ) from error  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from spark_channel.connectors.files.options import FileReadOptions
 from spark_channel.connectors.files.partitions import partition_fields
 from spark_channel.connectors.files.paths import locate, open_planned
 from spark_channel.connectors.files.text_types import merge_inferred, plain_inferred
+from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import SchemaError, SourceError
 from spark_channel.options import ReadOptions
 
@@ -78,7 +79,7 @@ def find_files(options: FileReadOptions) -> list[SourceFile]:
             place,
             base=base,
             partitions=not options.recursive_file_lookup,
-            manifests=options.use_manifest,
+            manifests=options.use_manifest and not is_remote(place.root),
             keep=keep,
         ):
             found.setdefault((file.root, file.path), file)

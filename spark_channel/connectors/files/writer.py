@@ -35,8 +35,10 @@ from spark_channel.connectors.files.options import (
 )
 from spark_channel.connectors.files.paths import LOG, Location, locate, read_file, reopen
 from spark_channel.connectors.files.publish import Output, StagedFile, TargetDirectory
+from spark_channel.connectors.files.remote_target import RemotePlan, RemoteTarget
 from spark_channel.connectors.files.staging import JobFolder
 from spark_channel.connectors.files.store import Store, store_of
+from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import CommitError, OptionError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
 
@@ -70,7 +72,15 @@ class FilesWriter(Writer):
     def form(self) -> Format:
         return format_of(self.format)
 
+    def _remote(self) -> RemoteTarget:
+        return RemoteTarget(self.form, self.options, locate(self.options.path, login=self.options.login))
+
+    def exists(self) -> bool | None:
+        return self._remote().exists() if is_remote(self.options.path) else None
+
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        if is_remote(self.options.path):
+            return self._remote().prepare(context, schema)
         self.form.check(schema, self.options)
         if not _JOB.fullmatch(context.job):
             raise OptionError(
@@ -112,6 +122,8 @@ class FilesWriter(Writer):
         return plan
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        if isinstance(plan, RemotePlan):
+            return self._remote().open(plan, task, attempt)
         assert isinstance(plan, FilesPlan)
         return FilesTaskWriter(self, plan, task, attempt)
 
@@ -124,7 +136,7 @@ class FilesWriter(Writer):
         return next((each for each in found if each.task == task), None)
 
     def unfinished(self, context: WriteContext) -> Unfinished | None:
-        if context.txn is None:
+        if context.txn is None or is_remote(self.options.path):
             return None
         place = locate(self.options.path, login=self.options.login)
         store = store_of(place)
@@ -150,6 +162,9 @@ class FilesWriter(Writer):
             store.put(path, text.encode())
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        if isinstance(plan, RemotePlan):
+            self._remote().commit(plan, receipts)
+            return
         assert isinstance(plan, FilesPlan)
         if plan.published_at is not None:
             return
@@ -210,6 +225,9 @@ class FilesWriter(Writer):
         return _files(with_schema.stage())[0]
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        if isinstance(plan, RemotePlan):
+            self._remote().abort(plan)
+            return
         assert isinstance(plan, FilesPlan)
         if plan.published_at is not None:
             return

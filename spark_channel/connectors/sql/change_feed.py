@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from spark_channel.errors import SchemaError
 
-__all__ = ["DELETES", "OPERATION", "WRITES", "row_fields"]
+__all__ = ["DELETES", "OPERATION", "TRUNCATES", "WRITES", "row_fields"]
 
 OPERATION = "_op"
 """The column that says what a row does to the row of its key."""
@@ -12,6 +12,8 @@ WRITES = ("insert", "update", "upsert", "create", "read", "i", "u", "c", "r")
 """The row is there afterwards, with these values."""
 DELETES = ("delete", "d")
 """The row is gone afterwards."""
+TRUNCATES = ("truncate", "t")
+"""No row of before is there afterwards."""
 
 
 def row_fields(schema: pa.Schema) -> list[pa.Field]:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from typing import Any, Protocol
 
 from spark_channel.clock import utc_now, utc_text
@@ -29,12 +30,14 @@ __all__ = [
     "ClaimDialect",
     "Claims",
     "RowSession",
+    "UntrustedClaimsError",
     "is_own_table",
     "stage_prefix",
 ]
 
 CLAIMS, TASKS, PLANS = "spark_channel_claims", "spark_channel_tasks", "spark_channel_transfers"
 STAGE = "spark_channel_stage_"
+_STAGE_ELSEWHERE = "spark_channel_st_"
 _LONG_NAME = 63
 _LETTERS = "abcdefghijklmnopqrstuvwxyz0123456789"
 _DAYS = 30
@@ -44,6 +47,9 @@ _COLUMNS = (
     "claim", "target", "kind", "name", "version", "owner", "epoch", "state", "batch", "published_at", "row_count",
     "byte_count", "process", "beat_at", "doubted_at", "generation",
 )  # fmt: skip
+
+
+_TASK_COLUMNS = ("claim", "task", "attempt", "row_count", "byte_count", "committed_at")
 
 
 class RowSession(Protocol):
@@ -71,7 +77,7 @@ class ClaimDialect:
     `distrust` says why a table must not be used, None when it may: another role owns it, or it has triggers or rules.
 
     `longest_name` is how many letters a table's name can have. `reserved` are the columns of the claims whose names the
-    database keeps for itself, with how they are written instead.
+    database keeps for itself, with how they are written instead. `stage` begins the names of staging tables.
     """
 
     table: Callable[[str], str]
@@ -86,12 +92,17 @@ class ClaimDialect:
     distrust: Callable[[str], str | None] = lambda _table: None
     longest_name: int = 63
     reserved: Mapping[str, str] = field(default_factory=dict)
+    stage: str = STAGE
 
 
 def is_own_table(name: str) -> bool:
     """Whether `name` is that of a table which spark-channel keeps for itself."""
     lowered = name.lower()
-    return lowered in (CLAIMS, TASKS, PLANS) or lowered.startswith(STAGE)
+    return lowered in (CLAIMS, TASKS, PLANS) or lowered.startswith((STAGE, _STAGE_ELSEWHERE))
+
+
+class UntrustedClaimsError(TargetError):
+    """The tables of claims are there, and must not be used."""
 
 
 class Claims:
@@ -140,6 +151,18 @@ class Claims:
             "PRIMARY KEY (claim, task)",
         )
         self._there = True
+
+    def probe(self) -> None:
+        """Change nothing, with each right that the claims need.
+
+        Raises:
+            TargetError: the server's own, for a right that is missing.
+        """
+        for name, columns in ((CLAIMS, _COLUMNS), (TASKS, _TASK_COLUMNS)):
+            table, listed = self._dialect.table(name), ", ".join(columns)
+            self._run(f"UPDATE {table} SET claim = claim WHERE claim = ''", ())  # noqa: S608 - constants
+            self._run(f"DELETE FROM {table} WHERE claim = ''", ())  # noqa: S608
+            self._run(f"INSERT INTO {table} ({listed}) SELECT {listed} FROM {table} WHERE claim = ''", ())  # noqa: S608
 
     @property
     def plans(self) -> KeptPlans:
@@ -394,14 +417,14 @@ class Claims:
 
         `beat_of` is the time of the last beat that the staging itself shows, by how its names begin.
         """
-        longest = self.longest_name
-        others = [name for name in stages if not name.startswith(stage_prefix(keep, longest=longest))]
+        prefixed = partial(stage_prefix, longest=self.longest_name, beginning=self._dialect.stage)
+        others = [name for name in stages if not name.startswith(prefixed(keep))]
         if not others:
             return []
         now, kept = utc_text(), []
         for row in self._run(f"{self._select} WHERE state <> 'published' AND kind <> 'table'", ()):
             claim, key = _claim(row), str(row[0])
-            prefix = stage_prefix(Held(claim.identity, claim.owner, claim.epoch), key, longest=longest)
+            prefix = prefixed(Held(claim.identity, claim.owner, claim.epoch), key)
             if not any(name.startswith(prefix) for name in others):
                 continue
             claim = replace(claim, beat_at=max(claim.beat_at, beat_of(prefix)))
@@ -470,7 +493,7 @@ class Claims:
         if not self._dialect.exists(table):
             return False
         if why := self._dialect.distrust(table):
-            raise TargetError(
+            raise UntrustedClaimsError(
                 f"table {self._dialect.table(table)} records what was written, and cannot be trusted: {why}. "
                 "Drop it if it is not wanted, or write with the role that owns it"
             )
@@ -488,14 +511,14 @@ class Claims:
         return self._session.rows(marked(sql, self._dialect.mark), parameters)
 
 
-def stage_prefix(held: Held, key: str | None = None, *, longest: int = 63) -> str:
+def stage_prefix(held: Held, key: str | None = None, *, longest: int = 63, beginning: str = STAGE) -> str:
     """The prefix of a run's staging tables, which differs between the runs of one write.
 
     Where names may have fewer than 63 letters, the beginning is all of them: such a run has one staging table.
     """
     key = key or held.identity.key
     if longest >= _LONG_NAME:
-        return f"{STAGE}{key[:16]}_{held.epoch}_"
+        return f"{beginning}{key[:16]}_{held.epoch}_"
     number = int.from_bytes(hashlib.sha256(f"{key}_{held.epoch}".encode()).digest())
     letters: list[str] = []
     while len(letters) < longest - len(STAGE):

@@ -79,9 +79,10 @@ def custom_kinds(text: str | None, names: Sequence[str], same_name: SameName) ->
 
 
 def missing_table(dbtable: str, names: Sequence[str], place: object) -> SourceError:
-    """The error for a table that does not exist, with the names of some that do."""
+    """The error for a table that does not exist, with the names of some that do, without those of this project."""
     more = ", ..." if len(names) > _SHOWN else ""
-    there = ", ".join(names[:_SHOWN]) + more if names else "none"
+    theirs = [name for name in names if not name.rpartition(".")[2].startswith("spark_channel_")]
+    there = ", ".join(theirs[:_SHOWN]) + more if theirs else "none"
     return SourceError(f"there is no table {dbtable!r} in {place}; its tables: {there}")
 
 

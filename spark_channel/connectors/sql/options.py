@@ -8,7 +8,7 @@ warned of or refused with the reason, so that code changes its format name and r
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, field_validator
 
@@ -32,6 +32,7 @@ from spark_channel.working_directory import absolute_url
 __all__ = [
     "Credentials",
     "FileOptions",
+    "LedgerOptions",
     "ServerOptions",
     "SqlReadOptions",
     "SqlWriteOptions",
@@ -121,6 +122,33 @@ class ServerOptions(Credentials):
     retry_timeout: Annotated[float, Field(ge=0, le=86_400), Trait.SAME_ROWS] = Field(
         60.0, description="how long a running job tries to reconnect, with growing pauses, in seconds"
     )
+
+
+class LedgerOptions(Options):
+    """Where a server keeps what a write needs beside its table, for roles that may not create tables there."""
+
+    staging_schema: str | None = Field(
+        None,
+        description="schema (MySQL: database) of staging tables, and of the claims without `ledgerTable`; default: the "
+        "target's",
+    )
+    ledger_table: str | None = Field(
+        None,
+        description="table of claims, `schema.table`; `_tasks` and `_transfers` are added to the names of the others; "
+        "all jobs that write to one table must name the same; default: `spark_channel_claims`",
+    )
+    ledger: Annotated[Literal["required", "optional", "none"], Trait.SAME_ROWS] = Field(
+        "required",
+        description="`required`: the write is recorded in the claims, or fails; `optional`: without them where the "
+        "role may not create or use them; `none`: without them. Without them rows are written at least once",
+    )
+
+    @field_validator("staging_schema", "ledger_table")
+    @classmethod
+    def _named(cls, value: str | None) -> str | None:
+        if value is not None and not value.strip():
+            raise ValueError("a name")
+        return value
 
 
 class FileOptions(Options):
@@ -282,6 +310,11 @@ class SqlWriteOptions(WriteOptions):
         "insert",
         description="`insert`: add rows; `upsert`: update rows whose key exists; `skipExisting`: keep those; "
         "`apply`: apply a change feed",
+    )
+    convert: Literal["strict", "lenient"] = Field(
+        "strict",
+        description="`strict`: the rows' types must fit the table's columns exactly; `lenient`: values are converted "
+        "as DataX does, and a value that cannot be converted is a refused row",
     )
     key_columns: ColumnList | None = Field(
         None, description="key columns of upsert, skipExisting and apply; default: the table's primary key"

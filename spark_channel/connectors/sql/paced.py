@@ -15,7 +15,7 @@ second."""
 
 
 def in_pieces(
-    work: Callable[[int, int], object],
+    work: Callable[[int, int], float | None],
     begin: int,
     end: int,
     *,
@@ -27,15 +27,16 @@ def in_pieces(
     """`work(a, b)` for ranges that cover `begin` to `end`, none shorter than `first` but the last, none longer than
     `most`.
 
-    A range takes the server about `seconds`, and it rests for three times as long: it uses a quarter of a core. The
+    A range takes the server about `seconds`, and then it rests for three times as long: it uses a quarter of a core. The
     least that was seen counts: one that is busy with others, or waits for a lock, takes longer for the same work.
+    `work` may return the seconds that the server says.
     """
     seen: deque[float] = deque(maxlen=_SEEN)
     at, step = begin, first
     while at < end:
         length, begun = min(step, end - at), clock.now()
-        work(at, at + length)
-        took = clock.now() - begun
+        told = work(at, at + length)
+        took = clock.now() - begun if told is None else told
         at += length
         seen.append(took / length)
         each = sorted(seen)[len(seen) // 8]

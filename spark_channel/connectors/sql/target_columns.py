@@ -35,7 +35,8 @@ def old_target(
         TargetError: a view, or keys that the table does not hold unique.
     """
     dialect.check_table(table)
-    make = column or dialect.write_column
+    lenient = options.convert == "lenient"
+    make = column or (dialect.lenient_column if lenient else dialect.write_column)
     fields = _row_fields(dialect, schema, options)
     by_name = {each.name: each for each in table.columns}
     columns: list[WriteColumn] = []

@@ -101,6 +101,10 @@ class WriteDialect(Dialect):
             raise misfit(field, column)
         return WriteColumn(field.name, column, field.type)
 
+    def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        """As `write_column`, with `convert=lenient`: a local time may be written where the column holds instants."""
+        return self.write_column(field, column)
+
     def is_same_type(self, found: str, planned: str) -> bool:
         """Whether two declared types are one, as the catalog shows them and as they were written."""
         return found == planned

@@ -23,9 +23,19 @@ from spark_channel.connectors.contracts import (
     WritePlan,
     Writer,
 )
-from spark_channel.connectors.sql.claims import STAGE, TASKS, ClaimDialect, Claims, is_own_table, stage_prefix
+from spark_channel.connectors.sql.claims import (
+    STAGE,
+    TASKS,
+    ClaimDialect,
+    Claims,
+    UntrustedClaimsError,
+    is_own_table,
+    stage_prefix,
+)
+from spark_channel.connectors.sql.ledger import Ledger, NoClaims
+from spark_channel.connectors.sql.named import parsed_name
 from spark_channel.connectors.sql.nothing import NothingWriter
-from spark_channel.connectors.sql.options import SqlWriteOptions
+from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
 from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
@@ -43,6 +53,10 @@ _RETRY_SECONDS = 60.0
 _FOLDED = str.maketrans(string.ascii_uppercase, string.ascii_lowercase)
 _EXPLAINS_RIGHTS = ("postgres", "mysql")
 """Databases that check the rights of a statement that they only explain."""
+_WAYS = (
+    "Grant the right, or name another schema with 'stagingSchema' or a table with 'ledgerTable'; 'ledger' none writes "
+    "without them, at least once"
+)
 _TAKES = 5
 """How often a claim is tried: two that make its table or its row at the same moment fail one of them."""
 
@@ -50,7 +64,7 @@ _TAKES = 5
 @dataclass(frozen=True, slots=True)
 class Place:
     """The place of a write. `label` names the table in messages and claims; `table` is its entry in the catalog, None
-    if the write creates it. `schema` contains the table and the claims.
+    if the write creates it. `schema` contains the table.
     """
 
     schema: str
@@ -59,6 +73,22 @@ class Place:
     table: Any = None
     folds: bool = False
     """The database takes names that differ in the case of A to Z for one."""
+    ledger: Ledger | None = None
+    """None: claims and staging are beside the table."""
+
+    @property
+    def staging(self) -> str:
+        """The schema of staging tables."""
+        return self.schema if self.ledger is None else self.ledger.staging
+
+    @property
+    def stage(self) -> str:
+        """How the names of staging tables begin."""
+        return STAGE if self.ledger is None else self.ledger.stage
+
+    @property
+    def has_ledger(self) -> bool:
+        return self.ledger is None or not self.ledger.without
 
     @property
     def claimed(self) -> str:
@@ -77,7 +107,11 @@ class SqlPlan(WritePlan):
     @property
     def stage(self) -> str:
         """The prefix of this run's staging tables, or its only name if names must be short."""
-        return stage_prefix(self.claim, longest=self.longest_name)
+        return stage_prefix(self.claim, longest=self.longest_name, beginning=self.place.stage)
+
+    @property
+    def at_least_once(self) -> bool:
+        return not self.place.has_ledger
 
     @property
     def claim(self) -> Held:
@@ -156,13 +190,15 @@ class SqlWriter(Writer):
         )
 
     def _prepare(self, session: Any, context: WriteContext, schema: pa.Schema) -> SqlPlan:
-        place = self.look(session)
+        place = self._placed(session)
         self._check_place(place)
+        place = self._with_ledger(session, place, context)
         claims = self.claims(session, place)
+        commit = context.commit or self.default_commit(place, context)
         plan = SqlPlan(
             job=context.job,
             schema=schema,
-            commit=context.commit or self.default_commit(place, context),
+            commit=commit if place.has_ledger else "task",
             overwrite=context.overwrite,
             txn=context.txn,
             place=replace(place, table=None),
@@ -193,6 +229,63 @@ class SqlWriter(Writer):
             self._give_back(session, plan, overtaken)
             raise
 
+    def _placed(self, session: Any) -> Place:
+        """The place of the table, and where its claims and staging are."""
+        place, options = self.look(session), _ledger_options(self.options)
+        if options is None:
+            return place
+        staging, table = options.staging_schema or place.schema, options.ledger_table
+        if table is None:
+            return replace(place, ledger=Ledger(staging, staging))
+        schema, name = self.ledger_names(table)
+        return replace(place, ledger=Ledger(staging, schema or staging, name))
+
+    def ledger_names(self, text: str) -> tuple[str | None, str]:
+        """The schema and name that option `ledgerTable` names."""
+        tree = parsed_name(text, self.script_dialect)
+        return (None, text) if tree is None else (tree.db or None, tree.name)
+
+    def _with_ledger(self, session: Any, place: Place, context: WriteContext) -> Place:
+        """The place without a ledger, where the user or the role's rights leave none.
+
+        Raises:
+            TargetError: what the job asks for cannot be kept without one.
+        """
+        options = _ledger_options(self.options)
+        if options is None or options.ledger == "required":
+            return place
+        why = "option 'ledger' is none" if options.ledger == "none" else self._lacks(session, place)
+        if not why:
+            return place
+        asks = (
+            "a stream" if context.stream is not None
+            else "a transaction id" if context.txn is not None
+            else "commit=job" if context.commit == "job"
+            else ""
+        )  # fmt: skip
+        if asks:
+            raise TargetError(f"{asks} needs tables that record what was written: {why}. {_WAYS}")
+        _log.warning(
+            "job %s: rows are written to %s at least once, without a record of what was written: a rerun, a retried "
+            "task or a lost answer can add rows twice. The reason: %s. %s",
+            context.job, place.label, why, _WAYS,
+        )  # fmt: skip
+        assert place.ledger is not None
+        return replace(place, ledger=replace(place.ledger, without=why))
+
+    def _lacks(self, session: Any, place: Place) -> str:
+        """Why the role cannot keep claims; "" = it can."""
+        claims = self.claims(session, place)
+        try:
+            self._ensure(session, claims)
+            with self.transaction(session):
+                claims.probe()
+        except TargetError as error:
+            if isinstance(error, UntrustedClaimsError) or self.is_denied(error):
+                return str(error)
+            raise
+        return ""
+
     def _end_overtaken(self, session: Any, taken: Taken, place: Place, context: WriteContext) -> None:
         if taken.overtaken is not None:
             owner = taken.overtaken.owner
@@ -201,11 +294,14 @@ class SqlWriter(Writer):
 
     def _take(self, session: Any, claims: Claims, place: Place, context: WriteContext) -> Taken:
         """Take the claim, in a short separate transaction."""
+        try:
+            self._ensure(session, claims)
+        except TargetError as error:
+            if _ledger_options(self.options) is not None and self.is_denied(error):
+                raise TargetError(f"{error}. {_WAYS}") from error.__cause__
+            raise
         for left in reversed(range(_TAKES)):
             try:
-                if not claims.exist():
-                    with self.transaction(session):
-                        claims.ensure()
                 with self.transaction(session):
                     claims.prune()
                     return claims.take(
@@ -218,6 +314,18 @@ class SqlWriter(Writer):
                 if not left or not self.is_conflict(error):
                     raise
         raise AssertionError("the last attempt returns or raises")
+
+    def _ensure(self, session: Any, claims: Claims) -> None:
+        """Make the tables of claims, unless they are there."""
+        for left in reversed(range(_TAKES)):
+            try:
+                if not claims.exist():
+                    with self.transaction(session):
+                        claims.ensure()
+                return
+            except TargetError as error:
+                if not left or not self.is_conflict(error):
+                    raise
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.published_at is not None:
@@ -234,7 +342,7 @@ class SqlWriter(Writer):
 
     def unfinished(self, context: WriteContext) -> Unfinished | None:
         def ask(session: Any) -> Unfinished | None:
-            place = self.look(session)
+            place = self._placed(session)
             return self.claims(session, place).unfinished(place.claimed, context)
 
         return self.run(TargetError, f"prepare {context.job}", ask, begins=True)
@@ -344,11 +452,11 @@ class SqlWriter(Writer):
         self.run(TargetError, f"write {plan.job}", show)
 
     def claims(self, session: Any, place: Place) -> Claims:
-        return Claims(session, self.claim_dialect(session, place))
+        return Claims(session, self.claim_dialect(session, place)) if place.has_ledger else NoClaims()
 
     def sweep(self, session: Any, plan: SqlPlan) -> None:
         """Remove the staging of runs that were overtaken, have ended, or are known to be dead."""
-        stages = self.stages(session, plan.place, STAGE)
+        stages = self.stages(session, plan.place, plan.place.stage) if plan.place.has_ledger else []
         if not stages:
             return
         with self.transaction(session):
@@ -448,6 +556,10 @@ class SqlWriter(Writer):
     def is_conflict(self, error: TargetError) -> bool:
         """Whether another transaction was first: a duplicate key or table, a deadlock, a failed serialization."""
 
+    def is_denied(self, error: TargetError) -> bool:
+        """Whether the role lacks a right."""
+        return False
+
     @abstractmethod
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
         """The claims in the schema of `place`."""
@@ -542,6 +654,10 @@ class SqlWriter(Writer):
     @abstractmethod
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
         """Drop one of `stages`, in a separate transaction. Safe twice."""
+
+
+def _ledger_options(options: Any) -> LedgerOptions | None:
+    return options if isinstance(options, LedgerOptions) else None
 
 
 def _own(plan: WritePlan) -> SqlPlan:

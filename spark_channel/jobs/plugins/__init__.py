@@ -9,7 +9,9 @@ from spark_channel.errors import JobFileError
 from spark_channel.jobs.place import End, Place
 from spark_channel.jobs.plugins.databases import database_reader, database_writer, known_databases
 from spark_channel.jobs.plugins.files import hdfs_reader, hdfs_writer, txtfile_reader, txtfile_writer
+from spark_channel.jobs.plugins.ftp import ftp_reader, ftp_writer
 from spark_channel.jobs.plugins.hive import hive_reader, hive_writer
+from spark_channel.jobs.plugins.mongodb import mongodb_reader, mongodb_writer
 from spark_channel.jobs.plugins.stores import oss_reader, oss_writer, s3_reader, s3_writer
 from spark_channel.jobs.plugins.stream import stream_reader, stream_writer
 
@@ -33,7 +35,9 @@ _READERS: dict[str, Builder] = {
     "streamreader": stream_reader,
     "txtfilereader": txtfile_reader,
     "hdfsreader": hdfs_reader,
+    "ftpreader": ftp_reader,
     "hivereader": hive_reader,
+    "mongodbreader": mongodb_reader,
     "ossreader": oss_reader,
     "s3reader": s3_reader,
 }
@@ -41,7 +45,9 @@ _WRITERS: dict[str, Builder] = {
     "streamwriter": stream_writer,
     "txtfilewriter": txtfile_writer,
     "hdfswriter": hdfs_writer,
+    "ftpwriter": ftp_writer,
     "hivewriter": hive_writer,
+    "mongodbwriter": mongodb_writer,
     "osswriter": oss_writer,
     "s3writer": s3_writer,
 }

@@ -4,13 +4,19 @@ import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.registry import Connector, all_connectors
+from spark_channel.jobs.named_apart import named_apart
 from spark_channel.jobs.place import End, Place
-from spark_channel.jobs.plugins.own_databases import duplicate_options, mode_options, reading_options
+from spark_channel.jobs.plugins.own_databases import (
+    duplicate_options,
+    mode_options,
+    reading_options,
+    writing_options,
+)
 from spark_channel.jobs.sql import expand_tables, plain_columns, select_statements, selects
 from spark_channel.jobs.values import Flag, NotNegative, Positive, Section, Text, Texts, refusal, refused
 from spark_channel.planning import Endpoint, EndpointPart
@@ -158,6 +164,9 @@ class DatabaseWriter(Section):
     session: Texts = ()
     batch_size: Positive | None = None
     empty_as_null: Flag = False
+    staging_schema: Text | None = None
+    ledger_table: Text | None = None
+    ledger: Literal["required", "optional", "none"] | None = None
 
 
 def _login(given: DatabaseReader | DatabaseWriter) -> dict[str, str]:
@@ -255,11 +264,16 @@ def _queries(given: DatabaseReader, database: Database, options: dict[str, str],
     }
     place.left.extend(f"{place.key(key)} (querySql says all)" for key, value in unused.items() if value)
     parts = [
-        EndpointPart({"query": query.strip().rstrip(";").rstrip()}, connection.jdbc_url)
+        EndpointPart({"query": _query(query, database)}, connection.jdbc_url)
         for connection in given.connection
         for query in connection.query_sql
     ]
     return End(_endpoint(database, options, parts))
+
+
+def _query(text: str, database: Database) -> str:
+    bare = text.strip().rstrip(";").rstrip()
+    return bare if database.connector is None else named_apart(bare, database.dialect)
 
 
 def _tables(given: DatabaseReader, database: Database, options: dict[str, str], place: Place) -> End:
@@ -379,7 +393,7 @@ def _statements(texts: tuple[str, ...], table: str) -> str:
 
 
 def _own(given: DatabaseWriter, tables: list[str], place: Place, connector: str) -> Built:
-    options = {"createTable": "false"}
+    options = {"createTable": "false", **_writing(given, place, connector)}
     if given.batch_size is not None:
         options["batchSize"] = str(given.batch_size)
     if given.session:
@@ -404,6 +418,21 @@ def _own(given: DatabaseWriter, tables: list[str], place: Place, connector: str)
             more["postSql"] = _statements(given.post_sql, table)
         each.append(more)
     return options, each, "append"
+
+
+def _writing(given: DatabaseWriter, place: Place, connector: str) -> dict[str, str]:
+    """A job that asks for no transaction runs also where its role may only change rows, as with DataX."""
+    asked = {
+        "stagingSchema": given.staging_schema,
+        "ledgerTable": given.ledger_table,
+        "ledger": given.ledger,
+    }
+    found = {name: value for name, value in asked.items() if value is not None}
+    defaults = writing_options(connector, promises=bool(place.commit))
+    if found and "ledger" not in writing_options(connector, promises=False):
+        name = next(iter(found))
+        raise refusal(place.key(name), found[name], f"nothing: {connector} keeps its claims beside the table")
+    return {**defaults, **found}
 
 
 def _emptying(texts: tuple[str, ...], plugin: str) -> tuple[str, ...]:

@@ -179,6 +179,7 @@ def text_end(given: TextReader, paths: dict[str, str], place: Place) -> End:
         "sep": given.field_delimiter,
         "encoding": given.encoding,
         "nullValue": given.null_format,
+        "emptyIsNull": str(given.null_format == "").lower(),
         "quote": '"' if config.use_text_qualifier else "",
         "escape": '"' if config.use_text_qualifier else "",
         "multiLine": str(config.use_text_qualifier).lower(),

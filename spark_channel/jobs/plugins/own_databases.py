@@ -9,10 +9,10 @@ from spark_channel.planning import Endpoint
 __all__ = [
     "duplicate_options",
     "is_database",
-    "is_server",
     "mode_options",
     "reading_options",
     "with_local_times",
+    "writing_options",
 ]
 
 _IN_URL = {"zeroDates": "zerodatetimebehavior"}
@@ -48,9 +48,10 @@ def is_database(connector: str) -> bool:
     return any(each.name == connector and each.dialect for each in all_connectors())
 
 
-def is_server(connector: str) -> bool:
-    """Whether it is of a database server, whose columns hold values of their types alone."""
-    return any(each.name == connector and each.dialect and each.port for each in all_connectors())
+def writing_options(connector: str, *, promises: bool) -> Mapping[str, str]:
+    """DataX's defaults of a write; `promises`: the job asks for more than at least once, which needs the ledger."""
+    defaults = _as_datax(connector).writer
+    return {name: value for name, value in defaults.items() if not (promises and name == "ledger")}
 
 
 def _as_datax(connector: str) -> AsDatax:

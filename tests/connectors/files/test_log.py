@@ -600,7 +600,8 @@ def test_folders_are_made_again_that_another_job_removes_meanwhile(
     """A job that ends removes the folder of all runs when it is empty: also between two steps of one that begins."""
     store = LocalStore(locate(str(target)))
     runs = target / paths.LOG / "staging"
-    mkdir, removed = os.mkdir, []
+    mkdir = os.mkdir
+    removed: list[str] = []
 
     def slow(name: str, mode: int = 0o777, *, dir_fd: int | None = None) -> None:
         if name == "run" and len(removed) < 3:

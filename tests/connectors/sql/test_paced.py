@@ -12,11 +12,12 @@ class _Server:
         self.worked = 0.0
         self.slow_from, self.slow = 1 << 60, 1.0
 
-    def work(self, begin: int, end: int) -> None:
+    def work(self, begin: int, end: int) -> float | None:
         self.ranges.append((begin, end))
         took = (end - begin) * self.unit_seconds
         self.worked += took
         self.clock.sleep(took * (self.slow if len(self.ranges) > self.slow_from else 1.0))
+        return None
 
     def add(self, end: int, first: int = 4) -> list[int]:
         """The lengths of the pieces."""

@@ -13,6 +13,7 @@ import pytest
 
 from spark_channel.connectors import FetchSize
 from spark_channel.connectors.feed import FeedLimit, FeedOptions
+from spark_channel.connectors.sql.named import missing_table
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError, UnsupportedError
 from spark_channel.testing import reader_conformance
 from spark_channel.timing import seconds_connecting
@@ -164,6 +165,12 @@ def test_a_table_that_is_not_there_is_told_with_those_that_are(place: Place) -> 
         place.read('x"; drop table t; --')
     with pytest.raises(OptionError, match="'customSchema' names column 'nope', which is not there"):
         place.read(customSchema="nope STRING")
+
+
+def test_the_tables_that_are_told_are_the_users() -> None:
+    names = ["public.spark_channel_claims", "spark_channel_tasks", "orders"]
+    assert str(missing_table("oders", names, "shop")).endswith("its tables: orders")
+    assert str(missing_table("oders", names[:2], "shop")).endswith("its tables: none")
 
 
 @pytest.mark.parametrize("options", [{}, {"partitionColumn": "id"}, {"partitionColumn": "name"}])

@@ -164,7 +164,7 @@ class CsvBlocks:
             column = pc.utf8_ltrim_whitespace(column)
         if right:
             column = pc.utf8_rtrim_whitespace(column)
-        nulls = pc.is_in(column, value_set=pa.array(["", self._syntax.null_value]))
+        nulls = pc.is_in(column, value_set=pa.array(self._syntax.nulls, pa.string()))
         return pc.if_else(nulls, pa.scalar(None, pa.string()), column)
 
     def _fits(self, records: list[bytes]) -> bool:

@@ -20,7 +20,8 @@ class CsvSyntax:
     sep: str
     quote: str
     escape: str
-    null_value: str
+    nulls: tuple[str, ...]
+    """Unquoted texts that mean NULL."""
     comment: str
     multi_line: bool
 
@@ -32,7 +33,7 @@ class CsvSyntax:
             sep=options.sep,
             quote=options.quote,
             escape=options.escape,
-            null_value=options.null_value,
+            nulls=tuple(sorted({text for text in ("", options.null_value) if text or options.empty_is_null})),
             comment=options.comment,
             multi_line=options.multi_line or multi_line,
         )
@@ -50,7 +51,7 @@ class CsvSyntax:
 
     def convert_options(self, **more: Any) -> pacsv.ConvertOptions:
         return pacsv.ConvertOptions(
-            null_values=sorted({"", self.null_value}),
+            null_values=list(self.nulls),
             true_values=["true", "True", "TRUE"],
             false_values=["false", "False", "FALSE"],
             strings_can_be_null=True,

@@ -1,6 +1,7 @@
-"""Claims in MySQL: InnoDB tables in the target's database, without triggers."""
+"""Claims in MySQL: InnoDB tables without triggers, by default in the target's database."""
 
 from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect, Claims
+from spark_channel.connectors.sql.ledger import Ledger
 from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
 
@@ -21,25 +22,26 @@ _TRIGGERS = (
 class _Known:
     """The claim tables in the catalog, queried once; a missing table is queried again."""
 
-    def __init__(self, session: MysqlWriteSession, database: str) -> None:
-        self._session, self._database = session, database
+    def __init__(self, session: MysqlWriteSession, ledger: Ledger) -> None:
+        self._session, self._ledger = session, ledger
         self._found: dict[str, list[str]] = {}
 
     def exists(self, table: str) -> bool:
+        table = self._ledger.name(table)
         if table not in self._found:
             self._look()
         return table in self._found
 
     def distrust(self, table: str) -> str | None:
         """MySQL's tables have no owner: what a role can do to them is a trigger, or another kind of table."""
-        faults = self._found.get(table, [])
+        faults = self._found.get(self._ledger.name(table), [])
         return faults[0] if faults else None
 
     def _look(self) -> None:
         asked = f"{_TABLE} UNION ALL {_TRIGGERS}"
         query = " UNION ALL ".join([asked] * len(_TABLES))
-        names = [name for name in _TABLES for _ in (_TABLE, _TRIGGERS)]
-        rows = self._session.rows(query, [each for name in names for each in (self._database, name)])
+        names = [self._ledger.name(name) for name in _TABLES for _ in (_TABLE, _TRIGGERS)]
+        rows = self._session.rows(query, [each for name in names for each in (self._ledger.schema, name)])
         found: dict[str, list[str]] = {str(name): [] for name, kind, _, _ in rows if kind is not None}
         for name, kind, engine, trigger in rows:
             faults = found.get(str(name), [])
@@ -52,18 +54,19 @@ class _Known:
         self._found = found
 
 
-def claims_of(session: MysqlWriteSession, database: str) -> ClaimDialect:
-    known = _Known(session, database)
+def claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
+    known = _Known(session, ledger)
     return ClaimDialect(
-        table=lambda name: f"{quoted(database)}.{name}",
+        table=lambda name: f"{quoted(ledger.schema)}.{quoted(ledger.name(name))}",
         exists=known.exists,
         mark=lambda _number: "%s",
         after=" ENGINE=InnoDB CHARACTER SET utf8mb4 COLLATE utf8mb4_bin",
         share="LOCK IN SHARE MODE",
         update="FOR UPDATE",
         distrust=known.distrust,
+        stage=ledger.stage,
     )
 
 
-def claims_in(session: MysqlWriteSession, database: str) -> Claims:
-    return Claims(session, session.kept(("claims", database), lambda: claims_of(session, database)))
+def claims_in(session: MysqlWriteSession, ledger: Ledger) -> Claims:
+    return Claims(session, session.kept(("claims", ledger), lambda: claims_of(session, ledger)))

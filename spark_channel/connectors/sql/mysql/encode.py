@@ -43,7 +43,7 @@ def assignments(columns: Sequence[WriteColumn], quoted: Any) -> tuple[str, str]:
     return ", ".join(listed), f" SET {', '.join(sets)}" if sets else ""
 
 
-def load_lines(batch: pa.RecordBatch, columns: Sequence[WriteColumn]) -> bytes:
+def load_lines(batch: pa.RecordBatch, columns: Sequence[WriteColumn], *, exact: bool = True) -> bytes:
     """Lines for `FIELDS TERMINATED BY ',' OPTIONALLY ENCLOSED BY '"' ESCAPED BY ''`; NULL is a bare NULL.
 
     Raises:
@@ -51,7 +51,7 @@ def load_lines(batch: pa.RecordBatch, columns: Sequence[WriteColumn]) -> bytes:
     """
     fields = []
     for column in columns:
-        text, quotes = _text(storage(batch.column(column.name)), column)
+        text, quotes = _text(storage(batch.column(column.name)), column, exact)
         if quotes:
             text = pc.replace_substring(text, '"', '""')
             text = pc.binary_join_element_wise('"', text, '"', "")
@@ -61,12 +61,12 @@ def load_lines(batch: pa.RecordBatch, columns: Sequence[WriteColumn]) -> bytes:
 
 
 def insert_values(
-    batch: pa.RecordBatch, columns: Sequence[WriteColumn], most_bytes: int
+    batch: pa.RecordBatch, columns: Sequence[WriteColumn], most_bytes: int, *, exact: bool = True
 ) -> list[tuple[str, int]]:
     """The rows after INSERT ... VALUES, in pieces of at most `most_bytes` where a row is no longer: (text, rows)."""
     fields = []
     for column in columns:
-        text, quotes = _text(storage(batch.column(column.name)), column)
+        text, quotes = _text(storage(batch.column(column.name)), column, exact)
         if _is_binary(column):
             text = pc.binary_join_element_wise("x'", text, "'", "")
         elif quotes:
@@ -108,8 +108,8 @@ def _bytes_of(lines: pa.Array) -> bytes:
     return bytes(lines.buffers()[2] or b"")
 
 
-def _text(array: pa.Array, column: WriteColumn) -> tuple[pa.Array, bool]:
-    """The values as text, and whether they need quotes."""
+def _text(array: pa.Array, column: WriteColumn, exact: bool) -> tuple[pa.Array, bool]:
+    """The values as text, and whether they need quotes; `exact`: those that the server would change are refused."""
     kind = array.type
     name, sizes, _ = parts(column.declared)
     if pa.types.is_null(kind):
@@ -137,20 +137,21 @@ def _text(array: pa.Array, column: WriteColumn) -> tuple[pa.Array, bool]:
         return pc.cast(dates(array, column), pa.string()), False
     if pa.types.is_time(kind):
         micro = convert(array, pa.time64("us"), column, "times end at microseconds")
-        _refuse_finer(pc.cast(micro, pa.int64()), array, column, sizes)
+        if exact:
+            _refuse_finer(pc.cast(micro, pa.int64()), array, column, sizes)
         return pc.cast(micro, pa.string()), False
     if pa.types.is_timestamp(kind):
-        return _moment(array, column, sizes), False
+        return _moment(array, column, sizes, exact), False
     if is_text(kind):
         array = pc.cast(array, pa.string())
-        if name == "char":
+        if name == "char" and exact:
             why = "a CHAR column drops the spaces at the end; declare it VARCHAR"
             refuse_where(pc.ends_with(array, " "), array, column, why)
         elif name in ("enum", "set"):
             _refuse_strangers(array, column, one=name == "enum")
         return array, True
     array = pc.cast(array, pa.binary())
-    if name == "binary":
+    if name == "binary" and exact:
         short = pc.not_equal(pc.binary_length(array), int(sizes[0]) if sizes else 1)
         refuse_where(
             short, array, column, f"column {column.target!r} is {column.declared}, which pads with zeros"
@@ -178,13 +179,14 @@ def _refuse_strangers(array: pa.Array, column: WriteColumn, *, one: bool) -> Non
     refuse_where(pc.is_in(array, value_set=strange), array, column, why)
 
 
-def _moment(array: pa.Array, column: WriteColumn, sizes: list[str]) -> pa.Array:
+def _moment(array: pa.Array, column: WriteColumn, sizes: list[str], exact: bool) -> pa.Array:
     if array.type.tz is None:
         local = local_timestamps(array, column)
     else:
         why = "a TIMESTAMP goes from 1970 to 2038; cast it to a timestamp without zone, which is a DATETIME"
         local = local_timestamps(array, column, _INSTANTS, why)
-    _refuse_finer(pc.cast(local, pa.int64()), local, column, sizes)
+    if exact:
+        _refuse_finer(pc.cast(local, pa.int64()), local, column, sizes)
     return pc.cast(local, pa.string())
 
 

@@ -15,6 +15,8 @@ from spark_channel.connectors.sql.target import WriteColumn
 __all__ = ["Loader", "RefusedRowsError"]
 
 _MOST_PACKET = 4 << 20
+_OF_KEYS = frozenset({1062, 1287})
+"""Warnings that a key is in the table (INSERT IGNORE), and that VALUES() is an old word."""
 
 
 class RefusedRowsError(Exception):
@@ -23,17 +25,32 @@ class RefusedRowsError(Exception):
 
 class Loader:
     """Loads batches into `table`. What the server would change or leave out is an error, and nothing of that
-    batch is in the table when the caller rolls its statement back.
+    batch is in the table when the caller rolls its statement back. Unless `exact`, the server may cut or round
+    fractions of a second, and pad or strip fixed lengths, as it does for other clients. `words`: how the INSERT begins
+    and ends, for rows whose keys may be in the table.
     """
 
     def __init__(
-        self, session: MysqlWriteSession, table: str, columns: Sequence[WriteColumn], local: bool | None
+        self,
+        session: MysqlWriteSession,
+        table: str,
+        columns: Sequence[WriteColumn],
+        local: bool | None,
+        *,
+        exact: bool = True,
+        words: tuple[str, str] | None = None,
     ) -> None:
+        self._exact = exact
+        self._words = words
         self._session = session
+        if words is not None:
+            session.rows("SET SESSION max_error_count = 65535, sql_notes = 0")
+        if not exact:
+            session.rows("SET SESSION sql_notes = 0")  # what is cut off a fraction is a note
         self._table = table
         self._columns = columns
         self._instants = any(_is_instant(column.kind) for column in columns)
-        self._local = session.local_infile if local is None else local
+        self._local = (session.local_infile if local is None else local) and words is None
         if not self._local:
             self._packet = min(_MOST_PACKET, session.most_packet // 2)
 
@@ -47,11 +64,12 @@ class Loader:
         if batch.num_rows == 0:
             return
         if self._local:
-            self._load(load_lines(batch, self._columns), batch.num_rows)
+            self._load(load_lines(batch, self._columns, exact=self._exact), batch.num_rows)
         else:
             names = ", ".join(quoted(column.target) for column in self._columns)
-            for text, rows in insert_values(batch, self._columns, self._packet):
-                self._run(f"INSERT INTO {self._table} ({names}) VALUES {text}", rows)  # noqa: S608 - literals
+            for text, rows in insert_values(batch, self._columns, self._packet, exact=self._exact):
+                verb, more = self._words or ("INSERT", "")
+                self._run(f"{verb} INTO {self._table} ({names}) VALUES {text}{more}", rows)
 
     def _load(self, lines: bytes, rows: int) -> None:
         names, sets = assignments(self._columns, quoted)
@@ -67,9 +85,13 @@ class Loader:
         with self._session.in_utc() if self._instants else nullcontext():
             affected, warnings = self._session.affected(sql)
         if warnings and not self._session.lenient:
+            if self._words is not None:
+                codes = [int(code) for _, code, _ in self._session.rows("SHOW WARNINGS")]
+                if len(codes) == warnings and _OF_KEYS.issuperset(codes):
+                    return
             texts = [text for _, _, text in self._session.warnings()]
             raise RefusedRowsError("; ".join(texts[:3]) or f"{warnings} warnings")
-        if affected != rows:
+        if affected != rows and self._words is None:
             raise RefusedRowsError(f"the server took {affected} of {rows} rows")
 
 

@@ -1,6 +1,6 @@
 """Options of the MySQL connector, and the server that they name."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, Self
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -8,8 +8,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
+from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
-from spark_channel.connectors.sql.options import SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import Trait
 
@@ -115,10 +115,11 @@ class ServerOptions(AnyServerOptions):
     @classmethod
     def parse(cls, raw: Mapping[str, Any], *, connector: str = "") -> tuple[Self, list[str]]:
         """Logins in the url become `user` and `password`, so that nothing shows them."""
-        return super().parse(_without_login(raw), connector=connector)
+        return super().parse(_without_login(raw, cls.ignored), connector=connector)
 
 
-def _without_login(raw: Mapping[str, Any]) -> dict[str, Any]:
+def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """What the url says becomes options; of one that is `ignored`, the user has not typed the name."""
     by_name = {key.lower(): key for key in raw}
     key = by_name.get("url")
     if key is None or raw[key] is None:
@@ -147,7 +148,7 @@ def _without_login(raw: Mapping[str, Any]) -> dict[str, Any]:
     made: dict[str, Any] = {name: value for name, value in raw.items() if name != key}
     for name, value in kept:
         option = _parameter(name, value)
-        if option is not None and option[0].lower() not in by_name:
+        if option is not None and option[0].lower() not in by_name and option[0] not in ignored:
             made[option[0]] = option[1]
     said = {name.lower(): value for name, value in kept}
     zone = said.get("connectiontimezone", said.get("servertimezone"))
@@ -232,7 +233,7 @@ class MysqlReadOptions(ServerOptions, SqlReadOptions):
         address_of(self)
 
 
-class MysqlWriteOptions(ServerOptions, SqlWriteOptions):
+class MysqlWriteOptions(ServerOptions, LedgerOptions, SqlWriteOptions):
     """Options of the MySQL writer."""
 
     keeps_table: ClassVar[str] = (

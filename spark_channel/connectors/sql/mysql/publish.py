@@ -22,6 +22,7 @@ __all__ = [
     "check_table",
     "create_table",
     "drop_if_empty",
+    "duplicate_words",
     "end_sessions",
     "hold",
     "insert_staged",
@@ -118,6 +119,15 @@ def check_table(session: MysqlWriteSession, target: TargetTable) -> None:
     hold_planned(MysqlWriteDialect(), target, table_named(session, target.schema, target.name))
 
 
+def duplicate_words(target: TargetTable, options: MysqlWriteOptions) -> tuple[str, str]:
+    """How an insert begins and ends, by option `duplicates`."""
+    verb = {"replace": "REPLACE", "ignore": "INSERT IGNORE"}.get(options.duplicates, "INSERT")
+    if options.duplicates != "update":
+        return verb, ""
+    sets = (f"{quoted(name)} = VALUES({quoted(name)})" for name in target.names)
+    return verb, f" ON DUPLICATE KEY UPDATE {', '.join(sets)}"
+
+
 def insert_staged(
     session: MysqlWriteSession,
     target: TargetTable,
@@ -136,11 +146,7 @@ def insert_staged(
     """
     names = ", ".join(map(quoted, target.names))
     if options.write_mode == "insert":
-        verb = {"replace": "REPLACE", "ignore": "INSERT IGNORE"}.get(options.duplicates, "INSERT")
-        more = ""
-        if options.duplicates == "update":
-            sets = (f"{quoted(name)} = VALUES({quoted(name)})" for name in target.names)
-            more = f" ON DUPLICATE KEY UPDATE {', '.join(sets)}"
+        verb, more = duplicate_words(target, options)
 
         def insert(stage: str, some: str = "") -> None:
             session.rows(

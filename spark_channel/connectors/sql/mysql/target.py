@@ -16,7 +16,7 @@ from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
-__all__ = ["MysqlWriteDialect", "hold_transactional", "staged_columns"]
+__all__ = ["MysqlWriteDialect", "hold_one_zone", "hold_transactional", "staged_columns"]
 
 _NAME_LETTERS = 64
 _OPTION = r"\s*([A-Za-z_]+)\s*=\s*([A-Za-z0-9_]+)\s*,?"
@@ -45,6 +45,24 @@ def hold_transactional(session: Session, table: MysqlTable) -> None:
         raise TargetError(
             f"table {table.label!r} has the engine {table.engine}, which has no transactions: a failed write would "
             "leave half of it. Make it InnoDB with ALTER TABLE ... ENGINE=InnoDB"
+        )
+
+
+def hold_one_zone(target: TargetTable) -> None:
+    """Hold the times of one row to be written in one zone of the session: instants are written in UTC.
+
+    Raises:
+        SchemaError: instants beside local times that the session's zone makes instants of.
+    """
+    times = [each for each in target.columns if pa.types.is_timestamp(each.kind)]
+    instant = next((each for each in times if each.kind.tz is not None), None)
+    local = next(
+        (each for each in times if each.kind.tz is None and parts(each.declared)[0] == "timestamp"), None
+    )
+    if instant is not None and local is not None:
+        raise SchemaError(
+            f"column {local.name!r} is a local time for the TIMESTAMP column {local.target!r}, and column "
+            f"{instant.name!r} is an instant: they cannot be written together. Cast one of them in the source"
         )
 
 
@@ -113,6 +131,14 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         if not fits(given, wanted) or (name in ("float", "double") and sizes):
             raise misfit(field, column, wanted, natural=natural)
         return WriteColumn(field.name, column, field.type)
+
+    def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        local = pa.types.is_timestamp(field.type) and field.type.tz is None
+        if local and parts(column.declared)[0] == "timestamp":
+            return WriteColumn(
+                field.name, column, field.type
+            )  # the server reads its text in the session's zone
+        return self.write_column(field, column)
 
     def is_same_type(self, found: str, planned: str) -> bool:
         """Servers add display widths to integers: `int` is shown as `int(11)`."""

@@ -8,17 +8,17 @@ from typing import Any, TypeVar
 import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter
-from spark_channel.connectors.sql.claims import STAGE
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.mysql.load import Loader, RefusedRowsError
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.mysql.publish import (
+    duplicate_words,
     end_sessions,
     hold,
     insert_staged,
     take_over,
 )
-from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of, quoted
+from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of
 from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables, new_stage, table_in
 from spark_channel.connectors.sql.mysql.target import staged_columns
 from spark_channel.connectors.sql.mysql.write_session import (
@@ -52,6 +52,10 @@ class _MysqlTask(SqlTask):
     """Shared by both commit modes: the messages of refusals."""
 
     _options: MysqlWriteOptions
+
+    @property
+    def _exact(self) -> bool:
+        return self._options.convert == "strict"
 
     def store(self, rows: pa.Table, before: int) -> None:
         for batch in rows.combine_chunks().to_batches():
@@ -141,10 +145,11 @@ class StagedWriter(_MysqlTask):
             self._sql(self._table),
             staged_columns(self._plan.target),
             self._options.local_infile,
+            exact=self._exact,
         )
 
     def _sql(self, table: str) -> str:
-        return table_in(self._plan.place.schema, table)
+        return table_in(self._plan.place.staging, table)
 
     def _store(self, batch: pa.RecordBatch, before: int) -> None:
         def put(again: bool) -> None:
@@ -204,10 +209,13 @@ class DirectWriter(_MysqlTask):
         options = self._options
         limited = options.is_limited or options.rows_per_second_per_task or options.bytes_per_second_per_task
         # A limit may make the task last for hours, and be paused: no transaction lasts as long.
-        self._gathers = bool(limited) and not options.tolerates_dirty_rows
-        self._straight = (
-            options.write_mode == "insert" and options.duplicates == "error" and not self._gathers
-        )
+        self._gathers = bool(limited) and not options.tolerates_dirty_rows and plan.place.has_ledger
+        insert, self._words = options.write_mode == "insert", None
+        if insert and options.duplicates != "error" and not plan.place.has_ledger:
+            # A role that may create no table may create no temporary one.
+            self._words = duplicate_words(plan.target, options)
+        straight = insert and (options.duplicates == "error" or self._words is not None)
+        self._straight = straight and not self._gathers
         self._begun = self._committing = False
         self._loaded: list[pa.RecordBatch] | None = []
         self._loaded_bytes = 0
@@ -236,7 +244,7 @@ class DirectWriter(_MysqlTask):
     def _new_loader(self, session: MysqlWriteSession) -> Loader:
         target, table = self._plan.target, self._plan.target.sql
         if not self._straight:
-            table = quoted(_TEMPORARY)
+            table = self._temporary
             try:
                 create_stage(session, table, staged_columns(target), temporary=True, key=target.key)
             except TargetError as error:
@@ -250,7 +258,18 @@ class DirectWriter(_MysqlTask):
                     self._task,
                 )
                 self._straight, self._gathers, table = True, False, target.sql
-        return Loader(session, table, staged_columns(target), self._options.local_infile)
+        return Loader(
+            session,
+            table,
+            staged_columns(target),
+            self._options.local_infile,
+            exact=self._exact,
+            words=self._words,
+        )
+
+    @property
+    def _temporary(self) -> str:
+        return table_in(self._plan.place.staging, _TEMPORARY)
 
     def _begin(self, session: MysqlWriteSession) -> None:
         """Begin the transaction in which the table is written, unless the task has committed. Safe twice.
@@ -273,7 +292,7 @@ class DirectWriter(_MysqlTask):
 
     def _lock(self, epoch: int) -> str:
         """The name of the lock of the task's one transaction in a run."""
-        key = self._plan.stage.removeprefix(STAGE).partition("_")[0]
+        key = self._plan.claim.identity.key[:16]
         return f"spark_channel:{key}_{epoch}_{self._task}"[:64]
 
     def _store(self, batch: pa.RecordBatch, before: int) -> None:
@@ -334,7 +353,7 @@ class DirectWriter(_MysqlTask):
                 self._loader.load(batch)
                 if not self._straight:
                     self._bring_in(session)
-                    session.rows(f"DELETE FROM {quoted(_TEMPORARY)}")  # noqa: S608 - a constant
+                    session.rows(f"DELETE FROM {self._temporary}")  # noqa: S608 - a constant
             except (BadValueError, RefusedRowsError, TargetError) as error:
                 if isinstance(error, TargetError) and not is_of_rows(error):
                     raise
@@ -347,7 +366,7 @@ class DirectWriter(_MysqlTask):
 
     def _bring_in(self, session: MysqlWriteSession) -> None:
         insert_staged(
-            session, self._plan.target, self._options, [quoted(_TEMPORARY)], indexed=True, paced=self._gathers
+            session, self._plan.target, self._options, [self._temporary], indexed=True, paced=self._gathers
         )
 
     def _commit(self, session: MysqlWriteSession) -> None:

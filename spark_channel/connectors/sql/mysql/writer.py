@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.claims import ClaimDialect, Claims
+from spark_channel.connectors.sql.ledger import Ledger, NoClaims
 from spark_channel.connectors.sql.mysql.claim_tables import claims_in, claims_of
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable, name_places
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions, address_of
@@ -21,9 +22,9 @@ from spark_channel.connectors.sql.mysql.publish import (
     hold,
     insert_staged,
 )
-from spark_channel.connectors.sql.mysql.session import LostConnectionError
+from spark_channel.connectors.sql.mysql.session import LostConnectionError, code_of
 from spark_channel.connectors.sql.mysql.staging import drop_tables, stage_names, table_in
-from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, hold_transactional
+from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, hold_one_zone, hold_transactional
 from spark_channel.connectors.sql.mysql.task import is_of_rows, open_task
 from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession, is_conflict, passes
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS, split_script
@@ -37,6 +38,7 @@ __all__ = ["MysqlWriter"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
+_DENIED = frozenset({1044, 1142, 1143, 1227})
 
 
 class MysqlWriter(SqlWriter):
@@ -92,10 +94,13 @@ class MysqlWriter(SqlWriter):
         return is_conflict(error)
 
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
-        return claims_of(session, place.schema)
+        return claims_of(session, _ledger(place))
 
     def claims(self, session: Any, place: Place) -> Claims:
-        return claims_in(session, place.schema)
+        return claims_in(session, _ledger(place)) if place.has_ledger else NoClaims()
+
+    def is_denied(self, error: TargetError) -> bool:
+        return code_of(error) in _DENIED
 
     def look(self, session: Any) -> Place:
         table = self.dialect.find_table(session, self.options.dbtable)
@@ -121,7 +126,9 @@ class MysqlWriter(SqlWriter):
 
     def target(self, plan: SqlPlan, place: Place) -> TargetTable:
         """A table that is there stays also with `overwrite`: to drop it would commit."""
-        return super().target(replace(plan, overwrite=False), place)
+        made = super().target(replace(plan, overwrite=False), place)
+        hold_one_zone(made)
+        return made
 
     def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
         """Keys are told apart only within one transaction; refused rows only where the target judges them."""
@@ -163,12 +170,12 @@ class MysqlWriter(SqlWriter):
         check_table(session, target)
         if plan.overwrite:
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
-        stages = self.staged_tables(session, receipts, lambda name: table_in(plan.place.schema, name))
+        stages = self.staged_tables(session, receipts, lambda name: table_in(plan.place.staging, name))
         paced = self.options.is_limited and not plan.overwrite  # which has locked the rows that it deleted
         insert_staged(session, target, self.options, [table for table, _ in stages], paced=paced)
 
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
-        return stage_names(session, place.schema, beginning)
+        return stage_names(session, place.staging, beginning)
 
     def drop_staging(self, session: Any, plan: SqlPlan) -> None:
         if names := self.stages(session, plan.place, plan.stage):
@@ -178,7 +185,7 @@ class MysqlWriter(SqlWriter):
         self._drop(session, place, [name])
 
     def _drop(self, session: MysqlWriteSession, place: Place, names: Sequence[str]) -> None:
-        for table in drop_tables(session, [table_in(place.schema, name) for name in names]):
+        for table in drop_tables(session, [table_in(place.staging, name) for name in names]):
             _log.warning("staging %s stays until a later job removes it: a transaction still uses it", table)
 
     @contextmanager
@@ -222,6 +229,10 @@ def _commits(texts: Sequence[str], option: str) -> bool:
     except OptionError:
         return True
     return False
+
+
+def _ledger(place: Place) -> Ledger:
+    return place.ledger or Ledger(place.schema, place.schema)
 
 
 def _table_lock(target: TargetTable) -> str:

@@ -5,6 +5,7 @@ from typing import Any
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect
+from spark_channel.connectors.sql.ledger import Ledger
 from spark_channel.connectors.sql.postgresql.session import literal
 
 __all__ = ["claim_dialect"]
@@ -36,18 +37,23 @@ def claim_dialect(
     rows: Callable[[str], list[tuple[Any, ...]]],
     schema: str,
     mark: Callable[[int], str] = lambda _number: "?",
+    ledger: Ledger | None = None,
 ) -> ClaimDialect:
     """For one session, whose statements `rows` runs. Tables that are there are asked for once."""
     known: dict[str, str] = {}
-    names = ", ".join(_quoted(each) for each in (CLAIMS, TASKS, PLANS))
+    own = ledger or Ledger(schema, schema)
+    schema = own.schema
+    names = ", ".join(_quoted(own.name(each)) for each in (CLAIMS, TASKS, PLANS))
 
     def table(name: str) -> str:
-        return statements.named_table((schema, name)).expression.sql("postgres")
+        return statements.named_table((schema, own.name(name))).expression.sql("postgres")
 
     def exists(name: str) -> bool:
+        name = own.name(name)
         if name not in known:
             known.update(
-                (str(own), str(why)) for own, why in rows(_OWN.format(schema=_quoted(schema), names=names))
+                (str(found), str(why))
+                for found, why in rows(_OWN.format(schema=_quoted(schema), names=names))
             )
         return name in known
 
@@ -65,7 +71,8 @@ def claim_dialect(
         share="FOR SHARE",
         update="FOR UPDATE",
         end_when_silent=f"SET LOCAL idle_in_transaction_session_timeout = '{_SILENT_SECONDS}s'",
-        distrust=lambda name: known.get(name) or None,
+        distrust=lambda name: known.get(own.name(name)) or None,
+        stage=own.stage,
     )
 
 

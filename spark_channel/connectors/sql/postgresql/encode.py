@@ -24,7 +24,7 @@ from spark_channel.connectors.sql.postgresql.copy_rows import ELEMENT
 from spark_channel.connectors.sql.target import WriteColumn
 from spark_channel.connectors.sql.write_dialect import misfit
 
-__all__ = ["PgWriteColumn", "encode", "native_column", "write_column"]
+__all__ = ["PgWriteColumn", "encode", "lenient_column", "native_column", "write_column"]
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _WHOLE = {"int2": (16, 4), "int4": (32, 9), "int8": (64, 18)}
@@ -72,6 +72,14 @@ def write_column(field: pa.Field, column: PgColumn) -> PgWriteColumn:
         staged = "text[]" if column.category == "A" else "text"
         return PgWriteColumn(name, column, kind, text, staged, cast=True)
     raise misfit(field, column, LOCAL if column.base in ("timestamp", "timestamptz") else None)
+
+
+def lenient_column(field: pa.Field, column: PgColumn) -> PgWriteColumn:
+    """As `write_column`; a local time for a `timestamptz` is of the session's zone, in which the server casts it."""
+    local = pa.types.is_timestamp(field.type) and field.type.tz is None
+    if local and column.base == "timestamptz":
+        return PgWriteColumn(field.name, column, field.type, LOCAL, "timestamp", cast=True)
+    return write_column(field, column)
 
 
 def native_column(field: pa.Field, column: Column) -> PgWriteColumn:
@@ -180,13 +188,15 @@ def _numeric_wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
     return None
 
 
-def encode(batch: pa.RecordBatch | pa.Table, columns: Sequence[PgWriteColumn]) -> pa.RecordBatch:
-    """A batch as COPY sends it, its columns named as the table's.
+def encode(
+    batch: pa.RecordBatch | pa.Table, columns: Sequence[PgWriteColumn], *, exact: bool = True
+) -> pa.RecordBatch:
+    """A batch as COPY sends it, its columns named as the table's; unless `exact`, the server may round times.
 
     Raises:
         BadValueError: the first value found that would come back changed.
     """
-    arrays = [_encode(batch.column(column.name), column) for column in columns]
+    arrays = [_encode(batch.column(column.name), column, exact) for column in columns]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([_sent(column) for column in columns]))
 
 
@@ -197,7 +207,7 @@ def _sent(column: PgWriteColumn) -> pa.Field:
     return pa.field(column.target, column.wire, metadata={ELEMENT: str(element).encode()})
 
 
-def _encode(array: Any, column: PgWriteColumn) -> pa.Array:
+def _encode(array: Any, column: PgWriteColumn, exact: bool) -> pa.Array:
     if isinstance(array, pa.ChunkedArray):
         array = array.combine_chunks()
     if isinstance(array, pa.ChunkedArray):  # pyarrow before 26 may keep chunks that overflow one array
@@ -210,7 +220,8 @@ def _encode(array: Any, column: PgWriteColumn) -> pa.Array:
         texts = convert(array, pa.string(), column, "")
         return pc.cast(pc.binary_join_element_wise("\x01", texts, ""), pa.binary())
     array = convert(array, column.wire, column, _why(column.wire))
-    _refuse_what_would_change(array, column)
+    if exact or not (pa.types.is_timestamp(array.type) or pa.types.is_time(array.type)):
+        _refuse_what_would_change(array, column)
     return array
 
 

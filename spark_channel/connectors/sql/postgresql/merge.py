@@ -1,12 +1,17 @@
 """Merges rows of a staging or temporary table into the target by `writeMode`, with the necessary casts."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.connectors.sql.change_feed import OPERATION, TRUNCATES
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.paced import in_pieces
 from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn
 from spark_channel.connectors.sql.postgresql.session import Session
 from spark_channel.connectors.sql.postgresql.target import DIALECT, written_columns
 from spark_channel.connectors.sql.target import TargetTable
+from spark_channel.errors import BatchRefusedError
 
 __all__ = ["PostgresMerge", "keys_sql", "of_pages"]
 
@@ -18,33 +23,64 @@ def of_pages(ctid: str, begin: int, end: int) -> str:
     return f"{ctid} >= '({begin},0)'::tid AND {ctid} < '({end},0)'::tid"
 
 
+_SERVER_SECONDS = "; SELECT extract(epoch FROM clock_timestamp() - statement_timestamp())::float8"
+"""Behind a statement, sent with it: what both took, without the way there and back."""
+
+
 def keys_sql(target: TargetTable) -> str:
     return ", ".join(map(DIALECT.quoted, target.key))
 
 
 class PostgresMerge(Merge):
-    """Also inserts. The rows stay as they are: a publish counts them by the transactions that wrote them."""
+    """Also inserts. Rows keep their `xmin`, by which a publish counts them before it merges."""
 
     def __init__(self, session: Session, target: TargetTable, rows: str, mode: str) -> None:
         super().__init__(session.rows, DIALECT, target, rows, mode)
         self._columns = written_columns(target)
+        self._label = target.label
+        self.writers: int | None = None
+        """How many tasks wrote the rows; None = others may write to the same target."""
 
     def bring_in_pieces(self, pages: int, clock: Clock = SYSTEM_CLOCK) -> None:
         """`bring` for `insert`, some of the rows' `pages` at a time: the server rests, and uses a quarter of a core.
 
-        All pieces are one transaction, which lasts four times as long as one statement would.
+        A piece takes the server about 1 ms, however far away it is; all pieces are one transaction, which lasts four
+        times as long as one statement would.
         """
         assert self._mode == "insert"
-        in_pieces(
-            lambda begin, end: self._insert(f" WHERE {of_pages('s.ctid', begin, end)}"),
-            0, pages, first=_FIRST_PAGES, most=_MOST_PAGES, clock=clock,
-        )  # fmt: skip
+
+        def insert(begin: int, end: int) -> float:
+            return float(self._insert(f" WHERE {of_pages('s.ctid', begin, end)}{_SERVER_SECONDS}")[-1][0])
+
+        in_pieces(insert, 0, pages, first=_FIRST_PAGES, most=_MOST_PAGES, clock=clock)
 
     def bring(self) -> None:
         if self._mode == "insert":
             self._insert("")
-        else:
-            super().bring()
+            return
+        if self._mode == "apply":
+            self._truncate()
+        super().bring()
+
+    def _truncate(self) -> None:
+        """Empty the target where a row says so; what came before that row goes with it.
+
+        By DELETE, for which a role that writes rows has the right, and which blocks no reader.
+        """
+        said = ", ".join(f"'{word}'" for word in TRUNCATES)
+        truncates = f"LOWER({self._operation}) IN ({said})"
+        ((last,),) = self._run(f"SELECT max({PLACE})::bigint FROM {self._rows} WHERE {truncates}")  # noqa: S608
+        if last is None:
+            return
+        if self.writers != 1:
+            many = "tasks that commit by themselves" if self.writers is None else f"{self.writers} tasks"
+            raise BatchRefusedError(
+                f"a row has 'truncate' in {OPERATION}, and {many} write to {self._label}: whether the rows of another "
+                "task are older or newer is not known. Write with commit=job, and without a shuffle behind the stream "
+                "(repartition, join), so that one task has all changes in their order"
+            )
+        self._run(f"DELETE FROM {self._target}")  # noqa: S608
+        self._run(f"DELETE FROM {self._rows} WHERE {PLACE} <= {last}")  # noqa: S608
 
     def _keep_last(self) -> None:
         key = self.listed(self._key)
@@ -69,11 +105,11 @@ class PostgresMerge(Merge):
         kept = f" WHERE NOT {self.gone('s.')}" if self._mode == "apply" else ""
         self._insert(f"{kept} ON CONFLICT ({self.listed(self._key)}) {action}")
 
-    def _insert(self, more: str) -> None:
+    def _insert(self, more: str) -> Sequence[tuple[Any, ...]]:
         numbered = any(each.column.identity == "a" for each in self._columns)
         override = " OVERRIDING SYSTEM VALUE" if numbered else ""
         values = ", ".join(map(self._value, self._columns))
-        self._run(
+        return self._run(
             f"INSERT INTO {self._target} ({self.listed(self._names)}){override} "  # noqa: S608
             f"SELECT {values} FROM {self._rows} s{more}"
         )

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
-from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.options import LedgerOptions, ServerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.postgresql.address import Address, conninfo, parse_url
 from spark_channel.errors import OptionError
 from spark_channel.options import Secret, Trait
@@ -123,7 +123,7 @@ class PostgresReadOptions(PostgresOptions, SqlReadOptions):
     )
 
 
-class PostgresWriteOptions(PostgresOptions, SqlWriteOptions):
+class PostgresWriteOptions(PostgresOptions, LedgerOptions, SqlWriteOptions):
     """Options of the PostgreSQL writer."""
 
     ignored: ClassVar[Mapping[str, str]] = {

@@ -5,7 +5,7 @@ B(egin), C(ommit), R(elation), I(nsert), U(pdate), D(elete), T(runcate); O(rigin
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import time
 from typing import Any
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.connectors.sql.change_feed import OPERATION
+from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["COMMIT_TIME", "LSN", "ChangeDecoder", "TableShape", "begin_time", "change_schema", "lsn_text"]
@@ -92,6 +93,9 @@ class ChangeDecoder:
         self._places = [names.index(name) for name in schema.names[:-3]]
         self._rows = self._fresh()
         self._wanted = False
+        self._held = False
+        self._add: Callable[[str, list[Any]], None] = self._append
+        self._window: ChunkWindow | None = None
         self._lsn = 0
         self._time = 0
 
@@ -106,19 +110,24 @@ class ChangeDecoder:
         for message in messages:
             kind = message[0]
             if kind == 73 or kind == 85 or kind == 68:  # I, U, D
-                if self._wanted and _RELATION(message, 1)[0] == relation:
+                if (self._wanted or self._held) and _RELATION(message, 1)[0] == relation:
                     self._change(kind, message)
                     if len(self._rows.lsns) >= self._batch_rows:
                         yield self._take()
             elif kind == 66:  # B
-                commit, time, _ = _BEGIN(message, 1)
+                commit, time, transaction = _BEGIN(message, 1)
                 self._wanted = self._after <= commit < self._upto
+                self._held = self._window is not None and self._window.holds(commit, transaction)
+                self._add = self._tell if self._held else self._append
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R
                 if _RELATION(message, 1)[0] == relation:
                     self._check_relation(message)
-            elif kind == 84 and self._wanted and self._truncates(message):  # T
-                self._add(_TRUNCATE, [None] * len(self._shape.columns))
+            elif kind == 84 and (self._wanted or self._held) and self._truncates(message):  # T
+                if self._held and self._window is not None:
+                    self._window.emptied()
+                if self._wanted:
+                    self._append(_TRUNCATE, [None] * len(self._shape.columns))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """The remaining rows."""
@@ -137,7 +146,7 @@ class ChangeDecoder:
             return
         new, _ = self._tuple(message, place + 1)
         if any(value is _UNCHANGED for value in new):
-            new = self._filled(new, old if part == 79 else None)
+            new = self._filled(new, old if part == 79 else None, old)
         if kind == 85 and old is not None and part == 75:
             self._add(_DELETE, old)  # the key has changed: the row of the old one is gone
         elif kind == 85 and old is not None and self._key_differs(old, new):
@@ -148,6 +157,12 @@ class ChangeDecoder:
         return any(old[place] != new[place] for place in self._key)
 
     _key: tuple[int, ...] = ()
+    _window_key: tuple[int, ...] = ()
+
+    def tell(self, window: ChunkWindow, key: Sequence[str]) -> None:
+        """Tell `window` of the changes that it holds, by the columns `key`: also outside [after, upto)."""
+        every = [name for name, _ in self._shape.columns]
+        self._window, self._window_key = window, tuple(every.index(name) for name in key)
 
     def follow_key(self, names: Sequence[str]) -> None:
         """With REPLICA IDENTITY FULL, an update that changes one of these columns is a delete as well."""
@@ -171,20 +186,30 @@ class ChangeDecoder:
                 append(None if kind == 110 else _UNCHANGED)
         return values, place
 
-    def _filled(self, new: list[Any], old: list[Any] | None) -> list[Any]:
+    def _filled(self, new: list[Any], old: list[Any] | None, key: list[Any] | None) -> list[Any]:
+        """`old` is the whole row before the change, `key` what is known of it; either may be None."""
         for place, value in enumerate(new):
             if value is _UNCHANGED:
-                if old is None:
+                if old is None and key is not None and place in self._window_key and key[place] is not None:
+                    new[place] = key[place]
+                elif old is None and self._wanted:
                     name = self._shape.columns[place][0]
                     raise SourceError(
                         f"an update of {self._shape.label} left column {name!r} as it was, and its value, stored "
                         "out of line, is not in the log: run ALTER TABLE ... REPLICA IDENTITY FULL, then reset "
                         "the tunnel"
                     )
-                new[place] = old[place]
+                elif old is not None:
+                    new[place] = old[place]
         return new
 
-    def _add(self, operation: str, values: list[Any]) -> None:
+    def _tell(self, operation: str, values: list[Any]) -> None:
+        assert self._window is not None
+        self._window.changed(tuple(_text(values[place]) for place in self._window_key))
+        if self._wanted:
+            self._append(operation, values)
+
+    def _append(self, operation: str, values: list[Any]) -> None:
         rows = self._rows
         for column, place in zip(rows.values, self._places, strict=True):
             column.append(values[place])
@@ -223,6 +248,15 @@ class ChangeDecoder:
 
     def _fresh(self) -> _Rows:
         return _Rows([[] for _ in self._places])
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, bytes):
+        raise SourceError(
+            "a change in the log does not name its key: the table's replica identity has changed since its stream "
+            "began. Run ALTER TABLE ... REPLICA IDENTITY DEFAULT, then reset the tunnel"
+        )
+    return value.decode()
 
 
 def _difference(shape: TableShape, found: Sequence[tuple[str, int]]) -> str:

@@ -91,7 +91,7 @@ def publish_stage(
     Raises:
         CommitError: staged rows are gone.
     """
-    target, stage = plan.target, table_sql(plan.target.schema, plan.staging)
+    target, stage = plan.target, table_sql(plan.place.staging, plan.staging)
     if session.value(f"SELECT to_regclass({literal(stage).sql('postgres')})::text") is None:
         raise CommitError(f"the staging table {stage} is gone")
     session.rows(_LOCK.format(stage=stage, name=literal(stage).sql("postgres")))
@@ -99,12 +99,16 @@ def publish_stage(
     run_in_transaction(session, DIALECT.script(options.pre_sql, "preSql"), "preSql", written=False)
     there = is_there(session, target, options, overwrite=plan.overwrite)
     if there:
-        bring_staged(session, plan, stage, options, overwrite=plan.overwrite)
-        drop_stage(session, target.schema, plan.staging)
+        writers = sum(bool(receipt.rows) for receipt in receipts)
+        bring_staged(session, plan, stage, options, overwrite=plan.overwrite, writers=writers)
+        drop_stage(session, plan.place.staging, plan.staging)
         return
     if options.write_mode != "insert":
         PostgresMerge(session, target, stage, options.write_mode).refuse_bad_keys()
     with new_table(target):
+        if plan.place.staging != target.schema:
+            session.rows(f"ALTER TABLE {stage} SET SCHEMA {identifier(target.schema).sql('postgres')}")
+            stage = table_sql(target.schema, plan.staging)
         session.rows(f"ALTER TABLE {stage} RENAME TO {identifier(target.name).sql('postgres')}")
     comment = literal(options.table_comment).sql("postgres")
     session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
@@ -113,10 +117,20 @@ def publish_stage(
 
 
 def bring_staged(
-    session: Session, plan: PostgresPlan, stage: str, options: PostgresWriteOptions, *, overwrite: bool
+    session: Session,
+    plan: PostgresPlan,
+    stage: str,
+    options: PostgresWriteOptions,
+    *,
+    overwrite: bool,
+    writers: int | None = None,
 ) -> None:
-    """Bring all rows of `stage` into the table; `overwrite`: it is locked, in this transaction."""
+    """Bring all rows of `stage` into the table; `overwrite`: it is locked, in this transaction.
+
+    `writers` is that of `PostgresMerge`.
+    """
     merge = PostgresMerge(session, plan.target, stage, options.write_mode)
+    merge.writers = writers
     pages = _pages_to_pace(session, stage, options, overwrite=overwrite)
     if pages is None:
         merge.bring()

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.contracts import FetchSize, Read
-from spark_channel.connectors.feed import ChangeFeed, FeedOptions
+from spark_channel.connectors.feed import ChangeFeed, FeedOptions, HeldLog
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.native import NativeRows, native_batch
 from spark_channel.connectors.sql.catalog import ReadColumn
@@ -256,6 +256,12 @@ class PostgresReader(SqlReader):
         from spark_channel.connectors.sql.postgresql.replication import ReplicationFeed
 
         return ReplicationFeed(self, options)
+
+    def held_logs(self) -> list[HeldLog]:
+        from spark_channel.connectors.sql.postgresql.slots import held_logs
+
+        with self.connect("slots") as session:
+            return held_logs(session)
 
     def lasts(self, split: Split) -> bool:
         return "snapshot" not in split.params

@@ -5,8 +5,11 @@ means: all transactions whose commit record begins before T are done. That is al
 transactions behind a slot, and what the consistent point of a new slot says about a copy that begins after it.
 """
 
-import re
+import logging
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,10 +17,12 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.split_reader import Token
+from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.column_types import read_type
 from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.connectors.sql.postgresql.log_token import LogToken, token_of
 from spark_channel.connectors.sql.postgresql.pgoutput import (
     ChangeDecoder,
     TableShape,
@@ -27,8 +32,12 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
 )
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.slots import kept_bytes
+from spark_channel.connectors.sql.postgresql.wal_kept import warn_of_kept_wal
+from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import BatchSize
+from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
@@ -36,12 +45,19 @@ from spark_channel.retry import Retry
 
 __all__ = ["ReplicationFeed"]
 
-_POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
+_log = logging.getLogger(__name__)
+
 _BATCH_ROWS, _BATCH_BYTES = 65_536, 4 << 20
 _CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
 _BUSY = "is active for PID"
 _BUSY_SECONDS = 60.0
+_RANGE_ROWS = 500_000
+"""Existing rows of a range, where no limit is given."""
+_CHANGES = ", ".join(str(ord(each)) for each in "IUDT")
+"""The first bytes of messages that are changes."""
+_MOST_WAITS = 3
+"""Ranges of the log alone before the base has its turn, where more changes come than a range takes."""
 
 
 class ReplicationFeed(ChangeFeed):
@@ -64,6 +80,8 @@ class ReplicationFeed(ChangeFeed):
         self._reader = reader
         self._slot = options.slot
         self._publication = options.publication
+        self._max_kept = options.max_slot_lag
+        self._is_paused = False
         with self._session() as session:
             source = reader.resolve(session)
             self._shape = self._check(session, source)
@@ -78,7 +96,7 @@ class ReplicationFeed(ChangeFeed):
     def earliest(self) -> list[Token]:
         """As far back as the slot goes."""
         with self._session() as session:
-            return [_token(self._made(session) or self._confirmed(session))]
+            return [token_of(self._made(session) or self._confirmed(session))]
 
     def now(self) -> list[Token]:
         """A point that every transaction before it is visible at: a new slot's, if need be a temporary one's."""
@@ -88,18 +106,33 @@ class ReplicationFeed(ChangeFeed):
                 name = f"{self._slot[:50]}_now"
                 made = _create(session, name, temporary=True)
                 session.rows(f"SELECT pg_drop_replication_slot({_quoted(name)})::text")
-            return [_token(made)]
+            return [token_of(made)]
 
     def end(self) -> list[Token]:
         with self._session() as session:
-            return [_token(_flushed(session))]
+            return [token_of(_flushed(session))]
+
+    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
+        (token,) = tokens
+        with self._session() as session:
+            source = self._reader.resolve(session)
+            why = obstacle(session, source)
+            if why is not None:
+                warn_of_kept_wal(session, source, why, self._slot)
+                return None
+            place = LogToken.read(token).lsn
+            base = self._watermarks(place, lambda: nullcontext(session)).start(session, source, place)
+        return [LogToken(place, base).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        start = position(after)
+        found = LogToken.read(after)
+        start = found.lsn
         with self._session() as session:
             source = self._reader.resolve(session)
             check_same_columns(self._columns, source.schema, source.label)
             self._check_place(session, start)
+            if found.base is not None:
+                return self._next(session, start, found.base, limit, upto).token()
             most = _most(limit)
             last = self._last_of(session, start, most or 1)
             if last is None:
@@ -107,18 +140,24 @@ class ReplicationFeed(ChangeFeed):
             # Without a limit it is enough to know that there is something: all up to now is taken.
             end = last if most else max(last, _flushed(session))
         if upto is not None:
-            end = min(end, position(upto))
-        return _token(end) if end > start else after
+            end = min(end, _place(upto))
+        return token_of(end) if end > start else after
 
     def reaches(self, token: Token, end: Token) -> bool:
-        return position(token) >= position(end)
+        return _place(token) >= _place(end)
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
-        start, end = position(after), position(upto)
+        old, new = LogToken.read(after), LogToken.read(upto)
+        start, end = old.lsn, new.lsn
+        lower = None if old.base is None else old.base.after
+        if old.base is not None and (new.base is None or new.base.after != lower):
+            upper = old.base.until if new.base is None else new.base.after
+            chunk = {"lower": lower, "upper": upper}
+            return [Split({"kind": "window", "after": start, "upto": end, **chunk})]
         return [Split({"kind": "changes", "after": start, "upto": end})] if end > start else []
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
-        note = {"at": position(upto[0])}
+        note = {"at": _place(upto[0])}
         return [
             Split({**split.params, **note}, split.rows, split.nbytes) for split in self._reader.split(advice)
         ]
@@ -126,6 +165,9 @@ class ReplicationFeed(ChangeFeed):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         if split.params["kind"] == "changes":
             yield from self._changes(split)
+            return
+        if split.params["kind"] == "window":
+            yield from self._window(split)
             return
         for batch in self._reader.read(split):
             rows = batch.num_rows
@@ -140,7 +182,7 @@ class ReplicationFeed(ChangeFeed):
         return isinstance(error, SourceError) and (is_gone(error) or _BUSY in str(error))
 
     def settle(self, upto: Token) -> None:
-        end = _lsn(position(upto))
+        end = _lsn(LogToken.read(upto).confirmable)
         slot = _quoted(self._slot)
         with self._session() as session:
             # An existing slot already refuses to go back.
@@ -150,15 +192,20 @@ class ReplicationFeed(ChangeFeed):
             )
 
     def lag(self, token: Token) -> FeedLag:
-        start = position(token)
+        found = LogToken.read(token)
+        start, base = found.lsn, found.base
         with self._session() as session:
             self._confirmed(session)
             behind = max(0, _flushed(session) - start)
+            kept = kept_bytes(session, self._slot)
+            if base is not None:
+                left = None if base.rows is None else max(0, base.rows - base.read)
+                return FeedLag(left, behind, kept=kept, base_read=base.read, base_rows=base.rows)
             rows = _peek(session, self._query("data", None, 1))
         times = [time for (data,) in rows if (time := begin_time(data)) is not None]
         if not times:
-            return FeedLag(0, behind, 0.0)
-        return FeedLag(None, behind, max(0.0, utc_now().timestamp() - times[0] / 1e6))
+            return FeedLag(0, behind, 0.0, kept)
+        return FeedLag(None, behind, max(0.0, utc_now().timestamp() - times[0] / 1e6), kept)
 
     def close(self) -> None:
         slot = _quoted(self._slot)
@@ -180,15 +227,101 @@ class ReplicationFeed(ChangeFeed):
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         after, upto = int(split.params["after"]), int(split.params["upto"])
         decoder = ChangeDecoder(self._shape, self._schema, after, upto)
-        decoder.follow_key(self._key)
         with self._session() as session:
-            self._check_place(session, after)
-            _wait_until_free(session, self._slot)
-            for batch in session.stream(
-                self._query("data", upto, None), BatchSize(_BATCH_ROWS, _BATCH_BYTES)
-            ):
-                yield from decoder.feed(batch.column(0).to_pylist())
-            yield from decoder.finish()
+            yield from self._decoded(session, decoder, after, upto)
+
+    def _window(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Changes, and the existing rows of a range of keys."""
+        params = split.params
+        after, upto = int(params["after"]), int(params["upto"])
+        lower, upper = params["lower"], params["upper"]
+        with Line(self._session) as ours, Line(partial(self._reader.connect, "read")) as rows:
+            log = self._watermarks(upto, partial(_lent, ours), partial(_lent, rows))
+            yield from read_window(
+                log, after, upto, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
+            )
+
+    def _watermarks(self, at: int, connect: Connect, rows: Connect | None = None) -> PgWatermarks:
+        """With `rows`, both open a session again that was lost."""
+        seconds = 0.0 if rows is None else getattr(self._reader.options, "retry_timeout", 0.0)
+        events = partial(self._events, connect)
+        return PgWatermarks(
+            self._reader, connect, rows or connect, events, self._columns, self._schema, at, seconds
+        )
+
+    def _events(
+        self, connect: Connect, after: int, upto: int, high: int, window: ChunkWindow, key: Sequence[str]
+    ) -> Iterator[pa.RecordBatch]:
+        decoder = ChangeDecoder(self._shape, self._schema, after, upto)
+        decoder.tell(window, key)
+        with connect() as session:
+            yield from self._decoded(session, decoder, after, high)
+
+    def _decoded(
+        self, session: PgReadSession, decoder: ChangeDecoder, after: int, upto: int
+    ) -> Iterator[pa.RecordBatch]:
+        decoder.follow_key(self._key)
+        self._check_place(session, after)
+        _wait_until_free(session, self._slot)
+        for batch in session.stream(self._query("data", upto, None), BatchSize(_BATCH_ROWS, _BATCH_BYTES)):
+            yield from decoder.feed(batch.column(0).to_pylist())
+        yield from decoder.finish()
+
+    def _next(
+        self, session: PgReadSession, start: int, base: BaseProgress, limit: FeedLimit, upto: Token | None
+    ) -> LogToken:
+        """The next range while the base is read: what is in the log, and a chunk.
+
+        Where the limit cuts the log, the log alone: it is what makes the server keep WAL. After three such
+        ranges the base has its turn.
+        """
+        most = _most(limit)
+        last, count = (None, 0) if most is None else self._counted(session, start, most)
+        is_cut = most is not None and count >= most
+        log = self._watermarks(start, lambda: nullcontext(session))
+        is_paused = self._pauses(session)
+        if is_paused:
+            log.mark()  # the position moves on, so that no reader takes the base to be read
+        end = last if is_cut and last is not None else _flushed(session)
+        if upto is not None:
+            end = min(end, _place(upto))
+        end = max(start, end)
+        log.mark()
+        base = base.confirmable(end, log.running())
+        if is_paused:
+            return LogToken(end, base)
+        if is_cut and base.waited < _MOST_WAITS:
+            return LogToken(end, replace(base, waited=base.waited + 1))
+        rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
+        return LogToken(end, base.advanced(log.bound(base.after, base.until, rows), rows))
+
+    def _pauses(self, session: PgReadSession) -> bool:
+        """Whether the slot keeps more than it may, so that only changes are read."""
+        if self._max_kept is None:
+            return False
+        kept = kept_bytes(session, self._slot) or 0
+        if (kept > self._max_kept) != self._is_paused:
+            self._is_paused = not self._is_paused
+            _log.warning(
+                "slot %r keeps %d bytes of WAL, and option 'maxSlotLag' is %d: the reading of existing rows %s",
+                self._slot, kept, self._max_kept,
+                "pauses, changes are read on" if self._is_paused else "continues",
+            )  # fmt: skip
+        return self._is_paused
+
+    def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:
+        """The position about `most` changes after `start`, and how many there are up to it."""
+        new = f"lsn >= {_lsn(start)}"
+        what = (
+            f"max(lsn - '0/0'::pg_lsn) FILTER (WHERE {new})::bigint, "
+            f"count(*) FILTER (WHERE {new} AND get_byte(data, 0) IN ({_CHANGES}))::bigint, count(*)::bigint"
+        )
+        asked = most
+        while True:
+            ((last, count, shown),) = _peek(session, self._query(what, None, asked))
+            if shown < asked or count >= most:
+                return (None if last is None else int(last)), int(count)
+            asked *= 4
 
     def _last_of(self, session: PgReadSession, start: int, most: int) -> int | None:
         """The position about `most` changes after `start`; None if there are none.
@@ -240,6 +373,11 @@ class ReplicationFeed(ChangeFeed):
             )
         for column in source.columns:
             about = cast(PgColumn, source.about(column.name))
+            if about.generated:
+                raise SchemaError(
+                    f"column {column.name!r} of {source.label} is generated, and its values are not in the log: leave "
+                    "it out with option 'columns'"
+                )
             if read_type(about.base, about.typmod).is_array:
                 raise SchemaError(
                     f"column {column.name!r} of {source.label} is an array, which the change feed does not "
@@ -292,24 +430,23 @@ class ReplicationFeed(ChangeFeed):
             )
 
 
-def position(token: Token) -> int:
+def _place(token: Token) -> int:
     """The position in the log that a token holds.
 
     Raises:
         SourceError: no token of such a feed.
     """
-    text = token.get("lsn")
-    if set(token) != {"lsn"} or not isinstance(text, str) or not _POSITION.fullmatch(text):
-        raise SourceError(
-            f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
-            "source. Reset the tunnel, or begin with a new checkpoint directory"
-        )
-    high, _, low = text.partition("/")
-    return (int(high, 16) << 32) | int(low, 16)
+    return LogToken.read(token).lsn
 
 
-def _token(lsn: int) -> Token:
-    return {"lsn": lsn_text(lsn)}
+@contextmanager
+def _lent(line: Line) -> Iterator[PgReadSession]:
+    """The session of `line`, which is opened again after an error."""
+    try:
+        yield cast(PgReadSession, line.session())
+    except BaseException:
+        line.drop()
+        raise
 
 
 def _lsn(lsn: int) -> str:

@@ -1,4 +1,4 @@
-"""The staging of `commit=job`: one table per run, beside its target.
+"""The staging of `commit=job`: one table per run, beside its target or in `stagingSchema`.
 
 Each task adds its rows in chunks, a transaction each, whose number every row carries (`xmin`). A receipt names the
 numbers of its attempt, so that a publish takes exactly those rows, whatever other attempts have left. The table
@@ -19,10 +19,10 @@ __all__ = ["create_stage", "drop_stage", "stage_columns", "stages", "table_sql"]
 
 _FIND = """
 SELECT c.relname FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'r' AND n.nspname = {schema} AND c.relname LIKE 'spark\\_channel\\_stage\\_%'
+WHERE c.relkind = 'r' AND n.nspname = {schema} AND c.relname LIKE 'spark\\_channel\\_st%'
   AND pg_has_role(c.relowner, 'USAGE') ORDER BY c.relname
 """
-_NAME = re.compile(r"spark_channel_stage_[0-9a-f]{16}_\d+_")
+_NAME = re.compile(r"spark_channel_(?:stage|st_[0-9a-f]{6})_[0-9a-f]{16}_\d+_")
 """A table of a user may have a name that begins with only the words."""
 
 
@@ -40,10 +40,10 @@ def stage_columns(target: TargetTable) -> list[str]:
     return columns
 
 
-def create_stage(session: Session, target: TargetTable, name: str) -> None:
+def create_stage(session: Session, target: TargetTable, schema: str, name: str) -> None:
     """Make the unlogged table that takes rows for a target that is there, unless it is there."""
     columns = ", ".join(stage_columns(target))
-    session.rows(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(target.schema, name)} ({columns})")
+    session.rows(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(schema, name)} ({columns})")
 
 
 def drop_stage(session: Session, schema: str, name: str) -> None:

@@ -14,7 +14,12 @@ from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, name_parts
 from spark_channel.connectors.sql.postgresql.column_types import created_type
 from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
-from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn, native_column, write_column
+from spark_channel.connectors.sql.postgresql.encode import (
+    PgWriteColumn,
+    lenient_column,
+    native_column,
+    write_column,
+)
 from spark_channel.connectors.sql.postgresql.native import are_native
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
@@ -61,6 +66,9 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
         return write_column(field, cast(PgColumn, column))
 
+    def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
+        return lenient_column(field, cast(PgColumn, column))
+
     def emptied(self, table: str, options: SqlWriteOptions) -> str:
         return f"TRUNCATE {table}{' CASCADE' if cast(PostgresWriteOptions, options).cascade_truncate else ''}"
 
@@ -96,10 +104,10 @@ def match_target(
     schema: pa.Schema,
     options: PostgresWriteOptions,
     *,
-    made_as: str | None = None,
+    made_as: tuple[str, str] | None = None,
     native: NativeRows | None = None,
 ) -> tuple[TargetTable, bool]:
-    """The columns of `schema` in a table that is there. `made_as`: it was made for them, and gets this name.
+    """The columns of `schema` in a table that is there. `made_as`: it was made for them, and gets this schema and name.
 
     With `native`, and where the table takes them, rows come as COPY writes them: whether they do.
 
@@ -110,11 +118,12 @@ def match_target(
     column = native_column if is_native else None
     if made_as is None:
         return old_target(DIALECT, table, schema, options, column=column), is_native
-    label = f"{table.schema}.{made_as}"
+    place, name = made_as
+    label = f"{place}.{name}"
     target = old_target(DIALECT, table, schema, options, made_as=label, column=column)
-    sql = DIALECT.place(table.schema, made_as)
+    sql = DIALECT.place(place, name)
     create = create_statement(sql, schema, options)
-    return replace(target, name=made_as, label=label, sql=sql, create=create), is_native
+    return replace(target, schema=place, name=name, label=label, sql=sql, create=create), is_native
 
 
 def create_statement(place: str, schema: pa.Schema, options: PostgresWriteOptions) -> str:

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 
 from spark_channel.connectors.contracts import TaskWriter
 from spark_channel.connectors.native import native_data
-from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, WRITES
+from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, TRUNCATES, WRITES
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
@@ -38,7 +38,7 @@ _CHUNK_SECONDS = 1.0
 """Each chunk is a transaction, whose number the receipt holds: fewer of them."""
 _ROWS = "spark_channel_rows"
 _KEYS = "spark_channel_keys"
-_OPERATIONS = (*DELETES, *WRITES)
+_OPERATIONS = (*DELETES, *WRITES, *TRUNCATES)
 _UNIQUE = "23505"
 _NO_TABLE = "42P01"
 _BURST_SECONDS = 0.001
@@ -106,7 +106,9 @@ class _PostgresTask(SqlTask):
 
     def _encode(self, rows: pa.RecordBatch | pa.Table) -> pa.RecordBatch:
         try:
-            encoded = encode(rows, written_columns(self._plan.target))
+            encoded = encode(
+                rows, written_columns(self._plan.target), exact=self._options.convert == "strict"
+            )
             if self._options.write_mode == "apply":
                 encoded = encoded.append_column(OPERATION, self._operations(rows))
         except BadValueError as error:
@@ -182,7 +184,7 @@ class StagedTaskWriter(_PostgresTask):
         self._chunks: dict[str, int] = {}
         self._lost = False
         self._staging = self._name_of_staging()
-        self._stage = table_sql(plan.target.schema, self._staging)
+        self._stage = table_sql(plan.place.staging, self._staging)
         self._session = self._reach()
         self._make_ready()
         self._show_life()
@@ -224,7 +226,7 @@ class StagedTaskWriter(_PostgresTask):
         session = self._session
         session.rows(DIALECT.begin)
         try:
-            self._copy(session, self._plan.target.schema, self._staging, parts)
+            self._copy(session, self._plan.place.staging, self._staging, parts)
             number = transaction_number(session)
         except BaseException:
             session.roll_back()
@@ -281,7 +283,7 @@ class LimitedTaskWriter(StagedTaskWriter):
         return f"{self._plan.stage}{secrets.token_hex(8)}"
 
     def _make_ready(self) -> None:
-        schema = literal(self._plan.target.schema).sql("postgres")
+        schema = literal(self._plan.place.staging).sql("postgres")
         try:
             if not self._session.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
                 raise _NoStagingError
@@ -323,7 +325,7 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def _stage_chunk(self, parts: Sequence[CopyRows]) -> None:
         if not self._made:
-            create_stage(self._session, self._plan.target, self._staging)
+            create_stage(self._session, self._plan.target, self._plan.place.staging, self._staging)
             self._made = True
             # A run that takes over later finds the table and drops it; of one that did before, this says so.
             self._claims(self._session).peek(self._plan.claim)
@@ -357,7 +359,7 @@ class LimitedTaskWriter(StagedTaskWriter):
             self._bring(session)
             added = self._add_task(session)
             if added:  # after the fence, from where the server ends a silent session: a drop holds a lock
-                drop_stage(session, self._plan.target.schema, self._staging)
+                drop_stage(session, self._plan.place.staging, self._staging)
         except TargetError as error:
             self._lost = True
             if is_gone(error):
@@ -373,8 +375,8 @@ class LimitedTaskWriter(StagedTaskWriter):
             self._copy_held(session, target.schema, target.name)
             return
         if not self._made:
-            create_stage(session, target, self._staging)
-            self._copy_held(session, target.schema, self._staging)
+            create_stage(session, target, self._plan.place.staging, self._staging)
+            self._copy_held(session, self._plan.place.staging, self._staging)
         bring_staged(session, self._plan, self._stage, self._options, overwrite=False)
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
@@ -492,15 +494,14 @@ def open_task(writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) ->
         return StagedTaskWriter(writer, plan, task, attempt)
     options = writer.options
     limited = options.is_limited or options.rows_per_second_per_task or options.bytes_per_second_per_task
-    if (
-        limited and not options.tolerates_dirty_rows
-    ):  # the table itself judges each batch, where some are refused
+    # Where some rows may be refused, the table itself judges each batch.
+    if limited and plan.place.has_ledger and not options.tolerates_dirty_rows:
         try:
             return LimitedTaskWriter(writer, plan, task, attempt)
         except _NoStagingError:
             _log.warning(
                 "this role may not create a staging table in schema %s (GRANT CREATE): the transaction of task %d is "
                 "open for as long as the limit makes the task last, also in a pause",
-                plan.target.schema, task,
+                plan.place.staging, task,
             )  # fmt: skip
     return DirectTaskWriter(writer, plan, task, attempt)

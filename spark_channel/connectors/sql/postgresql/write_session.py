@@ -68,6 +68,8 @@ class PgWriteSession(Session):
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._cursor() as cursor:
             cursor.execute(cast(Any, sql))
+            while cursor.nextset():
+                pass  # of several statements, the last one's rows
             return cursor.fetchall() if cursor.description else []
 
     @contextmanager

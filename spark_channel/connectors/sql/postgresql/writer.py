@@ -8,7 +8,7 @@ from typing import ClassVar
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.claims import ClaimDialect
-from spark_channel.connectors.sql.postgresql.catalog import PgTable, find_table
+from spark_channel.connectors.sql.postgresql.catalog import PgTable, find_table, name_parts
 from spark_channel.connectors.sql.postgresql.claims import claim_dialect
 from spark_channel.connectors.sql.postgresql.failures import is_gone, is_locked, is_refused_data, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
@@ -35,6 +35,7 @@ __all__ = ["PostgresWriter"]
 _log = logging.getLogger(__name__)
 _CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
 _LOCKED = "55P03"
+_DENIED = "42501"
 _NAME_BYTES = 64
 
 
@@ -78,8 +79,14 @@ class PostgresWriter(SqlWriter):
     def is_conflict(self, error: TargetError) -> bool:
         return sqlstate_of(error) in _CONFLICTS
 
+    def is_denied(self, error: TargetError) -> bool:
+        return sqlstate_of(error) == _DENIED
+
+    def ledger_names(self, text: str) -> tuple[str | None, str]:
+        return name_parts(text) or (None, text)
+
     def claim_dialect(self, session: PgWriteSession, place: Place) -> ClaimDialect:
-        return claim_dialect(session.rows, place.schema)
+        return claim_dialect(session.rows, place.schema, ledger=place.ledger)
 
     def look(self, session: PgWriteSession) -> Place:
         table = find_table(session, self.options.dbtable)
@@ -119,9 +126,8 @@ class PostgresWriter(SqlWriter):
         self, plan: PostgresPlan, table: PgTable, context: WriteContext, made_as: str | None = None
     ) -> PostgresPlan:
         """Matches the rows to an existing table; `made_as`: the table was created for them, and gets this name."""
-        target, native = match_target(
-            table, plan.schema, self.options, made_as=made_as, native=context.native
-        )
+        place = None if made_as is None else (plan.place.schema, made_as)
+        target, native = match_target(table, plan.schema, self.options, made_as=place, native=context.native)
         return replace(plan, target=target, native=native)
 
     def _kept(self, place: Place, plan: SqlPlan) -> PgTable | None:
@@ -138,9 +144,9 @@ class PostgresWriter(SqlWriter):
             # The lock lets those that prepare one write at the same time take turns.
             self.claims(session, place).fence(own.claim, exclusive=True)
             if self._kept(place, plan) is not None:
-                create_stage(session, own.target, own.staging)
+                create_stage(session, own.target, place.staging, own.staging)
                 return own
-            sql = table_sql(place.schema, own.staging)
+            sql = table_sql(place.staging, own.staging)
             staged = find_table(session, sql)
             if staged is None:
                 session.rows(create_statement(sql, plan.schema, self.options))
@@ -198,13 +204,13 @@ class PostgresWriter(SqlWriter):
         publish_stage(session, plan, self.options, receipts)
 
     def stages(self, session: PgWriteSession, place: Place, beginning: str) -> list[str]:
-        return stages(session, place.schema, beginning)
+        return stages(session, place.staging, beginning)
 
     def drop_stage(self, session: PgWriteSession, place: Place, name: str) -> None:
         try:
             with self.transaction(session):
                 session.rows("SET LOCAL lock_timeout = '2s'")
-                drop_stage(session, place.schema, name)
+                drop_stage(session, place.staging, name)
         except TargetError as error:
             if sqlstate_of(error) != _LOCKED:
                 raise

@@ -1,5 +1,6 @@
 """A limited append with commit=job is published in one transaction of small pieces, with rests between them."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,10 +21,11 @@ class _Seen:
         self.seconds: list[float] = []
         insert = PostgresMerge._insert
 
-        def counted(merge: PostgresMerge, more: str) -> None:
+        def counted(merge: PostgresMerge, more: str) -> Sequence[tuple[Any, ...]]:
             begun = SYSTEM_CLOCK.now()
-            insert(merge, more)
+            rows = insert(merge, more)
             self.seconds.append(SYSTEM_CLOCK.now() - begun)
+            return rows
 
         monkeypatch.setattr(PostgresMerge, "_insert", counted)
 
@@ -40,6 +42,23 @@ def test_pieces_of_a_limited_append_bring_each_row_once(pg: Pg, monkeypatch: pyt
     assert pg.psql("SELECT count(*), count(DISTINCT id), min(id), max(id) FROM t") == "60001|60001|-1|59999"
     assert len(seen.seconds) >= 5  # how many rows a piece has is measured
     assert SYSTEM_CLOCK.now() - begun >= 3 * sum(sorted(seen.seconds)[:-3]) * 0.9
+
+
+def test_pieces_are_as_large_where_the_server_is_far_away(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At 20 ms a round trip each piece was one page, and 10 million rows would have taken hours to publish."""
+    _filled(pg)
+    insert = PostgresMerge._insert
+    pieces: list[str] = []
+
+    def far_away(merge: PostgresMerge, more: str) -> Sequence[tuple[Any, ...]]:
+        SYSTEM_CLOCK.sleep(0.02)
+        pieces.append(more)
+        return insert(merge, more)
+
+    monkeypatch.setattr(PostgresMerge, "_insert", far_away)
+    pg.write(ROWS, commit="job", rowsPerSecond="1M")
+    assert pg.psql("SELECT count(*), count(DISTINCT id) FROM t") == "60001|60001"
+    assert len(pieces) <= 60  # of about 380 pages
 
 
 def test_all_or_nothing_it_is_all_the_same(pg: Pg) -> None:

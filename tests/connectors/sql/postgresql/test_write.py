@@ -189,6 +189,28 @@ def test_apply_takes_the_last_change_of_each_key(pg: Pg, commit: CommitMode, bat
         pg.write(rows.drop_columns(["_op"]), writeMode="apply", keyColumns="id", commit=commit)
 
 
+def test_apply_truncates(pg: Pg) -> None:
+    """Rows before it in the task go with the target's rows; later ones stay."""
+    _keyed(pg)
+    rows = pa.table(
+        {
+            "_op": ["insert", "truncate", "insert", "TRUNCATE", "insert", "update"],
+            "id": pa.array([5, None, 6, None, 7, 7], pa.int64()),
+            "v": ["a", None, "b", None, "c", "d"],
+        }
+    )
+    apply: dict[str, Any] = {"writeMode": "apply", "keyColumns": "id"}
+    pg.write(rows, rows.slice(0, 0), commit="job", batchSize=2, **apply)
+    assert pg.psql("SELECT id, v FROM t") == "7|d"
+    with pytest.raises(
+        TargetError, match=r"'truncate' in _op, and 2 tasks write to .* one task has all changes"
+    ):
+        pg.write(rows, rows.slice(4), commit="job", **apply)
+    with pytest.raises(TargetError, match=r"'truncate' in _op, and tasks that commit by themselves write"):
+        pg.write(rows, commit="task", **apply)
+    assert pg.psql("SELECT id, v FROM t") == "7|d"
+
+
 @BOTH
 def test_scripts_run_in_order(pg: Pg, commit: CommitMode) -> None:
     _keyed(pg)

@@ -1,0 +1,141 @@
+"""Writers to stores without transactions: a row is visible as soon as the store has it, and is never taken back.
+
+Delivery is at least once: an attempt that fails leaves what it wrote, and the next one writes those rows again. Where
+rows have keys and replace one another, that changes nothing.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+import pyarrow as pa
+from pydantic import Field
+
+from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan, Writer
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.options import Amount, CommitMode, WriteOptions
+
+__all__ = ["DirectOptions", "DirectWriter", "Rejected", "Sink"]
+
+Rejected = tuple[int, str]
+"""A row that the store refused, by its number in the batch, and why."""
+
+
+class DirectOptions(WriteOptions):
+    """What a writer to a store without transactions takes."""
+
+    commit: CommitMode | None = Field(
+        None,
+        description="`task`, the only mode: rows are visible as soon as they are written; default: `task`",
+    )
+    batch_size: Amount = Field(1_000, description="most rows in one request")
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if self.commit == "job":
+            raise OptionError(
+                "option 'commit' got 'job'; it takes task: this target has no transaction that spans the rows of a "
+                "job, so they become visible as they are written",
+                option="commit", got="job", takes="task",
+            )  # fmt: skip
+        if self.txn_app_id is not None:
+            raise OptionError(
+                "options 'txnAppId' and 'txnVersion' are not supported by this target: it has no transaction in which "
+                "a published write could be recorded. Write by key, so that a rerun replaces the same rows",
+                option="txnAppId", got=self.txn_app_id,
+            )  # fmt: skip
+
+
+class Sink(Protocol):
+    """An open connection that writes."""
+
+    def send(self, batch: pa.RecordBatch) -> Sequence[Rejected]:
+        """Write a batch. Returns the rows that the store refused; it has all others.
+
+        Raises:
+            TargetError: not known which rows the store has.
+        """
+
+    def close(self) -> None: ...
+
+
+class DirectWriter(Writer, ABC):
+    """Its tasks write through a `Sink` each."""
+
+    Options: ClassVar[type[WriteOptions]] = DirectOptions
+    options: DirectOptions
+
+    @abstractmethod
+    def check(self, schema: pa.Schema) -> None:
+        """Whether the target can hold the rows. Opens nothing.
+
+        Raises:
+            SchemaError: a type without an exact equivalent. OptionError: a key that is not a column.
+        """
+
+    @abstractmethod
+    def connect(self, schema: pa.Schema) -> Sink: ...
+
+    @abstractmethod
+    def probe(self, *, empty: bool) -> None:
+        """Driver: that the target answers and may be written; with `empty`, remove its rows.
+
+        Raises:
+            TargetError: it does not.
+        """
+
+    def rehearse(self, context: WriteContext, schema: pa.Schema) -> None:
+        self.check(schema)
+        self.probe(empty=False)
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        self.check(schema)
+        self.probe(empty=context.overwrite)
+        return WritePlan(context.job, schema, "task", context.overwrite, context.txn)
+
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        tally = Tally(task, attempt)
+        return _DirectTask(self.connect(plan.schema), tally, self.options.batch_size)
+
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        """The tasks have published their rows."""
+
+    def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
+        """Nothing is staged; rows that were written remain."""
+
+
+class _DirectTask(TaskWriter):
+    def __init__(self, sink: Sink, tally: Tally, batch_size: int) -> None:
+        self._sink, self._tally, self._batch_size = sink, tally, batch_size
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.hold_open()
+        for start in range(0, batch.num_rows, self._batch_size):
+            self._send(batch.slice(start, self._batch_size))
+
+    def _send(self, batch: pa.RecordBatch) -> None:
+        rejected = self._sink.send(batch)
+        if rejected and (not self.tolerant or self.refused is None):
+            number, reason = rejected[0]
+            raise TargetError(
+                f"the target refused {len(rejected)} of {batch.num_rows} rows, the first of them: {reason}. The others "
+                "of this batch, and those before it, are written. Correct the rows, or allow refused rows with "
+                f"'maxDirtyRows'. The row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}"
+            )
+        good = batch
+        if rejected:
+            bad = {number for number, _ in rejected}
+            good = batch.take(pa.array([n for n in range(batch.num_rows) if n not in bad], pa.int64()))
+        self._tally.add(good)
+        for number, reason in rejected:
+            assert self.refused is not None
+            self.refused(batch.slice(number, 1), reason)
+
+    def close(self) -> Receipt:
+        receipt = self._tally.receipt()
+        self._sink.close()
+        return receipt
+
+    def rollback(self) -> None:
+        self._tally.ended = True
+        self._sink.close()

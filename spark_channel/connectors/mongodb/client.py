@@ -1,0 +1,90 @@
+"""A client of MongoDB, and its errors as ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.collection import Collection
+from pymongo.errors import (
+    AutoReconnect,
+    ConfigurationError,
+    CursorNotFound,
+    OperationFailure,
+    PyMongoError,
+    ServerSelectionTimeoutError,
+)
+
+from spark_channel.connectors.mongodb.options import MongoAddress
+from spark_channel.errors import ChannelError, OptionError
+from spark_channel.masking import mask_text
+
+__all__ = ["Documents", "connected", "explained", "is_passing"]
+
+Documents = Collection[dict[str, Any]]
+_DENIED = {13: "its role lacks a right", 18: "the login is refused", 8000: "the login is refused"}
+
+
+@contextmanager
+def connected(options: MongoAddress, failure: type[ChannelError]) -> Iterator[Documents]:
+    """The collection, and its client closed at the end; errors of the driver become `failure`."""
+    client = _client(options)
+    try:
+        with explained(options, failure):
+            yield client[options.database_name][options.collection]
+    finally:
+        client.close()
+
+
+def _client(options: MongoAddress) -> MongoClient[dict[str, Any]]:
+    login: dict[str, Any] = {}
+    if options.user is not None:
+        login["username"] = options.user
+    if options.password is not None:
+        login["password"] = options.password.get_secret_value()
+    if options.auth_source is not None:
+        login["authSource"] = options.auth_source
+    wait = round(options.connect_timeout * 1000)
+    try:
+        return MongoClient(
+            options.url,
+            tz_aware=True,
+            datetime_conversion="DATETIME_AUTO",
+            appname="spark-channel",
+            connectTimeoutMS=wait,
+            serverSelectionTimeoutMS=wait,
+            socketTimeoutMS=round(options.socket_timeout * 1000),
+            **login,
+        )
+    except (PyMongoError, ValueError) as error:
+        raise OptionError(
+            f"option 'url' ({options.address}): {mask_text(str(error))}",
+            option="url",
+            takes="MongoDB's connection string",
+        ) from None
+
+
+@contextmanager
+def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[None]:
+    try:
+        yield
+    except OperationFailure as error:
+        why = _DENIED.get(error.code or 0)
+        hint = f"; {why}: check 'user', 'password' and 'authSource'" if why else ""
+        raise failure(f"{options.address}: {mask_text(str(error.details or error))[:500]}{hint}") from error
+    except ServerSelectionTimeoutError as error:
+        raise failure(
+            f"{options.address}: no server answers within {options.connect_timeout:g} s ('connectTimeout'): "
+            f"{mask_text(str(error))[:300]}"
+        ) from error
+    except ConfigurationError as error:
+        raise OptionError(
+            f"option 'url' ({options.address}): {mask_text(str(error))}", option="url"
+        ) from error
+    except PyMongoError as error:
+        raise failure(f"{options.address}: {mask_text(str(error))[:500]}") from error
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether a read can continue after it: the connection is lost, or the server forgot the cursor."""
+    return isinstance(error, (AutoReconnect, CursorNotFound))

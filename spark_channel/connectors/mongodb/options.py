@@ -1,0 +1,170 @@
+"""The options of MongoDB."""
+
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, ClassVar, Literal
+from urllib.parse import unquote, urlsplit
+
+from pydantic import BeforeValidator, Field
+
+from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.records.options import RecordReadOptions, Zone, texts_by_name
+from spark_channel.errors import OptionError
+from spark_channel.options import ColumnList, Options, Secret, Trait, Url
+
+__all__ = ["FIELD_TYPES", "MongoAddress", "MongoReadOptions", "MongoWriteOptions"]
+
+FIELD_TYPES = (
+    "objectId",
+    "int",
+    "long",
+    "double",
+    "decimal",
+    "string",
+    "bool",
+    "date",
+    "binary",
+    "json",
+    "array",
+)
+_URL = re.compile(r"mongodb(?:\+srv)?://\S+", re.IGNORECASE)
+_TAKES = "mongodb://host:27017/database, mongodb://host1,host2/database?replicaSet=rs or mongodb+srv://host/database"
+
+
+def _url(value: object) -> str:
+    if not _URL.fullmatch(str(value)):
+        raise ValueError(_TAKES)
+    return str(value)
+
+
+def _filter(value: object) -> str:
+    import bson.json_util
+
+    try:
+        found = bson.json_util.loads(str(value))
+    except (ValueError, TypeError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise ValueError('a query document of MongoDB as JSON, such as {"status": "paid", "n": {"$gt": 5}}')
+    return str(value)
+
+
+def _field_types(value: object) -> dict[str, str]:
+    found = texts_by_name(value)
+    for name, kind in found.items():
+        word = kind.partition(":")[0]
+        if word not in FIELD_TYPES:
+            raise ValueError(
+                f"types for columns, each one of {', '.join(FIELD_TYPES)}; {name!r} has {kind!r}"
+            )
+    return found
+
+
+Query = Annotated[str, BeforeValidator(_filter)]
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class MongoAddress(Options):
+    """Where a collection is, and as whom it is asked."""
+
+    url: Annotated[Url, BeforeValidator(_url)] = Field(
+        description="`mongodb://host:27017/database`, `mongodb://host1,host2/database?replicaSet=rs` or "
+        "`mongodb+srv://host/database`"
+    )
+    database: str | None = Field(None, description="the database; default: from the url")
+    collection: str = Field(description="the collection, or a view to read")
+    user: str | None = Field(None, description="user name; default: from the url, else none")
+    password: Secret | None = Field(
+        None, description="password, or `${env:NAME}` or `${file:PATH}`; default: from the url, else none"
+    )
+    auth_source: str | None = Field(
+        None, description="the database that knows the user; default: from the url, else MongoDB's own rules"
+    )
+    connect_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        30.0, description="seconds to wait for a server"
+    )
+    socket_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        600.0, description="seconds to wait for one answer of the server"
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if not self.database_name:
+            raise OptionError(
+                "option 'database' is missing, and the url names none",
+                option="database",
+                takes="a database's name",
+            )
+        if self.password is not None and self.user is None:
+            raise OptionError("option 'password' needs 'user'", option="user")
+
+    @property
+    def database_name(self) -> str:
+        return self.database or unquote(urlsplit(self.url).path.strip("/"))
+
+    @property
+    def hosts(self) -> str:
+        """Without a login."""
+        return urlsplit(self.url).netloc.rpartition("@")[2]
+
+    @property
+    def dbtable(self) -> str:
+        """For messages."""
+        return self.collection
+
+    @property
+    def address(self) -> str:
+        return f"mongodb://{self.hosts}/{self.database_name}#{self.collection}"
+
+
+class MongoReadOptions(MongoAddress, RecordReadOptions):
+    """What the reader takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**RecordReadOptions.aliases, "dbtable": "collection"}
+    no_where: ClassVar[str] = 'MongoDB understands no SQL; use \'filter\', such as {"status": "paid"}'
+
+    filter: Query = Field(
+        "{}", description="MongoDB's query document, as (extended) JSON; default: all documents"
+    )
+    retry_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
+        60.0, description="seconds for which a server that went away is tried again, without progress"
+    )
+
+
+class MongoWriteOptions(MongoAddress, DirectOptions):
+    """What the writer takes."""
+
+    aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "dbtable": "collection"}
+
+    write_mode: Literal["insert", "upsert", "replace"] = Field(
+        "insert",
+        description="`insert`; `upsert`: set the columns of the document with this key, and keep its other fields; "
+        "`replace`: the row becomes the whole document",
+    )
+    key_columns: ColumnList = Field(
+        ("_id",),
+        description="the columns that identify a document, with `upsert` and `replace`; default: `_id`",
+    )
+    field_types: Annotated[Mapping[str, str], BeforeValidator(_field_types)] = Field(
+        default_factory=dict,
+        description='JSON object of columns and types, such as `{"_id": "objectId"}`: objectId, int, long, double, '
+        "decimal, string, bool, date, binary, json, and `array:,:long` for a text of values that are separated by a "
+        "comma. An empty text is NULL, but for string and binary; default: by the columns' own types",
+    )
+    time_zone: Zone = Field("UTC", description="zone of timestamps without a zone, and of days")
+    truncate_times: bool = Field(
+        False,
+        description="cut times to the milliseconds that MongoDB keeps; `false`: a finer time is a refused row",
+    )
+    delete_filter: Query | None = Field(
+        None,
+        description="documents that are deleted before the write, as MongoDB's query document; default: none",
+    )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if "." in self.collection and self.collection.startswith("system."):
+            raise OptionError(
+                f"option 'collection' got {self.collection!r}; MongoDB's own collections are not written",
+                option="collection", got=self.collection,
+            )  # fmt: skip

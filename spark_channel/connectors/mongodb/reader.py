@@ -1,0 +1,242 @@
+"""Reads a collection by ranges of `_id`, each in the order of the index, so that a lost read continues after a row."""
+
+import base64
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any, ClassVar, Self
+
+import bson
+import bson.json_util
+import pyarrow as pa
+from pymongo.errors import OperationFailure, PyMongoError
+
+from spark_channel.clock import SYSTEM_CLOCK
+from spark_channel.connectors.contracts import Read, Reader
+from spark_channel.connectors.mongodb.client import Documents, connected, is_passing
+from spark_channel.connectors.mongodb.options import MongoReadOptions
+from spark_channel.connectors.mongodb.values import plain
+from spark_channel.connectors.records import Columns, declared_schema, inferred_schema
+from spark_channel.errors import OptionError, SourceError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+from spark_channel.retry import Retry
+
+__all__ = ["MongoReader"]
+
+_ROWS = 10_000
+_BYTES = 16 << 20
+_SAMPLES_PER_SPLIT = 20
+_MOST_SAMPLES = 10_000
+_ID = "_id"
+
+
+class MongoReader(Reader):
+    """See `MongoReadOptions`. A view has no `_id` index, and is read as one split."""
+
+    Options: ClassVar[type[ReadOptions]] = MongoReadOptions
+    options: MongoReadOptions
+
+    def __init__(self, options: MongoReadOptions, schema: pa.Schema | None = None) -> None:
+        super().__init__(options)
+        self._schema = schema
+
+    def schema(self) -> pa.Schema:
+        if self._schema is None:
+            declared = self.options.record_schema
+            found = self._sampled() if declared is None else declared_schema(declared)
+            self._schema = self._picked(found)
+        return self._schema
+
+    def with_schema(self, schema: pa.Schema) -> Self:
+        made = type(self)(self.options, schema)
+        made.fetch_size = self.fetch_size
+        return made
+
+    def _sampled(self) -> pa.Schema:
+        with connected(self.options, SourceError) as documents:
+            some = documents.find(self._filter()).limit(self.options.sample_rows)
+            found = inferred_schema(map(plain, some))
+        if not found.names:
+            raise SourceError(
+                f"{self.options.address} has no documents that match, so its columns are not known: name them with "
+                "option 'schema', such as _id STRING, name STRING"
+            )
+        return found
+
+    def _picked(self, schema: pa.Schema) -> pa.Schema:
+        wanted = self.options.columns
+        if wanted is None:
+            return schema
+        for name in wanted:
+            if name not in schema.names:
+                raise OptionError(
+                    f"option 'columns' names {name!r}, which is not a column of {self.options.address}; it takes "
+                    f"{', '.join(schema.names)}. A field that the first documents lack is named in 'schema'",
+                    option="columns", got=name, takes=", ".join(schema.names),
+                )  # fmt: skip
+        return pa.schema([schema.field(name) for name in wanted])
+
+    def resource_mark(self, split: Split) -> str | None:
+        return self.options.hosts
+
+    def split(self, advice: int) -> list[Split]:
+        with connected(self.options, SourceError) as documents:
+            if documents.find_one(self._filter(), {_ID: 1}) is None:
+                return []
+            if not _has_ids(documents):
+                return [Split({"ordered": False})]
+            rows = documents.estimated_document_count()
+            size = _document_bytes(documents)
+            bounds = _bounds(documents, rows, advice) if advice > 1 and rows > 1 else []
+        edges = [None, *bounds, None]
+        each = max(1, rows // (len(edges) - 1))
+        return [
+            Split(
+                {"ordered": True, "from": _packed(start), "to": _packed(end), "document_bytes": size},
+                each,
+                each * size if size else None,
+            )
+            for start, end in pairwise(edges)
+        ]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        with self.reading() as read:
+            yield from read(split)
+
+    @contextmanager
+    def reading(self) -> Iterator[Read]:
+        columns = Columns(self.schema(), self.options.rules, key=_ID)
+        with connected(self.options, SourceError) as documents:
+
+            def read(split: Split) -> Iterator[pa.RecordBatch]:
+                size = self._batch_rows(split)
+                for found in self._pages(documents, split, size):
+                    yield columns.batch([plain(each) for each in found])
+
+            yield read
+
+    def _batch_rows(self, split: Split) -> int:
+        each = split.params.get("document_bytes") or 1_000
+        rows = [_ROWS, max(1, _BYTES // each)]
+        if self.fetch_size.rows is not None:
+            rows.append(self.fetch_size.rows)
+        if self.fetch_size.nbytes is not None:
+            rows.append(max(1, self.fetch_size.nbytes // each))
+        return max(1, min(rows))
+
+    def _pages(self, documents: Documents, split: Split, size: int) -> Iterator[list[dict[str, Any]]]:
+        """Lists of `size` documents. After a lost connection or cursor it continues after the last one."""
+        place = _Place(_unpacked(split.params.get("from")), _unpacked(split.params.get("to")))
+        ordered = bool(split.params["ordered"])
+        retry = Retry(self.options.retry_timeout, what=f"reading {self.options.address}", clock=SYSTEM_CLOCK)
+        cursor: Any = None
+        try:
+            while True:
+
+                def page() -> list[dict[str, Any]]:
+                    nonlocal cursor
+                    if cursor is None:
+                        cursor = self._cursor(documents, place, size, ordered)
+                        place.opened()
+                    found = []
+                    try:
+                        for document in cursor:
+                            if not place.is_done(document):
+                                found.append(document)
+                            if len(found) == size:
+                                break
+                    except PyMongoError:
+                        cursor.close()
+                        cursor = None
+                        raise
+                    return found
+
+                # Without an order nothing says which documents were returned already.
+                found = retry.call(page, is_passing) if ordered or cursor is None else page()
+                if found:
+                    place.after(found[-1])
+                    yield found
+                if len(found) < size:
+                    return
+        finally:
+            if cursor is not None:
+                cursor.close()
+
+    def _cursor(self, documents: Documents, place: "_Place", size: int, ordered: bool) -> Any:
+        found = documents.find(self._filter(), self._projection(), batch_size=size)
+        if not ordered:
+            return found
+        # Bounds of the index, and no condition: a condition compares values of one type with each other alone.
+        found = found.hint([(_ID, 1)]).sort(_ID, 1)
+        if place.start is not None:
+            found = found.min([(_ID, place.start[0])])
+        return found if place.end is None else found.max([(_ID, place.end[0])])
+
+    def _filter(self) -> dict[str, Any]:
+        found: dict[str, Any] = bson.json_util.loads(self.options.filter)
+        return found
+
+    def _projection(self) -> dict[str, int] | None:
+        """The fields that the columns need; None: all, since a name with dots may also be a field's own."""
+        names = self.schema().names
+        if any("." in name or name.startswith("$") for name in names):
+            return None
+        return dict.fromkeys([*names, _ID], 1)
+
+
+class _Place:
+    """Between which `_id`s documents are read, and after which of them. Each bound is a tuple of one value."""
+
+    def __init__(self, start: tuple[Any] | None, end: tuple[Any] | None) -> None:
+        self.start, self.end = start, end
+        self._last: bytes | None = None
+        self._first = True
+
+    def opened(self) -> None:
+        """A cursor begins at `start`."""
+        self._first = True
+
+    def after(self, document: dict[str, Any]) -> None:
+        if _ID in document:
+            self.start, self._last = (document[_ID],), bson.encode({_ID: document[_ID]})
+
+    def is_done(self, document: dict[str, Any]) -> bool:
+        """The lower bound is included, so that a read that continues meets the last document again."""
+        first, self._first = self._first, False
+        return first and self._last is not None and bson.encode({_ID: document.get(_ID)}) == self._last
+
+
+def _packed(bound: tuple[Any] | None) -> str:
+    return "" if bound is None else base64.b64encode(bson.encode({_ID: bound[0]})).decode("ascii")
+
+
+def _unpacked(text: str | None) -> tuple[Any] | None:
+    return (bson.decode(base64.b64decode(text))[_ID],) if text else None
+
+
+def _has_ids(documents: Documents) -> bool:
+    """Whether it is a collection with the `_id` index, and no view and no time series."""
+    found = documents.database.list_collections(filter={"name": documents.name})
+    return all(each.get("type", "collection") == "collection" for each in found)
+
+
+def _document_bytes(documents: Documents) -> int | None:
+    try:
+        stats = documents.database.command("collStats", documents.name)
+    except OperationFailure:  # a right that a reader need not have
+        return None
+    return int(stats.get("avgObjSize") or 0) or None
+
+
+def _bounds(documents: Documents, rows: int, advice: int) -> list[tuple[Any] | None]:
+    """`_id`s between splits of about equal rows, from a sample that the server sorts by its own order of types."""
+    size = min(rows, advice * _SAMPLES_PER_SPLIT, _MOST_SAMPLES)
+    pipeline = [{"$sample": {"size": size}}, {"$project": {_ID: 1}}, {"$sort": {_ID: 1}}]
+    found = [(document[_ID],) for document in documents.aggregate(pipeline)]
+    picked = [found[len(found) * n // advice] for n in range(1, advice)] if found else []
+    made: list[tuple[Any] | None] = []
+    for each in picked:
+        if not made or _packed(made[-1]) != _packed(each):
+            made.append(each)
+    return made

@@ -1,0 +1,208 @@
+"""Between BSON's values and plain ones."""
+
+from datetime import UTC, date, datetime, time
+from decimal import Decimal, DecimalException
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import bson.json_util
+import pyarrow as pa
+from bson import Binary, Decimal128, Int64, ObjectId
+from bson.errors import InvalidId
+
+from spark_channel.connectors.mongodb.options import MongoWriteOptions
+from spark_channel.connectors.records.values import text_of
+from spark_channel.errors import SchemaError
+
+__all__ = ["Encoder", "plain"]
+
+_AS_IT_IS = frozenset({str, int, float, bool, type(None), datetime})
+_RELAXED = bson.json_util.RELAXED_JSON_OPTIONS
+
+
+def plain(document: dict[str, Any]) -> dict[str, Any]:
+    """Values of BSON's own types become Python's; what is nested keeps its structure."""
+    return {name: value if type(value) in _AS_IT_IS else _plain(value) for name, value in document.items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return plain(value)
+    if isinstance(value, list):
+        return [each if type(each) in _AS_IT_IS else _plain(each) for each in value]
+    if isinstance(value, ObjectId):
+        return str(value)
+    if isinstance(value, Int64):
+        return int(value)
+    if isinstance(value, Decimal128):
+        return value.to_decimal()
+    if isinstance(value, (Binary, bytes)):
+        return bytes(value)
+    # A time out of Python's range, a regular expression, code: as extended JSON.
+    return bson.json_util.dumps(value, json_options=_RELAXED)
+
+
+class Encoder:
+    """Makes documents of rows; `document` raises ValueError for a row that has no exact one."""
+
+    def __init__(self, schema: pa.Schema, options: MongoWriteOptions) -> None:
+        self._zone, self._cuts = ZoneInfo(options.time_zone), options.truncate_times
+        self._columns = []
+        types = options.field_types
+        for name in types:
+            if name not in schema.names:
+                raise SchemaError(
+                    f"option 'fieldTypes' names {name!r}; the rows have {', '.join(schema.names)}"
+                )
+        for field in schema:
+            if field.name.startswith("$") or not all(field.name.split(".")) or "\0" in field.name:
+                raise SchemaError(
+                    f"column {field.name!r}: a field of MongoDB cannot have this name; rename the column"
+                )
+            if _holds(field.type, pa.types.is_time) or _holds(field.type, pa.types.is_duration):
+                raise SchemaError(
+                    f"column {field.name!r} has type {field.type}, which BSON does not have; cast it to a string"
+                )
+            if _holds(field.type, pa.types.is_map):
+                raise SchemaError(
+                    f"column {field.name!r} is a map, which BSON does not have; make it a struct or JSON text"
+                )
+            wide = pa.types.is_integer(field.type) and field.type.bit_width == 64
+            self._columns.append((field.name, field.name.split("."), types.get(field.name), wide))
+
+    @property
+    def names(self) -> list[str]:
+        return [name for name, *_ in self._columns]
+
+    def document(self, row: dict[str, Any]) -> dict[str, Any]:
+        made: dict[str, Any] = {}
+        for name, path, declared, wide in self._columns:
+            value = row[name]
+            if value is not None:
+                try:
+                    value = self._bson(value) if declared is None else self._declared(value, declared)
+                except (ValueError, OverflowError, DecimalException) as error:
+                    raise ValueError(
+                        f"column {name!r}: {str(error) or 'it has no exact BSON value'}"
+                    ) from None
+                if wide and declared is None:
+                    value = Int64(value)
+            inside = made
+            for part in path[:-1]:
+                inside = inside.setdefault(part, {})
+                if not isinstance(inside, dict):
+                    raise ValueError(f"column {name!r}: {part!r} is a value already, and no document")
+            inside[path[-1]] = value
+        return made
+
+    def _bson(self, value: Any) -> Any:
+        if isinstance(value, (datetime, date)):
+            return self._instant(value)
+        if isinstance(value, Decimal):
+            return Decimal128(value)
+        if isinstance(value, int) and not isinstance(value, bool) and not -(2**63) <= value < 2**63:
+            raise ValueError(f"{value} does not fit 64 bits")
+        if isinstance(value, dict):
+            return {name: self._bson(each) for name, each in value.items()}
+        return [self._bson(each) for each in value] if isinstance(value, list) else value
+
+    def _instant(self, value: datetime | date) -> datetime:
+        if not isinstance(value, datetime):
+            value = datetime.combine(value, time())
+        if value.microsecond % 1000:
+            if not self._cuts:
+                raise ValueError(
+                    f"{value.isoformat(' ')} is finer than the milliseconds that MongoDB keeps; set 'truncateTimes', "
+                    "or cast it to a string"
+                )
+            value = value.replace(microsecond=value.microsecond // 1000 * 1000)
+        return (value if value.tzinfo is not None else value.replace(tzinfo=self._zone)).astimezone(UTC)
+
+    def _declared(self, value: Any, declared: str) -> Any:
+        kind, _, rest = declared.partition(":")
+        if kind == "array":
+            return self._array(value, rest)
+        if value == "" and kind not in ("string", "binary"):
+            return None
+        return getattr(self, f"_as_{kind.lower()}")(value)
+
+    def _array(self, value: Any, rest: str) -> list[Any]:
+        """`rest` is the separator, a colon, and the type of the items."""
+        if isinstance(value, list):
+            return [self._bson(each) for each in value]
+        separator, _, item = rest.rpartition(":") if rest.count(":") else (rest, "", "")
+        texts = self._as_string(value).split(separator or ",") if value != "" else []
+        return [self._declared(text, item) if item else text for text in texts]
+
+    def _as_objectid(self, value: Any) -> ObjectId:
+        try:
+            return ObjectId(str(value))
+        except InvalidId:
+            raise ValueError(
+                f"{str(value)[:60]!r} is not an ObjectId, which has 24 hexadecimal digits"
+            ) from None
+
+    def _as_int(self, value: Any) -> int:
+        found = int(self._as_long(value))
+        if not -(2**31) <= found < 2**31:
+            raise ValueError(f"{found} does not fit 32 bits")
+        return found
+
+    def _as_long(self, value: Any) -> Int64:
+        number = _number(value)
+        if number != number.to_integral_value() or not -(2**63) <= number < 2**63:
+            raise ValueError(f"{str(value)[:60]!r} is not a whole number of 64 bits")
+        return Int64(int(number))
+
+    def _as_double(self, value: Any) -> float:
+        return float(value if isinstance(value, float) else _number(value))
+
+    def _as_decimal(self, value: Any) -> Decimal128:
+        return Decimal128(_number(value))
+
+    def _as_string(self, value: Any) -> str:
+        return text_of(value, self._zone)
+
+    def _as_bool(self, value: Any) -> bool:
+        if isinstance(value, str) and value.strip().lower() in ("true", "false"):
+            return value.strip().lower() == "true"
+        if not isinstance(value, (bool, int)):
+            raise ValueError(f"{str(value)[:60]!r} is not true or false")
+        return bool(value)
+
+    def _as_date(self, value: Any) -> datetime:
+        if isinstance(value, str):
+            try:
+                value = datetime.fromisoformat(value.strip())
+            except ValueError:
+                raise ValueError(f"{value[:60]!r} is not a time, such as 2024-01-31 08:30:00") from None
+        if not isinstance(value, (datetime, date)):
+            raise ValueError(f"{str(value)[:60]!r} is not a time")
+        return self._instant(value)
+
+    def _as_binary(self, value: Any) -> bytes:
+        return value if isinstance(value, bytes) else self._as_string(value).encode()
+
+    def _as_json(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return self._bson(value)
+        try:
+            return bson.json_util.loads(value)
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(f"{value[:60]!r} is not JSON") from None
+
+
+def _number(value: Any) -> Decimal:
+    if isinstance(value, (bool, int, Decimal)):
+        return Decimal(value)
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    try:
+        return Decimal(value.strip() if isinstance(value, str) else "")
+    except DecimalException:
+        raise ValueError(f"{str(value)[:60]!r} is not a number") from None
+
+
+def _holds(kind: pa.DataType, test: Any) -> bool:
+    """Whether the type, or one inside it, is such."""
+    return test(kind) or any(_holds(kind.field(n).type, test) for n in range(kind.num_fields))

@@ -1,0 +1,44 @@
+"""The columns of records, from some of them."""
+
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = ["inferred_schema"]
+
+_LARGEST = 2**63
+
+
+def inferred_schema(records: Iterable[Mapping[str, Any]]) -> pa.Schema:
+    """One column for each name at the top, in order of appearance; values of several types are read as text."""
+    kinds: dict[str, pa.DataType | None] = {}
+    for record in records:
+        for name, value in record.items():
+            kinds[name] = _wider(kinds.get(name), _kind(value))
+    return pa.schema([(name, pa.string() if kind is None else kind) for name, kind in kinds.items()])
+
+
+def _kind(value: Any) -> pa.DataType | None:
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        return pa.bool_()
+    if isinstance(value, int):
+        return pa.int64() if -_LARGEST <= value < _LARGEST else pa.string()
+    if isinstance(value, float):
+        return pa.float64()
+    if isinstance(value, bytes):
+        return pa.binary()
+    if isinstance(value, datetime):
+        return pa.timestamp("us", None if value.tzinfo is None else "UTC")
+    return pa.date32() if isinstance(value, date) else pa.string()
+
+
+def _wider(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | None:
+    if one is None or one == other:
+        return other if one is None else one
+    if other is None:
+        return one
+    return pa.float64() if {str(one), str(other)} == {"int64", "double"} else pa.string()

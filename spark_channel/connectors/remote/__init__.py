@@ -1,0 +1,15 @@
+"""Servers of files, over FTP, FTPS and SFTP: what reading and writing need of them, and a filesystem for `pyarrow`."""
+
+from typing import TYPE_CHECKING
+
+from spark_channel import lazy
+
+if TYPE_CHECKING:
+    from spark_channel.connectors.remote.address import Address, is_remote
+    from spark_channel.connectors.remote.arrow_filesystem import filesystem
+    from spark_channel.connectors.remote.client import Entry, Remote
+    from spark_channel.connectors.remote.open import connect
+else:
+    __getattr__, __dir__ = lazy.exports(__name__)
+
+__all__ = ["Address", "Entry", "Remote", "connect", "filesystem", "is_remote"]

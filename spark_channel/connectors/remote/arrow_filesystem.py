@@ -1,0 +1,101 @@
+"""A server of files as a filesystem of `pyarrow`, to read. Each call has its own connection."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import fs as pafs
+
+from spark_channel.connectors.remote.address import Address
+from spark_channel.connectors.remote.client import Entry, Remote
+from spark_channel.connectors.remote.open import connect
+
+__all__ = ["filesystem"]
+
+
+def filesystem(address: Address) -> pafs.FileSystem:
+    """Opens no connection yet."""
+    return pafs.PyFileSystem(_Handler(address))
+
+
+class _Closing:
+    """A file, and its connection, which is closed after it."""
+
+    def __init__(self, remote: Remote, file: Any) -> None:
+        self._remote, self._file = remote, file
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._file, name)
+
+    def close(self) -> None:
+        try:
+            self._file.close()
+        finally:
+            self._remote.close()
+
+
+class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
+    def __init__(self, address: Address) -> None:
+        self._address = address
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Handler) and other._address == self._address
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._address)
+
+    def get_type_name(self) -> str:
+        return self._address.scheme
+
+    def normalize_path(self, path: str) -> str:
+        return path
+
+    def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
+        with connect(self._address) as remote:
+            found = [(path, remote.info(path)) for path in paths]
+        return [
+            pafs.FileInfo(path, pafs.FileType.NotFound) if entry is None else _info(entry)
+            for path, entry in found
+        ]
+
+    def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
+        with connect(self._address) as remote:
+            try:
+                return [_info(entry) for entry in _listed(remote, selector.base_dir, selector.recursive)]
+            except FileNotFoundError:
+                if not selector.allow_not_found:
+                    raise
+                return []
+
+    def open_input_file(self, path: str) -> pa.NativeFile:
+        remote = connect(self._address)
+        try:
+            return pa.PythonFile(_Closing(remote, remote.open_read(path)), mode="r")
+        except BaseException:
+            remote.close()
+            raise
+
+    open_input_stream = open_input_file
+
+    def _only_read(self, *_: Any, **__: Any) -> Any:
+        raise NotImplementedError("files on a server are written by their own writer")
+
+    create_dir = delete_dir = delete_dir_contents = delete_root_dir_contents = delete_file = _only_read
+    move = copy_file = open_output_stream = open_append_stream = _only_read
+
+
+def _listed(remote: Remote, folder: str, recursive: bool) -> Iterator[Entry]:
+    for entry in remote.entries(folder):
+        yield entry
+        if recursive and entry.is_folder:
+            yield from _listed(remote, entry.path, recursive)
+
+
+def _info(entry: Entry) -> pafs.FileInfo:
+    kind = pafs.FileType.Directory if entry.is_folder else pafs.FileType.File
+    changed = None if entry.changed is None else datetime.fromtimestamp(entry.changed, UTC)
+    return pafs.FileInfo(entry.path, kind, mtime=changed, size=None if entry.is_folder else entry.size)

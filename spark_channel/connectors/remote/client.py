@@ -1,0 +1,80 @@
+"""What a server of files does for us. Errors are `OSError`s, as those of a disk."""
+
+import posixpath
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Entry", "Remote"]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or a folder. `changed` is in seconds since 1970; None = the server does not say."""
+
+    path: str
+    is_folder: bool
+    size: int = 0
+    changed: float | None = None
+
+    @property
+    def name(self) -> str:
+        return posixpath.basename(self.path)
+
+
+class Remote(ABC):
+    """One connection, used by one thread. What it opened is closed before it."""
+
+    @abstractmethod
+    def info(self, path: str) -> Entry | None:
+        """None: there is none."""
+
+    @abstractmethod
+    def entries(self, path: str) -> list[Entry]:
+        """What is in a folder, without `.` and `..`.
+
+        Raises:
+            FileNotFoundError: there is no such folder.
+        """
+
+    @abstractmethod
+    def open_read(self, path: str) -> Any:
+        """A binary file that can seek."""
+
+    @abstractmethod
+    def open_write(self, path: str) -> Any:
+        """A binary file; a file of that name is replaced. `close` raises if the server does not have all of it."""
+
+    @abstractmethod
+    def rename(self, old: str, new: str) -> None: ...
+
+    @abstractmethod
+    def remove(self, path: str) -> None:
+        """Remove a file; one that is not there is no error."""
+
+    @abstractmethod
+    def _make_one(self, path: str) -> None: ...
+
+    def make(self, path: str) -> None:
+        """Make a folder and those above it."""
+        found = self.info(path)
+        if found is not None and not found.is_folder:
+            raise NotADirectoryError(f"{path} is a file")
+        if found is None:
+            above = posixpath.dirname(path)
+            if above not in (path, ""):
+                self.make(above)
+            try:
+                self._make_one(path)
+            except OSError:
+                if self.info(path) is None:  # else another task was faster
+                    raise
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    def __enter__(self) -> "Remote":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,256 @@
+"""FTP, and FTPS with explicit TLS, by Python's own library."""
+
+import calendar
+import ftplib
+import io
+import posixpath
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from spark_channel.connectors.remote.address import Address
+from spark_channel.connectors.remote.client import Entry, Remote
+
+__all__ = ["FtpRemote"]
+
+_BUFFER = 1 << 20
+_LISTED = re.compile(
+    r"(?P<kind>[-dl])\S{9}\S?\s+\d+\s+.*?(?P<size>\d+)\s+\w{3}\s+\d{1,2}\s+[\d:]{4,5}\s(?P<name>.*)"
+)
+"""A line of LIST as Unix servers write it."""
+_UNKNOWN = ("500", "501", "502", "503", "504")
+
+
+@contextmanager
+def _as_os(path: str) -> Iterator[None]:
+    """Errors of the protocol as those of a disk."""
+    try:
+        yield
+    except ftplib.error_perm as error:
+        code, text = str(error)[:3], str(error)[:300]
+        if code == "530":
+            raise ConnectionError(f"the login is refused: {text}") from error
+        if code == "550":
+            raise FileNotFoundError(f"{path}: {text}") from error
+        raise OSError(f"{path}: {text}") from error
+    except (ftplib.Error, EOFError) as error:
+        raise ConnectionError(f"{path}: {str(error)[:300] or 'the server closed the connection'}") from error
+
+
+class FtpRemote(Remote):
+    """A control connection, and a data connection for each file that is read or written."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._ftp = self._connected()
+
+    def _connected(self) -> ftplib.FTP:
+        address = self._address
+        made = ftplib.FTP_TLS() if address.scheme == "ftps" else ftplib.FTP()  # noqa: S321 - as the user asks
+        try:
+            with _as_os(address.shown):
+                made.connect(address.host, address.port, timeout=address.timeout)
+                made.login(address.get("user") or "anonymous", address.get("password") or "")
+                if isinstance(made, ftplib.FTP_TLS):
+                    made.prot_p()
+                made.set_pasv((address.get("active") or "").lower() != "true")
+                made.voidcmd("TYPE I")
+        except BaseException:
+            made.close()
+            raise
+        return made
+
+    def close(self) -> None:
+        self._ftp.close()
+
+    def info(self, path: str) -> Entry | None:
+        with _as_os(path):
+            try:
+                self._ftp.cwd(path)
+            except ftplib.error_perm:
+                pass
+            else:
+                return Entry(path, is_folder=True)
+            try:
+                size = self._ftp.size(path)
+            except ftplib.error_perm as error:
+                if not str(error).startswith("550"):
+                    raise
+                return None
+        return Entry(path, is_folder=False, size=size or 0, changed=self._changed(path))
+
+    def _changed(self, path: str) -> float | None:
+        try:
+            return _seconds(self._ftp.voidcmd(f"MDTM {path}").split()[1])
+        except (ftplib.error_perm, ValueError, IndexError):
+            return None
+
+    def entries(self, path: str) -> list[Entry]:
+        found = self._by_mlsd(path)
+        return self._by_list(path) if found is None else found
+
+    def _by_mlsd(self, path: str) -> list[Entry] | None:
+        """None: the server does not know MLSD."""
+        with _as_os(path):
+            try:
+                listed = list(self._ftp.mlsd(path, ["type", "size", "modify"]))
+            except ftplib.error_perm as error:
+                if not str(error).startswith(_UNKNOWN):
+                    raise
+                return None
+        made = []
+        for name, facts in listed:
+            kind = facts.get("type", "").lower()
+            if kind in ("file", "dir"):
+                changed = _seconds(facts["modify"]) if "modify" in facts else None
+                place = posixpath.join(path, posixpath.basename(name))
+                made.append(Entry(place, kind == "dir", int(facts.get("size") or 0), changed))
+        return made
+
+    def _by_list(self, path: str) -> list[Entry]:
+        lines: list[str] = []
+        with _as_os(path):
+            self._ftp.cwd(path)
+            self._ftp.retrlines("LIST", lines.append)
+        made = []
+        for line in lines:
+            match = _LISTED.fullmatch(line)
+            if match is None:
+                if line.lower().startswith("total "):
+                    continue
+                raise OSError(f"{path}: the server lists files in a form that is not known: {line[:80]!r}")
+            name = match["name"]
+            if name in (".", "..") or match["kind"] == "l":
+                continue
+            place, folder = posixpath.join(path, name), match["kind"] == "d"
+            changed = None if folder else self._changed(place)
+            made.append(Entry(place, folder, 0 if folder else int(match["size"]), changed))
+        return made
+
+    def open_read(self, path: str) -> Any:
+        found = self.info(path)
+        if found is None or found.is_folder:
+            raise FileNotFoundError(f"{path}: there is no such file")
+        return io.BufferedReader(_Download(self, self._ftp, path, found.size), _BUFFER)
+
+    def reconnected(self) -> ftplib.FTP:
+        """A new control connection: a transfer that is broken off leaves the old one in an unknown state."""
+        self._ftp.close()
+        self._ftp = self._connected()
+        return self._ftp
+
+    def open_write(self, path: str) -> Any:
+        with _as_os(path):
+            return io.BufferedWriter(_Upload(self._ftp, path), _BUFFER)
+
+    def rename(self, old: str, new: str) -> None:
+        with _as_os(old):
+            self._ftp.rename(old, new)
+
+    def remove(self, path: str) -> None:
+        try:
+            with _as_os(path):
+                self._ftp.delete(path)
+        except FileNotFoundError:
+            if self.info(path) is not None:  # 550 means a missing right, too
+                raise PermissionError(f"{path} cannot be removed") from None
+
+    def _make_one(self, path: str) -> None:
+        with _as_os(path):
+            self._ftp.mkd(path)
+
+
+class _Download(io.RawIOBase):
+    """Reads on from any position, by a new transfer from there."""
+
+    def __init__(self, remote: FtpRemote, ftp: ftplib.FTP, path: str, size: int) -> None:
+        self._remote, self._ftp, self._path, self._size = remote, ftp, path, size
+        self._place = 0
+        self._data: Any = None
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        place = max(0, start + offset)
+        if place != self._place and self._data is not None:
+            self._break_off()
+        self._place = place
+        return place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        if self._place >= self._size:
+            return 0
+        with _as_os(self._path):
+            if self._data is None:
+                self._data = self._ftp.transfercmd(f"RETR {self._path}", rest=self._place or None)
+            count = int(self._data.recv_into(buffer))
+            if count == 0:
+                raise ConnectionError(
+                    f"{self._path}: the transfer ended at byte {self._place} of {self._size}: the file was changed, or "
+                    "the connection is lost"
+                )
+            self._place += count
+            if self._place >= self._size:
+                self._end()
+        return count
+
+    def _end(self) -> None:
+        self._data.close()
+        self._data = None
+        self._ftp.voidresp()
+
+    def _break_off(self) -> None:
+        self._data.close()
+        self._data = None
+        self._ftp = self._remote.reconnected()
+
+    def close(self) -> None:
+        if not self.closed and self._data is not None:
+            self._data.close()
+            self._data = None
+            self._ftp.close()
+        super().close()
+
+
+class _Upload(io.RawIOBase):
+    def __init__(self, ftp: ftplib.FTP, path: str) -> None:
+        self._ftp, self._path = ftp, path
+        self._sent = 0
+        self._data: Any = ftp.transfercmd(f"STOR {path}")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._data.sendall(data)
+        self._sent += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self._sent
+
+    def close(self) -> None:
+        if not self.closed:
+            data, self._data = self._data, None
+            try:
+                if hasattr(data, "unwrap"):
+                    data.unwrap()
+                data.close()
+                with _as_os(self._path):
+                    self._ftp.voidresp()
+            finally:
+                super().close()
+
+
+def _seconds(text: str) -> float:
+    return float(calendar.timegm(time.strptime(text[:14], "%Y%m%d%H%M%S")))

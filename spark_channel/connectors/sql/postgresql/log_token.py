@@ -1,0 +1,93 @@
+"""Tokens of a replication feed: a position in the log, and how much of the base was read there. Pure."""
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from spark_channel.connectors.split_reader import Token
+from spark_channel.connectors.sql.chunk_window import BaseProgress
+from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
+from spark_channel.errors import SourceError
+
+__all__ = ["LogToken", "token_of"]
+
+_POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
+_BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"}
+
+
+@dataclass(frozen=True, slots=True)
+class LogToken:
+    """`base` is None where all of it was read, or none belongs to the feed."""
+
+    lsn: int
+    base: BaseProgress | None = None
+
+    @classmethod
+    def read(cls, token: Token) -> "LogToken":
+        """
+        Raises:
+            SourceError: no token of such a feed.
+        """
+        try:
+            base = token.get("base")
+            if set(token) - {"lsn", "base"} or (base is not None and set(base) != _BASE):
+                raise ValueError
+            return cls(_position(token["lsn"]), None if base is None else _base(base))
+        except (KeyError, TypeError, ValueError):
+            raise SourceError(
+                f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
+                "source. Reset the tunnel, or begin with a new checkpoint directory"
+            ) from None
+
+    @property
+    def confirmable(self) -> int:
+        """The position up to which the log is not needed any more, once this token is done with."""
+        return self.lsn if self.base is None else self.base.safe
+
+    def token(self) -> Token:
+        base = self.base
+        if base is None:
+            return token_of(self.lsn)
+        return {
+            **token_of(self.lsn),
+            "base": {
+                "after": None if base.after is None else list(base.after),
+                "until": list(base.until),
+                "safe": lsn_text(base.safe),
+                "doubt_at": lsn_text(base.doubt_at),
+                "doubt": list(base.doubt),
+                "read": base.read,
+                "rows": base.rows,
+                "waited": base.waited,
+            },
+        }
+
+
+def token_of(lsn: int) -> Token:
+    return {"lsn": lsn_text(lsn)}
+
+
+def _position(text: Any) -> int:
+    if not isinstance(text, str) or not _POSITION.fullmatch(text):
+        raise ValueError
+    high, _, low = text.partition("/")
+    return (int(high, 16) << 32) | int(low, 16)
+
+
+def _base(found: Any) -> BaseProgress:
+    numbers = [found["read"], found["waited"], *found["doubt"]]
+    keys = [*(found["after"] or ()), *found["until"]]
+    if not all(isinstance(each, int) for each in numbers) or not found["until"]:
+        raise ValueError
+    if not all(isinstance(each, int | str) for each in keys) or not isinstance(found["rows"], int | None):
+        raise ValueError
+    return BaseProgress(
+        after=None if found["after"] is None else tuple(found["after"]),
+        until=tuple(found["until"]),
+        safe=_position(found["safe"]),
+        doubt_at=_position(found["doubt_at"]),
+        doubt=tuple(found["doubt"]),
+        read=found["read"],
+        rows=found["rows"],
+        waited=found["waited"],
+    )

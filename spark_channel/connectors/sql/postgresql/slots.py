@@ -1,0 +1,24 @@
+"""Replication slots, and the WAL that each makes the server keep."""
+
+from spark_channel.connectors.feed import HeldLog
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal
+
+__all__ = ["held_logs", "kept_bytes"]
+
+_SLOTS = """
+SELECT slot_name::text, active, pg_wal_lsn_diff(
+  CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END, restart_lsn)::bigint
+FROM pg_catalog.pg_replication_slots WHERE {where} ORDER BY slot_name
+"""
+
+
+def held_logs(session: PgSession) -> list[HeldLog]:
+    """The logical slots of the session's database that decode with pgoutput."""
+    where = "database = current_database() AND plugin = 'pgoutput' AND NOT temporary"
+    return [HeldLog(name, active, kept) for name, active, kept in session.rows(_SLOTS.format(where=where))]
+
+
+def kept_bytes(session: PgSession, slot: str) -> int | None:
+    """The WAL that one slot makes the server keep; None = there is none, or it is not known."""
+    rows = session.rows(_SLOTS.format(where=f"slot_name = {literal(slot).sql('postgres')}"))
+    return None if not rows or rows[0][2] is None else max(0, int(rows[0][2]))

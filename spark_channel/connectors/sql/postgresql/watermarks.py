@@ -1,0 +1,282 @@
+"""Watermarks in PostgreSQL's log, and chunks of a table read between them."""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import cast
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.connectors.sql.catalog import MisfitError
+from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
+from spark_channel.connectors.sql.cursor import check_same_columns
+from spark_channel.connectors.sql.keyset import Keyset, keyset_of
+from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
+from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
+from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
+from spark_channel.connectors.sql.postgresql.snapshot import Snapshot
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.errors import SourceError
+from spark_channel.planning import Split
+from spark_channel.retry import Retry
+
+__all__ = ["READ", "Connect", "PgWatermarks", "obstacle"]
+
+READ = "read"
+"""`_op` of an existing row: no event of the log."""
+_PREFIX = "spark-channel"
+_WHOLE = ("int2", "int4", "int8")
+_ONE_TEXT = ("text", "varchar", "uuid", "date", "timestamp")
+"""Types whose equal values have one text, in the log as in a statement."""
+_CHUNK_ROWS, _CHUNK_BYTES = 50_000, 16 << 20
+_WIDTH = 200
+"""Bytes of a row, where the server does not know how many rows there are."""
+_FACTS = """
+SELECT c.relreplident::text,
+  (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_catalog.pg_index i
+   JOIN pg_catalog.pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = ANY (i.indkey::int2[])
+   WHERE i.indrelid = c.oid AND i.indisprimary),
+  (SELECT array_agg(a.attname::text)
+   FROM pg_catalog.pg_attribute a JOIN pg_catalog.pg_collation k ON k.oid = a.attcollation
+   WHERE a.attrelid = c.oid AND to_jsonb(k) ->> 'collisdeterministic' = 'false'),
+  pg_is_in_recovery(), has_table_privilege(c.oid, 'SELECT')
+FROM pg_catalog.pg_class c WHERE c.oid = {oid}
+"""
+_SIZE = """
+SELECT reltuples::bigint, pg_table_size(oid)::bigint FROM pg_catalog.pg_class WHERE oid = {oid}
+"""
+
+
+def obstacle(session: PgReadSession, source: ReadSource) -> str | None:
+    """Why the table cannot be read in chunks beside its log; None = it can."""
+    table = cast(PgTable, source.table)
+    ((identity, primary, loose, in_recovery, granted),) = session.rows(_FACTS.format(oid=table.oid))
+    if in_recovery:
+        return "its server is a standby, where no watermark can be written"
+    if not granted:
+        return "its role has SELECT on columns only, which does not allow the table's lock"
+    keyset = keyset_of(source, Split({"kind": "all"}))
+    if not primary or keyset is None or {each.name for each in keyset.key} != set(primary):
+        return "it has no primary key whose order its rows can be read in"
+    if identity not in ("d", "f"):
+        return "its replica identity is not its primary key (ALTER TABLE ... REPLICA IDENTITY DEFAULT)"
+    for each in keyset.key:
+        about = cast(PgColumn, source.about(each.name))
+        fixed = about.base in _ONE_TEXT or (about.base == "numeric" and about.typmod >= 0)
+        if not about.builtin or not (about.base in _WHOLE or fixed) or each.name in (loose or ()):
+            return f"its key column {each.name!r} has a type ({about.declared}) of which equal values differ as texts"
+    try:
+        _mark(session)
+    except SourceError as error:
+        return f"no watermark can be written: {error}"
+    return None
+
+
+def _mark(session: PgReadSession) -> int:
+    """The commit of its transaction flushes the log up to it, whatever the session's settings are."""
+    with session.transaction():
+        session.rows("SET LOCAL synchronous_commit = local")
+        return int(
+            session.value(
+                f"SELECT (pg_logical_emit_message(true, '{_PREFIX}', 'watermark') - '0/0'::pg_lsn)::bigint"
+            )
+        )
+
+
+Connect = Callable[[], AbstractContextManager[PgReadSession]]
+"""A session for a call or two, which may be one that lasts."""
+Events = Callable[[int, int, int, ChunkWindow, Sequence[str]], Iterator[pa.RecordBatch]]
+
+
+class PgWatermarks:
+    """Used by one thread, for one range, which ends at position `upto`; see `WatermarkLog`.
+
+    `connect` gives a session that may write a message, `rows` one that reads; after a lost connection they give another
+    for `retry_seconds`. `events` reads the log, and is told the columns of the key. `columns` is the schema of the
+    table as its stream began, `schema` that of the rows that are delivered.
+    """
+
+    def __init__(
+        self, reader: SqlReader, connect: Connect, rows: Connect, events: Events, columns: pa.Schema,
+        schema: pa.Schema, upto: int, retry_seconds: float = 0.0,
+    ) -> None:  # fmt: skip
+        self._reader, self._connect, self._rows, self._events = reader, connect, rows, events
+        self._columns, self._schema, self._upto = columns, schema, upto
+        self._source: ReadSource | None = None
+        self._retry = Retry(retry_seconds, what="reading a chunk of the base")
+
+    def mark(self) -> int:
+        def once() -> int:
+            with self._connect() as session:
+                return _mark(session)
+
+        return self._retry.call(once, self._reader.dialect.is_passing)
+
+    def running(self) -> Collection[int]:
+        with self._connect() as session:
+            return _snapshot(session).running
+
+    def start(self, session: PgReadSession, source: ReadSource, at: int) -> BaseProgress | None:
+        """The whole base, of which all that was committed before `at` is visible; None = the table is empty."""
+        keyset = _keyset(source)
+        order = ", ".join(f"{source.column(each.name)} DESC" for each in keyset.key)
+        until = self._key(session, keyset, [], order, 0)
+        if until is None:
+            return None
+        rows, _ = _size(session, source)
+        return BaseProgress(None, until, at, at, rows=rows)
+
+    def bound(self, lower: Key | None, upper: Key, rows: int) -> Key | None:
+        with self._connect() as session:
+            source = self._known(session)
+            keyset = _keyset(source)
+            return self._key(session, keyset, _between(keyset, lower, upper), keyset.order, rows - 1)
+
+    def chunk(self, lower: Key | None, upper: Key, rows: int) -> "_Chunk":
+        def once() -> _Chunk:
+            with self._rows() as session:
+                return self._chunk(session, lower, upper, rows)
+
+        return self._retry.call(once, self._reader.dialect.is_passing)
+
+    def events(self, after: int, upto: int, high: int, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
+        assert self._source is not None  # its chunk was read
+        return self._events(after, upto, high, window, [each.name for each in _keyset(self._source).key])
+
+    def chunk_rows(self) -> int:
+        """How many rows are held at once, and read by one statement."""
+        with self._connect() as session:
+            source = self._known(session)
+            rows, nbytes = _size(session, source)
+        width = _WIDTH if not rows else max(1, nbytes // rows)
+        asked = self._reader.batch_size(Split({"kind": "all", "row_bytes": width})).rows
+        return max(100, min(_CHUNK_ROWS, _CHUNK_BYTES // width, asked))
+
+    def _chunk(self, session: PgReadSession, lower: Key | None, upper: Key, rows: int) -> "_Chunk":
+        """In one short transaction. The lock comes before the snapshot: a table that another transaction has
+        rewritten (ALTER TABLE, CLUSTER) is empty to a snapshot from before.
+        """
+        source = self._known(session)
+        keyset = _keyset(source)
+        table = source.origin.partition(" AS ")[0]
+        sql = source.dialect.short_statement(
+            keyset.columns, source.behind(_between(keyset, lower, upper)), keyset.order, rows
+        )
+        split = Split({"kind": "all", "row_bytes": 0})
+        session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        session.rows(f"LOCK TABLE ONLY {table} IN ACCESS SHARE MODE")
+        snapshot = _snapshot(session)
+        if session.value("SELECT pg_is_in_recovery()"):
+            raise SourceError(
+                f"a chunk of {source.label} would be read from a standby, which may lack rows that the slot's server "
+                "has: name the primary alone in 'url', or add target_session_attrs=primary"
+            )
+        raw = list(session.stream(sql, self._reader.batch_size(split)))
+        session.rows("COMMIT")
+        kinds = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
+        try:
+            found = [
+                self._reader.dialect.decode(each, keyset.columns, kinds) for each in raw if each.num_rows
+            ]
+        except MisfitError as error:
+            raise self._reader.misfit(session, source, split, error, 0) from None
+        is_full = sum(each.num_rows for each in found) >= rows
+        last = _last(found[-1], keyset) if is_full else None
+        return _Chunk(found, keyset, None if last == upper else last, snapshot, self._schema, self._upto)
+
+    def _known(self, session: Session) -> ReadSource:
+        if self._source is None:
+            found = self._reader.resolve(session)
+            check_same_columns(self._columns, found.schema, found.label)
+            self._source = found
+        return self._source
+
+    def _key(
+        self, session: PgReadSession, keyset: Keyset, conditions: Sequence[str], order: str, skipped: int
+    ) -> Key | None:
+        columns = [keyset.columns[place].expression for place in keyset.places]
+        sql = keyset.source.sql(columns, conditions)
+        found = session.rows(f"{sql} ORDER BY {order} LIMIT 1 OFFSET {skipped}")
+        return tuple(found[0]) if found else None
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """`batches` have the columns of `keyset`."""
+
+    batches: Sequence[pa.RecordBatch]
+    keyset: Keyset
+    last: Key | None
+    snapshot: Snapshot
+    schema: pa.Schema
+    at: int
+
+    def sees(self, transaction: int) -> bool:
+        return self.snapshot.sees(transaction)
+
+    def kept(self, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
+        if window.is_emptied:
+            return
+        for batch in self.batches:
+            left = self._left(batch, window)
+            rows = left.num_rows
+            if rows:
+                marks = [
+                    pa.repeat(pa.scalar(READ), rows),
+                    pa.repeat(pa.scalar(lsn_text(self.at)), rows),
+                    pa.nulls(rows, self.schema[-1].type),
+                ]
+                columns = left.columns[: len(self.schema) - len(marks)]
+                yield pa.RecordBatch.from_arrays([*columns, *marks], schema=self.schema)
+
+    def _left(self, batch: pa.RecordBatch, window: ChunkWindow) -> pa.RecordBatch:
+        if not window.keys:
+            return batch
+        texts = [pc.cast(batch.column(place), pa.string()) for place in self.keyset.places]
+        firsts = pa.array({key[0] for key in window.keys}, pa.string())
+        dropped = pc.is_in(texts[0], firsts)
+        if len(texts) > 1:
+            keys = zip(*(each.to_pylist() for each in texts), strict=True)
+            dropped = pa.array([key in window.keys for key in keys], pa.bool_())
+        return batch.filter(pc.invert(dropped))
+
+
+def _keyset(source: ReadSource) -> Keyset:
+    found = keyset_of(source, Split({"kind": "all"}))
+    if found is None:
+        raise SourceError(
+            f"{source.label} has lost the primary key by which its base is read: reset the tunnel, or begin with a new "
+            "checkpoint directory"
+        )
+    return found
+
+
+def _between(keyset: Keyset, lower: Key | None, upper: Key) -> list[str]:
+    source = keyset.source
+    columns = [source.column(each.name) for each in keyset.key]
+
+    def compared(sign: str, key: Key) -> str:
+        values = [
+            source.dialect.key_literal(value, source.about(each.name))
+            for value, each in zip(key, keyset.key, strict=True)
+        ]
+        return f"({', '.join(columns)}) {sign} ({', '.join(values)})"
+
+    return [*([] if lower is None else [compared(">", lower)]), compared("<=", upper)]
+
+
+def _last(batch: pa.RecordBatch, keyset: Keyset) -> Key:
+    return tuple(batch.column(place)[-1].as_py() for place in keyset.places)
+
+
+def _snapshot(session: PgReadSession) -> Snapshot:
+    return Snapshot.of(str(session.value("SELECT txid_current_snapshot()::text")))
+
+
+def _size(session: PgReadSession, source: ReadSource) -> tuple[int | None, int]:
+    """Rows as the server estimates them, None = it does not know; and bytes."""
+    ((rows, nbytes),) = session.rows(_SIZE.format(oid=cast(PgTable, source.table).oid))
+    return (int(rows) if rows > 0 else None), int(nbytes)

@@ -1,0 +1,68 @@
+"""Columns of DataX's readers of documents: read as texts and then cast, so that a value that does not fit is dirty."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from zoneinfo import available_timezones
+
+import pyarrow as pa
+
+from spark_channel.jobs.place import Place, at
+from spark_channel.jobs.values import refusal
+from spark_channel.transform import Labelled, Output, Select
+
+__all__ = ["ddl", "local_zone", "typed"]
+
+_KINDS = {
+    "string": None,
+    "text": None,
+    "keyword": None,
+    "json": None,
+    "array": None,
+    "objectid": None,
+    "int": pa.int64(),
+    "integer": pa.int64(),
+    "short": pa.int64(),
+    "long": pa.int64(),
+    "float": pa.float64(),
+    "double": pa.float64(),
+    "bool": pa.bool_(),
+    "boolean": pa.bool_(),
+    "date": pa.timestamp("us"),
+    "timestamp": pa.timestamp("us"),
+    "bytes": pa.binary(),
+}
+
+
+def local_zone() -> str:
+    """The zone of this machine, in which DataX shows times; UTC where it has no name."""
+    named = os.environ.get("TZ", "").removeprefix(":")
+    if not named:
+        parts = Path("/etc/localtime").resolve().parts
+        named = "/".join(parts[parts.index("zoneinfo") + 1 :]) if "zoneinfo" in parts else ""
+    return named if named in available_timezones() else "UTC"
+
+
+def ddl(columns: Iterable[tuple[str, str]]) -> str:
+    """The option `schema` of these columns (name, DataX's type)."""
+    quoted = [(name.replace("`", "``"), kind.strip().lower()) for name, kind in columns]
+    return ", ".join(f"`{name}` {'BINARY' if kind == 'bytes' else 'STRING'}" for name, kind in quoted)
+
+
+def typed(columns: Iterable[tuple[str, str]], place: Place) -> Labelled:
+    """The step that gives the texts their types.
+
+    Raises:
+        JobFileError: a type that is not known.
+    """
+    path = place.key("column")
+    outputs = []
+    for number, (_, given) in enumerate(columns):
+        kind = given.strip().lower()
+        word = "json" if kind.startswith(("document", "object", "nested")) and kind != "objectid" else kind
+        if word not in _KINDS:
+            raise refusal(f"{path}[{number}].type", given, "one of " + ", ".join(_KINDS))
+        found = _KINDS[word]
+        outputs.append(Output(number, None, None if word == "bytes" else found))
+    with at(path):
+        return Labelled(Select(tuple(outputs)), path)
