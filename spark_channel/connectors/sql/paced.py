@@ -27,8 +27,8 @@ def in_pieces(
     """`work(a, b)` for ranges that cover `begin` to `end`, none shorter than `first` but the last, none longer than
     `most`.
 
-    A range takes the server about `seconds`, and then it rests for three times as long: it uses a quarter of a core. The
-    least that was seen counts: one that is busy with others, or waits for a lock, takes longer for the same work.
+    A range takes the server about `seconds`, and then it rests for three times as long: it uses a quarter of a core.
+    The least that was seen counts: one that is busy with others, or waits for a lock, takes longer for the same work.
     `work` may return the seconds that the server says.
     """
     seen: deque[float] = deque(maxlen=_SEEN)
