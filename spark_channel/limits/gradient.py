@@ -7,9 +7,11 @@ from collections.abc import Sequence
 __all__ = ["Gradient"]
 
 _WINDOW_SECONDS = 2.0
-_LEAST_SAMPLES = 8
-_TOWARDS_LESS = 0.2
-"""How far the usual mean follows a lower one at a time: one quiet moment is not a new baseline."""
+_LEAST_SAMPLES, _LEAST_TAIL = 8, 4
+_TOWARDS_LESS, _TAIL_TOWARDS_LESS = 0.2, 0.05
+"""How far the usual mean follows a lower one at a time: one quiet moment is not a new baseline. That of a few of the
+delays is noisier.
+"""
 _SURE = 2.0
 """Standard errors by which a mean must be above its bound: delays are noisy."""
 
@@ -17,12 +19,15 @@ _SURE = 2.0
 class Gradient:
     """Delays of the last two seconds against the usual ones: those when little was asked of the system.
 
-    `tolerance` is how many times the usual mean is fine; `slack` seconds are fine in any case.
+    `tolerance` is how many times the usual mean is fine; `slack` seconds are fine in any case. `part`: the mean is that
+    of the longest ones, such as a tenth. Applications suffer from these: a burst that holds a core for milliseconds a
+    few times a second hardly moves the mean of all.
     """
 
-    def __init__(self, tolerance: float, slack: float) -> None:
+    def __init__(self, tolerance: float, slack: float, part: float = 1.0) -> None:
         self._tolerance = tolerance
         self._slack = slack
+        self._part = part
         self._recent: deque[tuple[float, float]] = deque()
         self.usual: float | None = None
 
@@ -36,13 +41,20 @@ class Gradient:
         if self.usual is None:
             self.usual = mean
         elif mean < self.usual:
-            self.usual += _TOWARDS_LESS * (mean - self.usual)
+            towards = _TOWARDS_LESS if self._part == 1.0 else _TAIL_TOWARDS_LESS
+            self.usual += towards * (mean - self.usual)
 
     @property
     def mean(self) -> float | None:
-        """Of the window; None = too few were heard of."""
-        count = len(self._recent)
-        return sum(delay for _, delay in self._recent) / count if count >= _LEAST_SAMPLES else None
+        """Of the window's longest delays; None = too few were heard of."""
+        longest = self._longest()
+        return sum(longest) / len(longest) if longest else None
+
+    def _longest(self) -> list[float]:
+        if len(self._recent) < max(_LEAST_SAMPLES, _LEAST_TAIL / self._part):
+            return []
+        delays = sorted(delay for _, delay in self._recent)
+        return delays[-math.ceil(self._part * len(delays)) :]
 
     @property
     def bound(self) -> float:
@@ -54,8 +66,9 @@ class Gradient:
         mean = self.mean
         if mean is None or self.usual is None:
             return False
-        count = len(self._recent)
-        spread = sum((delay - mean) ** 2 for _, delay in self._recent) / (count - 1)
+        longest = self._longest()
+        count = len(longest)
+        spread = sum((delay - mean) ** 2 for delay in longest) / (count - 1)
         return mean > self.bound + _SURE * math.sqrt(spread / count)
 
     def forget(self) -> None:

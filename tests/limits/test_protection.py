@@ -231,6 +231,22 @@ def test_a_gradient_knows_noise_from_news() -> None:
     assert not gradient.is_over()
 
 
+def test_a_gradient_of_the_longest_delays_notices_a_few_bursts() -> None:
+    """Bursts of 5 ms, which one of twelve delays meets, are what an application's p99 consists of."""
+    tail, mean = Gradient(1.25, 0.0001, 0.1), Gradient(1.25, 0.0001)
+    quiet = [0.00005, 0.00006, 0.00007, 0.00008] * 5
+    for number in range(40):
+        for each in (tail, mean):
+            each.add(quiet, number * STEP)
+    assert not tail.is_over()
+    bursts = [[0.0025 + number % 5 * 0.0005, *quiet[1:]] for number in range(8)]
+    for number, delays in enumerate(bursts):
+        for each in (tail, mean):
+            each.add([*delays[:19], 0.003 if number % 2 else 0.00005], 20.0 + number * STEP)
+    assert tail.is_over()
+    assert not mean.is_over()
+
+
 def _status(coordinator: Coordinator, request: Status | Set) -> LimitStatus:
     found = coordinator.handle(request)
     assert isinstance(found, LimitStatus)

@@ -217,10 +217,10 @@ class SqlReadOptions(ReadOptions):
         description="target seconds of one statement of a read: a split is read by ranges of a unique key; "
         "0: one statement per split; default: 5 under a limit, else 0",
     )
-    burst_millis: Annotated[float, Field(ge=0, le=60_000), Trait.SAME_ROWS] = Field(
-        5.0,
-        description="under a limit: milliseconds that the server may work for one short statement, judged by latency; "
-        "0: half a second's rows",
+    burst_millis: Annotated[float | None, Field(ge=0, le=60_000), Trait.SAME_ROWS] = Field(
+        None,
+        description="under a limit: milliseconds that the server may work without a rest, judged by latency; "
+        "0: half a second's rows at once; default: 1 on PostgreSQL, else 5",
     )
     custom_schema: str | None = Field(
         None,

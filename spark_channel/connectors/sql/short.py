@@ -1,8 +1,8 @@
 """Reads a split in short statements by ranges of a unique key. No transaction is open between two of them.
 
-The rows of a statement are taken from the server as fast as it sends them, and only then handed on: whatever waits
-behind (a limit, a slow target, a pause) waits while no statement runs. A statement that fails has handed on nothing
-that the next one reads again.
+The rows of a statement are taken from the server, under a limit in small pieces with rests between them, and only then
+handed on: whatever waits behind (a limit, a slow target, a pause) waits while no statement runs. A statement that fails
+has handed on nothing that the next one reads again.
 """
 
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.keyset import Keyset
+from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.statement_size import StatementSize
@@ -38,11 +39,17 @@ class Reading(Protocol):
     """The methods of a reader that short statements use."""
 
     dialect: Dialect
+    takes_pieces: ClassVar[bool]
 
     def batch_size(self, split: Split) -> BatchSize: ...
 
     def short_batches(
-        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn]
+        self,
+        session: Session,
+        sql: str,
+        split: Split,
+        columns: Sequence[ReadColumn],
+        pieces: Pieces | None,
     ) -> Iterator[pa.RecordBatch]: ...
 
     def misfit(
@@ -57,13 +64,14 @@ class Reading(Protocol):
 class Line:
     """One session for statements that come one after another: opened when it is asked for, again after `drop`.
 
-    Used by one thread.
+    Used by one thread. `pieces` is what its statements have learned of the server's speed and the job's.
     """
 
     def __init__(self, connect: Callable[[], AbstractContextManager[Session]]) -> None:
         self._connect = connect
         self._session: Session | None = None
         self._open = ExitStack()
+        self.pieces: Pieces | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +95,7 @@ class Line:
 @dataclass(slots=True)
 class _Taken:
     """What one statement brought. `is_cut`: it was ended early, or failed behind these rows; `is_ended`: by a time
-    limit.
+    limit. `rested`: seconds for which the server was left alone between its pieces.
     """
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
@@ -95,11 +103,20 @@ class _Taken:
     nbytes: int = 0
     is_cut: bool = False
     is_ended: bool = False
+    rested: float = 0.0
 
     def add(self, batch: pa.RecordBatch) -> None:
         self.batches.append(batch)
         self.rows += batch.num_rows
         self.nbytes += batch.nbytes
+
+    def joined(self) -> pa.RecordBatch:
+        """All rows: they are paid as one, while the next statement runs."""
+        batches, self.batches = self.batches, []  # what was handed on may go
+        if len(batches) == 1:
+            return batches[0]
+        (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+        return whole
 
 
 class ShortStatements:
@@ -137,13 +154,17 @@ class ShortStatements:
         """
         steps = self._keyset.steps(None)
         while steps:
+            begun = self._clock.now()
             asked, taken = self._fetch(steps[0])
-            last = self._last(taken)
-            while taken.batches:
-                batch = taken.batches.pop(0)  # what was handed on may go
+            last, ended = self._last(taken), self._clock.now()
+            if taken.batches:
+                batch = taken.joined()
                 yield pa.RecordBatch.from_arrays(
                     batch.columns[: len(self._keyset.source.columns)], schema=self._keyset.source.schema
                 )
+                del batch
+            if self._line.pieces is not None:
+                self._line.pieces.handed_on(taken.rows, ended - begun, self._clock.now() - ended)
             self._before += taken.rows
             if last is not None and (taken.is_cut or taken.rows >= asked):
                 steps = self._keyset.steps(last)
@@ -157,12 +178,13 @@ class ShortStatements:
         def once() -> tuple[int, _Taken]:
             while True:
                 size = self._size()
-                asked, begun = size.rows, self._clock.now()
+                pieces, begun = self._line.pieces, self._clock.now()
+                asked = size.rows if pieces is None else min(size.rows, pieces.statement_rows)
                 sql = dialect.short_statement(
                     keyset.columns, keyset.source.behind(conditions), keyset.order, asked
                 )
                 try:
-                    taken = self._take(sql, begun)
+                    taken = self._take(sql, asked, begun)
                 except ChannelError as error:
                     if asked == 1 or not dialect.is_timeout(error):
                         raise
@@ -175,7 +197,8 @@ class ShortStatements:
                 if taken.is_ended:
                     size.ended(asked, taken.rows)
                 else:
-                    size.took(asked, taken.rows, taken.nbytes, self._clock.now() - begun)
+                    seconds = self._clock.now() - begun - taken.rested
+                    size.took(asked, taken.rows, taken.nbytes, seconds)
                 return asked, taken
 
         return self._retry.call(once, self._passes)
@@ -185,25 +208,33 @@ class ShortStatements:
         if self._made is None:
             session, empty = self._line.session(), list[float]()
             nothing = self._keyset.source.sql(["1"], ["1 = 0"])
-            for _ in range(_EMPTY_STATEMENTS if self._burst_seconds else 0):
+            in_pieces = self._burst_seconds > 0 and self._reader.takes_pieces
+            measures = self._burst_seconds and (not in_pieces or self._line.pieces is None)
+            for _ in range(_EMPTY_STATEMENTS if measures else 0):
                 begun = self._clock.now()
                 session.rows(nothing)
                 empty.append(self._clock.now() - begun)
+            if in_pieces and self._line.pieces is None:
+                self._line.pieces = Pieces(
+                    self._burst_seconds, seconds=self._seconds, empty_seconds=min(empty), clock=self._clock
+                )
             self._made = StatementSize(
                 self._reader.batch_size(self._split),
                 int(self._split.params.get("row_bytes") or 0),
                 seconds=self._seconds,
-                burst_seconds=self._burst_seconds,
+                burst_seconds=0.0 if in_pieces else self._burst_seconds,
                 empty_seconds=min(empty, default=0.0),
             )
         return self._made
 
-    def _take(self, sql: str, begun: float) -> _Taken:
-        session, taken = self._line.session(), _Taken()
+    def _take(self, sql: str, asked: int, begun: float) -> _Taken:
+        session, taken, pieces = self._line.session(), _Taken(), self._line.pieces
+        if pieces is not None:
+            pieces.begin(asked)
         try:
-            batches = self._reader.short_batches(session, sql, self._split, self._keyset.columns)
+            batches = self._reader.short_batches(session, sql, self._split, self._keyset.columns, pieces)
             with closing(cast("Generator[pa.RecordBatch]", batches)):
-                for raw in batches:
+                for raw in self._paced(batches, pieces, taken):
                     if raw.num_rows:
                         taken.add(self._decoded(session, raw, taken.rows))
                     if taken.nbytes > _MOST_BYTES or (
@@ -225,6 +256,22 @@ class ShortStatements:
         if taken.is_cut:
             self._line.drop()
         return taken
+
+    def _paced(
+        self, batches: Iterator[pa.RecordBatch], pieces: Pieces | None, taken: _Taken
+    ) -> Iterator[pa.RecordBatch]:
+        """Each batch is a piece; it is asked of the server when it is due."""
+        if pieces is None:
+            yield from batches
+            return
+        while True:
+            taken.rested += pieces.rest()
+            begun = self._clock.now()
+            batch = next(batches, None)
+            if batch is None:
+                return
+            pieces.took(batch.num_rows, self._clock.now() - begun)
+            yield batch
 
     def _decoded(self, session: Session, raw: pa.RecordBatch, before: int) -> pa.RecordBatch:
         keyset = self._keyset

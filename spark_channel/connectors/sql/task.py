@@ -5,6 +5,7 @@ from typing import Any, ClassVar
 
 import pyarrow as pa
 
+from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter
 from spark_channel.connectors.sql.claims import Claims
 from spark_channel.connectors.sql.encode import BadValueError
@@ -17,6 +18,9 @@ __all__ = ["SqlTask"]
 
 _SPREAD = 1 / 3
 """Of the time in which rows have gathered: the next ones gather meanwhile."""
+_LIMITED_SPREAD, _LONGEST_SPREAD = 0.85, 0.75
+"""Of the time since the last ones were sent, under a limit; and in seconds."""
+_LIMITED_SECONDS = 0.25
 
 
 class SqlTask(TaskWriter):
@@ -34,7 +38,10 @@ class SqlTask(TaskWriter):
         self._writer, self._plan, self._task, self._attempt = writer, plan, task, attempt
         self._options: Any = writer.options
         self._tally = Tally(task, attempt)
-        self._gathered = Gathered(writer.options.batch_size, self.seconds)
+        self._clock: Clock = SYSTEM_CLOCK
+        seconds = min(self.seconds, _LIMITED_SECONDS) if self._is_limited else self.seconds
+        self._gathered = Gathered(writer.options.batch_size, seconds)
+        self._sent_at = self._clock.now()
         self._done: Receipt | None = None
         self._session: Any = None
         self._sign: SignOfLife | None = None
@@ -94,11 +101,28 @@ class SqlTask(TaskWriter):
         self._gathered.take()
         self._end()
 
+    @property
+    def _is_limited(self) -> bool:
+        return bool(getattr(self._options, "is_limited", False))
+
     def _send(self) -> None:
         before = self._tally.rows - self._gathered.rows
-        self.spread = self._gathered.waited * _SPREAD
+        self.spread = self._spread()
+        self._sent_at = self._clock.now()
         if batches := self._gathered.take():
             self.store(pa.Table.from_batches(batches), before)
+
+    def _spread(self) -> float:
+        """Under a limit nearly all of the time until the next rows are sent; as long as the channel's rows wait.
+
+        Rows that come faster than they are sent are not kept waiting.
+        """
+        waited = self._gathered.waited
+        if not self._is_limited or not waited:
+            return waited * _SPREAD
+        since = self._clock.now() - self._sent_at
+        room: float = self._options.batch_size / 2 * since / self._gathered.rows
+        return min(_LIMITED_SPREAD * since, _LONGEST_SPREAD, room)
 
     def _end(self) -> None:
         if self._sign is not None:

@@ -9,6 +9,7 @@ import pytest
 
 from spark_channel.connectors import FetchSize, Reader, WriteContext, Writer
 from spark_channel.limits import Meter
+from spark_channel.options import CommitMode
 from spark_channel.pipeline import DirtyBudget, GroupTransfer, TransferSource, TransferWork
 from spark_channel.planning import Task, TaskGroup
 from spark_channel.progress import DirtyLimit
@@ -21,10 +22,12 @@ from tests.connectors.sql.postgresql.conftest import pg as pg  # noqa: PLC0414 -
 ROWS = 4_000
 SPEED = 2_000
 PAUSES = pytest.mark.parametrize("pause", [2.0, pytest.param(10.0, marks=pytest.mark.soak)])
+COMMITS = pytest.mark.parametrize("commit", ["job", "task"])
 
 
 @PAUSES
-def test_on_postgresql(pg: Pg, pause: float) -> None:
+@COMMITS
+def test_on_postgresql(pg: Pg, pause: float, commit: CommitMode) -> None:
     pg.psql(
         f"CREATE TABLE s (id int PRIMARY KEY, v text); INSERT INTO s SELECT n, 'x' FROM generate_series(1, {ROWS}) n;"
         "CREATE TABLE t (id int PRIMARY KEY, v text)"
@@ -39,13 +42,15 @@ def test_on_postgresql(pg: Pg, pause: float) -> None:
             f"SELECT count(*) FROM pg_locks JOIN pg_stat_activity USING (pid) WHERE {ours} AND locktype = 'relation'"
         )
 
-    samples = _transfer(pg.reader("s"), pg.writer("t"), held, pause)
+    samples = _transfer(pg.reader("s"), pg.writer("t", rowsPerSecond=SPEED), held, pause, commit)
     assert set(samples) == {"\\N0"}
+    assert pg.staged() == []
     assert pg.psql("SELECT count(*), count(DISTINCT id) FROM t") == f"{ROWS}|{ROWS}"
 
 
 @PAUSES
-def test_on_mariadb(shop: Shop, pause: float) -> None:
+@COMMITS
+def test_on_mariadb(shop: Shop, pause: float, commit: CommitMode) -> None:
     shop.sql(
         f"CREATE TABLE s (id INT PRIMARY KEY, v VARCHAR(9)); INSERT INTO s SELECT seq, 'x' FROM seq_1_to_{ROWS};"
         "CREATE TABLE t (id INT PRIMARY KEY, v VARCHAR(9))"
@@ -61,17 +66,19 @@ def test_on_mariadb(shop: Shop, pause: float) -> None:
             )
         )
 
-    samples = _transfer(shop.reader("s"), shop.writer("t"), held, pause)
+    samples = _transfer(shop.reader("s"), shop.writer("t", rowsPerSecond=SPEED), held, pause, commit)
     assert set(samples) == {"([], [])"}
     assert shop.rows("SELECT COUNT(*), COUNT(DISTINCT id) FROM t") == [(str(ROWS), str(ROWS))]
 
 
-def _transfer(reader: Reader, writer: Writer, held: Callable[[], str], pause: float) -> list[str]:
+def _transfer(
+    reader: Reader, writer: Writer, held: Callable[[], str], pause: float, commit: CommitMode
+) -> list[str]:
     """What was held through a pause in the middle of a transfer, each 100 ms."""
     schema = reader.schema()
     reader.fetch_size = FetchSize(rows=SPEED // 4)
     splits = reader.split(2)
-    context = WriteContext("paused", commit="job")
+    context = WriteContext("paused", commit=commit)
     plan = writer.prepare(context, schema)
     work = TransferWork(
         (TransferSource(reader, prepare((), schema)),), ((writer, plan),), "paused", 1 << 20, 64 << 20

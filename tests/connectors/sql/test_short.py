@@ -197,7 +197,7 @@ def test_no_transaction_of_ours_is_old(pg: Pg, speed: int, seconds: float) -> No
     assert max(oldest) <= 1.0
 
 
-@pytest.mark.parametrize("ends", [20, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("ends", [50])
 def test_random_ends_of_connections_lose_and_double_nothing_on_postgresql(pg: Pg, ends: int) -> None:
     """By pg_terminate_backend and pg_cancel_backend, at any moment."""
     rows = 200_000
@@ -213,7 +213,7 @@ def test_random_ends_of_connections_lose_and_double_nothing_on_postgresql(pg: Pg
     assert found == list(range(1, rows + 1))
 
 
-@pytest.mark.parametrize("ends", [20, pytest.param(50, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("ends", [50])
 def test_random_ends_of_connections_lose_and_double_nothing_on_mariadb(shop: Shop, ends: int) -> None:
     """By KILL and KILL QUERY, at any moment."""
     rows = 200_000

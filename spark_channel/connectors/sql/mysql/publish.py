@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from functools import partial
 
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.mysql.dialect import table_named
@@ -10,6 +11,7 @@ from spark_channel.connectors.sql.mysql.session import code_of, quoted
 from spark_channel.connectors.sql.mysql.staging import create_stage, drop_tables
 from spark_channel.connectors.sql.mysql.target import MysqlWriteDialect, staged_columns
 from spark_channel.connectors.sql.mysql.write_session import TABLE_EXISTS, MysqlWriteSession
+from spark_channel.connectors.sql.paced import in_pieces
 from spark_channel.connectors.sql.publish import dropped, hold_planned
 from spark_channel.connectors.sql.script import TRANSACTION_WORDS
 from spark_channel.connectors.sql.target import TargetTable
@@ -35,6 +37,9 @@ COMMITTING_WORDS = TRANSACTION_WORDS | {
 _log = logging.getLogger(__name__)
 _MERGED = "spark_channel_merged"
 _LAST = "spark_channel_last"
+_FIRST_ROWS, _MOST_ROWS = 256, 65_536
+_PIECE_SECONDS = 0.002
+"""A statement costs a server about 0.2 ms."""
 _LOCK_SECONDS = 600
 _EMPTY_SECONDS = 2
 _OLDER_SECONDS = 60
@@ -130,8 +135,11 @@ def insert_staged(
     stages: Sequence[str],
     *,
     indexed: bool = False,
+    paced: bool = False,
 ) -> None:
     """Insert the rows of `stages` (tables, as SQL) as `writeMode` says; `indexed`: the one stage has the key.
+
+    `paced`: rows of `insert` are added in pieces, with rests; keys are compared with all rows at once.
 
     Raises:
         TargetError: the server refused a row, or two rows have one key.
@@ -139,10 +147,25 @@ def insert_staged(
     names = ", ".join(map(quoted, target.names))
     if options.write_mode == "insert":
         verb, more = duplicate_words(target, options)
-        for stage in stages:
+
+        def insert(stage: str, some: str = "") -> None:
             session.rows(
-                f"{verb} INTO {target.sql} ({names}) SELECT {names} FROM {stage} ORDER BY {PLACE}{more}"  # noqa: S608
+                f"{verb} INTO {target.sql} ({names}) SELECT {names} FROM {stage}{some} ORDER BY {PLACE}{more}"  # noqa: S608
             )
+
+        def insert_range(stage: str, begin: int, end: int) -> None:
+            insert(stage, f" WHERE {PLACE} >= {begin} AND {PLACE} < {end}")
+
+        for stage in stages:
+            if not paced:
+                insert(stage)
+                continue
+            first, last = session.rows(f"SELECT MIN({PLACE}), MAX({PLACE}) FROM {stage}")[0]  # noqa: S608
+            if first is not None:
+                in_pieces(
+                    partial(insert_range, stage), int(first), int(last) + 1, first=_FIRST_ROWS, most=_MOST_ROWS,
+                    seconds=_PIECE_SECONDS,
+                )  # fmt: skip
         return
     if indexed and len(stages) == 1:
         merged = stages[0]

@@ -1,5 +1,6 @@
 """One attempt of one task: `commit=job` puts its rows into a staging table, `commit=task` into the table itself."""
 
+import logging
 import secrets
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -33,12 +34,14 @@ from spark_channel.retry import Retry
 
 __all__ = ["is_of_rows", "open_task"]
 
+_log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _MOST_LOSSES = 5
 _MOST_KEPT = 32 << 20
 """Bytes of rows that an attempt keeps, to load them again when the server rolls it back to end a deadlock."""
 _OLDER_EPOCHS = 3
 _TEMPORARY = "spark_channel_rows"
+_NO_RIGHT = (1044, 1142)
 _DATA_ERRORS = frozenset({
     1048, 1062, 1136, 1264, 1265, 1292, 1364, 1366, 1406, 1411, 1452, 1526, 1644, 1690, 3140, 3819, 4025, 4161,
 })  # fmt: skip
@@ -196,18 +199,23 @@ class StagedWriter(_MysqlTask):
 class DirectWriter(_MysqlTask):
     """`commit=task`: the rows and the task's row in the claims, in one transaction that holds the claim at its end.
 
-    `writeMode=insert` loads batches straight into the table. The other modes gather rows in a temporary table, and
-    bring them in at the end; when refused rows are allowed, at once, since the target itself judges each batch. A task
-    that has committed is not written again: its rows are taken and dropped.
+    `writeMode=insert` loads batches straight into the table. The other modes, and all under a limit, gather rows in a
+    temporary table, and bring them in at the end; when refused rows are allowed, at once, since the target itself
+    judges each batch. A task that has committed is not written again: its rows are taken and dropped.
     """
 
     def __init__(self, writer: SqlWriter, plan: SqlPlan, task: int, attempt: int) -> None:
         super().__init__(writer, plan, task, attempt)
-        insert, self._words = self._options.write_mode == "insert", None
-        if insert and self._options.duplicates != "error" and not plan.place.has_ledger:
+        options = self._options
+        limited = options.is_limited or options.rows_per_second_per_task or options.bytes_per_second_per_task
+        # A limit may make the task last for hours, and be paused: no transaction lasts as long.
+        self._gathers = bool(limited) and not options.tolerates_dirty_rows and plan.place.has_ledger
+        insert, self._words = options.write_mode == "insert", None
+        if insert and options.duplicates != "error" and not plan.place.has_ledger:
             # A role that may create no table may create no temporary one.
-            self._words = duplicate_words(plan.target, self._options)
-        self._straight = insert and (self._options.duplicates == "error" or self._words is not None)
+            self._words = duplicate_words(plan.target, options)
+        straight = insert and (options.duplicates == "error" or self._words is not None)
+        self._straight = straight and not self._gathers
         self._begun = self._committing = False
         self._loaded: list[pa.RecordBatch] | None = []
         self._loaded_bytes = 0
@@ -237,7 +245,19 @@ class DirectWriter(_MysqlTask):
         target, table = self._plan.target, self._plan.target.sql
         if not self._straight:
             table = self._temporary
-            create_stage(session, table, staged_columns(target), temporary=True, key=target.key)
+            try:
+                create_stage(session, table, staged_columns(target), temporary=True, key=target.key)
+            except TargetError as error:
+                options = self._options
+                plain = options.write_mode == "insert" and options.duplicates == "error"
+                if not plain or code_of(error) not in _NO_RIGHT:
+                    raise
+                _log.warning(
+                    "this user may not create temporary tables (GRANT CREATE TEMPORARY TABLES): the transaction of "
+                    "task %d is open for as long as the limit makes the task last, also in a pause",
+                    self._task,
+                )
+                self._straight, self._gathers, table = True, False, target.sql
         return Loader(
             session,
             table,
@@ -345,7 +365,9 @@ class DirectWriter(_MysqlTask):
             raise TargetError(f"{error.text}. The attempt's rows were lost with the connection") from error
 
     def _bring_in(self, session: MysqlWriteSession) -> None:
-        insert_staged(session, self._plan.target, self._options, [self._temporary], indexed=True)
+        insert_staged(
+            session, self._plan.target, self._options, [self._temporary], indexed=True, paced=self._gathers
+        )
 
     def _commit(self, session: MysqlWriteSession) -> None:
         if not self._straight and not self.tolerant:

@@ -171,7 +171,8 @@ class MysqlWriter(SqlWriter):
         if plan.overwrite:
             session.rows(f"DELETE FROM {target.sql}")  # noqa: S608 - a quoted name
         stages = self.staged_tables(session, receipts, lambda name: table_in(plan.place.staging, name))
-        insert_staged(session, target, self.options, [table for table, _ in stages])
+        paced = self.options.is_limited and not plan.overwrite  # which has locked the rows that it deleted
+        insert_staged(session, target, self.options, [table for table, _ in stages], paced=paced)
 
     def stages(self, session: Any, place: Place, beginning: str) -> list[str]:
         return stage_names(session, place.staging, beginning)

@@ -19,7 +19,7 @@ _NEWS = 170000
 _SLOW_SECONDS = 1.0
 """Between two looks at what changes slowly: they cost a server 2 ms each."""
 _PINGS = 4
-_NAP = 0.002
+_NAP = 0.001
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
@@ -50,8 +50,8 @@ _OWN_LAG = (
     "pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8"
 )
 _ASLEEP = (
-    "SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep(0.002)::text, "
-    "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 10)"
+    "SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep(0.001)::text, "
+    "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
 )
 """How much longer than asked a session sleeps: so long it waits for a core, whatever this client's host does."""
 

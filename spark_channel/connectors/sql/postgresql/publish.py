@@ -1,12 +1,14 @@
 """Inserts staged rows into the table, inside the caller's transaction."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 
 from spark_channel.connectors.contracts import Receipt
+from spark_channel.connectors.sql.paced import in_pieces
 from spark_channel.connectors.sql.postgresql.catalog import find_table
 from spark_channel.connectors.sql.postgresql.failures import is_locked, sqlstate_of
-from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql
+from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql, of_pages
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.session import Session, literal
 from spark_channel.connectors.sql.postgresql.staging import drop_stage, table_sql
@@ -17,9 +19,10 @@ from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["CHUNKS", "is_there", "new_table", "patient_lock", "publish_stage"]
+__all__ = ["CHUNKS", "bring_staged", "is_there", "new_table", "patient_lock", "publish_stage"]
 
 _LOCK_MILLIS = 2_000
+_FIRST_PAGES, _MOST_PAGES = 16, 4_096
 _RANGES_OF_PAGES = 140_000
 """The version from which on a range of pages is read alone."""
 
@@ -92,21 +95,16 @@ def publish_stage(
     if session.value(f"SELECT to_regclass({literal(stage).sql('postgres')})::text") is None:
         raise CommitError(f"the staging table {stage} is gone")
     session.rows(_LOCK.format(stage=stage, name=literal(stage).sql("postgres")))
-    _keep_only(session, stage, receipts)
+    _keep_only(session, stage, receipts, _pages_to_pace(session, stage, options, overwrite=False))
     run_in_transaction(session, DIALECT.script(options.pre_sql, "preSql"), "preSql", written=False)
     there = is_there(session, target, options, overwrite=plan.overwrite)
-    merge = PostgresMerge(session, target, stage, options.write_mode)
     if there:
-        merge.writers = sum(bool(receipt.rows) for receipt in receipts)
-        pages = _pages_to_pace(session, stage, plan, options)
-        if pages is None:
-            merge.bring()
-        else:
-            merge.bring_in_pieces(pages)
+        writers = sum(bool(receipt.rows) for receipt in receipts)
+        bring_staged(session, plan, stage, options, overwrite=plan.overwrite, writers=writers)
         drop_stage(session, plan.place.staging, plan.staging)
         return
     if options.write_mode != "insert":
-        merge.refuse_bad_keys()
+        PostgresMerge(session, target, stage, options.write_mode).refuse_bad_keys()
     with new_table(target):
         if plan.place.staging != target.schema:
             session.rows(f"ALTER TABLE {stage} SET SCHEMA {identifier(target.schema).sql('postgres')}")
@@ -118,15 +116,37 @@ def publish_stage(
         session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
 
 
+def bring_staged(
+    session: Session,
+    plan: PostgresPlan,
+    stage: str,
+    options: PostgresWriteOptions,
+    *,
+    overwrite: bool,
+    writers: int | None = None,
+) -> None:
+    """Bring all rows of `stage` into the table; `overwrite`: it is locked, in this transaction.
+
+    `writers` is that of `PostgresMerge`.
+    """
+    merge = PostgresMerge(session, plan.target, stage, options.write_mode)
+    merge.writers = writers
+    pages = _pages_to_pace(session, stage, options, overwrite=overwrite)
+    if pages is None:
+        merge.bring()
+    else:
+        merge.bring_in_pieces(pages)
+
+
 def _pages_to_pace(
-    session: Session, stage: str, plan: PostgresPlan, options: PostgresWriteOptions
+    session: Session, stage: str, options: PostgresWriteOptions, *, overwrite: bool
 ) -> int | None:
     """How many pages the staging has, where a limited append adds it in pieces; None = in one statement.
 
     An overwrite has locked the table, so that queries wait until it ends; a key is compared with all rows at once.
     Before PostgreSQL 14 each piece would look at all pages.
     """
-    if not options.is_limited or plan.overwrite or options.write_mode != "insert":
+    if not options.is_limited or overwrite or options.write_mode != "insert":
         return None
     size, version = session.rows(
         f"SELECT pg_relation_size({literal(stage).sql('postgres')}::regclass) / current_setting('block_size')::int, "
@@ -157,14 +177,27 @@ def _made_meanwhile(target: TargetTable) -> TargetError:
     )
 
 
-def _keep_only(session: Session, stage: str, receipts: Sequence[Receipt]) -> None:
-    """Remove the rows of attempts that have no receipt; miss none of those that have."""
+def _keep_only(session: Session, stage: str, receipts: Sequence[Receipt], pages: int | None) -> None:
+    """Remove the rows of attempts that have no receipt; miss none of those that have.
+
+    `pages`: the rows are counted in pieces. The table has no lock that others wait for yet.
+    """
     wanted: dict[int, int] = {}
     for receipt in receipts:
         chunks: Mapping[str, int] = receipt.details.get(CHUNKS, {})
         wanted |= {int(number) % _XID: rows for number, rows in chunks.items()}
-    query = f"SELECT xmin::text, count(*) FROM {stage} GROUP BY xmin"  # noqa: S608 - a quoted identifier
-    found = {int(number): int(rows) for number, rows in session.rows(query)}
+    found: Counter[int] = Counter()
+
+    def count(begin: int, end: int | None = None) -> None:
+        some = "" if end is None else f"WHERE {of_pages('ctid', begin, end)}"
+        query = f"SELECT xmin::text, count(*) FROM {stage} {some} GROUP BY xmin"  # noqa: S608 - a quoted identifier
+        for number, rows in session.rows(query):
+            found[int(number)] += int(rows)
+
+    if pages is None:
+        count(0)
+    else:
+        in_pieces(count, 0, pages, first=_FIRST_PAGES, most=_MOST_PAGES)
     lost = sum(rows - found.get(number, 0) for number, rows in wanted.items())
     if lost:
         raise CommitError(

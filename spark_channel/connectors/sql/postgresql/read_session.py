@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from typing import Any, cast
 
@@ -62,6 +62,7 @@ class PgReadSession(PgSession):
     ) -> None:
         super().__init__(options, failure=failure)
         self._connection: Any = None
+        self._fetches_all = False
         try:
             database = _database(options.conninfo("spark-channel"), fresh=fresh)
             connection: Any = adbc_driver_manager.dbapi.Connection
@@ -116,15 +117,43 @@ class PgReadSession(PgSession):
         self.rows(f"DECLARE channel_rows NO SCROLL CURSOR FOR {sql}")
         yield from self._fetched(f"FETCH FORWARD {rows} FROM channel_rows")
 
+    def pieces(self, sql: str, rows: Callable[[], int]) -> Iterator[pa.RecordBatch]:
+        """A result in one short transaction, `rows()` at a time, each asked for when it is wanted.
+
+        Leaving early ends the connection.
+        """
+        done = False
+        try:
+            if not self._fetches_all:  # once: a statement that is read to its end is planned as one
+                self.rows("SET cursor_tuple_fraction = 1.0")
+                self._fetches_all = True
+            self.rows("BEGIN")
+            self.rows(f"DECLARE channel_rows NO SCROLL CURSOR FOR {sql}")
+            while True:
+                asked = rows()
+                batches = self._of(f"FETCH FORWARD {asked} FROM channel_rows")
+                yield from batches
+                if sum(batch.num_rows for batch in batches) < asked:
+                    break
+            self.rows("COMMIT")
+            done = True
+        finally:
+            if not done:
+                self.close()
+
     def _fetched(self, sql: str) -> Iterator[pa.RecordBatch]:
         while True:
-            with self._cursor() as cursor:
-                cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
-                cursor.execute(sql)
-                batches = list(self._batches(cursor.fetch_record_batch()))
+            batches = self._of(sql)
             if not any(batch.num_rows for batch in batches):
                 return
             yield from batches
+
+    def _of(self, sql: str) -> list[pa.RecordBatch]:
+        """A result that does not come by COPY."""
+        with self._cursor() as cursor:
+            cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
+            cursor.execute(sql)
+            return list(self._batches(cursor.fetch_record_batch()))
 
     def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         while True:

@@ -17,7 +17,9 @@ from spark_channel.connectors.contracts import FetchSize, Read
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions, HeldLog
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.native import NativeRows, native_batch
+from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.connectors.sql.keyset import keyset_of
+from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn
 from spark_channel.connectors.sql.postgresql.copy_address import can_tell
 from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
@@ -28,6 +30,7 @@ from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal
 from spark_channel.connectors.sql.postgresql.splits import PostgresSplitter
+from spark_channel.connectors.sql.postgresql.staging import table_sql
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.short import Line
@@ -51,6 +54,12 @@ _SOCKET_BYTES = 10 << 20
 """Linux lets a receive buffer grow to 6 MiB, and a send buffer to 4 MiB: so far a COPY runs ahead."""
 
 AnySession = TypeVar("AnySession", bound=PgSession)
+_LONG_ROWS = 32
+_LONG_VALUES = """
+SELECT EXISTS (SELECT FROM pg_catalog.pg_class c WHERE c.reltoastrelid <> 0
+  AND c.oid IN (SELECT {name}::regclass UNION ALL SELECT relid FROM pg_catalog.pg_partition_tree({name}::regclass))
+  AND pg_catalog.pg_relation_size(c.reltoastrelid) > 0)
+"""
 
 
 class PostgresReader(SqlReader):
@@ -62,12 +71,14 @@ class PostgresReader(SqlReader):
 
     Options: ClassVar[type[ReadOptions]] = PostgresReadOptions
     Splitter = PostgresSplitter
+    takes_pieces = True
     options: PostgresReadOptions
 
     def __init__(self, options: PostgresReadOptions) -> None:
         super().__init__(options, PostgresDialect(local=options.timestamps_as == "local"))
         self._snapshot: str | None = None
         self._is_native = False
+        self._long: bool | None = None
 
     def connect(self, purpose: str) -> PgReadSession:
         """The planner's knows types that were made since this process first connected."""
@@ -203,6 +214,30 @@ class PostgresReader(SqlReader):
         if rows is None:
             return super().batches(session, sql, split)
         return cast(PgReadSession, session).fetch(sql, rows)
+
+    def short_batches(
+        self,
+        session: Session,
+        sql: str,
+        split: Split,
+        columns: Sequence[ReadColumn],
+        pieces: Pieces | None,
+    ) -> Iterator[pa.RecordBatch]:
+        """By COPY, which costs the server least; in pieces by a cursor, since a COPY fills the sockets at once."""
+        if pieces is None:
+            return super().short_batches(session, sql, split, columns, pieces)
+        if self._has_long_values(session):
+            pieces.most_rows = _LONG_ROWS
+        return cast(PgReadSession, session).pieces(sql, lambda: pieces.rows)
+
+    def _has_long_values(self, session: Session) -> bool:
+        """Whether a value of the table is stored outside of its row: a piece is in memory before its size is known."""
+        if self._long is None:
+            table = self.known(session).table
+            assert table is not None  # or it had no key
+            name = literal(table_sql(table.schema, table.name)).sql("postgres")
+            self._long = bool(session.value(_LONG_VALUES.format(name=name)))
+        return self._long
 
     def feed(self, options: FeedOptions) -> ChangeFeed:
         if options.slot is not None and options.cursor_column is not None:

@@ -1,23 +1,27 @@
-"""One attempt of one task: rows go by COPY into the job's staging, or straight into the table."""
+"""One attempt of one task: rows go by COPY into a staging table, or straight into the table."""
 
 import logging
+import secrets
+from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.connectors.contracts import TaskWriter
 from spark_channel.connectors.native import native_data
 from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, TRUNCATES, WRITES
 from spark_channel.connectors.sql.encode import BadValueError
+from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
 from spark_channel.connectors.sql.postgresql.encode import encode
 from spark_channel.connectors.sql.postgresql.failures import is_gone, is_refused_data, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
-from spark_channel.connectors.sql.postgresql.publish import CHUNKS
+from spark_channel.connectors.sql.postgresql.publish import CHUNKS, bring_staged
 from spark_channel.connectors.sql.postgresql.session import literal
-from spark_channel.connectors.sql.postgresql.staging import stage_columns, table_sql
+from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stage_columns, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession, reach
 from spark_channel.connectors.sql.task import SqlTask
@@ -25,7 +29,7 @@ from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, SupersededError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["DirectTaskWriter", "StagedTaskWriter"]
+__all__ = ["DirectTaskWriter", "LimitedTaskWriter", "StagedTaskWriter", "open_task"]
 
 _log = logging.getLogger(__name__)
 
@@ -37,6 +41,14 @@ _KEYS = "spark_channel_keys"
 _OPERATIONS = (*DELETES, *WRITES, *TRUNCATES)
 _UNIQUE = "23505"
 _NO_TABLE = "42P01"
+_BURST_SECONDS = 0.001
+"""What the server works for one COPY, where there is time to cut it."""
+_MOST_HELD = 64 << 20
+_MOVE_SECONDS, _MOVE_PART = 2.0, 0.2
+"""For how long a task's rows may be added under a limit, and for what part of the time that the task took."""
+_EMPTY_STATEMENTS = 3
+_WAYS = 2
+"""A COPY goes to the server and back twice."""
 
 
 class _PostgresTask(SqlTask):
@@ -44,13 +56,46 @@ class _PostgresTask(SqlTask):
 
     _options: PostgresWriteOptions
     _plan: PostgresPlan
+    _pieces: Pieces | None = None
 
     def store(self, rows: pa.Table, before: int) -> None:
         for start in range(0, rows.num_rows, self._options.batch_size):
-            self._hand_on(self._rows_of(rows.slice(start, self._options.batch_size)))
+            part = rows.slice(start, self._options.batch_size)
+            size = self._paced().rows if self.spread else part.num_rows
+            cuts = range(0, part.num_rows, size)
+            self._hand_on([self._rows_of(part.slice(cut, size)) for cut in cuts])
 
-    def _hand_on(self, rows: CopyRows) -> None:
+    def _hand_on(self, parts: Sequence[CopyRows]) -> None:
         raise NotImplementedError
+
+    def _paced(self) -> Pieces:
+        """Measures the way to the server and back at the first use."""
+        if self._pieces is None:
+            empty = []
+            try:
+                for _ in range(_EMPTY_STATEMENTS):
+                    begun = self._clock.now()
+                    self._session.rows("SELECT 1")
+                    empty.append(self._clock.now() - begun)
+            except TargetError as error:  # what sends the rows connects again
+                _log.debug("the way to the server was not measured: %s", error)
+            way = _WAYS * min(empty, default=0.0)
+            self._pieces = Pieces(_BURST_SECONDS, empty_seconds=way, clock=self._clock)
+        return self._pieces
+
+    def _copy(self, session: PgWriteSession, schema: str, table: str, parts: Sequence[CopyRows]) -> None:
+        """Each part by a COPY, evenly spread over `spread` seconds: the server rests between two."""
+        pieces = self._pieces if self.spread else None
+        if pieces is not None:
+            pieces.begin(sum(part.count for part in parts), spread=self.spread)
+        for part in parts:
+            if pieces is None:
+                session.copy(schema, table, part)
+                continue
+            pieces.rest()
+            begun = self._clock.now()
+            session.copy(schema, table, part)
+            pieces.took(part.count, self._clock.now() - begun)
 
     def _rows_of(self, rows: pa.RecordBatch | pa.Table) -> CopyRows:
         if not self._plan.native:
@@ -85,6 +130,45 @@ class _PostgresTask(SqlTask):
     def _reach(self) -> PgWriteSession:
         return reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
 
+    def _commit(self, session: PgWriteSession) -> None:
+        try:
+            session.rows("COMMIT")
+        except TargetError as error:
+            if not is_gone(error):
+                raise
+            self._settle(error)
+
+    def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
+        """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
+        session.roll_back()
+        if sqlstate_of(error) == _UNIQUE:
+            claims = self._claims(session)
+            self._done = claims.task(self._plan.claim, self._task)
+            if self._done is not None:
+                return
+            claims.peek(self._plan.claim)
+        if is_gone(error):
+            self._hold_claim()
+            raise TargetError(
+                f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
+            ) from error
+        if is_refused_data(error):
+            raise TargetError(f"task {self._task}: a row is refused. {error}") from error
+        raise error
+
+    def _hold_claim(self) -> None:
+        """A run that takes over ends the sessions of the one before: say that, and not how."""
+        try:
+            self._writer.run(
+                TargetError,
+                f"look after {self._plan.job}",
+                lambda session: self._claims(session).peek(self._plan.claim),
+            )
+        except SupersededError:
+            raise
+        except TargetError as error:
+            _log.debug("task %d could not look at its claim: %s", self._task, error)
+
 
 class StagedTaskWriter(_PostgresTask):
     """`commit=job`: rows go into the staging table in chunks, a transaction each.
@@ -99,18 +183,25 @@ class StagedTaskWriter(_PostgresTask):
         super().__init__(writer, plan, task, attempt)
         self._chunks: dict[str, int] = {}
         self._lost = False
-        self._stage = table_sql(plan.place.staging, plan.staging)
+        self._staging = self._name_of_staging()
+        self._stage = table_sql(plan.place.staging, self._staging)
         self._session = self._reach()
-        self._hold_there()
+        self._make_ready()
         self._show_life()
+
+    def _name_of_staging(self) -> str:
+        return self._plan.staging
+
+    def _make_ready(self) -> None:
+        self._hold_there()
 
     def finish(self) -> dict[str, Any]:
         return {CHUNKS: dict(self._chunks)}
 
-    def _hand_on(self, rows: CopyRows) -> None:
+    def _hand_on(self, parts: Sequence[CopyRows]) -> None:
         try:
             Retry(self._options.retry_timeout, what=f"staging task {self._task}").call(
-                lambda: self._stage_again(rows),
+                lambda: self._stage_again(parts),
                 lambda error: isinstance(error, TargetError) and is_gone(error),
             )
         except TargetError as error:
@@ -120,25 +211,28 @@ class StagedTaskWriter(_PostgresTask):
                 self._hold_there()
             raise
 
-    def _stage_again(self, rows: CopyRows) -> None:
+    def _stage_again(self, parts: Sequence[CopyRows]) -> None:
+        self._hold_session()
+        self._lost = True
+        self._stage_chunk(parts)
+        self._lost = False
+
+    def _hold_session(self) -> None:
         if self._lost or self._session is None or not self._session.is_open:
             self._reconnect()
             _log.warning("task %d lost its connection to the target, and continues with another", self._task)
-        self._lost = True
-        self._stage_chunk(rows)
-        self._lost = False
 
-    def _stage_chunk(self, rows: CopyRows) -> None:
+    def _stage_chunk(self, parts: Sequence[CopyRows]) -> None:
         session = self._session
         session.rows(DIALECT.begin)
         try:
-            session.copy(self._plan.place.staging, self._plan.staging, rows, spread=self.spread)
+            self._copy(session, self._plan.place.staging, self._staging, parts)
             number = transaction_number(session)
         except BaseException:
             session.roll_back()
             raise
         commit(session, self._options, number, TargetError)
-        self._chunks[str(number)] = rows.count
+        self._chunks[str(number)] = sum(part.count for part in parts)
 
     def _reconnect(self) -> None:
         if self._session is not None:
@@ -171,6 +265,149 @@ class StagedTaskWriter(_PostgresTask):
             raise
 
 
+class LimitedTaskWriter(StagedTaskWriter):
+    """`commit=task` under a limit, which may make a task last for hours, and be paused: no transaction lasts as long.
+
+    Rows are held here, up to `capacityBytes` of them; those of a larger task go into a staging table of the attempt's
+    own, as with `commit=job`. In the end one short transaction adds them to the table, fences and notes the task.
+    """
+
+    def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
+        self._made = False
+        self._held: list[pa.Table] = []
+        self._held_bytes = 0
+        super().__init__(writer, plan, task, attempt)
+        self._begun = self._clock.now()
+
+    def _name_of_staging(self) -> str:
+        return f"{self._plan.stage}{secrets.token_hex(8)}"
+
+    def _make_ready(self) -> None:
+        schema = literal(self._plan.place.staging).sql("postgres")
+        try:
+            if not self._session.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
+                raise _NoStagingError
+            claims = self._claims(self._session)
+            self._done = claims.task(self._plan.claim, self._task)
+            if self._done is None:
+                claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
+        except BaseException:
+            self._session.close()
+            raise
+
+    def _hold_there(self) -> None:
+        if self._made:
+            super()._hold_there()
+
+    def rollback(self) -> None:
+        session = self._session
+        if self._made and session is not None and session.is_open:
+            session.roll_back()
+            try:
+                self._writer.drop_stage(session, self._plan.place, self._staging)
+            except TargetError as error:  # the job's end removes it
+                _log.debug("staging %s stays for now: %s", self._staging, error)
+        super().rollback()
+
+    def store(self, rows: pa.Table, before: int) -> None:
+        if self._done is not None:
+            return
+        if self._made:
+            super().store(rows, before)
+            return
+        self._held.append(rows)
+        self._held_bytes += rows.nbytes
+        if self._held_bytes > min(self._options.capacity_bytes, _MOST_HELD):
+            held, self._held = self._held, []
+            self.spread = _MOVE_SECONDS / len(held)
+            for each in held:
+                super().store(each, before)
+
+    def _stage_chunk(self, parts: Sequence[CopyRows]) -> None:
+        if not self._made:
+            create_stage(self._session, self._plan.target, self._plan.place.staging, self._staging)
+            self._made = True
+            # A run that takes over later finds the table and drops it; of one that did before, this says so.
+            self._claims(self._session).peek(self._plan.claim)
+        super()._stage_chunk(parts)
+
+    def finish(self) -> dict[str, Any]:
+        if self._done is None:
+            try:
+                Retry(self._options.retry_timeout, what=f"committing task {self._task}").call(
+                    self._move, lambda error: isinstance(error, _NotMovedError)
+                )
+            except _NotMovedError as error:
+                self._hold_claim()
+                raise TargetError(
+                    f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
+                ) from error.__cause__
+        if self._made and self._done is not None:
+            self._writer.run(
+                TargetError,
+                f"write {self._plan.job}",
+                lambda session: self._writer.drop_stage(session, self._plan.place, self._staging),
+            )
+        return {}
+
+    def _move(self) -> None:
+        """All of the task in one transaction, or nothing of it."""
+        try:
+            self._hold_session()
+            session = self._session
+            session.rows(DIALECT.begin)
+            self._bring(session)
+            added = self._add_task(session)
+            if added:  # after the fence, from where the server ends a silent session: a drop holds a lock
+                drop_stage(session, self._plan.place.staging, self._staging)
+        except TargetError as error:
+            self._lost = True
+            if is_gone(error):
+                raise _NotMovedError(str(error)) from error.__cause__
+            self._done_or_raise(self._session, error)
+            return
+        if added:
+            self._commit(session)
+
+    def _bring(self, session: PgWriteSession) -> None:
+        target = self._plan.target
+        if not self._made and self._is_plain:
+            self._copy_held(session, target.schema, target.name)
+            return
+        if not self._made:
+            create_stage(session, target, self._plan.place.staging, self._staging)
+            self._copy_held(session, self._plan.place.staging, self._staging)
+        bring_staged(session, self._plan, self._stage, self._options, overwrite=False)
+
+    def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
+        """In pieces, over a part of the time in which they came: the next task's rows wait meanwhile."""
+        pieces = self._paced()
+        spread = min(_MOVE_SECONDS, _MOVE_PART * (self._clock.now() - self._begun))
+        pieces.begin(sum(rows.num_rows for rows in self._held), spread=spread)
+        for rows in self._held:
+            at = 0
+            while at < rows.num_rows:
+                part = self._rows_of(rows.slice(at, pieces.rows))
+                at += part.count
+                pieces.rest()
+                begun = self._clock.now()
+                session.copy(schema, table, part)
+                pieces.took(part.count, self._clock.now() - begun)
+
+    @property
+    def _is_plain(self) -> bool:
+        cast = any(column.cast for column in written_columns(self._plan.target))
+        return self._options.write_mode == "insert" and not cast
+
+
+class _NotMovedError(TargetError):
+    """The connection was lost before COMMIT: nothing of the transaction was stored."""
+
+
+class _NoStagingError(Exception):
+    """This role may not create a table in the target's schema."""
+
+
 class DirectTaskWriter(_PostgresTask):
     """`commit=task`: rows and the task's row beside the claim in one transaction.
 
@@ -192,7 +429,7 @@ class DirectTaskWriter(_PostgresTask):
             raise
 
     def judge(self, batch: pa.RecordBatch) -> None:
-        self._hand_on(self._rows_of(batch))
+        self._hand_on([self._rows_of(batch)])
 
     def finish(self) -> dict[str, Any]:
         session = self._session
@@ -202,14 +439,6 @@ class DirectTaskWriter(_PostgresTask):
         except TargetError as error:
             self._done_or_raise(session, error)
         return {}
-
-    def _commit(self, session: PgWriteSession) -> None:
-        try:
-            session.rows("COMMIT")
-        except TargetError as error:
-            if not is_gone(error):
-                raise
-            self._settle(error)
 
     def _begin(self) -> None:
         session = self._session
@@ -229,14 +458,14 @@ class DirectTaskWriter(_PostgresTask):
             )
             session.rows(f"ALTER TABLE pg_temp.{_KEYS} ADD PRIMARY KEY ({keys})")
 
-    def _hand_on(self, rows: CopyRows) -> None:
+    def _hand_on(self, parts: Sequence[CopyRows]) -> None:
         session = self._session
         if self._done is not None:
             return
         try:
             if self.tolerant:
                 session.rows("SAVEPOINT batch")
-            self._insert(session, rows)
+            self._insert(session, parts)
             if self.tolerant:
                 session.rows("SET CONSTRAINTS ALL IMMEDIATE")
                 session.rows("RELEASE SAVEPOINT batch")
@@ -246,45 +475,33 @@ class DirectTaskWriter(_PostgresTask):
                 raise BatchRefusedError(str(error)) from error
             self._done_or_raise(session, error)
 
-    def _insert(self, session: PgWriteSession, rows: CopyRows) -> None:
+    def _insert(self, session: PgWriteSession, parts: Sequence[CopyRows]) -> None:
         target = self._plan.target
         if not self._through_rows:
-            session.copy(target.schema, target.name, rows, spread=self.spread)
+            self._copy(session, target.schema, target.name, parts)
             return
-        session.copy("pg_temp", _ROWS, rows)
+        self._copy(session, "pg_temp", _ROWS, parts)
         PostgresMerge(session, target, f"pg_temp.{_ROWS}", self._options.write_mode).bring()
         if self._options.write_mode in ("upsert", "skipExisting"):
             keys = keys_sql(target)
             session.rows(f"INSERT INTO pg_temp.{_KEYS} SELECT {keys} FROM pg_temp.{_ROWS}")  # noqa: S608
         session.rows(f"TRUNCATE pg_temp.{_ROWS}")
 
-    def _done_or_raise(self, session: PgWriteSession, error: TargetError) -> None:
-        """Another attempt has committed these rows, so that their keys are there: this one is done with them."""
-        session.roll_back()
-        if sqlstate_of(error) == _UNIQUE:
-            claims = self._claims(session)
-            self._done = claims.task(self._plan.claim, self._task)
-            if self._done is not None:
-                return
-            claims.peek(self._plan.claim)
-        if is_gone(error):
-            self._hold_claim()
-            raise TargetError(
-                f"task {self._task}: the connection was lost, and nothing of this attempt was stored. {error}"
-            ) from error
-        if is_refused_data(error):
-            raise TargetError(f"task {self._task}: a row is refused. {error}") from error
-        raise error
 
-    def _hold_claim(self) -> None:
-        """A run that takes over ends the sessions of the one before: say that, and not how."""
+def open_task(writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
+    """The writer of an attempt, as the plan's commit mode and the job's limit ask."""
+    if plan.commit == "job":
+        return StagedTaskWriter(writer, plan, task, attempt)
+    options = writer.options
+    limited = options.is_limited or options.rows_per_second_per_task or options.bytes_per_second_per_task
+    # Where some rows may be refused, the table itself judges each batch.
+    if limited and plan.place.has_ledger and not options.tolerates_dirty_rows:
         try:
-            self._writer.run(
-                TargetError,
-                f"look after {self._plan.job}",
-                lambda session: self._claims(session).peek(self._plan.claim),
-            )
-        except SupersededError:
-            raise
-        except TargetError as error:
-            _log.debug("task %d could not look at its claim: %s", self._task, error)
+            return LimitedTaskWriter(writer, plan, task, attempt)
+        except _NoStagingError:
+            _log.warning(
+                "this role may not create a staging table in schema %s (GRANT CREATE): the transaction of task %d is "
+                "open for as long as the limit makes the task last, also in a pause",
+                plan.place.staging, task,
+            )  # fmt: skip
+    return DirectTaskWriter(writer, plan, task, attempt)

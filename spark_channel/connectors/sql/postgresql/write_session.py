@@ -6,7 +6,6 @@ from typing import Any, cast
 
 import psycopg
 
-from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
@@ -18,9 +17,6 @@ from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
 __all__ = ["PgWriteSession", "reach"]
-
-_PART_ROWS = 1_000
-"""What a server needs a millisecond or two for."""
 
 
 class PgWriteSession(Session):
@@ -54,10 +50,8 @@ class PgWriteSession(Session):
             sql = marked(sql, lambda number: literal(parameters[number - 1]).sql("postgres"))
         return super().rows(sql)
 
-    def copy(
-        self, schema: str, table: str, rows: CopyRows, *, spread: float = 0.0, clock: Clock = SYSTEM_CLOCK
-    ) -> None:
-        """Send `rows` into the columns of the same names; in pieces over `spread` seconds: the server rests between."""
+    def copy(self, schema: str, table: str, rows: CopyRows) -> None:
+        """Send `rows` into the columns of the same names."""
         if rows.count == 0:
             return
         place = statements.named_table((schema, table)).expression.sql("postgres")
@@ -67,9 +61,7 @@ class PgWriteSession(Session):
             cursor.copy(f"COPY {place} ({names}) FROM STDIN (FORMAT binary)") as copy,
         ):
             copy.write(HEADER)
-            for number, piece in enumerate(_parts(rows, spread)):
-                if number:
-                    clock.sleep(spread / max(1, rows.count // _PART_ROWS))
+            for piece in rows.pieces:
                 copy.write(piece)
             copy.write(TRAILER)
 
@@ -93,18 +85,6 @@ class PgWriteSession(Session):
             yield
         except (psycopg.Error, OSError) as error:
             raise self._failure(explain(error, self.place)) from error
-
-
-def _parts(rows: CopyRows, spread: float) -> Iterator[memoryview]:
-    """The bytes of some rows each, about: COPY does not mind where its messages are cut."""
-    if not spread or rows.count < 2 * _PART_ROWS:
-        yield from rows.pieces
-        return
-    size = max(1, sum(each.nbytes for each in rows.pieces) * _PART_ROWS // rows.count)
-    for piece in rows.pieces:
-        flat = memoryview(piece).cast("B")
-        for start in range(0, flat.nbytes, size):
-            yield flat[start : start + size]
 
 
 def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:

@@ -23,7 +23,7 @@ from spark_channel.connectors.sql.postgresql.target import (
     match_target,
     new_name,
 )
-from spark_channel.connectors.sql.postgresql.task import DirectTaskWriter, StagedTaskWriter
+from spark_channel.connectors.sql.postgresql.task import open_task
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
@@ -188,7 +188,7 @@ class PostgresWriter(SqlWriter):
         return replace(own, target=replace(own.target, create=None))
 
     def open_task(self, plan: PostgresPlan, task: int, attempt: int) -> TaskWriter:
-        return (StagedTaskWriter if plan.commit == "job" else DirectTaskWriter)(self, plan, task, attempt)
+        return open_task(self, plan, task, attempt)
 
     def end_sessions(self, session: PgWriteSession, run: str) -> None:
         name = f"spark-channel write {run}"

@@ -7,6 +7,7 @@ from typing import ClassVar
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
@@ -63,12 +64,17 @@ class SqliteReader(SqlReader):
             yield session, source
 
     def batches(self, session: Session, sql: str, split: Split) -> Iterator[pa.RecordBatch]:
-        return self.short_batches(session, sql, split, self.known(session).columns)
+        return self.short_batches(session, sql, split, self.known(session).columns, None)
 
     def short_batches(
-        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn]
+        self,
+        session: Session,
+        sql: str,
+        split: Split,
+        columns: Sequence[ReadColumn],
+        pieces: Pieces | None,
     ) -> Iterator[pa.RecordBatch]:
-        for number, raw in enumerate(super().short_batches(session, sql, split, columns)):
+        for number, raw in enumerate(super().short_batches(session, sql, split, columns, pieces)):
             if number == 0:
                 for found, column in zip(raw.schema, columns, strict=True):
                     if not found.type.equals(raw_type(column)):

@@ -8,6 +8,8 @@ from spark_channel.testing import reader_conformance, writer_conformance
 from tests.connectors.sql.micro_batches import hold_to_once
 from tests.connectors.sql.postgresql.conftest import Pg
 
+LIMITED = {"rowsPerSecond": "1M", "capacityBytes": "4KiB"}
+
 
 def _people() -> pa.Table:
     return pa.table({"id": pa.array(range(1000), pa.int64()), "name": [f"name {n}" for n in range(1000)]})
@@ -29,9 +31,11 @@ def test_the_reader_keeps_the_contract(pg: Pg, source: str) -> None:
     assert pg.server.connections() == 0
 
 
-@pytest.mark.parametrize("commit", ["job", "task"])
-@pytest.mark.parametrize("there", [True, False])
-def test_the_writer_keeps_the_contract(pg: Pg, commit: CommitMode, there: bool) -> None:
+@pytest.mark.parametrize(
+    ("commit", "there", "more"),
+    [("job", True, {}), ("job", False, {}), ("task", True, {}), ("task", False, {}), ("task", True, LIMITED)],
+)
+def test_the_writer_keeps_the_contract(pg: Pg, commit: CommitMode, there: bool, more: dict[str, str]) -> None:
     if there:
         pg.psql("CREATE TABLE t (id bigint, name text); INSERT INTO t VALUES (-1, 'first')")
 
@@ -40,7 +44,10 @@ def test_the_writer_keeps_the_contract(pg: Pg, commit: CommitMode, there: bool) 
         return pg.read("t") if exists else None
 
     writer_conformance(
-        lambda: pg.writer("t", retrySeconds=5), read_back=read_back, commits=[commit], leftovers=pg.staged
+        lambda: pg.writer("t", retrySeconds=5, **more),
+        read_back=read_back,
+        commits=[commit],
+        leftovers=pg.staged,
     )
     assert pg.server.connections() == 0
 

@@ -13,7 +13,6 @@ from spark_channel.connectors.sql.postgresql.column_types import ELEMENTS
 from spark_channel.connectors.sql.postgresql.copy_rows import ELEMENT, copy_rows
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import TargetError
-from spark_channel.testing import VirtualClock
 from tests.connectors.sql.postgresql.conftest import Pg
 
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=20)
@@ -179,32 +178,3 @@ def test_a_decimal_of_more_digits_than_it_says_keeps_them(pg: Pg) -> None:
 
 def test_a_batch_without_rows_has_no_bytes() -> None:
     assert copy_rows(pa.record_batch([pa.array([], pa.decimal128(38, 5))], ["v"])).count == 0
-
-
-class _Naps(VirtualClock):
-    def __init__(self) -> None:
-        super().__init__()
-        self.naps: list[float] = []
-
-    def sleep(self, seconds: float) -> None:
-        self.naps.append(seconds)
-
-
-def test_slow_rows_are_sent_in_small_pieces_over_the_time_they_have(pg: Pg) -> None:
-    """A thousand rows and a pause, so that the server's core rests; all rows arrive, wherever their bytes are cut."""
-    pg.psql("CREATE TABLE t (id bigint, v text)")
-    table = pa.table({"id": range(10_000), "v": [f"{number}" * (number % 7) for number in range(10_000)]})
-    rows = copy_rows(table.combine_chunks().to_batches()[0])
-    with pg.writer().session(TargetError, "test", patient=False) as session:
-        for spread, naps in ((0.5, 10), (0.0, 0)):
-            clock = _Naps()
-            session.copy(pg.schema, "t", rows, spread=spread, clock=clock)
-            assert naps - 1 <= len(clock.naps) <= naps
-            assert sum(clock.naps) <= spread
-        clock = _Naps()
-        few = copy_rows(table.slice(0, 1500).combine_chunks().to_batches()[0])
-        session.copy(pg.schema, "t", few, spread=1, clock=clock)
-        assert clock.naps == []
-    lengths = [len(each) for each in table["v"].to_pylist()]
-    told = pg.psql("SELECT count(*), count(DISTINCT id), sum(length(v)) FROM t")
-    assert told == f"21500|10000|{2 * sum(lengths) + sum(lengths[:1500])}"

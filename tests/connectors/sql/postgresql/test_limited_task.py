@@ -1,0 +1,203 @@
+"""`commit=task` under a limit: no transaction lasts as long as its task, and the task is all or nothing as ever."""
+
+import itertools
+import logging
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import TaskWriter, WritePlan
+from spark_channel.connectors.sql.postgresql import PostgresWriter
+from spark_channel.connectors.sql.postgresql.publish import bring_staged
+from spark_channel.connectors.sql.postgresql.task import StagedTaskWriter
+from spark_channel.errors import SupersededError, TargetError
+from spark_channel.testing import VirtualClock
+from tests.connectors.sql.postgresql.conftest import Pg
+
+OPEN = """SELECT count(*) FROM pg_stat_activity
+WHERE application_name LIKE 'spark-channel write%' AND xact_start IS NOT NULL"""
+_attempts = itertools.count(1)
+
+
+def _rows(begin: int, end: int, text: str = "new") -> pa.RecordBatch:
+    return pa.record_batch({"id": pa.array(range(begin, end), pa.int64()), "v": [text] * (end - begin)})
+
+
+def _begun(pg: Pg, **options: Any) -> tuple[PostgresWriter, WritePlan]:
+    pg.psql("CREATE TABLE t (id bigint PRIMARY KEY, v text CHECK (v <> 'bad'))")
+    more = {"capacityBytes": "1", **options}  # nothing is held in memory
+    writer = pg.writer("t", rowsPerSecond="1M", retryTimeout="5", **more)
+    return writer, writer.prepare(pg.context(commit="task"), _rows(0, 1).schema)
+
+
+def _staged(writer: PostgresWriter, plan: WritePlan, *batches: pa.RecordBatch) -> TaskWriter:
+    """An attempt of task 0 that has staged these."""
+    task = writer.open(plan, 0, next(_attempts))
+    for batch in batches:
+        task.write(batch)
+        task.flush()
+    return task
+
+
+def test_rows_come_at_the_end_and_no_transaction_is_open_before(pg: Pg) -> None:
+    writer, plan = _begun(pg)
+    task = _staged(writer, plan, _rows(0, 10), _rows(10, 20))
+    assert pg.psql(OPEN) == "0"
+    assert pg.psql("SELECT count(*) FROM t") == "0"
+    assert len(pg.staged()) == 1
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), sum(id) FROM t") == "20|190"
+    assert pg.staged() == []
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_the_rows_of_a_small_task_wait_in_memory(pg: Pg, mode: str) -> None:
+    writer, plan = _begun(pg, capacityBytes="1MiB", writeMode=mode)
+    task = _staged(writer, plan, _rows(0, 4_000), _rows(4_000, 5_000))
+    assert pg.staged() == []
+    assert pg.psql(OPEN) == "0"
+    pg.kill_sessions("spark-channel write%")
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), count(DISTINCT id) FROM t") == "5000|5000"
+    assert pg.staged() == []
+
+
+def test_the_rows_of_a_task_that_grows_are_staged_with_those_in_memory(pg: Pg) -> None:
+    writer, plan = _begun(pg, capacityBytes="1KiB")
+    task = _staged(writer, plan, *(_rows(20 * number, 20 * number + 20) for number in range(10)))
+    assert len(pg.staged()) == 1
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), sum(id) FROM t") == "200|19900"
+
+
+def test_lost_connections_lose_and_double_nothing(pg: Pg) -> None:
+    writer, plan = _begun(pg)
+    task = _staged(writer, plan)
+    pg.kill_sessions("spark-channel write%")
+    for number in range(5):
+        task.write(_rows(10 * number, 10 * number + 10))
+        task.flush()
+        pg.kill_sessions("spark-channel write%")
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), sum(id) FROM t") == "50|1225"
+    assert pg.staged() == []
+
+
+def test_a_connection_lost_while_rows_are_added_is_made_again(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, plan = _begun(pg)
+    bring, brought = bring_staged, list[int]()
+
+    def lost_once(*given: Any, **named: Any) -> None:
+        bring(*given, **named)
+        if not brought:
+            pg.kill_sessions("spark-channel write%")
+        brought.append(1)
+
+    monkeypatch.setattr("spark_channel.connectors.sql.postgresql.task.bring_staged", lost_once)
+    task = _staged(writer, plan, _rows(0, 10))
+    writer.commit(plan, [task.close()])
+    assert len(brought) == 2
+    assert pg.psql("SELECT count(*) FROM t") == "10"
+
+
+def test_one_of_two_attempts_is_added(pg: Pg) -> None:
+    writer, plan = _begun(pg)
+    first, second = (_staged(writer, plan, _rows(0, 10)) for _ in range(2))
+    receipts = [second.close(), first.close()]
+    assert receipts[0].attempt == receipts[1].attempt
+    assert pg.psql("SELECT count(*) FROM t") == "10"
+    assert pg.staged() == []
+    third = _staged(writer, plan, _rows(0, 10))
+    assert pg.staged() == []  # its rows are dropped at once
+    assert third.close().attempt == receipts[0].attempt
+
+
+@pytest.mark.parametrize("mode", ["insert", "upsert"])
+def test_a_refused_row_leaves_nothing(pg: Pg, mode: str) -> None:
+    writer, plan = _begun(pg, writeMode=mode)
+    task = _staged(writer, plan, _rows(0, 10), _rows(10, 20, "bad"))
+    with pytest.raises(TargetError, match="a row is refused"):
+        task.close()
+    task.rollback()
+    assert pg.psql("SELECT count(*) FROM t") == "0"
+    assert pg.staged() == []
+
+
+def test_an_upsert_sees_all_rows_of_its_task(pg: Pg) -> None:
+    writer, plan = _begun(pg, writeMode="upsert")
+    pg.psql("INSERT INTO t VALUES (1, 'old'), (99, 'old')")
+    task = _staged(writer, plan, _rows(0, 2), _rows(2, 4))
+    task.close()
+    assert pg.psql("SELECT * FROM t ORDER BY id") == "0|new\n1|new\n2|new\n3|new\n99|old"
+    other = writer.open(plan, 1, 1)
+    for _ in range(2):
+        other.write(_rows(5, 6))
+        other.flush()
+    with pytest.raises(TargetError, match="2 rows have the key"):
+        other.close()
+    other.rollback()
+
+
+def test_a_run_that_was_overtaken_adds_nothing(pg: Pg) -> None:
+    writer, _ = _begun(pg)
+    txn = ("nightly", 1)
+    plan = writer.prepare(pg.context(job="first", commit="task", txn=txn), _rows(0, 1).schema)
+    task = _staged(writer, plan, _rows(0, 10))
+    writer.prepare(pg.context(job="second", commit="task", txn=txn), _rows(0, 1).schema)
+    with pytest.raises(SupersededError):
+        task.close()
+    task.rollback()
+    assert pg.psql("SELECT count(*) FROM t") == "0"
+    assert pg.staged() == []
+
+
+def test_a_role_that_may_not_create_tables_keeps_one_transaction(
+    pg: Pg, caplog: pytest.LogCaptureFixture
+) -> None:
+    role = f"r_{pg.schema}"
+    pg.psql(
+        f"CREATE TABLE t (id bigint, v text); "
+        f"CREATE ROLE {role} LOGIN PASSWORD 'x'; GRANT USAGE, CREATE ON SCHEMA {pg.schema} TO {role}; "
+        f"GRANT SELECT, INSERT ON t TO {role}"
+    )
+    try:
+        writer = pg.writer("t", rowsPerSecond="1M", user=role, password="x")
+        plan = writer.prepare(pg.context(commit="task"), _rows(0, 1).schema)
+        pg.psql(f"REVOKE CREATE ON SCHEMA {pg.schema} FROM {role}")
+        with caplog.at_level(logging.WARNING):
+            task = _staged(writer, plan, _rows(0, 10))
+        assert "GRANT CREATE" in caplog.text
+        writer.commit(plan, [task.close()])
+        assert pg.psql("SELECT count(*) FROM t") == "10"
+    finally:
+        pg.psql(f"DROP OWNED BY {role}; DROP ROLE {role}")
+
+
+class _Naps(VirtualClock):
+    def __init__(self) -> None:
+        super().__init__()
+        self.naps: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        super().sleep(seconds)
+
+
+@pytest.mark.parametrize(("spread", "naps"), [(0.5, 39), (0.0, 0)])
+def test_slow_rows_are_sent_in_small_copies_over_the_time_they_have(pg: Pg, spread: float, naps: int) -> None:
+    """Some rows and a rest, so that the server's core rests: 250 at first, whose cost is not known."""
+    pg.psql("CREATE TABLE t (id bigint, v text)")
+    writer = pg.writer("t", rowsPerSecond="1M")
+    plan = writer.prepare(pg.context(commit="job"), _rows(0, 1).schema)
+    task, clock = writer.open(plan, 0, 0), _Naps()
+    assert isinstance(task, StagedTaskWriter)
+    task._clock, task.spread = clock, spread
+    task.store(pa.Table.from_batches([_rows(0, 10_000)]), 0)
+    assert len(clock.naps) == naps
+    assert sum(clock.naps) <= spread
+    task._tally.add(_rows(0, 10_000))
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), count(DISTINCT id) FROM t") == "10000|10000"
