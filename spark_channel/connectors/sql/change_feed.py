@@ -4,7 +4,7 @@ import pyarrow as pa
 
 from spark_channel.errors import SchemaError
 
-__all__ = ["DELETES", "OPERATION", "TRUNCATES", "WRITES", "row_fields"]
+__all__ = ["DELETES", "OPERATION", "TRUNCATES", "WRITES", "change_schema", "row_fields"]
 
 OPERATION = "_op"
 """The column that says what a row does to the row of its key."""
@@ -14,6 +14,21 @@ DELETES = ("delete", "d")
 """The row is gone afterwards."""
 TRUNCATES = ("truncate", "t")
 """No row of before is there afterwards."""
+
+
+def change_schema(columns: pa.Schema) -> pa.Schema:
+    """The table's columns, all nullable (a truncate has none), with `_op`, `_lsn` and `_commit_ts`.
+
+    `_lsn` is the position in the log, as the database writes it.
+    """
+    return pa.schema(
+        [
+            *(pa.field(each.name, each.type) for each in columns),
+            pa.field(OPERATION, pa.string()),
+            pa.field("_lsn", pa.string()),
+            pa.field("_commit_ts", pa.timestamp("us", "UTC")),
+        ]
+    )
 
 
 def row_fields(schema: pa.Schema) -> list[pa.Field]:

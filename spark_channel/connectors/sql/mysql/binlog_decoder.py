@@ -7,7 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import ReadColumn
-from spark_channel.connectors.sql.change_feed import OPERATION
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
 from spark_channel.connectors.sql.mysql.binlog_events import (
     Event,
@@ -24,10 +24,8 @@ from spark_channel.connectors.sql.mysql.column_types import is_text, parts
 from spark_channel.connectors.sql.mysql.gtid import Gtid, GtidSet, MariadbGtids, Remaining
 from spark_channel.errors import SchemaError, SourceError
 
-__all__ = ["COMMIT_TIME", "LSN", "RESET", "ChangeDecoder", "FollowedTable", "change_schema"]
+__all__ = ["RESET", "ChangeDecoder", "FollowedTable"]
 
-LSN = "_lsn"
-COMMIT_TIME = "_commit_ts"
 RESET = "Reset the tunnel, or begin with a new checkpoint directory"
 
 _INT = int.from_bytes
@@ -45,18 +43,6 @@ _CODES: Mapping[str, frozenset[int]] = {
 """Types in the log by the declared type; texts and blobs of any length are 252 and its neighbours."""
 _BLOBS = frozenset({249, 250, 251, 252})
 _NO_CHARSET = frozenset({"uuid", "inet4", "inet6"})
-
-
-def change_schema(columns: pa.Schema) -> pa.Schema:
-    """The table's columns, all nullable (a truncate has none), with `_op`, `_lsn` and `_commit_ts`."""
-    return pa.schema(
-        [
-            *(pa.field(each.name, each.type) for each in columns),
-            pa.field(OPERATION, pa.string()),
-            pa.field(LSN, pa.string()),
-            pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")),
-        ]
-    )
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,13 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.catalog import MisfitError
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.mysql.binlog_checks import charsets, check_server, check_table
 from spark_channel.connectors.sql.mysql.binlog_decoder import (
     RESET,
     ChangeDecoder,
     FollowedTable,
-    change_schema,
 )
 from spark_channel.connectors.sql.mysql.binlog_dump import dumped, rights
 from spark_channel.connectors.sql.mysql.binlog_events import Kind

@@ -13,14 +13,11 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.errors import SchemaError, SourceError
 
-__all__ = ["COMMIT_TIME", "LSN", "ChangeDecoder", "TableShape", "begin_time", "change_schema", "lsn_text"]
+__all__ = ["ChangeDecoder", "TableShape", "begin_time", "lsn_text"]
 
-LSN = "_lsn"
-COMMIT_TIME = "_commit_ts"
 
 _EPOCH_MICROSECONDS = 946_684_800_000_000
 """2000-01-01, where PostgreSQL's times begin."""
@@ -30,19 +27,6 @@ _BEGIN = struct.Struct(">Qqi").unpack_from
 _RELATION = struct.Struct(">I").unpack_from
 _UNCHANGED = object()
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = "insert", "update", "delete", "truncate"
-
-
-def change_schema(columns: pa.Schema) -> pa.Schema:
-    """The table's columns, all nullable (a delete has its key alone), with `_op`, `_lsn` and `_commit_ts`."""
-    fields = [pa.field(each.name, each.type) for each in columns]
-    return pa.schema(
-        [
-            *fields,
-            pa.field(OPERATION, pa.string()),
-            pa.field(LSN, pa.string()),
-            pa.field(COMMIT_TIME, pa.timestamp("us", "UTC")),
-        ]
-    )
 
 
 def lsn_text(lsn: int) -> str:

@@ -17,6 +17,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.split_reader import Token
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
@@ -27,7 +28,6 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
     ChangeDecoder,
     TableShape,
     begin_time,
-    change_schema,
     lsn_text,
 )
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession

@@ -10,6 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from tests.connectors.sql.mysql.conftest import Shop
 from tests.connectors.sql.mysql.test_types import READ, TOLD, UNREAD, WRITTEN
@@ -70,9 +71,7 @@ def test_every_change_comes_in_the_order_of_the_log(logged: Shop) -> None:
     assert not feed.changes(end, end)
 
 
-def test_the_schema_is_that_of_postgresqls_log(logged: Shop) -> None:
-    from spark_channel.connectors.sql.postgresql.pgoutput import change_schema
-
+def test_the_schema_is_that_of_every_log(logged: Shop) -> None:
     plain(logged)
     assert feed_of(logged).schema() == change_schema(logged.reader().schema())
 
