@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from spark_channel.connectors.registry import find_connector
+from spark_channel.errors import SourceError
+
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,6 +55,46 @@ def test_a_job_is_cancelled_and_what_it_staged_is_removed(kind: str, tmp_path: P
     assert "went on" not in out
     assert time.monotonic() - began < 20
     assert list(target.rglob("*.parquet")) == []
+
+
+STREAM = """
+rows = spark.readStream.format("rate").option("rowsPerSecond", 500).load().select("value")
+writing = rows.writeStream.format("channel").option("writer", "parquet").option("path", target)
+query = writing.option("checkpointLocation", target + "-checkpoint").trigger(processingTime="1 second").start()
+print('begun', flush=True)
+query.awaitTermination()
+"""
+
+
+def test_a_streaming_query_goes_on_where_it_was_ended(tmp_path: Path) -> None:
+    """Ended in the middle of a micro-batch or between two: the next start adds what is missing, and nothing twice."""
+    target = tmp_path / "out"
+    for times in (1, 2):
+        program = start(STREAM, target)
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begun\n"
+        before = len(published(target))
+        until = time.monotonic() + 90
+        while len(published(target)) == before and program.poll() is None and time.monotonic() < until:
+            time.sleep(0.2)
+        program.send_signal(signal.SIGTERM)
+        _, err = program.communicate(timeout=60)
+        assert program.returncode == 143, err[-3000:]
+        values = published(target)
+        assert len(values) > before, f"start {times} published"
+        assert sorted(values) == list(range(len(values)))
+
+
+def published(target: Path) -> list[int]:
+    if not target.exists():
+        return []
+    options = {"path": str(target), "reader": "parquet"}
+    try:
+        reader, _ = find_connector(options, "reader").reader_with(options)
+        read = (batch for split in reader.split(1) for batch in reader.read(split))
+        return [value for batch in read for value in batch.column("value").to_pylist()]
+    except SourceError:
+        return []  # nothing is published yet
 
 
 def test_a_program_that_does_nothing_ends_at_once(tmp_path: Path) -> None:
