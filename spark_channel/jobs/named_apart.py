@@ -1,4 +1,4 @@
-"""Names for the columns of a `querySql` that have none of their own, or one name twice: DataX goes by position."""
+"""Names for the columns of a `querySql` that have none, or share one: DataX goes by position."""
 
 from collections import Counter
 from typing import Any
@@ -9,7 +9,7 @@ _OPEN, _CLOSE = ("L_PAREN", "L_BRACKET", "L_BRACE"), ("R_PAREN", "R_BRACKET", "R
 
 
 def named_apart(query: str, dialect: str) -> str:
-    """`query` with an alias for each column whose name occurs before; everything else stays as it is written.
+    """`query` with an alias for each column whose name occurs before; everything else stays as written.
 
     Unchanged where no name occurs twice, and where the text cannot be taken apart with certainty.
     """

@@ -36,7 +36,7 @@ def test_the_later_one_gets_another_name(dialect: str, query: str, made: str) ->
         "select a.*, b.* from a, b",
         "select a from t union all select a from u",
         "select replace(v, char(10), ''), concat(a) from t",
-        "this is no query",
+        "not a query",
         "select a, a from",
     ],
 )

@@ -35,7 +35,7 @@ def shop(mariadb_server: MariadbServer) -> Iterator[Shop]:
 
 @pytest.fixture
 def pg(postgres_server: PostgresServer) -> Iterator[Pg]:
-    """With a role `<schema>_w` that may change rows, and a schema `<schema>_o` of its own."""
+    """With a role `<schema>_w` that may change rows, and its schema `<schema>_o`."""
     with own_schema(postgres_server) as made:
         role, other = f"{made.schema}_w", f"{made.schema}_o"
         postgres_server.psql(

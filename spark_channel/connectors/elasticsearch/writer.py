@@ -1,4 +1,4 @@
-"""Writes documents with the bulk API. A document with an id of its own is written once, however often it is sent."""
+"""Writes documents with the bulk API. A document with an id is written once, however often it is sent."""
 
 import base64
 import json
@@ -177,7 +177,7 @@ class _Bulk:
         def send() -> None:
             nonlocal left
             body = b"".join(lines for _, lines in left)
-            # Without ids of their own, documents that may have arrived would arrive twice.
+            # Documents without ids that may have arrived would arrive twice.
             again = self._id is not None and self._options.write_mode != "insert"
             found = self._server.ask("POST", path_of(self._options, "/_bulk"), body, again=again)
             crowded = []

@@ -139,7 +139,7 @@ def _encoded(document: dict[str, Any]) -> bytes:
 
 
 def _with_id(document: dict[str, Any]) -> dict[str, Any]:
-    """A NULL is no `_id`: the document gets one, as every document without."""
+    """A NULL is not an `_id`: the document gets one, as does every document without."""
     return document if document.get(_ID) is not None else {**document, _ID: bson.ObjectId()}
 
 

@@ -34,7 +34,7 @@ class Remote(ABC):
         """What is in a folder, without `.` and `..`.
 
         Raises:
-            FileNotFoundError: there is no such folder.
+            FileNotFoundError: the folder does not exist.
         """
 
     @abstractmethod
@@ -50,7 +50,7 @@ class Remote(ABC):
 
     @abstractmethod
     def remove(self, path: str) -> None:
-        """Remove a file; one that is not there is no error."""
+        """Remove a file; one that does not exist is not an error."""
 
     @abstractmethod
     def _make_one(self, path: str) -> None: ...

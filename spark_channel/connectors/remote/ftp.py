@@ -132,7 +132,7 @@ class FtpRemote(Remote):
     def open_read(self, path: str) -> Any:
         found = self.info(path)
         if found is None or found.is_folder:
-            raise FileNotFoundError(f"{path}: there is no such file")
+            raise FileNotFoundError(f"{path} does not exist")
         return io.BufferedReader(_Download(self, self._ftp, path, found.size), _BUFFER)
 
     def reconnected(self) -> ftplib.FTP:

@@ -17,7 +17,7 @@ ALIASES: dict[str, tuple[str, tuple[str, ...]]] = {
     "adbpg": ("postgresql", ()),
     "kingbasees": ("postgresql", ("kingbase8", "kingbase")),
 }
-"""DataX's name -> the plugin whose protocol the server speaks, and the schemes of its own JDBC driver."""
+"""DataX's name -> the plugin whose protocol the server speaks, and the schemes of its JDBC driver."""
 _TENANT = re.compile(r"\|\|_dsc_ob10_dsc_\|\|(?P<tenant>.*?)\|\|_dsc_ob10_dsc_\|\|(?P<url>.*)", re.DOTALL)
 """How oceanbasev10 writes `cluster:tenant` in front of a url: as a part of the user's name."""
 

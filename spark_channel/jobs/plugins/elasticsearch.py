@@ -174,7 +174,7 @@ def _mode(given: ElasticWriter, has_id: bool, place: Place) -> str:
 
 
 def _shapes(given: ElasticWriter, names: list[str]) -> dict[str, str]:
-    """Which columns are arrays or JSON, and the index as it is made where there is none."""
+    """Which columns are arrays or JSON, and the index that is created if none exists."""
     options = {}
     kinds = {name: column.type.strip().lower() for name, column in zip(names, given.column, strict=True)}
     arrays = {name: given.splitter for name, column in zip(names, given.column, strict=True) if column.array}
