@@ -86,7 +86,7 @@ class Connector:
     def _load(self, target: str | None, half: str) -> Any:
         if target is None:
             raise OptionError(f"connector {self.name!r} has no {half}", option=half, got=self.name)
-        if missing := ", ".join(name for name in self.needs if find_spec(name) is None):
+        if missing := ", ".join(name for name in self.needs if not _is_installed(name)):
             raise MissingPackageError(
                 f"connector {self.name!r} needs {missing}, which {sys.executable} does not have: "
                 f"pip install 'spark-channel[{self.name}]', on the driver's host and on the workers",
@@ -215,6 +215,16 @@ _BUILT_IN = (
         schemes=("discard",), about="counts rows and drops them", keeps=False,
     ),
 )  # fmt: skip
+
+
+_FOUND: set[str] = set()
+
+
+def _is_installed(module: str) -> bool:
+    """Whether it can be imported. What was found is not looked for again, for `check` of a thousand files."""
+    if module not in _FOUND and find_spec(module) is not None:
+        _FOUND.add(module)
+    return module in _FOUND
 
 
 def has_third_parties() -> bool:

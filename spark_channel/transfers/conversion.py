@@ -3,16 +3,18 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from spark_channel.connectors import Reader, Writer, find_connector
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.options import CommonOptions, WriteOptions
-from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, TransferSpec
-from spark_channel.transform import Pipeline, prepare
+
+if TYPE_CHECKING:
+    from spark_channel.pipeline import TransferSource
+    from spark_channel.transform import Pipeline
 
 __all__ = [
     "by_wall_clock",
@@ -46,10 +48,12 @@ def refuse_lenient(options: WriteOptions) -> None:
         )  # fmt: skip
 
 
-def conversion_to(writer: Writer, connector: str, arriving: pa.Schema) -> Pipeline | None:
+def conversion_to(writer: Writer, connector: str, arriving: pa.Schema) -> "Pipeline | None":
     """What makes rows of `arriving` fit the target; None = nothing is to be converted."""
     if not is_lenient(writer):
         return None
+    from spark_channel.transform import prepare
+
     step = conversion(arriving, types_of(writer, Endpoint(connector, {})))
     return None if step is None else prepare((step,), arriving)
 
@@ -71,7 +75,7 @@ def types_of(writer: Writer, end: Endpoint) -> Mapping[str, pa.DataType]:
 
 def by_wall_clock(
     ends: Sequence[Endpoint],
-    sources: Sequence[TransferSource],
+    sources: "Sequence[TransferSource]",
     types: Mapping[str, pa.DataType],
     *,
     tell: bool = True,
@@ -113,13 +117,15 @@ def _local_times(end: Endpoint) -> Mapping[str, str]:
 
 
 def with_conversion(
-    sources: tuple[TransferSource, ...], types: Mapping[str, pa.DataType], spec: TransferSpec
-) -> tuple[TransferSource, ...]:
+    sources: "tuple[TransferSource, ...]", types: Mapping[str, pa.DataType], spec: TransferSpec
+) -> "tuple[TransferSource, ...]":
     """The sources, each with a last step that converts what differs from the target's columns.
 
     A column whose type already is the target's costs nothing; one that cannot become it is left to the writer, which
     says why. A target that is not there yet is made after the rows.
     """
+    from spark_channel.transform import prepare
+
     made = []
     for source in sources:
         step = conversion(source.pipeline.output_schema, types, spec.time_patterns)

@@ -114,6 +114,7 @@ def test_a_library_that_is_not_there_is_told_with_the_command(
     (connector,) = (each for each in all_connectors() if each.name == name)
     gone = connector.needs[0]
     monkeypatch.setattr(registry, "find_spec", lambda each: None if each == gone else find_spec(each))
+    monkeypatch.setattr(registry, "_FOUND", set())
     with pytest.raises(
         MissingPackageError, match=rf"{name}' needs {gone}, .*pip install 'spark-channel\[{name}\]'"
     ):

@@ -20,7 +20,7 @@ from spark_channel.spark.slots import slots_of
 from spark_channel.testing import VirtualClock
 
 HIDDEN = (
-    "(?i)catalogProperties|driverOptions|password|sharedLimitToken|sslpassword|storageOptions|tunnelStore|uri|url"
+    "(?i)apiKey|catalogProperties|driverOptions|password|sharedLimitToken|sslpassword|storageOptions|tunnelStore|uri|url"
     r"|//[^/\s]*:\S*@"  # a login in a path: Spark holds the pattern against values, too
 )
 

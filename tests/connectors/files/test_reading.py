@@ -96,7 +96,7 @@ def test_uris_relative_paths_and_spaces(tmp_path: Path, monkeypatch: pytest.Monk
     ("path", "message"),
     [
         ("s3://key:hunter2@bucket/x", "holds a password"),
-        ("ftp://host/x", "ftp"),
+        ("webdav://host/x", "webdav"),
         ("", "is empty"),
         ("odd:thing", "two slashes"),
     ],
