@@ -29,7 +29,7 @@ DATABASES = {
     "postgresql://db.example.com:5432/shop": "shop",
     "postgresql://warehouse.example.com/marts": "marts",
     "postgresql://warehouse.example.com:5432/marts": "marts",
-    "postgresql://localhost:5432/postgres": "postgres",
+    "postgresql://localhost:5432/postgres": "quickstart",
 }
 """The addresses that examples name, and the databases that they are in a test."""
 
@@ -98,7 +98,7 @@ def prepare(server: PostgresServer) -> None:
     server.psql(
         "CREATE ROLE etl LOGIN PASSWORD 'secret'; CREATE ROLE postgres SUPERUSER LOGIN PASSWORD 'secret'"
     )
-    for database in ("shop", "marts"):
+    for database in ("shop", "marts", "quickstart"):
         server.psql(f"CREATE DATABASE {database} OWNER etl")
     server.psql(
         "CREATE TABLE orders (id bigint PRIMARY KEY, customer int, total numeric(10, 2), placed_at timestamptz);"
