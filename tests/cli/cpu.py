@@ -13,9 +13,9 @@ IMPORTS = "import pyarrow, pyarrow.compute, pydantic, typer"
 """0.25 s on the machine of docs/benchmarks.md."""
 
 
-def cpu_of(command: Sequence[str]) -> float:
+def cpu_of(command: Sequence[str], *, check: bool = True) -> float:
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, cwd=ROOT, capture_output=True, env=environment(), check=False)
+    subprocess.run(command, cwd=ROOT, capture_output=True, env=environment(), check=check)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

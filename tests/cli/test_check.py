@@ -146,6 +146,6 @@ def test_1186_files_take_as_long_as_twelve_times_the_imports(tmp_path: Path) -> 
         shutil.copy(names[number % len(names)], tmp_path / f"{number}.json")
     report = tmp_path / "told"
     command = f'"$@" check {tmp_path} --output json > {report}'
-    taken = min(cpu_of(["sh", "-c", command, "check", *CLI]) for _ in range(2))
+    taken = min(cpu_of(["sh", "-c", command, "check", *CLI], check=False) for _ in range(2))
     assert sum(json.loads(report.read_text())["totals"].values()) == 1186
     assert taken <= 12 * imports()
