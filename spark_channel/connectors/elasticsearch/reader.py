@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Iterator
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 import pyarrow as pa
 
-from spark_channel.connectors.contracts import Reader
 from spark_channel.connectors.elasticsearch.http import Server, path_of
 from spark_channel.connectors.elasticsearch.options import ElasticReadOptions
-from spark_channel.connectors.records import Columns, declared_schema, inferred_schema
-from spark_channel.errors import ChannelError, OptionError, SourceError
+from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
+from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 
@@ -22,26 +21,15 @@ _MOST_SLICES = 1_024
 _ID = "_id"
 
 
-class ElasticsearchReader(Reader):
+class ElasticsearchReader(RecordReader):
     """See `ElasticReadOptions`."""
 
     Options: ClassVar[type[ReadOptions]] = ElasticReadOptions
     options: ElasticReadOptions
 
-    def __init__(self, options: ElasticReadOptions, schema: pa.Schema | None = None) -> None:
-        super().__init__(options)
-        self._schema = schema
-
-    def schema(self) -> pa.Schema:
-        if self._schema is None:
-            declared = self.options.record_schema
-            self._schema = self._picked(self._sampled() if declared is None else declared_schema(declared))
-        return self._schema
-
-    def with_schema(self, schema: pa.Schema) -> Self:
-        made = type(self)(self.options, schema)
-        made.fetch_size = self.fetch_size
-        return made
+    @property
+    def _place(self) -> str:
+        return self.options.address
 
     def resource_mark(self, split: Split) -> str | None:
         return urlsplit(self.options.url).netloc.rpartition("@")[2]
@@ -57,19 +45,6 @@ class ElasticsearchReader(Reader):
                 "option 'schema', such as _id STRING, name STRING"
             )
         return inferred_schema(map(_record, hits))
-
-    def _picked(self, schema: pa.Schema) -> pa.Schema:
-        wanted = self.options.columns
-        if wanted is None:
-            return schema
-        for name in wanted:
-            if name not in schema.names:
-                raise OptionError(
-                    f"option 'columns' names {name!r}, which is not a column of {self.options.address}; it takes "
-                    f"{', '.join(schema.names)}. A field that the first documents lack is named in 'schema'",
-                    option="columns", got=name, takes=", ".join(schema.names),
-                )  # fmt: skip
-        return pa.schema([schema.field(name) for name in wanted])
 
     def _query(self) -> Any:
         return json.loads(self.options.filter)

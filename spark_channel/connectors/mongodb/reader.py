@@ -4,7 +4,7 @@ import base64
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import bson
 import bson.json_util
@@ -12,12 +12,12 @@ import pyarrow as pa
 from pymongo.errors import OperationFailure, PyMongoError
 
 from spark_channel.clock import SYSTEM_CLOCK
-from spark_channel.connectors.contracts import Read, Reader
+from spark_channel.connectors.contracts import Read
 from spark_channel.connectors.mongodb.client import Documents, connected, is_passing
 from spark_channel.connectors.mongodb.options import MongoReadOptions
 from spark_channel.connectors.mongodb.values import plain
-from spark_channel.connectors.records import Columns, declared_schema, inferred_schema
-from spark_channel.errors import OptionError, SourceError
+from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
+from spark_channel.errors import SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
@@ -31,27 +31,15 @@ _MOST_SAMPLES = 10_000
 _ID = "_id"
 
 
-class MongoReader(Reader):
+class MongoReader(RecordReader):
     """See `MongoReadOptions`. A view has no `_id` index, and is read as one split."""
 
     Options: ClassVar[type[ReadOptions]] = MongoReadOptions
     options: MongoReadOptions
 
-    def __init__(self, options: MongoReadOptions, schema: pa.Schema | None = None) -> None:
-        super().__init__(options)
-        self._schema = schema
-
-    def schema(self) -> pa.Schema:
-        if self._schema is None:
-            declared = self.options.record_schema
-            found = self._sampled() if declared is None else declared_schema(declared)
-            self._schema = self._picked(found)
-        return self._schema
-
-    def with_schema(self, schema: pa.Schema) -> Self:
-        made = type(self)(self.options, schema)
-        made.fetch_size = self.fetch_size
-        return made
+    @property
+    def _place(self) -> str:
+        return self.options.address
 
     def _sampled(self) -> pa.Schema:
         with connected(self.options, SourceError) as documents:
@@ -63,19 +51,6 @@ class MongoReader(Reader):
                 "option 'schema', such as _id STRING, name STRING"
             )
         return found
-
-    def _picked(self, schema: pa.Schema) -> pa.Schema:
-        wanted = self.options.columns
-        if wanted is None:
-            return schema
-        for name in wanted:
-            if name not in schema.names:
-                raise OptionError(
-                    f"option 'columns' names {name!r}, which is not a column of {self.options.address}; it takes "
-                    f"{', '.join(schema.names)}. A field that the first documents lack is named in 'schema'",
-                    option="columns", got=name, takes=", ".join(schema.names),
-                )  # fmt: skip
-        return pa.schema([schema.field(name) for name in wanted])
 
     def resource_mark(self, split: Split) -> str | None:
         return self.options.hosts

@@ -3,6 +3,7 @@
 from spark_channel.connectors.records.columns import Columns
 from spark_channel.connectors.records.infer import inferred_schema
 from spark_channel.connectors.records.options import RecordReadOptions, declared_schema
+from spark_channel.connectors.records.reader import RecordReader
 from spark_channel.connectors.records.values import Rules
 
-__all__ = ["Columns", "RecordReadOptions", "Rules", "declared_schema", "inferred_schema"]
+__all__ = ["Columns", "RecordReadOptions", "RecordReader", "Rules", "declared_schema", "inferred_schema"]

@@ -253,3 +253,10 @@ def test_faults_of_a_job_are_named(changed: dict[str, Any], message: str) -> Non
     given = {"endpoint": "http://h:9200", "index": "t", "column": [{"name": "a", "type": "long"}], **changed}
     with pytest.raises(ChannelError, match=message):
         load_job(make_job(writer="elasticsearchwriter", writes=given))
+
+
+def test_splits_are_marked_with_the_server_and_not_with_its_login(server: ElasticServer) -> None:
+    fill(server, 3)
+    found = reader(server, schema="_id STRING", user="etl", password="s3cret")
+    host = server.url.partition("//")[2]
+    assert {found.resource_mark(split) for split in found.split(2)} == {host}
