@@ -80,14 +80,15 @@ def timed(reader: Any, marks: str) -> Any:
             self.reader = reader
             self.at: list[float] = []
 
-        def __setstate__(self, state: dict[str, Any]) -> None:
+        # quoted: a class that is sent by value has no names for its annotations
+        def __setstate__(self, state: "dict[str, Any]") -> None:
             self.__dict__.update(state)
             self.at = [time.time()]
 
-        def partitions(self) -> Any:
+        def partitions(self) -> "Any":
             return self.reader.partitions()
 
-        def read(self, partition: Any) -> Iterator[Any]:
+        def read(self, partition: "Any") -> "Iterator[Any]":
             self.at.append(time.time())
             yield from self.reader.read(partition)
             self.at.append(time.time())
@@ -107,7 +108,7 @@ def timed_source(source: Any, marks: str) -> Any:
         def name(cls) -> str:
             return "timed"
 
-        def reader(self, schema: Any) -> Any:
+        def reader(self, schema: "Any") -> "Any":
             return make(super().reader(schema=schema), marks)
 
     Timed.__module__ = make.__module__ = "__main__"
