@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -31,9 +32,10 @@ class Plain:
 
 def worker_of_a_daemon() -> Callable[[socket.socket, bytes], object]:
     """A function that has its socket where the one of pyspark's daemon has it."""
-    names: dict[str, Callable[[socket.socket, bytes], object]] = {"loads": pickle.loads}
+    names: dict[str, Any] = {"loads": pickle.loads}
     exec(compile("def worker(sock, code): return loads(code)", "/x/pyspark/daemon.py", "exec"), names)
-    return names["worker"]
+    worker: Callable[[socket.socket, bytes], object] = names["worker"]
+    return worker
 
 
 def seconds_to_the_rows(unpickled: object) -> float:
