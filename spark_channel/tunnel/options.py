@@ -39,8 +39,9 @@ class TunnelOptions(Options):
     )
     base_mode: Literal["auto", "incremental", "initial"] = Field(
         "auto",
-        description="with `slot` and `tunnelType=base_and_stream`: `incremental` reads existing rows in chunks beside "
-        "the changes, `initial` reads them before the changes; `auto`: incremental where the source allows it",
+        description="with `slot` or `binlog`, and `tunnelType=base_and_stream`: `incremental` reads existing rows in "
+        "chunks beside the changes, `initial` reads them before the changes; `auto`: incremental where the source allows "
+        "it",
     )
     tunnel_store: Annotated[Secret, AfterValidator(_store)] | None = Field(
         None,

@@ -1,13 +1,15 @@
 """Decodes the events of a binary log into the changes of one table: insert, update, delete, truncate. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors.sql.base_chunks import texts_of
 from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.connectors.sql.change_feed import change_schema
+from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
 from spark_channel.connectors.sql.mysql.binlog_events import (
     Event,
@@ -24,7 +26,7 @@ from spark_channel.connectors.sql.mysql.column_types import is_text, parts
 from spark_channel.connectors.sql.mysql.gtid import Gtid, GtidSet, MariadbGtids, Remaining
 from spark_channel.errors import SchemaError, SourceError
 
-__all__ = ["RESET", "ChangeDecoder", "FollowedTable"]
+__all__ = ["RESET", "ChangeDecoder", "FollowedTable", "Telling"]
 
 RESET = "Reset the tunnel, or begin with a new checkpoint directory"
 
@@ -50,7 +52,8 @@ class FollowedTable:
     """The table that is followed, as it was when its stream began.
 
     `columns` are those that are wanted, `names` all that it has; `charsets` by the numbers of their collations.
-    `folds`: names of tables are equal in any case.
+    `folds`: names of tables are equal in any case. `is_exact`: the server tells exactly what a snapshot sees, so no
+    window needs the log behind that.
     """
 
     database: str
@@ -64,14 +67,37 @@ class FollowedTable:
     zero_dates: bool = False
     folds: bool = False
 
+    @property
+    def is_exact(self) -> bool:
+        return self.gtids is MariadbGtids
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What a log that is read beside a chunk of existing rows tells its `window`, by the columns `key`.
+
+    `old` are the transactions before the range, `seen` those that the chunk's statement saw, both from where the log
+    begins.
+    """
+
+    window: ChunkWindow
+    key: Sequence[ReadColumn]
+    old: Remaining
+    seen: Remaining
+
 
 @dataclass
 class _Shape:
-    """How rows of the table are in the log, for as long as its TABLE_MAP stays the same."""
+    """How rows of the table are in the log, for as long as its TABLE_MAP stays the same.
+
+    `told` are the rows whose keys a window is to be told, by the columns `window_key`.
+    """
 
     cutter: RowCutter
     columns: list[tuple[int, LogColumn]]
     key: list[int]
+    window_key: list[tuple[int, LogColumn]]
+    told: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -88,13 +114,20 @@ class _Rows:
 class ChangeDecoder:
     """Events in, changes out, of one table, and of the transactions that `remaining` takes; None: of all.
 
-    `counts`: rows are counted, and not kept.
+    `counts`: rows are counted, and not kept. `telling`: the log is read beside a chunk of existing rows.
     """
 
     def __init__(
-        self, table: FollowedTable, remaining: Remaining | None, ask: Ask, *, counts: bool = False
+        self,
+        table: FollowedTable,
+        remaining: Remaining | None,
+        ask: Ask,
+        *,
+        counts: bool = False,
+        telling: Telling | None = None,
     ) -> None:
         self._table = table
+        self._telling = telling
         self._remaining = remaining
         self._ask = ask
         self._counts = counts
@@ -107,7 +140,7 @@ class ChangeDecoder:
         self._kept = self._bytes = 0
         self.gtid: Gtid | None = None
         self._name, self._time = "", 0
-        self._wanted = self._open = False
+        self._wanted = self._held = self._open = False
         self.found = 0
         """Changes of the table in the present transaction."""
 
@@ -123,9 +156,25 @@ class ChangeDecoder:
             ended = self.take(event)
             if self._kept >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self._taken()
-            if ended and self._remaining is not None and self._remaining.done:
+            if ended and self.done:
                 break
         yield from self._taken()
+        self._tell_keys()
+
+    @property
+    def done(self) -> bool:
+        """Whether the rest of the log is not needed."""
+        telling = self._telling
+        if telling is not None and not (telling.old.done and telling.seen.done and self._table.is_exact):
+            return False
+        return self._remaining is not None and self._remaining.done
+
+    @property
+    def lacks(self) -> bool:
+        """Whether transactions of the range, or of what a chunk saw, were not in the log."""
+        telling = self._telling
+        told = telling is None or (telling.old.done and telling.seen.done)
+        return not told or (self._remaining is not None and not self._remaining.done)
 
     def take(self, event: Event) -> bool:
         """Note one event; whether it ends a transaction."""
@@ -159,14 +208,17 @@ class ChangeDecoder:
 
     def _begin(self, event: Event) -> None:
         self.gtid = event.gtid()
-        self._wanted = self._remaining is None or self._remaining.takes(self.gtid)
+        telling = self._telling
+        is_new = telling is None or not telling.old.takes(self.gtid)
+        self._wanted = is_new and (self._remaining is None or self._remaining.takes(self.gtid))
+        self._held = telling is not None and telling.window.holds(is_new, self.gtid)
         self._name, self._time = self._table.gtids.name(self.gtid), event.microseconds()
         self._open = event.kind == Kind.MARIADB_GTID and not event.data[event.body + 12] & _STANDALONE
         self._cutters.clear()
         self.found = 0
 
     def _end(self) -> bool:
-        self._wanted = self._open = False
+        self._wanted = self._held = self._open = False
         return True
 
     def _statement(self, event: Event) -> bool:
@@ -181,11 +233,14 @@ class ChangeDecoder:
             if first.startswith(("SAVEPOINT", "XA END")) or text[:12].upper().startswith("ROLLBACK TO"):
                 return False
             return self._end()
-        if self._wanted:
+        if self._wanted or self._held:
             table = self._table
             effect = effect_of(text, default, table.database, table.name, folds=table.folds)
             if effect == TRUNCATES:
-                self._add(self._chunk(None), "truncate", [])
+                if self._telling is not None:
+                    self._telling.window.emptied()
+                if self._wanted:
+                    self._add(self._chunk(None), "truncate", [])
             elif effect is not None:
                 raise self._stopped(f"cannot be followed past a statement that {effect} ({text[:200]!r})")
         return not self._open and self._end()
@@ -197,11 +252,11 @@ class ChangeDecoder:
 
     def _of_ours(self, event: Event) -> _Shape | None:
         found = self._cutters.get(_INT(event.data[event.body : event.body + 6], "little"))
-        return found if self._wanted else None
+        return found if self._wanted or self._held else None
 
     def _map(self, event: Event) -> None:
         data, at = event.data, event.body + 8
-        if not self._wanted or not data.startswith(self._needle, at):
+        if not (self._wanted or self._held) or not data.startswith(self._needle, at):
             return
         body = data[at + len(self._needle) : event.end]
         shape = self._shapes.get(body)
@@ -211,7 +266,8 @@ class ChangeDecoder:
 
     def _shape(self, body: bytes) -> _Shape:
         is_mariadb = self._table.gtids is MariadbGtids
-        return _shape(self._table, table_map(body, 0, len(body), is_mariadb=is_mariadb))
+        key = () if self._telling is None else self._telling.key
+        return _shape(self._table, table_map(body, 0, len(body), is_mariadb=is_mariadb), key)
 
     def _rows(self, event: Event) -> None:
         shape = self._of_ours(event)
@@ -233,6 +289,10 @@ class ChangeDecoder:
         if kind in Kind.COMPRESSED:
             data, at = inflated(data[at:end]), 0
             end = len(data)
+        if self._held:
+            self._note_keys(shape, data, at, end)
+        if not self._wanted:
+            return
         self._bytes += end - at
         chunk, cut = self._chunk(shape), shape.cutter.cut
         if not is_update:
@@ -248,6 +308,25 @@ class ChangeDecoder:
             if any(old[place] != new[place] for place in key):
                 self._add(chunk, "delete", old)  # the row of the old key is gone
             self._add(chunk, "update", new)
+
+    def _note_keys(self, shape: _Shape, data: bytes, at: int, end: int) -> None:
+        """Of all rows, as they were before and after."""
+        places = [place for place, _ in shape.window_key]
+        while at < end:
+            row, at = shape.cutter.cut(data, at)
+            shape.told.append([row[place] for place in places])
+
+    def _tell_keys(self) -> None:
+        for shape in self._shapes.values():
+            told, shape.told = shape.told, []
+            if told and self._telling is not None:
+                columns = list(zip(*told, strict=True))
+                arrays = [
+                    each.array(values, self._ask)
+                    for (_, each), values in zip(shape.window_key, columns, strict=True)
+                ]
+                for key in zip(*(each.to_pylist() for each in texts_of(arrays)), strict=True):
+                    self._telling.window.changed(key)
 
     def _chunk(self, shape: _Shape | None) -> _Rows:
         if not self._chunks or self._chunks[-1].shape is not shape:
@@ -285,8 +364,8 @@ class ChangeDecoder:
         )
 
 
-def _shape(table: FollowedTable, found: TableMap) -> _Shape:
-    """How the wanted columns are read from rows of `found`.
+def _shape(table: FollowedTable, found: TableMap, window_key: Sequence[ReadColumn]) -> _Shape:
+    """How the wanted columns, and those of a window's key, are read from rows of `found`.
 
     Raises:
         SchemaError: other columns than the stream began with. SourceError: names of columns are not in the log.
@@ -317,14 +396,18 @@ def _shape(table: FollowedTable, found: TableMap) -> _Shape:
         fields, {places[each.name] for each in table.columns} | {places[name] for name in table.key}
     )
     order = {place: number for number, place in enumerate(cutter.wanted)}
-    columns = [
-        (
-            order[places[each.name]],
-            _log_column(table, each, found, places[each.name], fields[places[each.name]]),
-        )
-        for each in table.columns
-    ]
-    return _Shape(cutter, columns, [order[places[name]] for name in table.key])
+
+    def read_as(columns: Sequence[ReadColumn]) -> list[tuple[int, LogColumn]]:
+        return [
+            (
+                order[places[each.name]],
+                _log_column(table, each, found, places[each.name], fields[places[each.name]]),
+            )
+            for each in columns
+        ]
+
+    key = [order[places[name]] for name in table.key]
+    return _Shape(cutter, read_as(table.columns), key, read_as(window_key))
 
 
 def _is_same(column: ReadColumn, field: Field, collation: int) -> bool:

@@ -101,7 +101,9 @@ class ChangeDecoder:
             elif kind == 66:  # B
                 commit, time, transaction = _BEGIN(message, 1)
                 self._wanted = self._after <= commit < self._upto
-                self._held = self._window is not None and self._window.holds(commit, transaction)
+                self._held = self._window is not None and self._window.holds(
+                    commit >= self._after, transaction
+                )
                 self._add = self._tell if self._held else self._append
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R

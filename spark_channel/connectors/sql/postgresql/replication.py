@@ -199,8 +199,7 @@ class ReplicationFeed(ChangeFeed):
             behind = max(0, _flushed(session) - start)
             kept = kept_bytes(session, self._slot)
             if base is not None:
-                left = None if base.rows is None else max(0, base.rows - base.read)
-                return FeedLag(left, behind, kept=kept, base_read=base.read, base_rows=base.rows)
+                return FeedLag(base.left, behind, kept=kept, base_read=base.read, base_rows=base.rows)
             rows = _peek(session, self._query("data", None, 1))
         times = [time for (data,) in rows if (time := begin_time(data)) is not None]
         if not times:
