@@ -22,6 +22,7 @@ from spark_channel.connectors.sql.base_chunks import (
     last_key,
 )
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.sql.change_feed import new_columns_advice
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.keyset import Keyset, keyset_of
@@ -45,7 +46,7 @@ _KEYS = frozenset({
 })  # fmt: skip
 """Types whose equal values have one text, in the log as in a statement."""
 _TABLE_CHANGED = 1412
-"""The table was made anew (TRUNCATE, ALTER) between a snapshot and its statement."""
+"""The table was made again (TRUNCATE, ALTER) between a snapshot and its statement."""
 _SIZE = """
 SELECT table_rows, data_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s
 """
@@ -101,10 +102,11 @@ class BinlogWatermarks:
 
     def __init__(
         self, reader: SqlReader, line: Line, seen: Callable[[MysqlSession], GtidSet], events: Events,
-        columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet,
+        columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet, *, evolves: bool = False,
     ) -> None:  # fmt: skip
         self._reader, self._line, self._position, self._events = reader, line, seen, events
         self._columns, self._schema, self._after, self._upto = columns, schema, after, upto
+        self._advice = new_columns_advice(evolves=evolves)
         self._source: ReadSource | None = None
         self._snapshot: tuple[GtidSet, GtidSet, Remaining] | None = None
         self._retry = Retry(
@@ -191,7 +193,7 @@ class BinlogWatermarks:
     def _known(self, session: Session) -> ReadSource:
         if self._source is None:
             found = self._reader.resolve(session)
-            check_same_columns(self._columns, found.schema, found.label)
+            check_same_columns(self._columns, found.schema, found.label, self._advice)
             self._source = found
         return self._source
 

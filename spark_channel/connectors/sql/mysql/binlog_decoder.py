@@ -1,6 +1,6 @@
 """Decodes the events of a binary log into the changes of one table: insert, update, delete, truncate. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.base_chunks import texts_of
 from spark_channel.connectors.sql.catalog import ReadColumn
-from spark_channel.connectors.sql.change_feed import change_schema
+from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
 from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
 from spark_channel.connectors.sql.mysql.binlog_events import (
@@ -44,6 +44,7 @@ _CODES: Mapping[str, frozenset[int]] = {
 }  # fmt: skip
 """Types in the log by the declared type; texts and blobs of any length are 252 and its neighbours."""
 _BLOBS = frozenset({249, 250, 251, 252})
+_WIDTHS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _NO_CHARSET = frozenset({"uuid", "inet4", "inet6"})
 
 
@@ -52,8 +53,8 @@ class FollowedTable:
     """The table that is followed, as it was when its stream began.
 
     `columns` are those that are wanted, `names` all that it has; `charsets` by the numbers of their collations.
-    `folds`: names of tables are equal in any case. `is_exact`: the server tells exactly what a snapshot sees, so no
-    window needs the log behind that.
+    `folds`: names of tables are equal in any case. `generated`: columns that may be nowhere in
+    the log. `is_exact`: the server tells exactly what a snapshot sees, so no window needs the log behind that.
     """
 
     database: str
@@ -66,6 +67,7 @@ class FollowedTable:
     gtids: type[GtidSet]
     zero_dates: bool = False
     folds: bool = False
+    generated: frozenset[str] = frozenset()
 
     @property
     def is_exact(self) -> bool:
@@ -90,11 +92,12 @@ class Telling:
 class _Shape:
     """How rows of the table are in the log, for as long as its TABLE_MAP stays the same.
 
-    `told` are the rows whose keys a window is to be told, by the columns `window_key`.
+    `columns` has None for one that the table did not have then. `told` are the rows whose keys a window is to be told,
+    by the columns `window_key`.
     """
 
     cutter: RowCutter
-    columns: list[tuple[int, LogColumn]]
+    columns: list[tuple[int, LogColumn] | None]
     key: list[int]
     window_key: list[tuple[int, LogColumn]]
     told: list[list[Any]] = field(default_factory=list)
@@ -115,6 +118,7 @@ class ChangeDecoder:
     """Events in, changes out, of one table, and of the transactions that `remaining` takes; None: of all.
 
     `counts`: rows are counted, and not kept. `telling`: the log is read beside a chunk of existing rows.
+    `has`: the log may have rows with other columns: whether the table has a column by now; None: it may not.
     """
 
     def __init__(
@@ -125,9 +129,11 @@ class ChangeDecoder:
         *,
         counts: bool = False,
         telling: Telling | None = None,
+        has: Callable[[str], bool] | None = None,
     ) -> None:
         self._table = table
         self._telling = telling
+        self._has = has
         self._remaining = remaining
         self._ask = ask
         self._counts = counts
@@ -267,7 +273,7 @@ class ChangeDecoder:
     def _shape(self, body: bytes) -> _Shape:
         is_mariadb = self._table.gtids is MariadbGtids
         key = () if self._telling is None else self._telling.key
-        return _shape(self._table, table_map(body, 0, len(body), is_mariadb=is_mariadb), key)
+        return _shape(self._table, table_map(body, 0, len(body), is_mariadb=is_mariadb), key, self._has)
 
     def _rows(self, event: Event) -> None:
         shape = self._of_ours(event)
@@ -356,7 +362,10 @@ class ChangeDecoder:
             arrays = [pa.nulls(rows, each.kind) for each in self._table.columns]
         else:
             columns = list(zip(*chunk.values, strict=True))
-            arrays = [each.array(columns[place], self._ask) for place, each in chunk.shape.columns]
+            arrays = [
+                pa.nulls(rows, wanted.kind) if found is None else found[1].array(columns[found[0]], self._ask)
+                for found, wanted in zip(chunk.shape.columns, self._table.columns, strict=True)
+            ]
         times = pa.array(chunk.times, pa.int64()).view(pa.timestamp("us", "UTC"))
         return pa.RecordBatch.from_arrays(
             [*arrays, pa.array(chunk.operations, pa.string()), pa.array(chunk.gtids, pa.string()), times],
@@ -364,7 +373,12 @@ class ChangeDecoder:
         )
 
 
-def _shape(table: FollowedTable, found: TableMap, window_key: Sequence[ReadColumn]) -> _Shape:
+def _shape(
+    table: FollowedTable,
+    found: TableMap,
+    window_key: Sequence[ReadColumn],
+    has: Callable[[str], bool] | None,
+) -> _Shape:
     """How the wanted columns, and those of a window's key, are read from rows of `found`.
 
     Raises:
@@ -375,26 +389,32 @@ def _shape(table: FollowedTable, found: TableMap, window_key: Sequence[ReadColum
             f"a change of {table.label} in the binary log does not name its columns: run SET GLOBAL "
             f"binlog_row_metadata = 'FULL'. It holds for changes from then on, so: {RESET[0].lower()}{RESET[1:]}"
         )
-    advice = "begin a new stream, or reset the tunnel, to take its new columns"
-    more = next((name for name in found.names if name not in table.names), None)
-    if more is not None:
-        raise SchemaError(f"{table.label} has a new column {more!r} since its stream began; {advice}")
+    advice = new_columns_advice(evolves=has is not None)
+    more = [name for name in found.names if name not in table.names and (has is None or has(name))]
+    if more:
+        raise SchemaError(f"{table.label} has a new column {more[0]!r} since its stream began. {advice}")
     fields = [field_of(found, place, table.label) for place in range(len(found.types))]
     places = {name: place for place, name in enumerate(found.names)}
+    needed = {*table.key, *(each.name for each in window_key), *table.generated}
     for column in table.columns:
         if column.name not in places:
+            if has is not None and column.name not in needed:
+                continue
             raise SchemaError(
                 f"{table.label} has no column {column.name!r} in the binary log: it was lost since its stream began, "
-                f"or is generated and not stored; {advice}"
+                f"or is generated and not stored. {advice}"
             )
-        if not _is_same(column, fields[places[column.name]], found.collations[places[column.name]]):
+        field, collation = fields[places[column.name]], found.collations[places[column.name]]
+        if not _is_same(column, field, collation) and (has is None or not _widens(column, field, collation)):
             raise SchemaError(
-                f"{table.label} has column {column.name!r} of another type in the binary log than {column.declared}; "
+                f"{table.label} has column {column.name!r} of another type in the binary log than {column.declared}. "
                 f"{advice}"
             )
-    cutter = RowCutter(
-        fields, {places[each.name] for each in table.columns} | {places[name] for name in table.key}
-    )
+    missing = [name for name in table.key if name not in places]
+    if missing:
+        raise SchemaError(f"{table.label} has no key column {missing[0]!r} in the binary log. {RESET}")
+    wanted = [each for each in table.columns if each.name in places]
+    cutter = RowCutter(fields, {places[each.name] for each in wanted} | {places[name] for name in table.key})
     order = {place: number for number, place in enumerate(cutter.wanted)}
 
     def read_as(columns: Sequence[ReadColumn]) -> list[tuple[int, LogColumn]]:
@@ -407,7 +427,8 @@ def _shape(table: FollowedTable, found: TableMap, window_key: Sequence[ReadColum
         ]
 
     key = [order[places[name]] for name in table.key]
-    return _Shape(cutter, read_as(table.columns), key, read_as(window_key))
+    read = dict(zip((each.name for each in wanted), read_as(wanted), strict=True))
+    return _Shape(cutter, [read.get(each.name) for each in table.columns], key, read_as(window_key))
 
 
 def _is_same(column: ReadColumn, field: Field, collation: int) -> bool:
@@ -422,6 +443,20 @@ def _is_same(column: ReadColumn, field: Field, collation: int) -> bool:
     if field.code in _BLOBS or name in ("char", "varchar", "binary", "varbinary"):
         return is_text(column.declared) == (collation != _BINARY_COLLATION) or field.code == 245
     return True
+
+
+def _widens(column: ReadColumn, field: Field, collation: int) -> bool:
+    """Whether the column can hold each value that the log has."""
+    name, sizes, unsigned = parts(column.declared)
+    if name in _WIDTHS:
+        width = next((at for at, each in enumerate(_WIDTHS) if field.code in _CODES[each]), len(_WIDTHS))
+        return width <= _WIDTHS.index(name) and field.unsigned == unsigned
+    if name == "decimal" and field.code == 246:
+        digits, scale = (int(size) for size in sizes)
+        was, then = field.meta >> 8, field.meta & 0xFF
+        return then <= scale and was - then <= digits - scale
+    is_long = name in ("varchar", "tinytext", "text", "mediumtext", "longtext")
+    return is_long and collation != _BINARY_COLLATION and field.code in (15, 253, 254, *_BLOBS)
 
 
 def _log_column(

@@ -5,7 +5,7 @@ between two positions has the same transactions forever, for as long as a server
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -17,7 +17,7 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.change_feed import change_schema
+from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
 from spark_channel.connectors.sql.chunk_window import BaseProgress, read_window
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.mysql.binlog_base import (
@@ -68,11 +68,14 @@ _MOST_WAITS = 3
 class BinlogFeed(ChangeFeed):
     """One partition: the log has one order. It takes nothing from the server that would have to be given back."""
 
-    def __init__(self, reader: SqlReader) -> None:
+    can_evolve = True
+
+    def __init__(self, reader: SqlReader, *, evolves: bool = False) -> None:
         options = cast(MysqlReadOptions, reader.options)
         _check_options(options)
         self._reader = reader
         self._options = options
+        self._evolves = evolves
         with self._session() as session:
             source = reader.resolve(session)
             check_table(session, source)
@@ -139,7 +142,8 @@ class BinlogFeed(ChangeFeed):
         start = found.position
         with self._session() as session:
             source = self._reader.resolve(session)
-            check_same_columns(self._columns, source.schema, source.label)
+            advice = new_columns_advice(evolves=self._evolves)
+            check_same_columns(self._columns, source.schema, source.label, advice)
             self._check_place(session, start)
             if found.base is not None:
                 return self._next(session, source, start, found.base, limit, upto).token()
@@ -256,7 +260,16 @@ class BinlogFeed(ChangeFeed):
                 )
 
     def _counter(self) -> ChangeDecoder:
-        return ChangeDecoder(self._table, None, _no_answers, counts=True)
+        return ChangeDecoder(self._table, None, _no_answers, counts=True, has=self._has)
+
+    @property
+    def _has(self) -> Callable[[str], bool] | None:
+        return self._has_column if self._evolves else None
+
+    def _has_column(self, name: str) -> bool:
+        """Whether the table has a column by now, which the stream did not begin with; else it was dropped."""
+        with self._session() as session:
+            return self._options.columns is None and name in self._reader.resolve(session).names
 
     def _end_of_range(self, session: Session, start: GtidSet, most: int | None) -> GtidSet:
         """Where about `most` changes after `start` end; `start` if there are none, and it is fresh enough.
@@ -324,7 +337,7 @@ class BinlogFeed(ChangeFeed):
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         start, end = (self._gtids.parse(str(split.params[name])) for name in ("after", "upto"))
         with _Answers(self._options) as answers:
-            decoder = ChangeDecoder(self._table, start.remaining(end), answers.ask)
+            decoder = ChangeDecoder(self._table, start.remaining(end), answers.ask, has=self._has)
             yield from self._decoded(decoder, start, end)
 
     def _window(self, split: Split) -> Iterator[pa.RecordBatch]:
@@ -337,11 +350,21 @@ class BinlogFeed(ChangeFeed):
             def events(
                 begin: GtidSet, after: GtidSet, upto: GtidSet, telling: Telling
             ) -> Iterator[pa.RecordBatch]:
-                decoder = ChangeDecoder(self._table, after.remaining(upto), answers.ask, telling=telling)
+                decoder = ChangeDecoder(
+                    self._table, after.remaining(upto), answers.ask, telling=telling, has=self._has
+                )
                 return self._decoded(decoder, begin, upto)
 
             log = BinlogWatermarks(
-                self._reader, rows, self._seen, events, self._columns, self._schema, start, end
+                self._reader,
+                rows,
+                self._seen,
+                events,
+                self._columns,
+                self._schema,
+                start,
+                end,
+                evolves=self._evolves,
             )
             yield from read_window(
                 log, start, end, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
@@ -415,6 +438,7 @@ def _followed(
         database=table.schema, name=table.name, label=source.label, columns=source.columns, names=tuple(source.names),
         key=key, charsets=charsets(session), gtids=gtids, zero_dates=options.zero_dates == "null",
         folds=str(session.value("SELECT @@lower_case_table_names")) != "0",
+        generated=frozenset(each.name for each in table.columns if each.generated),
     )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from spark_channel.connectors.sql.base_chunks import (
     last_key,
 )
 from spark_channel.connectors.sql.catalog import MisfitError
+from spark_channel.connectors.sql.change_feed import new_columns_advice
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.keyset import keyset_of
@@ -59,6 +60,8 @@ def obstacle(session: PgReadSession, source: ReadSource) -> str | None:
         return "its server is a standby, where no watermark can be written"
     if not granted:
         return "its role has SELECT on columns only, which does not allow the table's lock"
+    if table.kind == "p":
+        return "it is partitioned"
     keyset = keyset_of(source, Split({"kind": "all"}))
     if not primary or keyset is None or {each.name for each in keyset.key} != set(primary):
         return "it has no primary key whose order its rows can be read in"
@@ -102,10 +105,11 @@ class PgWatermarks:
 
     def __init__(
         self, reader: SqlReader, connect: Connect, rows: Connect, events: Events, columns: pa.Schema,
-        schema: pa.Schema, upto: int, retry_seconds: float = 0.0,
+        schema: pa.Schema, upto: int, retry_seconds: float = 0.0, *, evolves: bool = False,
     ) -> None:  # fmt: skip
         self._reader, self._connect, self._rows, self._events = reader, connect, rows, events
         self._columns, self._schema, self._upto = columns, schema, upto
+        self._advice = new_columns_advice(evolves=evolves)
         self._source: ReadSource | None = None
         self._retry = Retry(retry_seconds, what="reading a chunk of the base")
 
@@ -195,7 +199,7 @@ class PgWatermarks:
     def _known(self, session: Session) -> ReadSource:
         if self._source is None:
             found = self._reader.resolve(session)
-            check_same_columns(self._columns, found.schema, found.label)
+            check_same_columns(self._columns, found.schema, found.label, self._advice)
             self._source = found
         return self._source
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from spark_channel.connectors.feed import ChangeFeed, FeedLimit
+from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
 from spark_channel.connectors.sql.base_chunks import BaseChunk
 from spark_channel.connectors.sql.mysql.binlog_base import BinlogWatermarks
-from spark_channel.errors import SourceError
+from spark_channel.errors import SchemaError, SourceError
 from tests.connectors.sql.mysql.conftest import Shop
 from tests.connectors.sql.mysql.test_binlog import NO_LIMIT, feed_of, plain
 from tests.connectors.sql.mysql.test_binlog_copy import Writer
@@ -241,6 +241,29 @@ def test_a_damaged_base_is_told(logged: Shop, base: Any) -> None:
     (token,) = feed.now()
     with pytest.raises(SourceError, match="not a position in this server's binary log"):
         feed.latest({**token, "base": base}, NO_LIMIT)
+
+
+def test_a_column_that_is_added_while_the_base_is_read(logged: Shop) -> None:
+    filled(logged, 60)
+
+    def feed() -> ChangeFeed:
+        return logged.reader(binlog="true").feed(FeedOptions(evolves=True))
+
+    token = begin(feed())
+    first = feed().latest(token, FeedLimit(rows=20))
+    out = rows(feed(), token, first)
+    late = feed()
+    planned = late.latest(first, FeedLimit(rows=20))
+    logged.sql("ALTER TABLE t ADD note TEXT; UPDATE t SET note = 'x', item = 'new' WHERE id IN (5, 30, 55)")
+    with pytest.raises(SchemaError, match="new column 'note'"):
+        rows(late, first, planned)
+    at = first
+    while "base" in at:
+        end = feed().latest(at, FeedLimit(rows=20))
+        out += rows(feed(), at, end)
+        at = end
+    assert played(out) == state_of(logged)
+    assert len(out) == 59 + 3, "30 has changed while its chunk was read"
 
 
 def follow(shop: Shop, changes: int, seed: int, count: int, monkeypatch: pytest.MonkeyPatch) -> int:
