@@ -11,8 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spark_channel.connectors.sql.catalog import ReadColumn
+from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
-from spark_channel.connectors.sql.mysql.binlog_decoder import ChangeDecoder, FollowedTable
+from spark_channel.connectors.sql.mysql.binlog_decoder import ChangeDecoder, FollowedTable, Telling
 from spark_channel.connectors.sql.mysql.binlog_events import events
 from spark_channel.connectors.sql.mysql.binlog_json import json_text
 from spark_channel.connectors.sql.mysql.gtid import MariadbGtids, MysqlGtids
@@ -246,6 +247,27 @@ def test_a_transaction_outside_the_range_is_left_out() -> None:
         for part in (event(33, mysql_gtid(number)), *transaction(number, checksum=True))
     ]
     assert {row["_lsn"] for row in decoded(packets, f"{ONE}:2")} == {f"{ONE}:2"}
+
+
+def test_a_window_of_mysql_is_told_what_a_snapshot_may_not_have_seen() -> None:
+    """It had 1 and 2 before the snapshot; the range is behind 3 and ends with 4; 5 may be visible, and is logged."""
+    low, after, upto = (MysqlGtids.parse(f"{ONE}:1-{number}") for number in (2, 3, 4))
+    begin = low.meet(after)
+    seen = begin.remaining(low)
+    window = ChunkWindow(seen.takes)
+    key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
+    telling = Telling(window, key, begin.remaining(after), seen)
+    decoder = ChangeDecoder(TABLE, after.remaining(upto), lambda expression, values: [], telling=telling)
+    packets = [
+        part
+        for number in (3, 4, 5)
+        for part in (event(33, mysql_gtid(number)), *transaction(100 * number, checksum=True))
+    ]
+    assert not decoder.done, "the log is read to its end"
+    found = [row for batch in decoder.batches(events(packets, checksums=True)) for row in batch.to_pylist()]
+    assert [(row["_op"], row["id"], row["_lsn"]) for row in found] == expected(400, 4)
+    assert window.keys == {(str(100 * number + more),) for number in (3, 4, 5) for more in (0, 1, 9)}
+    assert not decoder.lacks
 
 
 def test_a_damaged_event_is_told() -> None:
