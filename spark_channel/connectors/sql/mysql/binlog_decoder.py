@@ -10,9 +10,11 @@ from spark_channel.connectors.sql.catalog import ReadColumn
 from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
 from spark_channel.connectors.sql.mysql.binlog_events import (
+    DAMAGE,
     Event,
     Kind,
     TableMap,
+    damaged,
     inflated,
     packed_integer,
     statement_of,
@@ -72,6 +74,7 @@ class _Shape:
     cutter: RowCutter
     columns: list[tuple[int, LogColumn]]
     key: list[int]
+    width: int
 
 
 @dataclass
@@ -120,7 +123,10 @@ class ChangeDecoder:
             MisfitError: a value that its column's type cannot hold.
         """
         for event in events:
-            ended = self.take(event)
+            try:
+                ended = self.take(event)
+            except DAMAGE as error:
+                raise damaged(event.kind, event.position, error) from error
             if self._kept >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self._taken()
             if ended and self._remaining is not None and self._remaining.done:
@@ -221,6 +227,8 @@ class ChangeDecoder:
         if kind in Kind.WITH_EXTRA:
             at += _INT(data[at : at + 2], "little")
         width, at = packed_integer(data, at)
+        if width != shape.width:
+            raise ValueError(f"rows of {width} columns, and the table has {shape.width}")
         size = (width + 7) // 8
         is_update = kind in Kind.UPDATES
         for _ in range(1 + is_update):
@@ -277,7 +285,13 @@ class ChangeDecoder:
             arrays = [pa.nulls(rows, each.kind) for each in self._table.columns]
         else:
             columns = list(zip(*chunk.values, strict=True))
-            arrays = [each.array(columns[place], self._ask) for place, each in chunk.shape.columns]
+            try:
+                arrays = [each.array(columns[place], self._ask) for place, each in chunk.shape.columns]
+            except DAMAGE as error:
+                raise SourceError(
+                    f"values of {self._table.label} before transaction {self._name} of the binary log are not "
+                    f"understood ({type(error).__name__} {str(error)[:100]}): they are damaged, or of a newer server"
+                ) from error
         times = pa.array(chunk.times, pa.int64()).view(pa.timestamp("us", "UTC"))
         return pa.RecordBatch.from_arrays(
             [*arrays, pa.array(chunk.operations, pa.string()), pa.array(chunk.gtids, pa.string()), times],
@@ -324,7 +338,7 @@ def _shape(table: FollowedTable, found: TableMap) -> _Shape:
         )
         for each in table.columns
     ]
-    return _Shape(cutter, columns, [order[places[name]] for name in table.key])
+    return _Shape(cutter, columns, [order[places[name]] for name in table.key], len(fields))
 
 
 def _is_same(column: ReadColumn, field: Field, collation: int) -> bool:
