@@ -1,4 +1,4 @@
-"""A server that says whatever a test has it say, to each connection in a thread of its own."""
+"""A server that says whatever a test has it say, to each connection in its own thread."""
 
 import datetime
 import ipaddress

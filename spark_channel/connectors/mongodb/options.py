@@ -37,7 +37,7 @@ def _url(value: object) -> str:
         raise ValueError(_TAKES)
     hosts, _, rest = re.sub(r"[?#]", "/?", text.partition("://")[2]).partition("/")
     if "@" in rest.partition("?")[0] or ("@" in rest and "@" not in hosts):
-        # What comes before the "/" would be taken for the host, and shown.
+        # The part before the "/" would be taken for the host, and shown.
         raise ValueError(f"{_TAKES}; in a login / ? # @ : are written %2F %3F %23 %40 %3A")
     return text
 

@@ -93,7 +93,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
 def _listed(remote: Remote, folder: str, recursive: bool) -> Iterator[Entry]:
     """
     Raises:
-        OSError: there is no end of it, as where a folder is linked into itself.
+        OSError: it does not end, as where a folder is linked into itself.
     """
     waiting, count = [(folder, 0)], 0
     while waiting:

@@ -67,7 +67,7 @@ class _BoundedClient(paramiko.SFTPClient):
                     if count > MOST_ENTRIES:
                         raise OSError(f"a listing of more than {MOST_ENTRIES} files")
                     name, long = message.get_text(), message.get_text()
-                    made = paramiko.SFTPAttributes._from_msg(message, name, long)  # noqa: SLF001 - of its own client
+                    made = paramiko.SFTPAttributes._from_msg(message, name, long)  # noqa: SLF001 - as its client does
                     if name not in (".", ".."):
                         plain_name(name, path)
                         yield made

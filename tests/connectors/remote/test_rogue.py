@@ -186,7 +186,7 @@ def test_a_packet_of_gigabytes_before_the_host_is_known_is_refused() -> None:
 
 @pytest.mark.parametrize("step", ["silent", "login", "channel", "subsystem", "version"])
 def test_a_server_that_does_not_go_on_costs_the_timeout(step: str) -> None:
-    """paramiko waits an hour for a channel, and for ever for SFTP in it."""
+    """paramiko waits an hour for a channel, and forever for SFTP in it."""
     ended, key = threading.Event(), paramiko.ECDSAKey.generate()
 
     class Stuck(_Login):
