@@ -36,7 +36,8 @@ class GuardedRestCatalog(RestCatalog):
 def guard(catalog: Catalog, file_io: Mapping[str, str]) -> Catalog:
     """The catalog, whose tables' files are opened by `file_io`, whatever the server and the table say."""
     made: Any = catalog
-    load, stage = made._load_file_io, getattr(made, "_update_and_stage_table", None)  # noqa: SLF001
+    load: Any = made._load_file_io  # noqa: SLF001
+    stage: Any = getattr(made, "_update_and_stage_table", None)
 
     def load_file_io(properties: Mapping[str, Any] | None = None, location: str | None = None) -> Any:
         plain = {name: value for name, value in (properties or {}).items() if not _names_code(name)}

@@ -46,7 +46,7 @@ def _as_os(shown: str) -> Iterator[None]:
         raise OSError(f"{shown}: an answer of the server is not understood: {str(error)[:200]}") from error
 
 
-class _BoundedClient(paramiko.SFTPClient):
+class _BoundedClient(paramiko.SFTPClient):  # type: ignore[misc] # paramiko is untyped
     """Lists folders without holding what a server claims to send."""
 
     def bounded_entries(self, path: str) -> Iterator[paramiko.SFTPAttributes]:

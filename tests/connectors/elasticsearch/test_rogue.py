@@ -108,9 +108,10 @@ def test_a_server_that_repeats_the_login_does_not_have_it_shown(status: str, log
         pytest.raises(SourceError) as met,
     ):
         reader(port, **login).schema()
-    chain, error = "", met.value
+    chain = ""
+    error: BaseException | None = met.value
     while error is not None:
-        chain, error = chain + str(error), error.__cause__ or error.__context__  # type: ignore[assignment]
+        chain, error = chain + str(error), error.__cause__ or error.__context__
     secret = login.get("apiKey", base64.b64encode(f"ann:{SECRET}".encode()).decode())
     assert secret not in chain
     assert SECRET not in chain or "apiKey" in login
