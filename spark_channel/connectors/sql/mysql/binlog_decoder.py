@@ -74,7 +74,6 @@ class _Shape:
     cutter: RowCutter
     columns: list[tuple[int, LogColumn]]
     key: list[int]
-    width: int
 
 
 @dataclass
@@ -227,8 +226,8 @@ class ChangeDecoder:
         if kind in Kind.WITH_EXTRA:
             at += _INT(data[at : at + 2], "little")
         width, at = packed_integer(data, at)
-        if width != shape.width:
-            raise ValueError(f"rows of {width} columns, and the table has {shape.width}")
+        if width != len(shape.cutter.fields):
+            raise ValueError(f"rows of {width} columns, and the table has {len(shape.cutter.fields)}")
         size = (width + 7) // 8
         is_update = kind in Kind.UPDATES
         for _ in range(1 + is_update):
@@ -277,7 +276,15 @@ class ChangeDecoder:
         self._kept = self._bytes = 0
         for chunk in chunks:
             if chunk.operations:
-                yield self._batch(chunk)
+                try:
+                    made = self._batch(chunk)
+                except DAMAGE as error:
+                    raise SourceError(
+                        f"values of {self._table.label} before transaction {self._name} of the binary log are not "
+                        f"understood ({type(error).__name__} {str(error)[:100]}): they are damaged, or of a newer "
+                        "server"
+                    ) from error
+                yield made
 
     def _batch(self, chunk: _Rows) -> pa.RecordBatch:
         rows = len(chunk.operations)
@@ -285,13 +292,7 @@ class ChangeDecoder:
             arrays = [pa.nulls(rows, each.kind) for each in self._table.columns]
         else:
             columns = list(zip(*chunk.values, strict=True))
-            try:
-                arrays = [each.array(columns[place], self._ask) for place, each in chunk.shape.columns]
-            except DAMAGE as error:
-                raise SourceError(
-                    f"values of {self._table.label} before transaction {self._name} of the binary log are not "
-                    f"understood ({type(error).__name__} {str(error)[:100]}): they are damaged, or of a newer server"
-                ) from error
+            arrays = [each.array(columns[place], self._ask) for place, each in chunk.shape.columns]
         times = pa.array(chunk.times, pa.int64()).view(pa.timestamp("us", "UTC"))
         return pa.RecordBatch.from_arrays(
             [*arrays, pa.array(chunk.operations, pa.string()), pa.array(chunk.gtids, pa.string()), times],
@@ -338,7 +339,7 @@ def _shape(table: FollowedTable, found: TableMap) -> _Shape:
         )
         for each in table.columns
     ]
-    return _Shape(cutter, columns, [order[places[name]] for name in table.key], len(fields))
+    return _Shape(cutter, columns, [order[places[name]] for name in table.key])
 
 
 def _is_same(column: ReadColumn, field: Field, collation: int) -> bool:
