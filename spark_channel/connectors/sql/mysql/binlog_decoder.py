@@ -12,9 +12,11 @@ from spark_channel.connectors.sql.change_feed import change_schema, new_columns_
 from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
 from spark_channel.connectors.sql.mysql.binlog_events import (
+    DAMAGE,
     Event,
     Kind,
     TableMap,
+    damaged,
     inflated,
     packed_integer,
     statement_of,
@@ -159,7 +161,10 @@ class ChangeDecoder:
             MisfitError: a value that its column's type cannot hold.
         """
         for event in events:
-            ended = self.take(event)
+            try:
+                ended = self.take(event)
+            except DAMAGE as error:
+                raise damaged(event.kind, event.position, error) from error
             if self._kept >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self._taken()
             if ended and self.done:
@@ -283,6 +288,8 @@ class ChangeDecoder:
         if kind in Kind.WITH_EXTRA:
             at += _INT(data[at : at + 2], "little")
         width, at = packed_integer(data, at)
+        if width != len(shape.cutter.fields):
+            raise ValueError(f"rows of {width} columns, and the table has {len(shape.cutter.fields)}")
         size = (width + 7) // 8
         is_update = kind in Kind.UPDATES
         for _ in range(1 + is_update):
@@ -354,7 +361,15 @@ class ChangeDecoder:
         self._kept = self._bytes = 0
         for chunk in chunks:
             if chunk.operations:
-                yield self._batch(chunk)
+                try:
+                    made = self._batch(chunk)
+                except DAMAGE as error:
+                    raise SourceError(
+                        f"values of {self._table.label} before transaction {self._name} of the binary log are not "
+                        f"understood ({type(error).__name__} {str(error)[:100]}): they are damaged, or of a newer "
+                        "server"
+                    ) from error
+                yield made
 
     def _batch(self, chunk: _Rows) -> pa.RecordBatch:
         rows = len(chunk.operations)
