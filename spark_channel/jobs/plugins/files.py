@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -222,7 +223,7 @@ class TxtFileWriter(TextWriter):
     ignored: ClassVar[dict[str, str]] = {
         "maxFileSize": "a file is as large as its task; see the option maxBytesPerFile",
         "suffix": "file names end with the format's own suffix",
-        "markDoneFileName": "_SUCCESS is written last",
+        "markDoneFileName": "files appear when the job is done, which its exit code says",
         "markDoingFileName": "files are visible when the job is done",
         "maxRetryTime": "Spark retries tasks",
         "lineDelimiter": r"lines end with \n",
@@ -253,13 +254,20 @@ class HdfsWriter(Section):
 
 
 def txtfile_writer(parameter: dict[str, Any], place: Place) -> End:
-    """Files named after `fileName` become a folder of that name, so that truncate touches nothing else."""
+    """Files `fileName__...` in the folder `path` itself, beside those of others."""
     given = place.read(TxtFileWriter, parameter)
-    if not given.file_name.strip() or "/" in given.file_name:
-        raise refusal(place.key("fileName"), given.file_name, "a name without /")
-    target = f"{given.path.rstrip('/')}/{given.file_name}"
-    place.warnings.append(f"{place.path}: the files go into the folder {target}")
-    return text_writer_end(given, target, given.write_mode, place)
+    name = given.file_name.strip()
+    if not name or "/" in name or name[0] in "._":
+        raise refusal(place.key("fileName"), given.file_name, "a name without /, and not . or _ first")
+    if re.match(r"(?!file:)[a-z][a-z0-9+.-]+://", given.path, re.IGNORECASE):
+        target = f"{given.path.rstrip('/')}/{name}"
+        place.warnings.append(
+            f"{place.path}: the files go into the folder {target}, since an object store hides no file until the job "
+            "has ended"
+        )
+        return text_writer_end(given, target, given.write_mode, place)
+    end = text_writer_end(given, given.path, given.write_mode, place)
+    return replace(end, endpoint=replace(end.endpoint, options={**end.endpoint.options, "filePrefix": name}))
 
 
 def text_writer_end(given: TextWriter, target: str, mode: SaveMode, place: Place) -> End:
