@@ -17,7 +17,7 @@ _PREFIXES = "prefixes"
 class Names:
     """Of the files that one write owns in a directory: all files, or those whose names begin with `prefix`.
 
-    The files of a prefix have a log of their own, below the directory's `_spark_channel`, so that the directory
+    The files of a prefix have a separate log, below the directory's `_spark_channel`, so that the directory
     itself has none: readers see the files of every program there.
     """
 

@@ -451,7 +451,7 @@ class FileWriteOptions(_Stored, WriteOptions):
         elif self.file_prefix is not None and not _is_local(self.path):
             raise OptionError(
                 "option 'filePrefix' is for local disks, FTP and SFTP: on an object store nothing hides a file before "
-                "it is published; write into a directory of its own",
+                "it is published; write into a separate directory",
                 option="filePrefix", got=self.file_prefix,
             )  # fmt: skip
         self._check_prefix()

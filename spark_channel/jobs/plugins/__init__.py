@@ -14,8 +14,10 @@ from spark_channel.jobs.plugins.files import hdfs_reader, hdfs_writer, txtfile_r
 from spark_channel.jobs.plugins.ftp import ftp_reader, ftp_writer
 from spark_channel.jobs.plugins.hive import hive_reader, hive_writer
 from spark_channel.jobs.plugins.mongodb import mongodb_reader, mongodb_writer
+from spark_channel.jobs.plugins.redis import redis_reader, redis_writer
 from spark_channel.jobs.plugins.stores import oss_reader, oss_writer, s3_reader, s3_writer
 from spark_channel.jobs.plugins.stream import stream_reader, stream_writer
+from spark_channel.jobs.plugins.stream_load import stream_load_writer
 
 __all__ = ["UnknownPluginError", "find_plugin", "readers", "writers"]
 
@@ -42,6 +44,7 @@ _READERS: dict[str, Builder] = {
     "hivereader": hive_reader,
     "mongodbreader": mongodb_reader,
     "ossreader": oss_reader,
+    "redisreader": redis_reader,
     "s3reader": s3_reader,
 }
 _WRITERS: dict[str, Builder] = {
@@ -53,6 +56,10 @@ _WRITERS: dict[str, Builder] = {
     "hivewriter": hive_writer,
     "mongodbwriter": mongodb_writer,
     "osswriter": oss_writer,
+    "rediswriter": redis_writer,
+    "doriswriter": stream_load_writer,
+    "selectdbwriter": stream_load_writer,
+    "starrockswriter": stream_load_writer,
     "s3writer": s3_writer,
 }
 

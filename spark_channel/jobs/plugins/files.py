@@ -32,6 +32,7 @@ __all__ = [
     "hdfs_writer",
     "text_end",
     "text_writer_end",
+    "times_as_text",
     "txtfile_reader",
     "txtfile_writer",
     "typed_writer_end",
@@ -277,7 +278,7 @@ def text_writer_end(given: TextWriter, target: str, mode: SaveMode, place: Place
     steps: list[Transformer] = []
     if given.header:
         steps.append(Labelled(Rename(given.header), place.key("header")))
-    steps.append(_times(given.date_format or given.format, place))
+    steps.append(times_as_text(given.date_format or given.format, place))
     if given.file_format == "csv":
         if len(given.quote_char) != 1:
             raise refusal(place.key("quoteChar"), given.quote_char, "one character")
@@ -298,7 +299,7 @@ def _text_options(given: TextWriter | HdfsWriter, target: str, place: Place) -> 
     }
 
 
-def _times(date_format: str | None, place: Place, only: frozenset[int] | None = None) -> Transformer:
+def times_as_text(date_format: str | None, place: Place, only: frozenset[int] | None = None) -> Transformer:
     """DataX writes times to the second, days and times of day by `common.column`, or all by `dateFormat`."""
     formats = place.formats
     given = {
@@ -340,7 +341,7 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
 
 def _named_columns(columns: NamedColumns, place: Place) -> list[Transformer]:
     # A time that becomes text is shown as `common.column` says, whatever the files' format is.
-    return [_times(None, place, text_positions(columns)), written_columns(columns, place)]
+    return [times_as_text(None, place, text_positions(columns)), written_columns(columns, place)]
 
 
 def typed_writer_end(
