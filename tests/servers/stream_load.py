@@ -121,7 +121,7 @@ class _Handler(BaseHTTPRequestHandler):
             )
             return
         loads.labels[label] = rows
-        if fault == "lost":  # the rows are loaded, and nobody is told
+        if fault == "lost":  # the rows are loaded, and the answer is lost
             self.close_connection = True
             return
         self._answer(

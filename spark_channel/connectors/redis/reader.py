@@ -1,4 +1,4 @@
-"""Reads keys by SCAN, and their values in pipelines. A hash's fields are columns of their own."""
+"""Reads keys by SCAN, and their values in pipelines. Each field of a hash is a column."""
 
 from collections.abc import Callable, Iterator
 from itertools import islice

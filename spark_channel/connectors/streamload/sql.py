@@ -1,4 +1,4 @@
-"""SQL over MySQL's protocol, which these databases speak on a port of their own."""
+"""SQL over MySQL's protocol, which these databases speak on a second port."""
 
 from collections.abc import Iterable
 

@@ -83,7 +83,7 @@ class StreamLoadWriter(DirectWriter):
                 f"{self.options.address} has no column {missing[0]!r}; it has {', '.join(found or ())}: rename the "
                 "column, or select those of the table"
             )
-        # Each batch of a stream has labels of its own; a query that is started again uses others.
+        # Each batch of a stream has its own labels; a query that is started again uses others.
         name = json.dumps([plan.job, context.stream, self.options.address])
         label = f"spark_channel_{hashlib.sha256(name.encode()).hexdigest()[:24]}"
         return LoadPlan(plan.job, schema, "task", context.overwrite, label=label)

@@ -18,7 +18,7 @@ _SHAPES = (
     "format", "column_separator", "row_delimiter", "line_delimiter", "strip_outer_array", "read_json_by_line",
     "strict_mode", "max_filter_ratio", "columns", "label", "enclose", "escape", "trim_double_quotes",
 )  # fmt: skip
-_OUR_SHAPE = "rows are sent as text with delimiters of its own, and a value that does not fit ends the job"
+_OUR_SHAPE = "rows are sent as text with fixed delimiters, and a value that does not fit ends the job"
 
 
 def _listed(value: Any) -> Any:

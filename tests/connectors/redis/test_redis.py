@@ -1,4 +1,4 @@
-"""Redis, against a server of its own."""
+"""Redis, against a server that the tests start."""
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
