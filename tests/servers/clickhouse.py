@@ -161,7 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
 def main(directory: str) -> None:
     from chdb import session
 
-    _Handler.engine, _Handler.files = session.Session(f"{directory}/data"), Path(directory)
+    opened: Any = session.Session
+    _Handler.engine, _Handler.files = opened(f"{directory}/data"), Path(directory)
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(server.server_address[1], flush=True)

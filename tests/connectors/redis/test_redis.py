@@ -307,7 +307,7 @@ def test_a_datax_job_writes_keys(server: RedisServer, tmp_path: Any) -> None:
     source.write_text("1,ann,2024-01-31 10:00:05\n2,bob,2024-01-31 10:00:05\n")
     columns = [{"index": 0, "type": "long"}, {"index": 1, "type": "string"}, {"index": 2, "type": "date"}]
     reads = {"path": str(source), "column": columns}
-    config = {
+    config: dict[str, Any] = {
         "colKey": {"name": "id", "index": 0}, "keyPrefix": "user:", "expire": 300,
         "colValue": [{"name": "name", "index": 1}, {"name": "at", "index": 2}],
     }  # fmt: skip
@@ -318,12 +318,8 @@ def test_a_datax_job_writes_keys(server: RedisServer, tmp_path: Any) -> None:
     for _ in range(2):
         assert carry_out(load_job(make_job("txtfilereader", reads, "rediswriter", writes)).spec) == []
     assert server.client.hgetall("user:2") == {"name": "bob", "at": "2024-01-31 10:00:05"}
-    listed = {
-        **writes,
-        "writeType": "list",
-        "config": {**config, "colValue": config["colValue"][0], "pushType": "rpush"},
-    }
-    listed["config"]["keyPrefix"] = "names:"
+    pushed = {**config, "colValue": config["colValue"][0], "pushType": "rpush", "keyPrefix": "names:"}
+    listed = {**writes, "writeType": "list", "config": pushed}
     job = make_job("txtfilereader", reads, "rediswriter", listed)
     job["job"]["setting"] = {"commit": "job", "transaction": "nightly:1"}
     for run in ("a", "b"):

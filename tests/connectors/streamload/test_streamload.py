@@ -132,7 +132,7 @@ def test_the_login_goes_to_no_host_that_is_not_allowed(servers: Servers) -> None
     write(servers, ROWS)
     kept = loads.redirect
     try:
-        for target, more, why in (
+        cases: tuple[tuple[str, dict[str, Any], str], ...] = (
             ("http://8.8.8.8:1", {}, "http://8.8.8.8, which option 'backends' does not name"),
             (
                 kept,
@@ -140,7 +140,8 @@ def test_the_login_goes_to_no_host_that_is_not_allowed(servers: Servers) -> None
                 "http://127.0.0.1, which option 'backends' does not name",
             ),
             ("ftp://127.0.0.1", {}, "which is not a url of a server"),
-        ):
+        )
+        for target, more, why in cases:
             loads.redirect = target
             with pytest.raises(TargetError, match=why) as met:
                 write(servers, ROWS, **more)
