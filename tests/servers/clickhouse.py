@@ -1,6 +1,6 @@
 """ClickHouse's engine (chdb) behind a small HTTP server that speaks ClickHouse's interface: real SQL and formats.
 
-It is a process of its own: `python -m tests.servers.clickhouse` prints its port, and ends with its input.
+It runs as a separate process: `python -m tests.servers.clickhouse` prints its port, and ends with its input.
 """
 
 import re
@@ -108,7 +108,7 @@ class _Handler(BaseHTTPRequestHandler):
                 403, b"Code: 516. DB::Exception: tester: Authentication failed. (AUTHENTICATION_FAILED)"
             )
             return
-        # As in ClickHouse, the query goes on in the body, and rows to insert follow it.
+        # As in ClickHouse, the query continues in the body, and rows to insert follow it.
         query = given["query"].encode() + b"\n" + body if "query" in given else body
         try:
             data = self._asked(query, given)
