@@ -220,7 +220,7 @@ _BUILT_IN = (
     ),
     Connector(
         "streamload", None, "spark_channel.connectors.streamload:StreamLoadWriter",
-        about="Apache Doris, StarRocks and SelectDB, by Stream Load", secrets=("url", "password", "headers"),
+        about="Apache Doris, StarRocks and SelectDB, by Stream Load", secrets=("url", "password"),
     ),
     Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,

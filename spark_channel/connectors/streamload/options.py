@@ -127,7 +127,7 @@ class StreamLoadOptions(DirectOptions):
         120.0, description="seconds for which a load is sent again, under the same label"
     )
 
-    aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "table": "dbtable", "feNodes": "url"}
+    aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "table": "dbtable"}
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
