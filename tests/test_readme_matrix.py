@@ -21,6 +21,7 @@ NEEDED = {
     "catalog": "c",
     "collection": "t",
     "index": "t",
+    "database": "shop",
 }
 FEEDS = {
     "cursorColumn": "a growing column",
@@ -61,8 +62,10 @@ def commits(connector: Connector) -> str:
     given = {name: value for name, value in NEEDED.items() if name in names and value}
     if connector.schemes and "path" not in names:
         given["url"] = f"{connector.schemes[0]}://host/base"
-    elif "index" in names:
+    elif "index" in names or "queryserver" in names:
         given["url"] = "http://host:9200"
+    if "keyprefix" in names:
+        given |= {"keycolumns": "k", "url": "redis://host/0"}
     taken = []
     for mode in ("job", "task"):
         try:

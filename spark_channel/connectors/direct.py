@@ -29,9 +29,13 @@ class DirectOptions(WriteOptions):
         description="`task`, the only mode: rows are visible as soon as they are written; default: `task`",
     )
     batch_size: Amount = Field(1_000, description="most rows in one request")
+    stages: ClassVar[bool] = False
+    """Whether the store can publish the rows of a job together."""
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
+        if self.stages:
+            return
         if self.commit == "job":
             raise OptionError(
                 "option 'commit' got 'job'; it takes task: this target has no transaction that spans the rows of a "

@@ -181,6 +181,13 @@ _BUILT_IN = (
         ),
     ),
     Connector(
+        "clickhouse", "spark_channel.connectors.sql.clickhouse:ClickhouseReader",
+        "spark_channel.connectors.sql.clickhouse:ClickhouseWriter",
+        schemes=("clickhouse",), about="ClickHouse, over HTTP", needs=("clickhouse_connect",),
+        port=8123, dialect="clickhouse", datax=("clickhouse",), secrets=("url", "password"),
+        as_datax=AsDatax(texts={"timestampsAs": "local"}),
+    ),
+    Connector(
         "adbc", "spark_channel.connectors.sql.adbc:AdbcReader",
         "spark_channel.connectors.sql.adbc:AdbcWriter",
         about="any database with an ADBC driver", secrets=("password", "uri", "driverOptions"),
@@ -205,6 +212,15 @@ _BUILT_IN = (
         "mongodb", "spark_channel.connectors.mongodb:MongoReader", "spark_channel.connectors.mongodb:MongoWriter",
         schemes=("mongodb", "mongodb+srv"), about="MongoDB collections", needs=("pymongo",),
         port=27017, secrets=("url", "password"),
+    ),
+    Connector(
+        "redis", "spark_channel.connectors.redis:RedisReader", "spark_channel.connectors.redis:RedisWriter",
+        schemes=("redis", "rediss"), about="keys of Redis and Valkey", needs=("redis",),
+        port=6379, secrets=("url", "password"),
+    ),
+    Connector(
+        "streamload", None, "spark_channel.connectors.streamload:StreamLoadWriter",
+        about="Apache Doris, StarRocks and SelectDB, by Stream Load", secrets=("url", "password"),
     ),
     Connector(
         "generator", "spark_channel.connectors.generator:GeneratorReader", None,

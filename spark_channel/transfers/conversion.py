@@ -138,6 +138,7 @@ def with_conversion(
 def conversion(arriving: pa.Schema, types: Mapping[str, pa.DataType], patterns: tuple[str, ...] = ()) -> Any:
     """The step that makes the values of `arriving` those of `types`; None = there is nothing to convert."""
     from spark_channel.transform.convert import Convert, can_convert
+    from spark_channel.transform.local_zone import local_zone
 
     fields = tuple(
         (field.name, kind)
@@ -146,12 +147,20 @@ def conversion(arriving: pa.Schema, types: Mapping[str, pa.DataType], patterns: 
         and kind != field.type
         and can_convert(field.type, kind)
     )
-    return Convert(fields, patterns) if fields else None
+    if not fields:
+        return None
+    numbers = any(
+        pa.types.is_temporal(kind) and pa.types.is_integer(arriving.field(name).type) for name, kind in fields
+    )
+    return Convert(fields, patterns, local_zone() if numbers else "UTC")
 
 
 def _wanted(given: pa.DataType, kind: pa.DataType | None) -> pa.DataType | None:
-    """An instant of the target is written as a local time of its session, where none is given."""
-    if kind is None or not _is_instant(kind) or _is_instant(given):
+    """An instant of the target is written as a local time of its session, where none is given.
+
+    A whole number gives one: milliseconds since 1970.
+    """
+    if kind is None or not _is_instant(kind) or _is_instant(given) or pa.types.is_integer(given):
         return kind
     return pa.timestamp(kind.unit)
 

@@ -25,15 +25,29 @@ _TIMES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%H:%M:%S")
 """DataX's own: `datetimeFormat`, `dateFormat` and `timeFormat` of `common.column` when a job does not set them."""
 
 
+_EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
+"""The milliseconds of the years 1 to 9999."""
+
+
+@dataclass(frozen=True, slots=True)
+class _How:
+    """`patterns` read texts as times; `zone` shows milliseconds since 1970 as local times."""
+
+    patterns: tuple[str, ...] = ()
+    zone: str = "UTC"
+
+
 @dataclass(frozen=True, slots=True)
 class Convert(Transformer):
     """The columns that `fields` names, in these types. Others, and types that cannot become one another, stay.
 
-    `patterns` (strptime's letters) read text as a time, the first that fits.
+    `patterns` (strptime's letters) read text as a time, the first that fits. `zone` is that of local times that whole
+    numbers become: they are milliseconds since 1970, as DataX reads them.
     """
 
     fields: tuple[tuple[str, pa.DataType], ...]
     patterns: tuple[str, ...] = ()
+    zone: str = "UTC"
     step: ClassVar[str] = "convert"
 
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
@@ -58,7 +72,7 @@ class Convert(Transformer):
             if given.type == made.type:
                 arrays.append(array)
                 continue
-            array, bad = convert(array, made.type, self.patterns)
+            array, bad = convert(array, made.type, self.patterns, self.zone)
             arrays.append(array)
             if bad is not None:
                 reasons.append(
@@ -77,7 +91,9 @@ def can_convert(given: pa.DataType, kind: pa.DataType) -> bool:
     return _rule(given, kind) is not None
 
 
-def convert(array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...] = ()) -> Converted:
+def convert(
+    array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...] = (), zone: str = "UTC"
+) -> Converted:
     """`array` as `kind`, null where a value cannot be; and which values those are (None = none).
 
     Raises:
@@ -88,7 +104,7 @@ def convert(array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...] = ()) 
     rule = _rule(array.type, kind)
     if rule is None:
         raise TypeError(f"{array.type} cannot become {kind}")
-    made, bad = rule(array, kind, patterns)
+    made, bad = rule(array, kind, _How(patterns, zone))
     if bad is not None:
         bad = pc.fill_null(bad, False)
         if not pc.any(bad, min_count=0).as_py():
@@ -96,7 +112,7 @@ def convert(array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...] = ()) 
     return made, bad
 
 
-_Rule = Callable[[pa.Array, pa.DataType, tuple[str, ...]], Converted]
+_Rule = Callable[[pa.Array, pa.DataType, _How], Converted]
 
 
 def _rule(given: pa.DataType, kind: pa.DataType) -> _Rule | None:
@@ -117,31 +133,33 @@ def _family(kind: pa.DataType) -> str:
 
 
 def _zones_agree(given: pa.DataType, kind: pa.DataType) -> bool:
-    """Whether both types are instants, or both local times: one does not convert to the other."""
+    """Whether both types are instants, or both local times: one does not convert to the other. Numbers are either."""
+    if pa.types.is_integer(given):
+        return True
     zones = [bool(each.tz) for each in (given, kind) if pa.types.is_timestamp(each)]
     return zones == [False] * len(zones) or (len(zones) == 2 and zones[0] == zones[1])
 
 
-def _cast(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _cast(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return cast_or_refuse(array, kind)
 
 
-def _loosely(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _loosely(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return pc.cast(array, kind, safe=False), None
 
 
-def _whole_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _whole_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     text = _numbers(array)
     if not pc.all(pc.match_substring_regex(text, _WHOLE), min_count=0).as_py():
         return _through_decimal(text, kind)
     return cast_or_refuse(pc.replace_substring_regex(text, r"^\+", ""), kind)
 
 
-def _float_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _float_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return cast_or_refuse(pc.replace_substring_regex(_numbers(array), r"^\+", ""), kind)
 
 
-def _decimal_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _decimal_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return _through_decimal(_numbers(array), kind)
 
 
@@ -154,11 +172,11 @@ def _numbers(array: pa.Array) -> pa.Array:
 def _through_decimal(text: pa.Array, kind: pa.DataType) -> Converted:
     likely = pc.match_substring_regex(text, _NUMBER)
     wide, too_wide = cast_or_refuse(pc.if_else(likely, text, pa.scalar(None, pa.string())), _WIDE)
-    made, bad = _of_decimal(wide, kind, ())
+    made, bad = _of_decimal(wide, kind, _How())
     return made, _either(_either(pc.invert(likely), too_wide), bad)
 
 
-def _of_decimal(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _of_decimal(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     """Whole numbers as they are, refused with a fraction; decimals rounded half up, as databases do."""
     if pa.types.is_integer(kind):
         fraction = pc.not_equal(pc.round(array, ndigits=0, round_mode="towards_zero"), array)
@@ -171,16 +189,16 @@ def _of_decimal(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) 
     return cast_or_refuse(array, kind)
 
 
-def _decimal_of_whole(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _decimal_of_whole(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return cast_or_refuse(pc.cast(array, pa.decimal256(76, kind.scale)), kind)
 
 
-def _decimal_of_float(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _decimal_of_float(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     """By its shortest text, as DataX reads it: 0.1 is 0.1."""
     return _through_decimal(pc.cast(array, pa.string()), kind)
 
 
-def _text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     text = _plain(pc.cast(array, pa.string()))
     if pa.types.is_floating(array.type):  # 1.0 is "1.0" up to ten million, as Java has it
         bare = pc.and_(pc.match_substring_regex(text, _WHOLE), pc.less(pc.abs(array), 1e7))
@@ -200,21 +218,21 @@ def _plainly(text: str) -> str:
     return names.get(text) or format(Decimal(text), "f")
 
 
-def _words(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _words(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return pc.cast(pc.cast(array, pa.string()), kind), None
 
 
-def _time_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _time_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     family = _family(array.type)
     pattern = dict(zip(("timestamp", "date", "time"), _TIMES, strict=True))[family]
     return pc.cast(formatted(array, pattern), kind), None
 
 
-def _bool_of_number(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _bool_of_number(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     return pc.not_equal(array, pa.scalar(0, array.type)), None
 
 
-def _bool_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]) -> Converted:
+def _bool_of_text(array: pa.Array, kind: pa.DataType, _how: _How) -> Converted:
     text = pc.ascii_lower(_numbers(array))
     true, false = (pc.is_in(text, pa.array(words)) for words in (["true", "1"], ["false", "0"]))
     known = pc.or_(true, false)
@@ -222,9 +240,10 @@ def _bool_of_text(array: pa.Array, kind: pa.DataType, _patterns: tuple[str, ...]
     return made, pc.and_(pc.is_valid(text), pc.invert(known))
 
 
-def _time_of_text(array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...]) -> Converted:
+def _time_of_text(array: pa.Array, kind: pa.DataType, how: _How) -> Converted:
     """By the job's patterns, else ISO 8601 with or without a time, or a time alone. An empty text is NULL."""
     text = _numbers(array)
+    patterns = how.patterns
     moments, bad = cast_or_refuse(text, pa.timestamp("us"), patterns)
     if bad is not None:
         left = pc.if_else(pc.fill_null(bad, False), text, pa.scalar(None, pa.string()))
@@ -232,6 +251,18 @@ def _time_of_text(array: pa.Array, kind: pa.DataType, patterns: tuple[str, ...])
         more, bad = cast_or_refuse(left, pa.timestamp("us"), () if patterns else _TIMES[2:])
         moments = pc.coalesce(moments, more)
     return pc.cast(moments, kind, safe=False), bad
+
+
+def _time_of_millis(array: pa.Array, kind: pa.DataType, how: _How) -> Converted:
+    """Milliseconds since 1970: an instant, or the local time that DataX's machine shows then."""
+    millis, bad = cast_or_refuse(array, pa.int64())
+    outside = pc.or_(pc.less(millis, _EARLIEST), pc.greater(millis, _LATEST))
+    millis = pc.if_else(pc.fill_null(outside, False), pa.scalar(None, pa.int64()), millis)
+    bad = _either(bad, outside)
+    if pa.types.is_timestamp(kind) and kind.tz:
+        return pc.cast(pc.cast(millis, pa.timestamp("ms", "UTC")), kind), bad
+    local = pc.local_timestamp(pc.cast(millis, pa.timestamp("ms", how.zone)))
+    return pc.cast(local, kind, safe=False), bad
 
 
 def _either(one: pa.BooleanArray | None, other: pa.BooleanArray | None) -> pa.BooleanArray | None:
@@ -245,6 +276,9 @@ _RULES: dict[tuple[str, str], _Rule] = {
     ("integer", "decimal"): _decimal_of_whole,
     ("integer", "bool"): _bool_of_number,
     ("integer", "text"): _words,
+    ("integer", "timestamp"): _time_of_millis,
+    ("integer", "date"): _time_of_millis,
+    ("integer", "time"): _time_of_millis,
     ("float", "integer"): _cast,
     ("float", "float"): _loosely,
     ("float", "decimal"): _decimal_of_float,

@@ -70,8 +70,9 @@ def writes(shop: Shop, table: str = "u", *, more: str = "", **parameter: Any) ->
 
 def from_pg(pg: Pg, table: str = "t", **parameter: Any) -> dict[str, Any]:
     url = f"jdbc:postgresql://127.0.0.1:{pg.server.port}/postgres?currentSchema={pg.schema}"
+    named = {"querySql": parameter.pop("querySql")} if "querySql" in parameter else {"table": [table]}
     login = {"username": pg.server.user, "password": pg.server.password}
-    return {"column": ["*"], **login, "connection": [{"jdbcUrl": [url], "table": [table]}], **parameter}
+    return {"column": ["*"], **login, "connection": [{"jdbcUrl": [url], **named}], **parameter}
 
 
 def to_pg(pg: Pg, table: str = "u", **parameter: Any) -> dict[str, Any]:
@@ -501,7 +502,7 @@ def test_expressions_mean_what_the_server_makes_of_them(
     move(make_job("mysqlreader", reader, "txtfilewriter", target))
     shown = shop.sql("SELECT CONCAT('1-', v) FROM t WHERE id = 1")
     assert shown.startswith("1-a")
-    text = "\n".join(path.read_bytes().decode() for path in sorted((tmp_path / "f").glob("*.csv")))
+    text = "\n".join(path.read_bytes().decode() for path in sorted(tmp_path.glob("f__*")))
     assert "1|ab|1|7|1-a\nb\r|2024/01/31 07:05|yes" in text
     assert "2|null|null|null|2-none|null|no" in text
 
@@ -524,3 +525,33 @@ def test_a_query_is_sent_as_it_is_written(make_job: Any, shop: Shop) -> None:
     query = "select id, replace(v, char(10), '') v from t where v rlike '^a' -- the last"
     move(between(make_job, reads(shop, querySql=[query]), writes(shop)))
     assert shop.rows("SELECT * FROM u") == [("1", "a")]
+
+
+def test_every_column_of_two_tables_goes_by_position(make_job: Any, shop: Shop, pg: Pg) -> None:
+    """`id` and `v` occur twice, which only the database knows."""
+    tables = (
+        "CREATE TABLE a (id INT, v VARCHAR(9)); CREATE TABLE b (id INT, v VARCHAR(9), v_3 INT); "
+        "INSERT INTO a VALUES (1, 'x'); INSERT INTO b VALUES (1, 'y', 7); "
+        "CREATE TABLE u (c0 INT, c1 VARCHAR(9), c2 INT, c3 VARCHAR(9), c4 INT)"
+    )
+    query = "select a.*, b.* from a join b on a.id = b.id -- both"
+    columns = ["c0", "c1", "c2", "c3", "c4"]
+    shop.sql(tables)
+    move(between(make_job, reads(shop, querySql=[query]), writes(shop, column=columns)))
+    assert shop.rows("SELECT * FROM u") == [("1", "x", "1", "y", "7")]
+    pg.psql(tables)
+    with_first = f"with a as (select 1 as id, 'x'::text as v) {query}"
+    move(between(make_job, from_pg(pg, querySql=[with_first]), to_pg(pg, column=columns), "postgresql"))
+    assert pg.psql("SELECT * FROM u") == "1|x|1|y|7"
+
+
+def test_whole_numbers_become_times(make_job: Any, shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As DataX's LongColumn: milliseconds since 1970; a DATETIME shows them in the zone of this machine."""
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    shop.sql(
+        "CREATE TABLE t (a BIGINT, b BIGINT); CREATE TABLE u (a DATETIME(3), b TIMESTAMP(3) NULL); "
+        "INSERT INTO t VALUES (1706695205250, 1706695205250), (NULL, NULL)"
+    )
+    move(between(make_job, reads(shop), writes(shop)))
+    shown = shop.rows("SELECT a, UNIX_TIMESTAMP(b) FROM u WHERE a IS NOT NULL")
+    assert shown == [("2024-01-31 18:00:05.250", "1706695205.250")]

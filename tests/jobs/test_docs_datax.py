@@ -15,8 +15,10 @@ from spark_channel.jobs.plugins import (
     hive,
     mongodb,
     readers,
+    redis,
     stores,
     stream,
+    stream_load,
     writers,
 )
 from spark_channel.jobs.transformers import _STEPS
@@ -58,6 +60,11 @@ WHERE: list[tuple[type[Section], str]] = [
     (mongodb.Upsert, "mongodbwriter"),
     (mongodb.PreAction, "mongodbwriter"),
     (mongodb.PreItem, "mongodbwriter"),
+    (redis.RedisReader, "redisreader"),
+    (redis.RedisWriter, "rediswriter"),
+    (redis.RedisConfig, "rediswriter"),
+    (stream_load.StreamLoadWriter, "starrockswriter, doriswriter, selectdbwriter"),
+    (stream_load.LoadConnection, "starrockswriter, doriswriter, selectdbwriter"),
     (document.SpeedSetting, "Settings"),
     (document.ErrorLimit, "Settings"),
     (document.ColumnFormats, "Settings"),

@@ -65,7 +65,7 @@ def test_text_files_to_text_files(make_job: Any, tmp_path: Path) -> None:
     assert [one.rows.to_pylist() for one in refused] == [[{"_c0": "x", "_c1": "2024.02.01", "_c2": "lost"}]]
     lines = [
         line
-        for path in sorted((tmp_path / "out" / "orders").glob("*.csv"))
+        for path in sorted((tmp_path / "out").glob("orders__*"))
         for line in path.read_text().splitlines()
     ]
     assert set(lines) == {
@@ -75,7 +75,7 @@ def test_text_files_to_text_files(make_job: Any, tmp_path: Path) -> None:
         "3,-----,2024-02-02 00:00:00,eu",
     }
     carry_out(job.spec)  # truncate: the same rows again, not twice
-    rows = sum(len(path.read_text().splitlines()) - 1 for path in (tmp_path / "out" / "orders").glob("*.csv"))
+    rows = sum(len(path.read_text().splitlines()) - 1 for path in (tmp_path / "out").glob("orders__*"))
     assert rows == 3
 
 
@@ -109,7 +109,7 @@ def test_a_line_that_is_too_short_or_too_long_is_one_refused_row(make_job: Any, 
     assert sorted((one.rows.to_pylist()[0]["line"], one.reason.partition(": ")[2][:22]) for one in refused) == [
         ("500,short", "2 values for 3 columns"), ("700,long,x,y", "4 values for 3 columns"),
     ]  # fmt: skip
-    text = "".join(path.read_text() for path in (tmp_path / "out" / "o").glob("*.csv"))
+    text = "".join(path.read_text() for path in (tmp_path / "out").glob("o__*"))
     assert "two\nlines" in text
     numbers = {line.partition(",")[0] for line in text.splitlines()}
     assert {str(n) for n in range(1000)} - numbers == {"500", "700"}
@@ -125,5 +125,5 @@ def test_an_empty_text_is_an_empty_text_and_no_number(make_job: Any, tmp_path: P
     target = {"path": str(tmp_path), "fileName": "out", "writeMode": "truncate"}
     refused = carry_out(load_job(make_job("txtfilereader", parameter, "txtfilewriter", target)).spec)
     assert [one.rows.to_pylist() for one in refused] == [[{"_c0": "", "_c1": "x"}]]
-    (made,) = (tmp_path / "out").glob("*.csv")
+    (made,) = tmp_path.glob("out__*")
     assert made.read_text() == "1,\n2,\n3,null\n"

@@ -118,11 +118,13 @@ def test_a_path_with_a_scheme_needs_no_default(make_job: Any) -> None:
 @pytest.mark.parametrize(
     ("given", "mode"), [("append", "append"), ("truncate", "overwrite"), ("nonConflict", "errorIfExists")]
 )
-def test_a_text_writer_owns_the_folder_of_its_file_name(make_job: Any, given: str, mode: str) -> None:
+def test_a_text_writer_names_its_files_in_the_folder_itself(make_job: Any, given: str, mode: str) -> None:
     loaded = write(make_job, writeMode=given)
     assert loaded.spec.save_mode == mode
-    assert loaded.spec.writer.options["path"] == "/out/f"
-    assert any("the files go into the folder /out/f" in text for text in loaded.warnings)
+    assert (loaded.spec.writer.options["path"], loaded.spec.writer.options["filePrefix"]) == ("/out", "f")
+    stored = write(make_job, writeMode=given, path="s3://lake/out")
+    assert stored.spec.writer.options["path"] == "s3://lake/out/f"
+    assert any("the files go into the folder s3://lake/out/f" in text for text in stored.warnings)
 
 
 def test_a_text_writer_names_columns_and_formats_times(make_job: Any) -> None:
@@ -209,6 +211,7 @@ def test_hadoops_old_formats_are_refused_with_the_way_out(make_job: Any, file_ty
             "writeMode got 'replace'; it takes append, nonConflict or truncate",
         ),
         ({"fileName": "a/b"}, "fileName got 'a/b'; it takes a name without /"),
+        ({"fileName": "_a"}, "fileName got '_a'; it takes a name without /, and not . or _ first"),
         ({"dateFormat": "SSS"}, "dateFormat: date pattern"),
         ({"fileFormat": "xml"}, "fileFormat got 'xml'"),
     ],

@@ -220,6 +220,6 @@ def test_a_datax_job_with_several_writers(spark: SparkSession, tmp_path: Path) -
     }
     report = run(spark, job)
     assert [each.rows for each in report.targets] == [20, 20]
-    lines = [line for path in (tmp_path / "t" / "x").glob("[!_.]*") for line in path.read_text().splitlines()]
+    lines = [line for path in (tmp_path / "t").glob("x__*") for line in path.read_text().splitlines()]
     assert lines == ["5"] * 20
     assert issubclass(TargetError, ChannelError)

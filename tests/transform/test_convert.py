@@ -1,6 +1,6 @@
 """Conversions by DataX's rules: each family of types into each other one, and what is refused as a row."""
 
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -83,6 +83,25 @@ def test_a_refused_row_is_told_with_its_column_and_the_others_go_on() -> None:
     ]
 
 
+def test_whole_numbers_are_milliseconds_since_1970() -> None:
+    """As DataX's LongColumn: an instant, or what the machine's clock shows then."""
+    millis = pa.array([1_706_695_205_250, None, 0, 2**62, -(2**62)], pa.int64())
+    moment = datetime(2024, 1, 31, 10, 0, 5, 250_000)
+    made, bad = convert(millis, pa.timestamp("us", "UTC"), zone="Asia/Shanghai")
+    assert made.to_pylist()[0] == moment.replace(tzinfo=UTC)
+    assert bad is not None
+    assert bad.to_pylist() == [False, False, False, True, True]
+    local = [
+        convert(millis.slice(0, 3), kind, zone="Asia/Shanghai")[0].to_pylist()
+        for kind in (US, pa.date32(), pa.time64("us"))
+    ]
+    assert local == [
+        [datetime(2024, 1, 31, 18, 0, 5, 250_000), None, datetime(1970, 1, 1, 8)],
+        [date(2024, 1, 31), None, date(1970, 1, 1)],
+        [time(18, 0, 5, 250_000), None, time(8)],
+    ]
+
+
 def test_patterns_of_the_job_read_texts_as_times() -> None:
     made, bad = convert(pa.array(["31.01.2024", "2024-01-31"]), pa.date32(), ("%d.%m.%Y",))
     assert bad is None
@@ -92,7 +111,7 @@ def test_patterns_of_the_job_read_texts_as_times() -> None:
 @pytest.mark.parametrize(
     ("given", "kind"),
     [
-        (US, pa.int64()), (pa.int64(), US), (pa.timestamp("us", "UTC"), US), (US, pa.timestamp("us", "UTC")),
+        (US, pa.int64()), (pa.float64(), US), (pa.timestamp("us", "UTC"), US), (US, pa.timestamp("us", "UTC")),
         (pa.bool_(), US),
     ],
     ids=lambda value: str(value) if isinstance(value, pa.DataType) else "",

@@ -2,11 +2,48 @@
 
 import posixpath
 import re
+from dataclasses import dataclass
 from uuid import uuid4
 
-__all__ = ["file_name", "is_ours", "new_attempt", "run_name", "run_of"]
+from spark_channel.connectors.files.paths import LOG
+
+__all__ = ["ALL_FILES", "Names", "file_name", "is_ours", "new_attempt", "run_name", "run_of"]
 
 _NAME = re.compile(r"part-\d+-(?P<job>.+)-e(?P<epoch>\d+)-\d+-[0-9a-f]{8}-\d+\.[a-z0-9.]+")
+_PREFIXES = "prefixes"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Of the files that one write owns in a directory: all files, or those whose names begin with `prefix`.
+
+    The files of a prefix have a separate log, below the directory's `_spark_channel`, so that the directory
+    itself has none: readers see the files of every program there.
+    """
+
+    prefix: str | None = None
+
+    def home(self, directory: str) -> str:
+        """The directory whose folder `_spark_channel` has the log and the staging."""
+        return directory if self.prefix is None else posixpath.join(directory, LOG, _PREFIXES, self.prefix)
+
+    def make(self, task: int, run: str, attempt: int, unique: str, number: int, extension: str) -> str:
+        made = file_name(task, run, attempt, unique, number, extension)
+        return made if self.prefix is None else f"{self.prefix}__{made.removeprefix('part-')}"
+
+    def run_of(self, path: str) -> str | None:
+        """The run that wrote a file of this name; None = not one of ours."""
+        if self.prefix is None:
+            return run_of(path)
+        start, name = f"{self.prefix}__", posixpath.basename(path)
+        return run_of(f"part-{name.removeprefix(start)}") if name.startswith(start) else None
+
+    def show(self, shown: str) -> str:
+        """The target, for people."""
+        return shown if self.prefix is None else f"{shown.rstrip('/')}/{self.prefix}*"
+
+
+ALL_FILES = Names()
 
 
 def new_attempt() -> str:

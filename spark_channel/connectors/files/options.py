@@ -400,6 +400,11 @@ class JsonReadOptions(TextReadOptions):
     infer_timestamp: bool = Field(False, description="infer timestamps from strings that are all ISO 8601")
 
 
+def _is_local(path: str) -> bool:
+    scheme, found, _ = path.partition("://")
+    return not found or scheme.lower() == "file"
+
+
 class FileWriteOptions(_Stored, WriteOptions):
     """Options of every file writer."""
 
@@ -434,8 +439,8 @@ class FileWriteOptions(_Stored, WriteOptions):
 
     file_prefix: str | None = Field(
         None,
-        description="with FTP and SFTP: the names of files begin with it, and an overwrite removes no others; default: "
-        "`part`, and an overwrite removes all files of the directory",
+        description="on a local disk, FTP and SFTP: files are named `<filePrefix>__...`, and an overwrite removes only "
+        "files whose names begin with it; default: `part`, and an overwrite removes all files of the directory",
     )
 
     codecs: ClassVar[tuple[str, ...]] = ("none",)
@@ -444,11 +449,13 @@ class FileWriteOptions(_Stored, WriteOptions):
         super().model_post_init(context)
         if is_remote(self.path):
             self._check_remote()
-        elif self.file_prefix is not None:
+        elif self.file_prefix is not None and not _is_local(self.path):
             raise OptionError(
-                "option 'filePrefix' is for FTP and SFTP; elsewhere the directory's log tells which files are whose",
+                "option 'filePrefix' is for local disks, FTP and SFTP: on an object store nothing hides a file before "
+                "it is published; write into a separate directory",
                 option="filePrefix", got=self.file_prefix,
             )  # fmt: skip
+        self._check_prefix()
 
     def _check_remote(self) -> None:
         if self.commit == "task":
@@ -462,9 +469,11 @@ class FileWriteOptions(_Stored, WriteOptions):
                 "operation that would record a published write together with its files",
                 option="txnAppId", got=self.txn_app_id,
             )  # fmt: skip
+
+    def _check_prefix(self) -> None:
         prefix = self.file_prefix
         if prefix is not None and (
-            not prefix or "/" in prefix or prefix[0] in "._" or not prefix.isprintable()
+            len(prefix) > 100 or not prefix or "/" in prefix or prefix[0] in "._" or not prefix.isprintable()
         ):
             raise OptionError(
                 f"option 'filePrefix' got {prefix!r}; it takes the beginning of a name, without / and not . or _ first",

@@ -10,7 +10,7 @@ import logging
 import os
 import posixpath
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
@@ -22,14 +22,22 @@ from spark_channel.connectors.commit import Held, Identity, Taken, own_process
 from spark_channel.connectors.contracts import Receipt, WriteContext
 from spark_channel.connectors.files import claims, legacy
 from spark_channel.connectors.files.claims import Added
-from spark_channel.connectors.files.log import Entry, Log
+from spark_channel.connectors.files.log import Entry, Log, newest_entry
 from spark_channel.connectors.files.manifest import SUCCESS, DataFile, Dialect, Manifest, Replaced, is_below
-from spark_channel.connectors.files.names import run_of
+from spark_channel.connectors.files.names import ALL_FILES, Names
 from spark_channel.connectors.files.paths import LOG, read_file, replaced_path
 from spark_channel.connectors.files.staging import JobFolder, dead_runs, staging_folders
 from spark_channel.connectors.files.store import UNFINISHED, OutsideError, Store
-from spark_channel.connectors.files.visible import OURS, Visible, combined, data_files, read_success
-from spark_channel.errors import ChannelError, CommitError
+from spark_channel.connectors.files.visible import (
+    OURS,
+    Visible,
+    combined,
+    data_files,
+    files_of_prefix,
+    read_success,
+    with_present_files,
+)
+from spark_channel.errors import ChannelError, CommitError, TargetError
 
 __all__ = ["Output", "StagedFile", "TargetDirectory"]
 
@@ -73,14 +81,19 @@ class Output:
 
 
 class TargetDirectory:
-    """One directory that jobs write into."""
+    """One directory that jobs write into, or the files of one prefix in it. The log is in `home`."""
 
-    def __init__(self, store: Store, path: str, form: str, timeout: float, retention: float) -> None:
+    def __init__(
+        self, store: Store, path: str, form: str, timeout: float, retention: float, names: Names = ALL_FILES
+    ) -> None:
         self.store = store
         self.path = path
         self.form = form
+        self.names = names
+        self.home = names.home(path)
+        self._log = posixpath.join(self.home, LOG)
         self._retention = retention
-        self._entries = Log(store, path, timeout)
+        self._entries = Log(store, self.home, timeout)
         self._tried: set[int] = set()
         self._replaces = False
 
@@ -89,22 +102,29 @@ class TargetDirectory:
 
     @property
     def shown(self) -> str:
-        return self.store.place.show(self.path)
+        return self.names.show(self.store.place.show(self.path))
 
     def ready(self) -> None:
         """Make the log's folder, and hold the store to have conditional puts.
 
         Raises:
-            UnsupportedError: it has none.
+            UnsupportedError: it has none. TargetError: files of a prefix, in a directory that has a log.
         """
-        there = self.store.exists(self.inside(LOG))
-        self.store.make(self.inside(LOG))
+        if self.names.prefix is not None and newest_entry(self.store.place, self.path) is not None:
+            raise TargetError(
+                f"{self.store.place.show(self.path)} has a log of spark-channel, and its readers see only the files "
+                f"that the log lists: write without 'filePrefix' ({self.names.prefix!r}), or into another directory"
+            )
+        there = self.store.exists(self._log)
+        self.store.make(self._log)
         if there and self._entries.newest() is not None:
             return
         try:
-            self.store.check_put_new(self.inside(LOG, f"{UNFINISHED}{os.getpid()}-{uuid.uuid4().hex}"))
+            self.store.check_put_new(
+                posixpath.join(self._log, f"{UNFINISHED}{os.getpid()}-{uuid.uuid4().hex}")
+            )
         except BaseException:
-            self.store.remove_empty(self.inside(LOG))
+            self.store.remove_empty(self._log)
             raise
 
     def visible(self) -> Visible:
@@ -118,14 +138,18 @@ class TargetDirectory:
         return self._base(self._entries.newest())
 
     def _base(self, newest: Entry | None) -> Manifest:
+        if self.names.prefix is not None:
+            if newest is not None:
+                return with_present_files(newest.manifest, self._there(), self.names)
+            return Manifest(self.form, _listed(self._there()))
         found = self._visible(newest)
         if found.manifest is not None:
             return replace(found.manifest, success=found.success)
-        files = [
-            DataFile(path, info.size, mtime_ns=info.mtime_ns)
-            for path, info in sorted(data_files(self.store.place, self.path).items())
-        ]
-        return Manifest(self.form, tuple(files), success=found.success)
+        return Manifest(self.form, _listed(self._there()), success=found.success)
+
+    def _there(self) -> dict[str, pafs.FileInfo]:
+        place, prefix = self.store.place, self.names.prefix
+        return data_files(place, self.path) if prefix is None else files_of_prefix(place, self.path, prefix)
 
     def _change(self, change: Callable[[Manifest, int], Manifest | None], what: str) -> tuple[Manifest, bool]:
         """(what the directory holds now, whether an entry was written)."""
@@ -145,7 +169,7 @@ class TargetDirectory:
         """
         self._replaces |= empty
         taken: list[Taken] = []
-        dead = dead_runs(self.store, self.path, self.manifest(), context.job)
+        dead = dead_runs(self.store, self.home, self.manifest(), context.job)
 
         def change(manifest: Manifest, number: int) -> Manifest | None:
             made, found = claims.take(
@@ -335,6 +359,8 @@ class TargetDirectory:
 
     def _mark(self, manifest: Manifest) -> None:
         """`_SUCCESS`, unless another writer has ended a write since, whose files the manifest does not count in."""
+        if self.names.prefix is not None:
+            return  # it would speak for the files of others
         path = self.inside(SUCCESS)
         if read_file(self.store.place, path) != OURS:
             found = read_success(self.store.place, self.path)
@@ -358,7 +384,8 @@ class TargetDirectory:
             )
         self._entries.prune()
         self.store.remove_unfinished(self.inside(LOG))
-        legacy.remove_remains(self.store, self.path, listed)
+        if self.names.prefix is None:
+            legacy.remove_remains(self.store, self.path, listed)
 
     def _share(self, replaced: list[Replaced]) -> list[Replaced]:
         """What this job tidies up. It waits for nothing that another job has replaced, which does so itself.
@@ -379,7 +406,7 @@ class TargetDirectory:
         old = self.inside(each.file.path)
         if not self._is_same(old, each.file):
             return
-        new = replaced_path(self.path, each.number, each.file.path)
+        new = replaced_path(self.home, each.number, each.file.path)
         try:
             self.store.make(posixpath.dirname(new))
             self.store.rename(old, new)
@@ -398,7 +425,7 @@ class TargetDirectory:
             path = self.inside(each.file.path)
             if self.store.staged:
                 self._remove_replaced(each, path)
-            elif run_of(path) is not None or self._is_same(path, each.file):
+            elif self.names.run_of(path) is not None or self._is_same(path, each.file):
                 there.append(path)  # a name of ours is used once
         if there:
             self.store.remove_many(there)
@@ -406,7 +433,7 @@ class TargetDirectory:
 
     def _remove_replaced(self, each: Replaced, path: str) -> None:
         """On a local disk. A file that is not below the directory, but behind a link there, stays."""
-        kept = replaced_path(self.path, each.number, each.file.path)
+        kept = replaced_path(self.home, each.number, each.file.path)
         try:
             self.store.remove(kept)
             if self._is_same(path, each.file):
@@ -422,7 +449,7 @@ class TargetDirectory:
             return False
         info = self.store.info(path)
         # Names of others are used again: a file of theirs is the same if it is as old, too.
-        is_ours = run_of(path) is not None or legacy.is_former(path)
+        is_ours = self.names.run_of(path) is not None or legacy.is_former(path)
         is_old = file.mtime_ns == info.mtime_ns or (file.mtime_ns is None and is_ours)
         return bool(info.type == pafs.FileType.File and info.size == file.nbytes and is_old)
 
@@ -435,13 +462,13 @@ class TargetDirectory:
             directory = posixpath.dirname(directory)
 
     def _remove_folders(self, directory: str) -> None:
-        while len(directory) > len(self.inside(LOG)):
+        while len(directory) > len(self._log):
             self.store.remove_empty(directory)
             directory = posixpath.dirname(directory)
 
     def remove_orphans(self) -> list[str]:
         """Remove the staging of runs that hold no claim; returns them."""
-        folders = staging_folders(self.store, self.path)
+        folders = staging_folders(self.store, self.home)
         if not folders:
             return []
         # After the listing: a folder is made after its run's claim, so one without a claim now will not get one.
@@ -454,12 +481,12 @@ class TargetDirectory:
 
     def forget(self, held: Held) -> None:
         """Remove all that a run left which is not published. It holds no claim any more."""
-        self._forget(JobFolder(self.store, self.path, held.owner, held.epoch), self.manifest())
+        self._forget(JobFolder(self.store, self.home, held.owner, held.epoch), self.manifest())
 
     def _forget(self, folder: JobFolder, manifest: Manifest) -> None:
         known = {file.path for file in manifest.files} | {each.file.path for each in manifest.removed}
-        there = data_files(self.store.place, self.path)
-        unlisted = [path for path in there if run_of(path) == folder.run and path not in known]
+        there = self._there()
+        unlisted = [path for path in there if self.names.run_of(path) == folder.run and path not in known]
         if unlisted:
             self.store.remove_many([self.inside(path) for path in unlisted])
         folder.remove()
@@ -467,6 +494,10 @@ class TargetDirectory:
 
     def _until(self) -> str:
         return (utc_now() + timedelta(seconds=self._retention)).isoformat(timespec="seconds")
+
+
+def _listed(there: Mapping[str, pafs.FileInfo]) -> tuple[DataFile, ...]:
+    return tuple(DataFile(path, info.size, mtime_ns=info.mtime_ns) for path, info in sorted(there.items()))
 
 
 def _without(manifest: Manifest, gone: set[Replaced]) -> Manifest:

@@ -12,11 +12,21 @@ from pyarrow import fs as pafs
 from spark_channel.connectors.files import legacy
 from spark_channel.connectors.files.log import Entry, newest_entry
 from spark_channel.connectors.files.manifest import FORMAT, SUCCESS, DataFile, Manifest
-from spark_channel.connectors.files.names import is_ours
+from spark_channel.connectors.files.names import Names, is_ours
 from spark_channel.connectors.files.paths import Location, is_hidden, read_file
 from spark_channel.errors import TargetError
 
-__all__ = ["OURS", "Success", "Visible", "combined", "data_files", "read_success", "visible"]
+__all__ = [
+    "OURS",
+    "Success",
+    "Visible",
+    "combined",
+    "data_files",
+    "files_of_prefix",
+    "read_success",
+    "visible",
+    "with_present_files",
+]
 
 OURS = f'{{"manifest": "{FORMAT}", "log": "_spark_channel"}}\n'.encode()
 """The content of `_SUCCESS` in a directory that has a log. Former versions of spark-channel refuse it."""
@@ -104,6 +114,28 @@ def with_files_of_others(made: Manifest, there: Mapping[str, pafs.FileInfo]) -> 
         if path not in listed and path not in gone and not is_ours(path)
     ]
     return replace(made, files=(*kept, *more))
+
+
+def files_of_prefix(place: Location, directory: str, prefix: str) -> dict[str, pafs.FileInfo]:
+    """The files in the directory itself whose names begin with `prefix`, by their names."""
+    selector = pafs.FileSelector(directory, allow_not_found=True)
+    return {
+        info.base_name: info
+        for info in place.fs.get_file_info(selector)
+        if info.type == pafs.FileType.File and info.base_name.startswith(prefix)
+    }
+
+
+def with_present_files(made: Manifest, there: Mapping[str, pafs.FileInfo], names: Names) -> Manifest:
+    """The manifest of a prefix with the files that are there now: other programs take and replace files freely."""
+    replaced = {(each.file.path, each.file.nbytes, each.file.mtime_ns) for each in made.removed}
+    ours = [file for file in made.files if names.run_of(file.path) is not None and file.path in there]
+    others = [
+        DataFile(path, info.size, mtime_ns=info.mtime_ns)
+        for path, info in sorted(there.items())
+        if names.run_of(path) is None and (path, info.size, info.mtime_ns) not in replaced
+    ]
+    return replace(made, files=(*ours, *others))
 
 
 def data_files(place: Location, directory: str) -> dict[str, pafs.FileInfo]:

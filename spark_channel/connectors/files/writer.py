@@ -24,7 +24,7 @@ from spark_channel.connectors.files.formats import format_of
 from spark_channel.connectors.files.formats.base import Encoder, Format
 from spark_channel.connectors.files.login import Login
 from spark_channel.connectors.files.manifest import claim_key
-from spark_channel.connectors.files.names import file_name, new_attempt
+from spark_channel.connectors.files.names import Names, new_attempt
 from spark_channel.connectors.files.options import (
     ArrowWriteOptions,
     CsvWriteOptions,
@@ -38,6 +38,7 @@ from spark_channel.connectors.files.publish import Output, StagedFile, TargetDir
 from spark_channel.connectors.files.remote_target import RemotePlan, RemoteTarget
 from spark_channel.connectors.files.staging import JobFolder
 from spark_channel.connectors.files.store import Store, store_of
+from spark_channel.connectors.files.visible import files_of_prefix
 from spark_channel.connectors.remote import is_remote
 from spark_channel.errors import CommitError, OptionError, SupersededError, TargetError
 from spark_channel.options import WriteOptions
@@ -75,8 +76,18 @@ class FilesWriter(Writer):
     def _remote(self) -> RemoteTarget:
         return RemoteTarget(self.form, self.options, locate(self.options.path, login=self.options.login))
 
+    @property
+    def names(self) -> Names:
+        return Names(self.options.file_prefix)
+
     def exists(self) -> bool | None:
-        return self._remote().exists() if is_remote(self.options.path) else None
+        if is_remote(self.options.path):
+            return self._remote().exists()
+        if self.names.prefix is None:
+            return None
+        place = locate(self.options.path)
+        with writing(place.show()):
+            return bool(files_of_prefix(place, place.path, self.names.prefix))
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         if is_remote(self.options.path):
@@ -89,7 +100,7 @@ class FilesWriter(Writer):
             )  # fmt: skip
         place = locate(self.options.path, login=self.options.login)
         store = store_of(place)
-        shown = place.show()
+        shown = self.names.show(place.show())
         plan = FilesPlan(
             job=context.job,
             schema=schema,
@@ -114,7 +125,7 @@ class FilesWriter(Writer):
                 return replace(plan, published_at=taken.published_at or "an unknown time")
             plan = replace(plan, held=taken.held)
             try:
-                _folder(store, plan).begin()
+                self._folder(store, plan).begin()
                 target.remove_orphans()
             except BaseException:
                 self._give_back(plan, store, target)
@@ -141,15 +152,16 @@ class FilesWriter(Writer):
         place = locate(self.options.path, login=self.options.login)
         store = store_of(place)
         with writing(place.show()):
-            if not store.exists(posixpath.join(place.path, LOG)):
+            home = self.names.home(place.path)
+            if not store.exists(posixpath.join(home, LOG)):
                 return None
             manifest = self._target(store, place.path).manifest()
-            identity = Identity.of(place.show(), context)
+            identity = Identity.of(self.names.show(place.show()), context)
             claim, receipts = manifest.claim(identity), manifest.receipts(identity)
             if claim is None or claim.has_published(None) or not receipts:
                 return None
             kept = manifest.plans.get(claim_key(identity), claim.epoch)
-            raw = read_file(place, _plan_path(place.path, identity, kept))
+            raw = read_file(place, _plan_path(home, identity, kept))
             text = None if raw is None else raw.decode()
             return Unfinished(claim.owner, text, receipts, claim.epoch)
 
@@ -157,7 +169,7 @@ class FilesWriter(Writer):
         assert isinstance(plan, FilesPlan)
         store = self._store(plan)
         with writing(store.place.show(plan.path)):
-            path = _plan_path(plan.path, plan.claim.identity, plan.claim.epoch)
+            path = _plan_path(self.names.home(plan.path), plan.claim.identity, plan.claim.epoch)
             store.make(posixpath.dirname(path))
             store.put(path, text.encode())
 
@@ -212,7 +224,7 @@ class FilesWriter(Writer):
         try:
             if not target.manifest().is_open(plan.claim.owner, plan.claim.epoch):
                 target.forget(plan.claim)
-                target.store.remove(_plan_path(plan.path, plan.claim.identity, plan.claim.epoch))
+                target.store.remove(_plan_path(target.home, plan.claim.identity, plan.claim.epoch))
         except (OSError, TargetError) as error:
             _log.warning("the staging of job %s stays until the next job: %s", plan.job, error)
 
@@ -234,15 +246,15 @@ class FilesWriter(Writer):
         store = self._store(plan)
         target = self._target(store, plan.path)
         with writing(store.place.show(plan.path)):
-            if not store.exists(posixpath.join(plan.path, LOG)):
+            if not store.exists(posixpath.join(target.home, LOG)):
                 return
             self._give_back(plan, store, target)
 
     def _give_back(self, plan: FilesPlan, store: Store, target: TargetDirectory) -> None:
         # The marker goes first: tasks that still run hear of it without asking the log.
-        store.remove(_folder(store, plan).marker)
+        store.remove(self._folder(store, plan).marker)
         if store.staged:
-            _folder(store, plan).remove()  # a full disk has no room for an entry before
+            self._folder(store, plan).remove()  # a full disk has no room for an entry before
         target.release(plan.claim)
         target.forget(plan.claim)
 
@@ -252,17 +264,16 @@ class FilesWriter(Writer):
 
     def _target(self, store: Store, path: str) -> TargetDirectory:
         return TargetDirectory(
-            store, path, self.form.name, self.options.commit_timeout, self.options.retention
+            store, path, self.form.name, self.options.commit_timeout, self.options.retention, self.names
         )
 
+    def _folder(self, store: Store, plan: FilesPlan) -> JobFolder:
+        return JobFolder(store, self.names.home(plan.path), plan.claim.owner, plan.claim.epoch)
 
-def _folder(store: Store, plan: FilesPlan) -> JobFolder:
-    return JobFolder(store, plan.path, plan.claim.owner, plan.claim.epoch)
 
-
-def _plan_path(directory: str, identity: Identity, epoch: int) -> str:
+def _plan_path(home: str, identity: Identity, epoch: int) -> str:
     digest = hashlib.sha256(claim_key(identity).encode()).hexdigest()[:16]
-    return posixpath.join(directory, LOG, "plans", f"{digest}-e{epoch}.json")
+    return posixpath.join(home, LOG, "plans", f"{digest}-e{epoch}.json")
 
 
 class FilesTaskWriter(TaskWriter):
@@ -280,7 +291,7 @@ class FilesTaskWriter(TaskWriter):
         self._unique = new_attempt()
         self._directory = plan.path
         if plan.published_at is None:
-            self._folder = _folder(self._store, plan)
+            self._folder = writer._folder(self._store, plan)  # noqa: SLF001
             self._directory = self._folder.attempt(task, attempt, self._unique)
         self._shown = self._store.place.show(plan.path)
         self._always = always
@@ -328,7 +339,7 @@ class FilesTaskWriter(TaskWriter):
         if self._store.staged and not self._begun:
             self._store.make(self._directory)
         extension = self._form.extension(self._options)
-        name = file_name(
+        name = self._writer.names.make(
             self._task, self._folder.run, self._attempt, self._unique, len(self._files), extension
         )
         path = posixpath.join(self._directory, name)

@@ -100,6 +100,10 @@ class Dialect(ABC):
     def describe(self, session: Session, query: str) -> tuple[Column, ...]:
         """The columns of the result of `query`, a SELECT; should cost no scan."""
 
+    def result_names(self, session: Session, query: str) -> list[str]:
+        """The names in the result of `query`, in order, also where one occurs twice."""
+        return [column.name for column in self.describe(session, query)]
+
     # Types
 
     @abstractmethod

@@ -200,6 +200,11 @@ class SqlReadOptions(ReadOptions):
         None, description="a table, `schema.table`, or `(subquery) alias`; default: none; give it or `query`"
     )
     query: str | None = Field(None, description="one SELECT statement instead of `dbtable`; default: none")
+    duplicate_names: Literal["fail", "number"] = Field(
+        "fail",
+        description="columns of `query` that have one name: `fail`, or `number` the later ones, as in `id`, `id_4`, "
+        "where 4 is the position from 0",
+    )
     partition_column: str | None = Field(
         None, description="the column whose ranges make the splits; default: chosen by the connector"
     )

@@ -101,7 +101,8 @@ def read_source(session: Session, dialect: Dialect, options: SqlReadOptions) -> 
     twice = sorted({name for name in source.names if source.names.count(name) > 1})
     if twice:
         raise SchemaError(
-            f"{what} has two columns of one name: {', '.join(twice)}; give each another name with AS"
+            f"{what} has two columns of one name: {', '.join(twice)}; give each another name with AS, or let option "
+            "'duplicateNames' (number) do so"
         )
     picked = pick_columns(source.all_columns, options.columns, dialect.same_name)
     custom = custom_kinds(options.custom_schema, source.names, dialect.same_name)
@@ -128,7 +129,10 @@ def _read_columns(
 def _find(session: Session, dialect: Dialect, options: SqlReadOptions) -> ReadSource:
     if options.query is not None:
         statements.query(options.query, dialect.sql, "query")
-        return _of_query(session, dialect, options.query, "source")
+        query = options.query
+        if options.duplicate_names == "number":
+            query = _numbered(session, dialect, statements.text_of(query))
+        return _of_query(session, dialect, query, "source")
     assert options.dbtable is not None
     table = dialect.find_table(session, options.dbtable)
     if table is not None:
@@ -147,6 +151,22 @@ def _of_query(session: Session, dialect: Dialect, query: str, name: str) -> Read
     text = statements.text_of(query)
     origin = f"({text}) AS {dialect.quoted(name)}"
     return ReadSource(dialect, origin, name, None, dialect.describe(session, text))
+
+
+def _numbered(session: Session, dialect: Dialect, query: str) -> str:
+    """`query`, whose later columns of one name get another; unchanged where each has its own."""
+    made: list[str] = []
+    names = dialect.result_names(session, query)
+    for number, name in enumerate(names):
+        wanted = name
+        while dialect.same_name(wanted, made) is not None or (wanted != name and wanted in names):
+            wanted = f"{wanted}_{number}"
+        made.append(wanted)
+    if made == names:
+        return query
+    # Names before a WITH apply by position, in every database; a derived table of MariaDB takes none.
+    columns = ", ".join(dialect.quoted(each) for each in made)
+    return f"WITH spark_channel_source ({columns}) AS ({query}) SELECT * FROM spark_channel_source"  # noqa: S608
 
 
 def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:

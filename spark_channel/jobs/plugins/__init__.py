@@ -47,6 +47,7 @@ _READERS: dict[str, Builder] = {
     "hivereader": _late("hive", "hive_reader"),
     "mongodbreader": _late("mongodb", "mongodb_reader"),
     "ossreader": _late("stores", "oss_reader"),
+    "redisreader": _late("redis", "redis_reader"),
     "s3reader": _late("stores", "s3_reader"),
 }
 _WRITERS: dict[str, Builder] = {
@@ -58,6 +59,10 @@ _WRITERS: dict[str, Builder] = {
     "hivewriter": _late("hive", "hive_writer"),
     "mongodbwriter": _late("mongodb", "mongodb_writer"),
     "osswriter": _late("stores", "oss_writer"),
+    "rediswriter": _late("redis", "redis_writer"),
+    "doriswriter": _late("stream_load", "stream_load_writer"),
+    "selectdbwriter": _late("stream_load", "stream_load_writer"),
+    "starrockswriter": _late("stream_load", "stream_load_writer"),
     "s3writer": _late("stores", "s3_writer"),
 }
 

@@ -268,6 +268,8 @@ def _queries(given: DatabaseReader, database: Database, options: dict[str, str],
         for connection in given.connection
         for query in connection.query_sql
     ]
+    if database.connector is not None and any("*" in part.options["query"] for part in parts):
+        options["duplicateNames"] = "number"  # the names behind `a.*, b.*` are the database's to say
     return End(_endpoint(database, options, parts))
 
 

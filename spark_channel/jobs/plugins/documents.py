@@ -1,15 +1,13 @@
 """Columns of DataX's readers of documents: read as texts and then cast, so that a value that does not fit is dirty."""
 
-import os
 from collections.abc import Iterable
-from pathlib import Path
-from zoneinfo import available_timezones
 
 import pyarrow as pa
 
 from spark_channel.jobs.place import Place, at
 from spark_channel.jobs.values import refusal
 from spark_channel.transform import Labelled, Output, Select
+from spark_channel.transform.local_zone import local_zone
 
 __all__ = ["ddl", "local_zone", "typed"]
 
@@ -32,15 +30,6 @@ _KINDS = {
     "timestamp": pa.timestamp("us"),
     "bytes": pa.binary(),
 }
-
-
-def local_zone() -> str:
-    """The zone of this machine, in which DataX shows times; UTC where it has no name."""
-    named = os.environ.get("TZ", "").removeprefix(":")
-    if not named:
-        parts = Path("/etc/localtime").resolve().parts
-        named = "/".join(parts[parts.index("zoneinfo") + 1 :]) if "zoneinfo" in parts else ""
-    return named if named in available_timezones() else "UTC"
 
 
 def ddl(columns: Iterable[tuple[str, str]]) -> str:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field
@@ -31,6 +32,7 @@ __all__ = [
     "hdfs_writer",
     "text_end",
     "text_writer_end",
+    "times_as_text",
     "txtfile_reader",
     "txtfile_writer",
     "typed_writer_end",
@@ -222,7 +224,7 @@ class TxtFileWriter(TextWriter):
     ignored: ClassVar[dict[str, str]] = {
         "maxFileSize": "a file is as large as its task; see the option maxBytesPerFile",
         "suffix": "file names end with the format's own suffix",
-        "markDoneFileName": "_SUCCESS is written last",
+        "markDoneFileName": "files appear when the job is done, which its exit code says",
         "markDoingFileName": "files are visible when the job is done",
         "maxRetryTime": "Spark retries tasks",
         "lineDelimiter": r"lines end with \n",
@@ -253,13 +255,20 @@ class HdfsWriter(Section):
 
 
 def txtfile_writer(parameter: dict[str, Any], place: Place) -> End:
-    """Files named after `fileName` become a folder of that name, so that truncate touches nothing else."""
+    """Files `fileName__...` in the folder `path` itself, beside those of others."""
     given = place.read(TxtFileWriter, parameter)
-    if not given.file_name.strip() or "/" in given.file_name:
-        raise refusal(place.key("fileName"), given.file_name, "a name without /")
-    target = f"{given.path.rstrip('/')}/{given.file_name}"
-    place.warnings.append(f"{place.path}: the files go into the folder {target}")
-    return text_writer_end(given, target, given.write_mode, place)
+    name = given.file_name.strip()
+    if not name or "/" in name or name[0] in "._":
+        raise refusal(place.key("fileName"), given.file_name, "a name without /, and not . or _ first")
+    if re.match(r"(?!file:)[a-z][a-z0-9+.-]+://", given.path, re.IGNORECASE):
+        target = f"{given.path.rstrip('/')}/{name}"
+        place.warnings.append(
+            f"{place.path}: the files go into the folder {target}, since an object store hides no file until the job "
+            "has ended"
+        )
+        return text_writer_end(given, target, given.write_mode, place)
+    end = text_writer_end(given, given.path, given.write_mode, place)
+    return replace(end, endpoint=replace(end.endpoint, options={**end.endpoint.options, "filePrefix": name}))
 
 
 def text_writer_end(given: TextWriter, target: str, mode: SaveMode, place: Place) -> End:
@@ -269,7 +278,7 @@ def text_writer_end(given: TextWriter, target: str, mode: SaveMode, place: Place
     steps: list[Transformer] = []
     if given.header:
         steps.append(Labelled(Rename(given.header), place.key("header")))
-    steps.append(_times(given.date_format or given.format, place))
+    steps.append(times_as_text(given.date_format or given.format, place))
     if given.file_format == "csv":
         if len(given.quote_char) != 1:
             raise refusal(place.key("quoteChar"), given.quote_char, "one character")
@@ -290,7 +299,7 @@ def _text_options(given: TextWriter | HdfsWriter, target: str, place: Place) -> 
     }
 
 
-def _times(date_format: str | None, place: Place, only: frozenset[int] | None = None) -> Transformer:
+def times_as_text(date_format: str | None, place: Place, only: frozenset[int] | None = None) -> Transformer:
     """DataX writes times to the second, days and times of day by `common.column`, or all by `dateFormat`."""
     formats = place.formats
     given = {
@@ -332,7 +341,7 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
 
 def _named_columns(columns: NamedColumns, place: Place) -> list[Transformer]:
     # A time that becomes text is shown as `common.column` says, whatever the files' format is.
-    return [_times(None, place, text_positions(columns)), written_columns(columns, place)]
+    return [times_as_text(None, place, text_positions(columns)), written_columns(columns, place)]
 
 
 def typed_writer_end(

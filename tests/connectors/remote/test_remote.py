@@ -196,7 +196,7 @@ def test_a_host_that_is_not_known_is_refused(
         ({"commit": "task"}, "option 'commit' got 'task'; with FTP and SFTP it takes job"),
         ({"txnAppId": "a", "txnVersion": "1"}, "'txnAppId' and 'txnVersion' are not supported with FTP"),
         ({"filePrefix": "a/b"}, "option 'filePrefix' got 'a/b'"),
-        ({"path": "/tmp/x", "filePrefix": "a"}, "option 'filePrefix' is for FTP and SFTP"),
+        ({"path": "s3://b/x", "filePrefix": "a"}, "option 'filePrefix' is for local disks, FTP and SFTP"),
         ({"path": "ftp:///x"}, "names no host"),
         ({"path": "ftp://h/x?y=1"}, r"has no \? and no #"),
         ({"storageOptions": '{"usr": "a"}'}, "option 'storageOptions' has 'usr'"),

@@ -112,6 +112,10 @@ class MysqlDialect(Dialect):
         fields = cast(MysqlSession, session).fields(f"SELECT * FROM ({query}) AS `source` LIMIT 0")  # noqa: S608
         return tuple(Column(str(field.name), declared_of(field)) for field in fields)
 
+    def result_names(self, session: Session, query: str) -> list[str]:
+        """Not as a derived table, whose columns need different names."""
+        return [str(field.name) for field in cast(MysqlSession, session).fields(f"({query}) LIMIT 0")]
+
     def arrow_type(self, column: Column) -> pa.DataType:
         kind = arrow_type(column.name, column.declared)
         if pa.types.is_boolean(kind) and not self.one_is_bit and parts(column.declared)[0] == "tinyint":

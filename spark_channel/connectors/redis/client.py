@@ -1,0 +1,77 @@
+"""A client of Redis, and its errors as ours."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+import redis
+from redis.backoff import NoBackoff
+from redis.retry import Retry as NoRetry
+
+from spark_channel.connectors.redis.options import RedisAddress
+from spark_channel.errors import ChannelError
+from spark_channel.masking import mask_text
+
+__all__ = ["connected", "explained", "is_passing"]
+
+
+@contextmanager
+def connected(options: RedisAddress, failure: type[ChannelError]) -> Iterator[Any]:
+    """A client, closed at the end; errors of the driver become `failure`."""
+    client: Any = None
+    try:
+        with explained(options, failure):
+            client = _client(options)
+            yield client
+    finally:
+        if client is not None:
+            client.close()
+
+
+def _client(options: RedisAddress) -> Any:
+    parts = urlsplit(options.url)
+    user, password = options.login
+    settings: dict[str, Any] = {
+        "host": parts.hostname,
+        "port": parts.port or 6379,
+        "username": user,
+        "password": password,
+        "socket_connect_timeout": options.connect_timeout,
+        "socket_timeout": options.socket_timeout,
+        "client_name": "spark-channel",
+    }
+    if parts.scheme == "rediss":
+        settings |= {"ssl": True, "ssl_ca_certs": options.sslrootcert}
+    if options.cluster:
+        return redis.RedisCluster(**settings)
+    # The driver would send a command again after an error, also one that is not repeatable.
+    return redis.Redis(**settings, db=options.database, retry=NoRetry(NoBackoff(), 0))
+
+
+@contextmanager
+def explained(options: RedisAddress, failure: type[ChannelError]) -> Iterator[None]:
+    try:
+        yield
+    except (redis.AuthenticationError, redis.exceptions.NoPermissionError) as error:
+        raise failure(
+            f"{options.address}: {_text(error)}; check 'user', 'password' and the user's ACL"
+        ) from error
+    except (redis.ConnectionError, redis.TimeoutError) as error:
+        raise failure(
+            f"{options.address}: the server does not answer: {_text(error)}; check 'url', and 'socketTimeout' for a "
+            "server that is busy"
+        ) from error
+    except redis.RedisError as error:
+        raise failure(f"{options.address}: {_text(error)}") from error
+
+
+def is_passing(error: Exception) -> bool:
+    """Whether the connection was lost, or the server is loading its data or running a script."""
+    lost = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError)
+    denied = isinstance(error, redis.AuthenticationError)
+    return (isinstance(error, lost) and not denied) or str(error).startswith("BUSY ")
+
+
+def _text(error: Exception) -> str:
+    return mask_text(str(error))[:400]

@@ -1,0 +1,165 @@
+"""The commands that write one row."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pyarrow as pa
+
+from spark_channel.connectors.records.values import json_text, text_of
+from spark_channel.connectors.redis.options import RedisWriteOptions
+from spark_channel.errors import OptionError, SchemaError
+
+__all__ = ["Command", "Commands"]
+
+Command = tuple[bytes, ...]
+_MOST = 1_000
+"""Arguments of one command: a script of the server takes no more than some thousands."""
+
+
+class Commands:
+    """Makes the commands of rows of `schema`.
+
+    Raises:
+        OptionError: a column that the rows do not have. SchemaError: values without a text.
+    """
+
+    def __init__(self, options: RedisWriteOptions, schema: pa.Schema) -> None:
+        self._options, self._zone = options, ZoneInfo(options.time_zone)
+        score = () if options.score_column is None else (options.score_column,)
+        self.values = options.value_columns or tuple(
+            name for name in schema.names if name not in (*options.key_columns, *score)
+        )
+        for option, names in (
+            ("keyColumns", options.key_columns),
+            ("valueColumns", self.values),
+            ("scoreColumn", score),
+        ):
+            for name in names:
+                if name not in schema.names:
+                    raise OptionError(
+                        f"option {option!r} names {name!r}, which the rows do not have; they have "
+                        f"{', '.join(schema.names)}",
+                        option=option, got=name, takes=", ".join(schema.names),
+                    )  # fmt: skip
+        self._check(schema)
+
+    def _check(self, schema: pa.Schema) -> None:
+        options = self._options
+        if not options.key_columns:
+            raise OptionError(
+                "option 'keyColumns' is empty; it takes the columns of the key", option="keyColumns"
+            )
+        if options.write_mode != "delete" and not self.values:
+            raise OptionError(
+                "no column is left for the value; name them in 'valueColumns'", option="valueColumns"
+            )
+        if (
+            options.value_type in ("list", "set", "zset")
+            and options.write_mode != "delete"
+            and len(self.values) != 1
+        ):
+            raise OptionError(
+                f"option 'valueColumns' names {', '.join(self.values)}; with valueType={options.value_type} it takes "
+                "one column",
+                option="valueColumns", got=", ".join(self.values), takes="one column",
+            )  # fmt: skip
+        for field in schema:
+            if pa.types.is_duration(field.type) or pa.types.is_map(field.type):
+                raise SchemaError(
+                    f"column {field.name!r} of type {field.type} has no text; cast it to a string"
+                )
+
+    def of(self, row: dict[str, Any]) -> list[Command]:
+        """
+        Raises:
+            ValueError: a value that cannot be written.
+        """
+        options, key = self._options, self._key(row)
+        if options.write_mode == "delete":
+            if options.hash_fields is None:
+                return [(b"DEL", key)]
+            return [(b"HDEL", key, *(name.encode() for name in options.hash_fields))]
+        made: list[Command] = [(b"DEL", key)] if options.write_mode == "replace" else []
+        made += getattr(self, f"_{options.value_type}")(key, row)
+        if options.expire_seconds is not None:
+            made.append((b"EXPIRE", key, str(options.expire_seconds).encode()))
+        return made
+
+    def _key(self, row: dict[str, Any]) -> bytes:
+        parts = []
+        for name in self._options.key_columns:
+            if row[name] is None:
+                raise ValueError(f"key column {name!r} is NULL")
+            parts.append(self._bytes(row[name]))
+        middle = self._options.key_delimiter.encode().join(parts)
+        return self._options.key_prefix.encode() + middle + self._options.key_suffix.encode()
+
+    def _bytes(self, value: Any) -> bytes:
+        if isinstance(value, bytes):
+            return value
+        if isinstance(value, float) and not math.isfinite(value):
+            return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)].encode()
+        try:
+            return text_of(value, self._zone).encode()
+        except UnicodeEncodeError:
+            raise ValueError("a text that is not Unicode") from None
+
+    def _string(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
+        """A NULL is the absence of the key."""
+        if len(self.values) > 1:
+            shown = {name: self._plain(row[name]) for name in self.values}
+            yield (b"SET", key, json.dumps(shown, ensure_ascii=False, allow_nan=False).encode())
+        elif row[self.values[0]] is None:
+            yield (b"DEL", key)
+        else:
+            yield (b"SET", key, self._bytes(row[self.values[0]]))
+
+    def _plain(self, value: Any) -> Any:
+        if isinstance(value, (dict, list)):
+            return json.loads(json_text(value))
+        return (
+            value if value is None or isinstance(value, (bool, int, float)) else self._bytes(value).decode()
+        )
+
+    def _hash(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
+        """A NULL is the absence of the field."""
+        there = [name for name in self.values if row[name] is not None]
+        pairs = [part for name in there for part in (name.encode(), self._bytes(row[name]))]
+        yield from _cut((b"HSET", key), pairs)
+        if self._options.write_mode == "upsert":
+            yield from _cut((b"HDEL", key), [name.encode() for name in self.values if row[name] is None])
+
+    def _list(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
+        yield from _cut((b"RPUSH", key), self._items(row))
+
+    def _set(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
+        yield from _cut((b"SADD", key), self._items(row))
+
+    def _items(self, row: dict[str, Any]) -> list[bytes]:
+        value, delimiter = row[self.values[0]], self._options.value_delimiter
+        if value is None:
+            return []
+        if delimiter and isinstance(value, str):
+            return [part.encode() for part in value.split(delimiter)] if value else []
+        return [self._bytes(each) for each in (value if isinstance(value, list) else [value])]
+
+    def _zset(self, key: bytes, row: dict[str, Any]) -> Iterator[Command]:
+        assert self._options.score_column is not None
+        score, member = row[self._options.score_column], row[self.values[0]]
+        if member is None:
+            return
+        try:
+            number = float(score)
+        except (TypeError, ValueError):
+            number = math.nan
+        if math.isnan(number):
+            raise ValueError(f"column {self._options.score_column!r}: {score!r} is not a score")
+        yield (b"ZADD", key, repr(number).encode(), self._bytes(member))
+
+
+def _cut(beginning: Command, parts: Sequence[bytes]) -> Iterator[Command]:
+    for start in range(0, len(parts), _MOST):
+        yield (*beginning, *parts[start : start + _MOST])

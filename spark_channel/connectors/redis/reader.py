@@ -1,0 +1,142 @@
+"""Reads keys by SCAN, and their values in pipelines. Each field of a hash is a column."""
+
+from collections.abc import Callable, Iterator
+from itertools import islice
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+from spark_channel.connectors.records import Columns, RecordReader, inferred_schema
+from spark_channel.connectors.records.values import json_text
+from spark_channel.connectors.redis.client import connected
+from spark_channel.connectors.redis.options import RedisReadOptions
+from spark_channel.connectors.redis.staging import OWN_KEYS
+from spark_channel.errors import SourceError
+from spark_channel.options import ReadOptions
+from spark_channel.planning import Split
+
+__all__ = ["RedisReader"]
+
+_ROWS = 1_000
+KEY, TYPE, TTL, VALUE = "_key", "_type", "_ttl_ms", "_value"
+_READS: dict[str, Callable[[Any, bytes], Any]] = {
+    "string": lambda pipeline, key: pipeline.get(key),
+    "hash": lambda pipeline, key: pipeline.hgetall(key),
+    "list": lambda pipeline, key: pipeline.lrange(key, 0, -1),
+    "set": lambda pipeline, key: pipeline.smembers(key),
+    "zset": lambda pipeline, key: pipeline.zrange(key, 0, -1, withscores=True),
+}
+
+
+class RedisReader(RecordReader):
+    """See `RedisReadOptions`. One split: a cursor of SCAN cannot be cut."""
+
+    Options: ClassVar[type[ReadOptions]] = RedisReadOptions
+    options: RedisReadOptions
+
+    @property
+    def _place(self) -> str:
+        return self.options.address
+
+    def resource_mark(self, split: Split) -> str | None:
+        return self.options.host
+
+    def _sampled(self) -> pa.Schema:
+        with connected(self.options, SourceError) as client:
+            some: list[dict[str, Any]] = []
+            for page in self._pages(client, min(_ROWS, self.options.sample_rows), {VALUE}):
+                some += page
+                if len(some) >= self.options.sample_rows:
+                    break
+        if not some:
+            raise SourceError(
+                f"{self.options.address} has no keys that match {self.options.keys!r}, so the columns are not known: "
+                f"name them with option 'schema', such as {KEY} STRING, {VALUE} STRING"
+            )
+        found = inferred_schema(some)
+        # The value of a hash is in its fields.
+        return (
+            found
+            if any(each[TYPE] != "hash" for each in some)
+            else found.remove(found.get_field_index(VALUE))
+        )
+
+    def split(self, advice: int) -> list[Split]:
+        with connected(self.options, SourceError) as client:
+            if next(self._keys(client, _ROWS), None) is None:
+                return []
+            whole = self.options.keys == "*" and self.options.key_type is None and not self.options.cluster
+            return [Split({}, client.dbsize() if whole else None)]
+
+    def read(self, split: Split) -> Iterator[pa.RecordBatch]:
+        columns = Columns(self.schema(), self.options.rules, key=KEY)
+        size = max(1, min(_ROWS, self.fetch_size.rows or _ROWS))
+        with connected(self.options, SourceError) as client:
+            for page in self._pages(client, size, set(columns.schema.names)):
+                yield columns.batch(page)
+
+    def _keys(self, client: Any, size: int) -> Iterator[bytes]:
+        """Without the claims of writes, unless they are asked for."""
+        asked = self.options.keys.startswith(OWN_KEYS.decode())
+        for key in client.scan_iter(match=self.options.keys, count=size, _type=self.options.key_type):
+            if asked or not key.startswith(OWN_KEYS):
+                yield key
+
+    def _pages(self, client: Any, size: int, wanted: set[str]) -> Iterator[list[dict[str, Any]]]:
+        """Records of `size` keys. A key that is removed meanwhile is left out."""
+        keys = self._keys(client, size)
+        while some := list(dict.fromkeys(islice(keys, size))):
+            with client.pipeline(transaction=False) as pipeline:
+                for key in some:
+                    pipeline.type(key)
+                    pipeline.pttl(key)
+                found = pipeline.execute()
+            kinds = [each.decode() for each in found[::2]]
+            with client.pipeline(transaction=False) as pipeline:
+                for key, kind in zip(some, kinds, strict=True):
+                    if kind == "none":
+                        pipeline.exists(key)
+                    elif kind not in _READS:
+                        raise SourceError(
+                            f"{self.options.address}: key {key!r} is a {kind}, which no column can hold; leave "
+                            "it out with 'keys' or 'keyType'"
+                        )
+                    else:
+                        _READS[kind](pipeline, key)
+                # The server refuses the command for a key whose type has changed in between.
+                values = pipeline.execute()
+            page = [
+                _record(key, kind, ttl, value, wanted)
+                for key, kind, ttl, value in zip(some, kinds, found[1::2], values, strict=True)
+                if kind != "none" and value not in (None, {}, [], set())
+            ]
+            if page:
+                yield page
+
+
+def _record(key: bytes, kind: str, ttl: int, value: Any, wanted: set[str]) -> dict[str, Any]:
+    made: dict[str, Any] = {KEY: _plain(key), TTL: ttl if ttl >= 0 else None, TYPE: kind}
+    if kind == "string":
+        made[VALUE] = _plain(value)
+    elif VALUE in wanted:
+        made[VALUE] = json_text(_shown(kind, value))
+    if kind == "hash":
+        made |= {str(_plain(name)): _plain(each) for name, each in value.items()}
+    return made
+
+
+def _shown(kind: str, value: Any) -> Any:
+    if kind == "hash":
+        return {str(_plain(name)): _plain(each) for name, each in value.items()}
+    if kind == "zset":
+        return {str(_plain(member)): float(score) for member, score in value}
+    items = [_plain(each) for each in value]
+    return sorted(items, key=str) if kind == "set" else items
+
+
+def _plain(value: bytes) -> str | bytes:
+    """A text, where it is one. Other bytes are read as BINARY, and shown in JSON by their hexadecimal digits."""
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return value

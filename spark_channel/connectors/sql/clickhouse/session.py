@@ -1,0 +1,151 @@
+"""One connection to ClickHouse's HTTP interface, by ClickHouse's own client."""
+
+import http.client
+import io
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+import clickhouse_connect
+import pyarrow as pa
+import urllib3
+from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
+
+from spark_channel.connectors.sql.clickhouse.options import ClickhouseAddress
+from spark_channel.connectors.sql.script import session_script
+from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.errors import ChannelError
+from spark_channel.masking import mask_text
+
+__all__ = ["ClickhouseSession", "is_lost"]
+
+_T = TypeVar("_T")
+_FAILURES = (
+    ClickHouseError,
+    urllib3.exceptions.HTTPError,
+    http.client.HTTPException,
+    OSError,
+    pa.ArrowException,
+)
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""What an Arrow stream ends with. One without it was cut, which Arrow does not tell from its end."""
+_READ = {
+    "output_format_arrow_string_as_string": 1,
+    "output_format_arrow_low_cardinality_as_dictionary": 0,
+    "cancel_http_readonly_queries_on_client_close": 1,
+}
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether the server is away, or too busy: the same again may succeed."""
+    cause = error.__cause__ or error
+    lost = (
+        OperationalError,
+        urllib3.exceptions.HTTPError,
+        http.client.HTTPException,
+        ConnectionError,
+        TimeoutError,
+    )
+    words = ("TOO_MANY_SIMULTANEOUS_QUERIES", "MEMORY_LIMIT_EXCEEDED", "NETWORK_ERROR")
+    return isinstance(cause, lost) or any(word in str(cause) for word in words)
+
+
+class _CutError(OSError):
+    """The answer ended before its end."""
+
+
+class _Watched(io.RawIOBase):
+    """Remembers the last bytes that were read."""
+
+    def __init__(self, source: Any) -> None:
+        self._source, self.last = source, b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        data = self._source.read(len(buffer))
+        buffer[: len(data)] = data
+        self.last = (self.last + bytes(data[-len(_END) :]))[-len(_END) :]
+        return len(data)
+
+    def check_end(self) -> None:
+        rest = self._source.read(1 << 16)
+        if rest or self.last != _END:
+            raise _CutError(f"the server ended the answer early: {(self.last + rest)[-400:]!r}")
+
+
+class ClickhouseSession(Session):
+    """`failure` is the class of its errors."""
+
+    def __init__(self, options: ClickhouseAddress, failure: type[ChannelError]) -> None:
+        self.place, self._failure = options.place, failure
+        self._client: Any = None
+        host, port = options.server
+        user, password = options.login
+        limit = options.query_timeout
+        self._client = self._asked(
+            lambda: clickhouse_connect.get_client(
+                host=host, port=port, username=user, password=password, database=options.database,
+                interface="https" if options.secure else "http", secure=options.secure,
+                ca_cert=options.sslrootcert, client_cert=options.sslcert, client_cert_key=options.sslkey,
+                connect_timeout=max(1, round(options.connect_timeout)), send_receive_timeout=limit or 600,
+                settings={"max_execution_time": limit} if limit else {}, query_limit=0, query_retries=0,
+                client_name="spark-channel", dedicated_pool=True,
+            )
+        )  # fmt: skip
+        try:
+            for statement in session_script(options, "clickhouse"):
+                self.command(statement)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        client, self._client = self._client, None
+        if client is not None:
+            client.close()
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        return self._asked(lambda: [tuple(row) for row in self._client.query(sql).result_rows])
+
+    def command(self, sql: str) -> None:
+        self._asked(lambda: self._client.command(sql))
+
+    def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
+        settings = {**_READ, "max_block_size": max(1, size.rows)}
+        source = self._asked(lambda: self._client.raw_stream(sql, fmt="ArrowStream", settings=settings))
+        try:
+            watched = _Watched(source)
+            reader = self._asked(
+                lambda: pa.ipc.open_stream(pa.PythonFile(io.BufferedReader(watched, 1 << 16), "r"))
+            )
+            while (batch := self._asked(lambda: next(reader, None))) is not None:
+                for start in range(0, batch.num_rows, max(1, size.rows)):
+                    yield batch.slice(start, size.rows)
+            self._asked(watched.check_end)
+        finally:
+            source.close()
+
+    def insert(self, table: str, names: list[str], batch: pa.RecordBatch) -> None:
+        """One INSERT of one block."""
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        settings = {
+            "max_insert_block_size": max(batch.num_rows, 1),
+            "input_format_arrow_allow_missing_columns": 0,
+        }
+        self._asked(
+            lambda: self._client.raw_insert(
+                table, names, sink.getvalue().to_pybytes(), settings=settings, fmt="ArrowStream"
+            )
+        )
+
+    def explain(self, error: BaseException) -> ChannelError:
+        return self._failure(f"{self.place}: {mask_text(str(error)).strip()[:600]}")
+
+    def _asked(self, ask: Callable[[], _T]) -> _T:
+        try:
+            return ask()
+        except _FAILURES as error:
+            raise self.explain(error) from error

@@ -1,0 +1,230 @@
+"""One Stream Load: asked of a frontend, which names the backend that takes the rows."""
+
+import base64
+import http.client
+import ipaddress
+import json
+import socket
+import ssl
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import IO, Any
+from urllib.parse import SplitResult, quote, urljoin, urlsplit
+
+from spark_channel.connectors.streamload.options import StreamLoadOptions
+from spark_channel.errors import TargetError
+
+__all__ = ["Busy", "Load", "table_columns"]
+
+_BLOCK = 1 << 20
+_MOST_REDIRECTS = 4
+_BUSY = (429, 502, 503, 504)
+_DONE = ("FINISHED", "VISIBLE", "COMMITTED")
+
+
+class Busy(Exception):  # noqa: N818 - a state of the server
+    """It is not known whether the rows are loaded; under the same label they may be sent again."""
+
+
+class _Response(http.client.HTTPResponse):
+    """Sends the body once the server asks for it with 100 Continue: a frontend redirects before that."""
+
+    send_body: Callable[[], None] | None = None
+
+    def _read_status(self) -> tuple[str, int, str]:
+        found: tuple[str, int, str] = super()._read_status()  # type: ignore[misc]
+        if found[1] == http.client.CONTINUE and self.send_body is not None:
+            send, self.send_body = self.send_body, None
+            send()
+        return found
+
+
+class Load:
+    """The requests of one writer."""
+
+    def __init__(self, options: StreamLoadOptions) -> None:
+        self._options = options
+        user, password = options.login
+        self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        path = f"/api/{quote(options.database, safe='')}/{quote(options.dbtable, safe='')}"
+        self.load_path, self.schema_path = f"{path}/_stream_load", f"{path}/_schema"
+
+    def send(self, label: str, headers: Mapping[str, str], body: IO[bytes], size: int) -> dict[str, Any]:
+        """Load `size` bytes of `body` under `label`. Returns the server's answer, {} if the label was loaded before.
+
+        Raises:
+            Busy: not known. TargetError: refused; none of the rows are loaded.
+        """
+        sent = {
+            **headers, "label": label, "Expect": "100-continue", "Content-Length": str(size),
+            "timeout": str(int(self._options.load_timeout)), "strict_mode": "true", "max_filter_ratio": "0",
+        }  # fmt: skip
+
+        def blocks() -> Iterator[bytes]:
+            body.seek(0)
+            left = size
+            while left > 0 and (block := body.read(min(_BLOCK, left))):
+                left -= len(block)
+                yield block
+
+        status, text = self.ask("PUT", self.load_path, sent, blocks)
+        return self._judged(status, text, label)
+
+    def _judged(self, status: int, text: bytes, label: str) -> dict[str, Any]:
+        try:
+            answer = json.loads(text)
+            word = str(answer.get("Status") or answer.get("status") or "")
+        except (ValueError, AttributeError):
+            raise Busy(f"HTTP {status}, and the answer is not JSON: {text[:200]!r}") from None
+        message = str(answer.get("Message") or answer.get("msg") or "")[:400]
+        if word in ("Success", "Publish Timeout"):
+            return dict(answer)
+        if word == "Label Already Exists":
+            state = str(answer.get("ExistingJobStatus") or "")
+            if state in _DONE:
+                return {}
+            raise Busy(f"a load with label {label} is {state or 'not ended'}: {message}")
+        filtered = answer.get("NumberFilteredRows") or 0
+        more = f"; {filtered} rows do not fit their columns" if filtered else ""
+        where = f"; the server shows them at {answer['ErrorURL']}" if answer.get("ErrorURL") else ""
+        raise self._refused(f"{word or f'HTTP {status}'}: {message}{more}{where}")
+
+    def _refused(self, why: str) -> TargetError:
+        return TargetError(
+            f"{self._options.address}: the load was refused: {why}. None of its rows are loaded; correct them, or the "
+            "table's columns"
+        )
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        headers: Mapping[str, str],
+        body: Callable[[], Iterator[bytes]] | None = None,
+    ) -> tuple[int, bytes]:
+        """(status, answer) of the first frontend that answers, or of where it redirects."""
+        failed: Exception | None = None
+        for frontend in self._options.frontends:
+            try:
+                return self._followed(method, urljoin(frontend, path), headers, body)
+            except (OSError, http.client.HTTPException) as error:
+                failed = error
+        raise Busy(f"no server answers: {type(failed).__name__} {str(failed)[:200]}") from failed
+
+    def _followed(
+        self, method: str, url: str, headers: Mapping[str, str], body: Callable[[], Iterator[bytes]] | None
+    ) -> tuple[int, bytes]:
+        first = urlsplit(url)
+        for _ in range(_MOST_REDIRECTS):
+            status, found, text = self._once(method, urlsplit(url), headers, body)
+            if status not in (301, 302, 307, 308):
+                if status in _BUSY:
+                    raise Busy(f"the server is busy: HTTP {status} {text[:200].decode(errors='replace')}")
+                if status in (401, 403):
+                    raise TargetError(
+                        f"{self._options.address}: HTTP {status}: {text[:200].decode(errors='replace')}; check 'user', "
+                        "'password' and the right LOAD on the table"
+                    )
+                return status, text
+            url = urljoin(url, found or "")
+            self._check_redirect(first, urlsplit(url))
+        raise TargetError(f"{self._options.address}: more than {_MOST_REDIRECTS} redirects; check 'url'")
+
+    def _check_redirect(self, first: SplitResult, target: SplitResult) -> None:
+        """Hold the target to be one that the login may be sent to."""
+        host = (target.hostname or "").lower()
+        why = ""
+        if target.scheme not in ("http", "https") or not host:
+            why = "which is not a url of a server"
+        elif first.scheme == "https" and target.scheme != "https":
+            why = "without TLS, and the login would be readable on the way"
+        elif not self._is_allowed(host):
+            why = "which option 'backends' does not name, and whose address is public"
+        if why:
+            raise TargetError(
+                f"{self._options.address}: the server redirects the load to {target.scheme}://{host}, {why}. Nothing "
+                "was sent there; name the backends in 'backends', such as be1,be2 or *.example.com"
+            )
+
+    def _is_allowed(self, host: str) -> bool:
+        if self._options.backends:
+            return any(fnmatchcase(host, each) for each in self._options.backends)
+        if host in {(urlsplit(each).hostname or "").lower() for each in self._options.frontends}:
+            return True
+        try:
+            found = {info[4][0] for info in socket.getaddrinfo(host, None)}
+        except OSError:
+            return False
+        return bool(found) and all(
+            ipaddress.ip_address(str(each).partition("%")[0]).is_private for each in found
+        )
+
+    def _once(
+        self,
+        method: str,
+        url: SplitResult,
+        headers: Mapping[str, str],
+        body: Callable[[], Iterator[bytes]] | None,
+    ) -> tuple[int, str | None, bytes]:
+        connection = self._connected(url)
+        try:
+            connection.response_class = _Response
+            connection.putrequest(method, url.path + (f"?{url.query}" if url.query else ""))
+            for name, value in {**headers, "Authorization": self._login}.items():
+                connection.putheader(name, value)
+            connection.endheaders()
+            response = self._response(connection, body)
+            return response.status, response.getheader("Location"), response.read()
+        finally:
+            connection.close()
+
+    def _response(
+        self, connection: http.client.HTTPConnection, body: Callable[[], Iterator[bytes]] | None
+    ) -> http.client.HTTPResponse:
+        if body is None:
+            return connection.getresponse()
+        wanted = body
+
+        def send() -> None:
+            for block in wanted():
+                connection.send(block)
+            # The answer comes when the rows are loaded.
+            connection.sock.settimeout(self._options.load_timeout + self._options.timeout)
+
+        def made(*values: Any, **named: Any) -> _Response:
+            response = _Response(*values, **named)
+            response.send_body = send
+            return response
+
+        connection.response_class = made  # type: ignore[assignment]
+        return connection.getresponse()
+
+    def _connected(self, url: SplitResult) -> http.client.HTTPConnection:
+        host, timeout = url.hostname or "", self._options.timeout
+        if url.scheme == "https":
+            context = ssl.create_default_context(cafile=self._options.sslrootcert)
+            return http.client.HTTPSConnection(host, url.port or 443, timeout=timeout, context=context)
+        return http.client.HTTPConnection(host, url.port or 8030, timeout=timeout)
+
+
+def table_columns(load: Load) -> list[str] | None:
+    """The table's columns, if the server says them.
+
+    Raises:
+        Busy: no server answers. TargetError: the login is refused, or the table is not there.
+    """
+    status, text = load.ask("GET", load.schema_path, {})
+    try:
+        answer = json.loads(text)
+        answer = answer.get("data", answer) if isinstance(answer.get("data", answer), dict) else answer
+        found = answer.get("properties")
+    except (ValueError, AttributeError):
+        return None
+    if isinstance(found, list):
+        return [str(each["name"]) for each in found if isinstance(each, dict) and "name" in each]
+    if status >= 400 or answer.get("exception") or str(answer.get("status")).upper() in ("FAILED", "404"):
+        message = answer.get("exception") or answer.get("msg") or answer.get("message") or f"HTTP {status}"
+        raise TargetError(
+            f"{load.load_path.removesuffix('/_stream_load')}: {str(message)[:300]}; check 'dbtable'"
+        )
+    return None

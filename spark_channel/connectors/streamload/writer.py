@@ -1,0 +1,181 @@
+"""Writes each task as one load, whose label is the task's: sent again, or by another attempt, it is loaded once."""
+
+import hashlib
+import json
+import logging
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Any, ClassVar
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+
+from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan
+from spark_channel.connectors.direct import DirectWriter, Sink
+from spark_channel.connectors.files.names import new_attempt
+from spark_channel.connectors.streamload.encode import HEADERS, check_types, encoded
+from spark_channel.connectors.streamload.http import Busy, Load, table_columns
+from spark_channel.connectors.streamload.options import StreamLoadOptions
+from spark_channel.connectors.streamload.sql import run
+from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.options import WriteOptions
+from spark_channel.retry import Retry
+
+__all__ = ["StreamLoadWriter"]
+
+_log = logging.getLogger(__name__)
+_IN_MEMORY = 16 << 20
+
+
+@dataclass(frozen=True)
+class LoadPlan(WritePlan):
+    """`label`: the beginning of the labels of all tasks."""
+
+    label: str = ""
+
+
+class StreamLoadWriter(DirectWriter):
+    """See `StreamLoadOptions`."""
+
+    Options: ClassVar[type[WriteOptions]] = StreamLoadOptions
+    options: StreamLoadOptions
+
+    def exists(self) -> bool | None:
+        return True  # a load cannot make a table
+
+    def resource_mark(self) -> str | None:
+        return urlsplit(self.options.frontends[0]).netloc.rpartition("@")[2]
+
+    def begin(self) -> None:
+        if self.options.start_sql:
+            run(self.options, self.options.start_sql)
+
+    def check(self, schema: pa.Schema) -> None:
+        check_types(schema)
+        strange = next((name for name in schema.names if "`" in name or "," in name), None)
+        if strange is not None or not schema.names:
+            raise SchemaError(f"column {strange!r} cannot be named in a load; rename it")
+
+    def probe(self, *, empty: bool) -> None:
+        if empty and self.options.query_server is None:
+            raise OptionError(
+                "an overwrite empties the table by SQL: name where it is asked in 'queryServer', such as fe:9030, or "
+                "append",
+                option="queryServer",
+            )
+        try:
+            Retry(self.options.retry_timeout, what=f"asking {self.options.address}").call(
+                lambda: table_columns(Load(self.options)), lambda error: isinstance(error, Busy)
+            )
+        except Busy as error:
+            raise TargetError(f"{self.options.address}: {error}; check 'url'") from error
+        if empty:
+            run(self.options, [f"TRUNCATE TABLE `{self.options.database}`.`{self.options.dbtable}`"])
+
+    def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        plan = super().prepare(context, schema)
+        found = table_columns(Load(self.options))
+        known = None if found is None else {name.lower() for name in found}
+        missing = [name for name in schema.names if known is not None and name.lower() not in known]
+        if missing:
+            raise SchemaError(
+                f"{self.options.address} has no column {missing[0]!r}; it has {', '.join(found or ())}: rename the "
+                "column, or select those of the table"
+            )
+        # Each batch of a stream has its own labels; a query that is started again uses others.
+        name = json.dumps([plan.job, context.stream, self.options.address])
+        label = f"spark_channel_{hashlib.sha256(name.encode()).hexdigest()[:24]}"
+        return LoadPlan(plan.job, schema, "task", context.overwrite, label=label)
+
+    def connect(self, schema: pa.Schema) -> Sink:
+        raise NotImplementedError("rows are sent when a task ends")
+
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        assert isinstance(plan, LoadPlan)
+        return _LoadTask(self.options, plan, Tally(task, attempt))
+
+    def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
+        if self.options.end_sql:
+            run(self.options, self.options.end_sql)
+
+
+class _LoadTask(TaskWriter):
+    """Keeps the rows of an attempt in a file until it ends, so that they can be sent again."""
+
+    def __init__(self, options: StreamLoadOptions, plan: LoadPlan, tally: Tally) -> None:
+        self._options, self._schema, self._tally = options, plan.schema, tally
+        self._label = f"{plan.label}_{tally.task}"
+        self._unique = new_attempt()
+        self._loads, self._size, self._loaded = 0, 0, 0
+        self._file: IO[bytes] = self._empty()
+
+    def _empty(self) -> Any:
+        return tempfile.SpooledTemporaryFile(_IN_MEMORY, prefix="spark-channel-")
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        self._tally.hold_open()
+        for start in range(0, batch.num_rows, self._options.batch_size):
+            self._write(batch.slice(start, self._options.batch_size))
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        data, refused = encoded(batch, self._options.time_zone)
+        if refused and (not self.tolerant or self.refused is None):
+            number, reason = refused[0]
+            raise TargetError(
+                f"{len(refused)} of {batch.num_rows} rows cannot be loaded, the first of them: {reason}. Correct the "
+                "rows, or allow refused rows with 'maxDirtyRows'. The row: "
+                f"{str(batch.slice(number, 1).to_pylist()[0])[:200]}"
+            )
+        if self._size and self._size + len(data) > self._options.max_bytes_per_load:
+            self._load(f"{self._label}_{self._tally.attempt}_{self._unique}_{self._loads}")
+            if self._loads == 1:
+                _log.warning(
+                    "task %d has more than %d bytes ('maxBytesPerLoad'): it is written in several loads, which "
+                    "an attempt that Spark starts again writes again",
+                    self._tally.task, self._options.max_bytes_per_load,
+                )  # fmt: skip
+        self._file.write(data)
+        self._size += len(data)
+        bad = {number for number, _ in refused}
+        keep = pa.array([n for n in range(batch.num_rows) if n not in bad], pa.int64())
+        self._tally.add(batch.take(keep) if bad else batch)
+        for number, reason in refused:
+            assert self.refused is not None
+            self.refused(batch.slice(number, 1), reason)
+
+    def _load(self, label: str) -> None:
+        options = self._options
+        names = ",".join(f"`{name}`" for name in self._schema.names)
+        headers = {**options.headers, **HEADERS, "columns": names}
+        retry = Retry(options.retry_timeout, what=f"loading into {options.address}")
+        load = Load(options)
+        try:
+            retry.call(
+                lambda: load.send(label, headers, self._file, self._size),
+                lambda error: isinstance(error, Busy),
+            )
+        except Busy as error:
+            raise TargetError(
+                f"{options.address}: the load {label} was tried for {options.retry_timeout:g} s ('retryTimeout'): "
+                f"{error}. Whether its rows are loaded is not known: another attempt of the task uses the same label, "
+                "and loads them once"
+            ) from error
+        self._loads += 1
+        self._file.close()
+        self._file, self._size = self._empty(), 0
+
+    def close(self) -> Receipt:
+        self._tally.hold_open()
+        if self._size:
+            whole = self._loads == 0
+            self._load(
+                self._label if whole else f"{self._label}_{self._tally.attempt}_{self._unique}_{self._loads}"
+            )
+        receipt = self._tally.receipt(loads=self._loads)
+        self._file.close()
+        return receipt
+
+    def rollback(self) -> None:
+        self._tally.ended = True
+        self._file.close()

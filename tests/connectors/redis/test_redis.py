@@ -1,0 +1,369 @@
+"""Redis, against a server that the tests start."""
+
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+pytest.importorskip("redis")
+
+from spark_channel.connectors import FetchSize, Receipt, WriteContext, WritePlan, load_reader, load_writer
+from spark_channel.connectors.contracts import Reader, Writer
+from spark_channel.errors import (
+    ChannelError,
+    CommitError,
+    OptionError,
+    SourceError,
+    SupersededError,
+    TargetError,
+)
+from spark_channel.jobs import load_job
+from spark_channel.testing import reader_conformance
+from tests.jobs.conftest import make_job
+from tests.jobs.moved import move
+from tests.jobs.test_end_to_end import carry_out
+from tests.servers.redis import PASSWORD, RedisServer, redis_server
+
+MOMENT = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[RedisServer]:
+    with redis_server() as server:
+        yield server
+
+
+@pytest.fixture
+def server(running: RedisServer) -> RedisServer:
+    running.client.flushall()
+    return running
+
+
+def reader(server: RedisServer, **options: Any) -> Reader:
+    return load_reader({"reader": "redis", "url": server.url, "password": PASSWORD, **options})[0]
+
+
+def read(found: Reader) -> pa.Table:
+    schema = found.schema()
+    return pa.Table.from_batches([batch for split in found.split(4) for batch in found.read(split)], schema)
+
+
+def writer(server: RedisServer, **options: Any) -> Writer:
+    return load_writer(
+        {"writer": "redis", "url": server.url, "password": PASSWORD, "keyColumns": "k", **options}
+    )[0]
+
+
+def stage(found: Writer, plan: WritePlan, rows: pa.Table, task: int = 0, refused: Any = None) -> Receipt:
+    opened = found.open(plan, task, task)
+    if refused is not None:
+        opened.tolerant, opened.refused = True, refused
+    try:
+        for batch in rows.to_batches():
+            opened.write(batch)
+        return opened.close()
+    except BaseException:
+        opened.rollback()
+        raise
+
+
+def write(server: RedisServer, rows: pa.Table, *, refused: Any = None, **options: Any) -> None:
+    context = {
+        name: options.pop(name) for name in ("overwrite", "commit", "txn", "stream") if name in options
+    }
+    job = options.pop("job", "job")
+    found = writer(server, **options)
+    plan = found.prepare(WriteContext(job, **context), rows.schema)
+    found.commit(plan, [stage(found, plan, rows, refused=refused)])
+
+
+def test_the_reader_keeps_its_promises(server: RedisServer) -> None:
+    for n in range(40):
+        server.client.hset(f"user:{n}", mapping={"n": n, "name": f"ä{n}"})
+    server.client.set("other", "x")
+    expected = pa.table(
+        {"_key": [f"user:{n}" for n in range(40)], "n": range(40), "name": [f"ä{n}" for n in range(40)]}
+    )
+    schema = "_key STRING, n BIGINT, name STRING"
+    reader_conformance(lambda: reader(server, schema=schema, keys="user:*"), expected=expected, advice=2)
+
+
+def test_values_of_every_type(server: RedisServer) -> None:
+    client = server.client
+    client.set("a", "text", px=3_600_000)
+    client.hset("b", mapping={"x": "1"})
+    client.rpush("c", "1", "2")
+    client.sadd("d", "n", "m")
+    client.zadd("e", {"m": 1.5})
+    found = reader(server, schema="_key STRING, _type STRING, _ttl_ms BIGINT, _value STRING, x INT")
+    found.fetch_size = FetchSize(rows=2)
+    rows = {row["_key"]: row for row in read(found).to_pylist()}
+    assert {key: (row["_type"], row["_value"]) for key, row in rows.items()} == {
+        "a": ("string", "text"), "b": ("hash", '{"x":"1"}'), "c": ("list", '["1","2"]'), "d": ("set", '["m","n"]'),
+        "e": ("zset", '{"m":1.5}'),
+    }  # fmt: skip
+    assert rows["b"]["x"] == 1
+    assert 3_000_000 < rows["a"]["_ttl_ms"] <= 3_600_000
+    assert rows["c"]["_ttl_ms"] is None
+    assert read(reader(server, keyType="hash")).to_pylist() == [
+        {"_key": "b", "_ttl_ms": None, "_type": "hash", "x": "1"}
+    ]
+    assert reader(server, keys="none*", schema="_key STRING").split(1) == []
+    client.xadd("s", {"f": "v"})
+    with pytest.raises(SourceError, match=r"key b's' is a stream.* 'keyType'"):
+        read(reader(server, schema="_key STRING"))
+
+
+def test_hashes_and_texts(server: RedisServer) -> None:
+    rows = pa.table(
+        {"k": [1, 2], "a": ["x", None], "d": [Decimal("1.50"), None], "t": [MOMENT, None], "f": [True, False]}
+    )
+    server.client.hset("u:2", mapping={"a": "old", "kept": "yes"})
+    write(server, rows, keyPrefix="u:", timeZone="Asia/Shanghai")
+    assert server.client.hgetall("u:1") == {"a": "x", "d": "1.50", "t": "2024-01-31 16:30:00", "f": "true"}
+    assert server.client.hgetall("u:2") == {"kept": "yes", "f": "false"}
+    write(server, rows.select(["k", "a"]), keyPrefix="u:", writeMode="replace", expireSeconds=100)
+    assert server.client.hgetall("u:1") == {"a": "x"}
+    assert 0 < server.client.ttl("u:1") <= 100
+    assert not server.client.exists("u:2")
+    write(server, rows.select(["k", "a", "f"]), valueType="string", keySuffix=":json")
+    assert server.client.get("2:json") == '{"a": null, "f": false}'
+    write(server, rows.select(["k", "a"]), valueType="string")
+    assert (server.client.get("1"), server.client.get("2")) == ("x", None)
+    write(server, rows.select(["k"]), writeMode="delete")
+    assert not server.client.exists("1")
+
+
+def test_lists_sets_and_sorted_sets(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a", "a"], "v": ["1,2", "3"], "s": [1.5, 2.0]})
+    for _ in range(2):
+        write(server, rows.select(["k", "v"]), valueType="list", valueDelimiter=",")
+    assert server.client.lrange("a", 0, -1) == ["1", "2", "3"] * 2
+    write(server, rows.select(["k", "v"]), valueType="list", valueDelimiter=",", writeMode="replace")
+    assert server.client.lrange("a", 0, -1) == ["3"]
+    for _ in range(2):
+        write(server, rows.select(["k", "v"]), valueType="set", keyPrefix="s:")
+        write(server, rows, valueType="zset", scoreColumn="s", keyPrefix="z:")
+    assert server.client.smembers("s:a") == {"1,2", "3"}
+    assert server.client.zrange("z:a", 0, -1, withscores=True) == [("1,2", 1.5), ("3", 2.0)]
+
+
+def test_refused_rows_are_told_and_the_others_written(server: RedisServer) -> None:
+    server.client.set("b", "a string")
+    rows = pa.table({"k": ["a", "b", None], "v": ["1", "2", "3"]})
+    told: list[tuple[Any, str]] = []
+    write(server, rows, refused=lambda row, why: told.append((row.to_pylist()[0]["v"], why)))
+    assert [value for value, _ in told] == ["2", "3"]
+    assert "WRONGTYPE" in told[0][1]
+    assert told[1][1] == "key column 'k' is NULL"
+    assert server.client.hgetall("a") == {"v": "1"}
+    with pytest.raises(TargetError, match=r"refused 1 of 1 rows.*WRONGTYPE"):
+        write(server, rows.slice(1, 1))
+
+
+def test_an_overwrite_removes_the_keys_of_the_prefix(server: RedisServer) -> None:
+    server.client.mset({"u*:1": "old", "u*:9": "old", "ux:1": "kept"})
+    write(server, pa.table({"k": ["1"], "v": ["new"]}), keyPrefix="u*:", valueType="string", overwrite=True)
+    assert {key: server.client.get(key) for key in server.client.keys("*")} == {"u*:1": "new", "ux:1": "kept"}
+    with pytest.raises(OptionError, match="'keyPrefix', which is empty"):
+        write(server, pa.table({"k": ["1"], "v": ["new"]}), overwrite=True)
+    assert writer(server, keyPrefix="ux").exists()
+    assert not writer(server, keyPrefix="uy").exists()
+
+
+def test_a_job_is_published_at_once_and_once(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a", "b"], "v": ["1", "2"]})
+    found = writer(server, valueType="list", commit="job")
+    context = WriteContext("one", commit="job", txn=("nightly", 7))
+    plan = found.prepare(context, rows.schema)
+    lost = stage(found, plan, rows, 0)  # another attempt of the task is the one that counts
+    receipts = [stage(found, plan, rows, 0), stage(found, plan, rows.slice(0, 1), 1)]
+    assert lost.rows == 2
+    assert not server.client.exists("a", "b")
+    for _ in range(2):
+        found.commit(plan, receipts)
+        assert (server.client.lrange("a", 0, -1), server.client.lrange("b", 0, -1)) == (["1", "1"], ["2"])
+    assert server.client.keys("spark-channel:stage*") == []
+    again = found.prepare(WriteContext("two", commit="job", txn=("nightly", 7)), rows.schema)
+    assert again.published_at is not None
+    found.commit(again, [stage(found, again, rows)])
+    assert server.client.llen("a") == 2
+
+
+def test_an_overtaken_run_publishes_nothing(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    found = writer(server, valueType="list")
+    contexts = [WriteContext(name, commit="job", txn=("nightly", 8)) for name in ("slow", "later")]
+    slow = found.prepare(contexts[0], rows.schema)
+    receipt = stage(found, slow, rows)
+    later = found.prepare(contexts[1], rows.schema)
+    assert server.client.keys("spark-channel:stage:*") == []
+    with pytest.raises(SupersededError):
+        found.commit(slow, [receipt])
+    found.abort(slow, None)
+    found.commit(later, [stage(found, later, rows)])
+    found.commit(slow, [receipt])  # published meanwhile: nothing is added
+    assert server.client.lrange("a", 0, -1) == ["1"]
+    third = found.prepare(WriteContext("third", commit="job"), rows.schema)
+    stage(found, third, rows)
+    found.abort(third, None)
+    assert server.client.keys("spark-channel:stage*") == []
+
+
+def test_each_batch_of_a_stream_is_published_once(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    for number in (0, 1, 1, 0):
+        write(server, rows, valueType="list", commit="job", stream=("query", number))
+    assert server.client.llen("a") == 2
+
+
+def test_what_the_server_cannot_publish_is_told_before_a_row_is_written(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a", "b"], "v": ["1", "2"]})
+    server.client.set("b", "a string")
+    with pytest.raises(CommitError, match=r"key 'b' holds a value of another type.* Nothing was published"):
+        write(server, rows, commit="job")
+    assert not server.client.exists("a")
+    with pytest.raises(CommitError, match=r"the job has 2 rows, and option 'jobRows' takes 1"):
+        write(server, rows, commit="job", jobRows=1, job="other")
+    found = writer(server)
+    plan = found.prepare(WriteContext("third", commit="job"), rows.schema)
+    receipt = stage(found, plan, rows.slice(0, 1))
+    server.client.delete(receipt.details["stage"])
+    with pytest.raises(CommitError, match=r"is not there any more.* Nothing was published"):
+        found.commit(plan, [receipt])
+
+
+def test_rows_of_many_values_fit_the_script(server: RedisServer) -> None:
+    names = [f"c{n}" for n in range(5_000)]
+    rows = pa.table({"k": ["a"], **{name: ["x"] for name in names}})
+    write(server, rows, commit="job")
+    assert server.client.hlen("a") == 5_000
+
+
+def test_a_lost_answer_of_the_publishing_script(server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The script has run: asked again, the claim says so."""
+    import redis
+
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    asked: list[int] = []
+    original = redis.Redis.eval
+
+    def lose(self: Any, *values: Any) -> Any:
+        found = original(self, *values)
+        asked.append(1)
+        if len(asked) == 1:
+            raise redis.ConnectionError("lost")
+        return found
+
+    monkeypatch.setattr(redis.Redis, "eval", lose)
+    write(server, rows, valueType="list", commit="job")
+    assert server.client.llen("a") == 1
+
+
+def test_a_cluster() -> None:
+    with redis_server(cluster=True) as server:
+        rows = pa.table({"k": [f"{n}" for n in range(20)], "v": [f"v{n}" for n in range(20)]})
+        write(server, rows, cluster=True)
+        found = read(reader(server, cluster=True, schema="_key STRING, v STRING"))
+        assert sorted(found.column("v").to_pylist()) == sorted(rows.column("v").to_pylist())
+        with pytest.raises(OptionError, match=r"'commit' got 'job'; with 'cluster' it takes task"):
+            writer(server, cluster=True, commit="job")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"url": "h:6379"}, "option 'url' .*redis://host:6379/0"),
+        ({"keyColumns": "x"}, "option 'keyColumns' names 'x'"),
+        ({"valueColumns": "x"}, "option 'valueColumns' names 'x'"),
+        ({"valueType": "zset"}, "'scoreColumn' goes together with valueType=zset"),
+        ({"valueType": "list", "valueColumns": "k,v"}, "with valueType=list it takes one column"),
+        ({"hashFields": "v"}, "'hashFields' is for writeMode=delete"),
+    ],
+)
+def test_options_are_refused_by_name(server: RedisServer, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        write(server, pa.table({"k": ["1"], "v": ["1"]}), **options)
+
+
+def test_a_transaction_is_of_the_whole_job(server: RedisServer) -> None:
+    with pytest.raises(OptionError, match="'txnAppId' and 'txnVersion' need commit=job"):
+        write(server, pa.table({"k": ["1"], "v": ["1"]}), txn=("a", 1), commit="task")
+
+
+def test_the_login_is_not_shown(server: RedisServer) -> None:
+    with pytest.raises(ChannelError, match=r"check 'user', 'password'") as met:
+        reader(server, password="wr0ng").schema()
+    assert "wr0ng" not in str(met.value)
+    with pytest.raises(SourceError, match="the server does not answer"):
+        reader(server, url="redis://127.0.0.1:1/0").schema()
+
+
+def test_a_datax_job_writes_keys(server: RedisServer, tmp_path: Any) -> None:
+    source = tmp_path / "in.txt"
+    source.write_text("1,ann,2024-01-31 10:00:05\n2,bob,2024-01-31 10:00:05\n")
+    columns = [{"index": 0, "type": "long"}, {"index": 1, "type": "string"}, {"index": 2, "type": "date"}]
+    reads = {"path": str(source), "column": columns}
+    config: dict[str, Any] = {
+        "colKey": {"name": "id", "index": 0}, "keyPrefix": "user:", "expire": 300,
+        "colValue": [{"name": "name", "index": 1}, {"name": "at", "index": 2}],
+    }  # fmt: skip
+    writes = {
+        "redisMode": "singleton", "address": f"127.0.0.1:{server.port}", "auth": PASSWORD, "writeType": "hash",
+        "config": config,
+    }  # fmt: skip
+    for _ in range(2):
+        assert carry_out(load_job(make_job("txtfilereader", reads, "rediswriter", writes)).spec) == []
+    assert server.client.hgetall("user:2") == {"name": "bob", "at": "2024-01-31 10:00:05"}
+    pushed = {**config, "colValue": config["colValue"][0], "pushType": "rpush", "keyPrefix": "names:"}
+    listed = {**writes, "writeType": "list", "config": pushed}
+    job = make_job("txtfilereader", reads, "rediswriter", listed)
+    job["job"]["setting"] = {"commit": "job", "transaction": "nightly:1"}
+    for run in ("a", "b"):
+        assert move(job, name=run) == []
+    assert server.client.lrange("names:1", 0, -1) == ["ann"]
+    back = {
+        "address": f"127.0.0.1:{server.port}",
+        "auth": PASSWORD,
+        "include": "user:*",
+        "column": ["_key", "name"],
+    }
+    text = {"path": str(tmp_path / "out"), "fileName": "f", "writeMode": "truncate"}
+    carry_out(load_job(make_job("redisreader", back, "txtfilewriter", text)).spec)
+    (made,) = (tmp_path / "out").glob("f__*")
+    assert sorted(made.read_text().splitlines()) == ["user:1,ann", "user:2,bob"]
+    gone = {
+        **writes,
+        "writeMode": "delete",
+        "config": {"colKey": {"name": "id", "index": 0}, "keyPrefix": "user:"},
+    }
+    carry_out(load_job(make_job("txtfilereader", reads, "rediswriter", gone)).spec)
+    assert server.client.keys("user:*") == []
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"address": "a:1,b:2"}, "address got 'a:1,b:2'; it takes one address"),
+        ({"config": {"strKey": "x", "colValue": {"index": 1}}}, r"config\.colKey got strKey"),
+        ({"config": {"colKey": {"index": 0}}}, r"config\.colValue is missing"),
+        (
+            {
+                "writeType": "list",
+                "config": {"colKey": {"index": 0}, "colValue": {"index": 1}, "pushType": "lpush"},
+            },
+            "lpush",
+        ),
+        ({"connection": [{"uri": "tcp://h:1"}]}, "connection is not supported: Addax's plugins copy dumps"),
+    ],
+)
+def test_what_a_job_cannot_ask(changed: dict[str, Any], message: str) -> None:
+    writes = {
+        "address": "h:6379", "writeType": "string", "config": {"colKey": {"index": 0}, "colValue": {"index": 1}},
+        **changed,
+    }  # fmt: skip
+    with pytest.raises(ChannelError, match=message):
+        load_job(make_job(writer="rediswriter", writes=writes))

@@ -1,0 +1,237 @@
+"""Stream Load, against servers of the tests' own (see tests/servers/stream_load.py)."""
+
+import base64
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import Receipt, WriteContext, load_writer
+from spark_channel.connectors.streamload.http import Load
+from spark_channel.connectors.streamload.options import StreamLoadOptions
+from spark_channel.errors import ChannelError, OptionError, SchemaError, TargetError
+from spark_channel.jobs import load_job
+from tests.jobs.conftest import make_job
+from tests.jobs.test_end_to_end import carry_out
+from tests.servers.stream_load import Loads, stream_load_servers
+
+Servers = tuple[str, Loads]
+
+
+@pytest.fixture(scope="module")
+def running() -> Iterator[Servers]:
+    with stream_load_servers(["id", "name", "at"]) as made:
+        yield made
+
+
+@pytest.fixture
+def servers(running: Servers) -> Servers:
+    _, loads = running
+    loads.labels.clear()
+    loads.faults.clear()
+    loads.seen.clear()
+    loads.login = ""
+    return running
+
+
+def options(servers: Servers, **more: Any) -> dict[str, Any]:
+    given = {"url": servers[0], "database": "shop", "dbtable": "t", "user": "ann", "password": "s3cret"}
+    return {**given, "retryTimeout": "5", **more}
+
+
+def write(servers: Servers, rows: pa.Table, *, attempts: int = 1, dirty: Any = None, **more: Any) -> Receipt:
+    context = WriteContext("job", overwrite=bool(more.pop("overwrite", False)))
+    writer, _ = load_writer({"writer": "streamload", **options(servers, **more)})
+    plan = writer.prepare(context, rows.schema)
+    for attempt in range(attempts):
+        task = writer.open(plan, 3, attempt)
+        if dirty is not None:
+            task.tolerant, task.refused = True, lambda row, why: dirty.append((row.to_pylist()[0], why))
+        try:
+            for batch in rows.to_batches():
+                task.write(batch)
+            receipt = task.close()
+        except BaseException:
+            task.rollback()
+            raise
+    writer.commit(plan, [receipt])
+    return receipt
+
+
+ROWS = pa.table({"id": [1, 2], "name": ['ä\n"b', None]})
+
+
+def test_rows_arrive_as_they_are(servers: Servers) -> None:
+    at = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
+    rows = pa.table({"id": [True], "name": [Decimal("1.50")], "at": [at]})
+    write(servers, rows, timeZone="Asia/Shanghai")
+    assert servers[1].rows == [["1", "1.50", "2024-01-31 16:30:00.000000"]]
+    servers[1].labels.clear()
+    write(servers, ROWS, headers='{"partial_update": "true"}', url=f"{servers[0]},http://127.0.0.1:1")
+    assert servers[1].rows == [["1", 'ä\n"b'], ["2", None]]
+    server, path, headers = servers[1].seen[-1]
+    assert (server, path) == ("be", "/api/shop/t/_stream_load")
+    assert (headers["columns"], headers["partial_update"], headers["strict_mode"]) == (
+        "`id`,`name`",
+        "true",
+        "true",
+    )
+
+
+@pytest.mark.parametrize("fault", ["lost", "cut", "busy", "slow"])
+def test_a_load_that_is_sent_again_counts_once(servers: Servers, fault: str) -> None:
+    servers[1].faults.append(fault)
+    write(servers, ROWS, attempts=2)  # two attempts of one task, as Spark makes them
+    assert len(servers[1].labels) == 1
+    assert servers[1].rows == [["1", 'ä\n"b'], ["2", None]]
+
+
+def test_a_label_that_is_being_loaded_is_waited_for(servers: Servers) -> None:
+    write(servers, ROWS)
+    servers[1].faults += ["running", "running"]
+    write(servers, ROWS)
+    assert len(servers[1].rows) == 2
+    servers[1].faults += ["running"] * 50
+    with pytest.raises(TargetError, match=r"a load with label \w+ is RUNNING.*the same label"):
+        write(servers, ROWS, retryTimeout="0.3")
+
+
+def test_what_the_server_refuses_ends_the_task(servers: Servers) -> None:
+    with pytest.raises(TargetError, match=r"Fail: too many filtered rows; 1 rows do not fit.*http://be/e"):
+        write(servers, pa.table({"id": [1, 2], "name": ["unfit", "b"]}))
+    assert servers[1].rows == []
+    told: list[Any] = []
+    rows = pa.table({"id": [1, 2, 3, 4], "name": ["a\x01", r"\N", "c", None]})
+    receipt = write(servers, rows, dirty=told)
+    assert (receipt.rows, [row["id"] for row, _ in told]) == (2, [1, 2])
+    assert servers[1].rows == [["3", "c"], ["4", None]]
+    with pytest.raises(TargetError, match=r"2 of 4 rows cannot be loaded.*column 'name'"):
+        write(servers, rows)
+    with pytest.raises(SchemaError, match="no column 'x'; it has id, name, at"):
+        write(servers, pa.table({"x": [1]}))
+    with pytest.raises(SchemaError, match="cast it to a string"):
+        write(servers, pa.table({"id": [b"x"]}))
+    with pytest.raises(TargetError, match="No such table: missing; check 'dbtable'"):
+        write(servers, ROWS, dbtable="missing")
+
+
+def test_a_large_task_is_several_loads(servers: Servers) -> None:
+    rows = pa.table({"id": range(100), "name": ["x" * 100] * 100})
+    receipt = write(servers, rows, maxBytesPerLoad="4KB", batchSize="10")
+    assert receipt.details["loads"] == len(servers[1].labels) > 1
+    assert len(servers[1].rows) == 100
+
+
+def test_the_login_goes_to_no_host_that_is_not_allowed(servers: Servers) -> None:
+    _, loads = servers
+    token = base64.b64encode(b"ann:s3cret").decode()
+    loads.login = f"Basic {token}"
+    write(servers, ROWS)
+    kept = loads.redirect
+    try:
+        cases: tuple[tuple[str, dict[str, Any], str], ...] = (
+            ("http://8.8.8.8:1", {}, "http://8.8.8.8, which option 'backends' does not name"),
+            (
+                kept,
+                {"backends": "be1,*.example.com"},
+                "http://127.0.0.1, which option 'backends' does not name",
+            ),
+            ("ftp://127.0.0.1", {}, "which is not a url of a server"),
+        )
+        for target, more, why in cases:
+            loads.redirect = target
+            with pytest.raises(TargetError, match=why) as met:
+                write(servers, ROWS, **more)
+            assert token not in str(met.value)
+            assert "s3cret" not in str(met.value)
+    finally:
+        loads.redirect = kept
+    with pytest.raises(TargetError, match=r"HTTP 401.*check 'user', 'password'") as met:
+        write(servers, ROWS, password="wr0ng")
+    assert "wr0ng" not in str(met.value)
+
+
+def test_tls_is_not_left() -> None:
+    from urllib.parse import urlsplit
+
+    load = Load(StreamLoadOptions.parse({"url": "https://fe:8443", "database": "d", "dbtable": "t"})[0])
+    with pytest.raises(TargetError, match="without TLS, and the login would be readable"):
+        load._check_redirect(urlsplit("https://fe:8443/x"), urlsplit("http://fe:8040/x"))
+    load._check_redirect(urlsplit("https://fe:8443/x"), urlsplit("https://fe:8043/x"))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"url": "fe:8030"}, "option 'url' .*http://fe:8030"),
+        ({"dbtable": "a/b"}, "option 'dbtable' got 'a/b'"),
+        ({"headers": '{"label": "x"}'}, "option 'headers' .*headers that the connector does not set itself"),
+        ({"headers": '{"a": "b\\nc"}'}, "option 'headers'"),
+        ({"startSql": "SELECT 1"}, "need 'queryServer'"),
+        ({"overwrite": True}, "an overwrite empties the table by SQL"),
+        ({"commit": "job"}, "option 'commit' got 'job'"),
+    ],
+)
+def test_options_are_refused_by_name(servers: Servers, more: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        write(servers, ROWS, **more)
+
+
+def job(servers: Servers, plugin: str, **more: Any) -> Any:
+    writes = {
+        "loadUrl": [servers[0].removeprefix("http://")], "username": "ann", "password": "s3cret",
+        "column": ["id", "name"],
+        "connection": [{"jdbcUrl": "jdbc:mysql://fe:9030/", "selectedDatabase": "shop", "table": ["t"]}],
+        "loadProps": {"format": "json", "strip_outer_array": True, "merge_type": "APPEND"}, **more,
+    }  # fmt: skip
+    reads = {
+        "column": [{"value": "7", "type": "long"}, {"value": "2024-01-31 10:00:05", "type": "date"}],
+        "sliceRecordCount": 2,
+    }
+    return make_job("streamreader", reads, plugin, writes)
+
+
+@pytest.mark.parametrize("plugin", ["starrockswriter", "doriswriter", "selectdbwriter"])
+def test_a_datax_job_loads_rows(servers: Servers, plugin: str) -> None:
+    loaded = load_job(job(servers, plugin))
+    assert carry_out(loaded.spec) == []
+    assert servers[1].rows == [["7", "2024-01-31 10:00:05"]] * 2
+    assert servers[1].seen[-1][2]["merge_type"] == "APPEND"
+    assert any("loadProps.format" in text for text in loaded.warnings)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"loadUrl": []}, r"loadUrl is missing"),
+        ({"loadUrl": ["ann:x@fe:8030"]}, r"loadUrl got"),
+        ({"connection": [{"table": ["t"]}]}, r"database is missing"),
+        ({"connection": [{"selectedDatabase": "s", "table": ["t", "u"]}]}, "one table"),
+        (
+            {"preSql": ["truncate table t"], "connection": [{"selectedDatabase": "s", "table": ["t"]}]},
+            "jdbcUrl is missing",
+        ),
+    ],
+)
+def test_what_a_job_cannot_ask(servers: Servers, changed: dict[str, Any], message: str) -> None:
+    with pytest.raises(ChannelError, match=message):
+        load_job(job(servers, "doriswriter", **changed))
+
+
+def test_sql_runs_where_it_is_asked(servers: Servers, mariadb_server: Any) -> None:
+    """These databases speak MySQL's protocol; a MariaDB answers here."""
+    mariadb_server.sql("CREATE OR REPLACE TABLE shop.t (id INT); INSERT INTO shop.t VALUES (1)")
+    server = {
+        "queryServer": f"127.0.0.1:{mariadb_server.port}", "user": mariadb_server.user,
+        "password": mariadb_server.password, "endSql": '["INSERT INTO t VALUES (7)"]',
+    }  # fmt: skip
+    write(servers, ROWS, overwrite=True, **server)
+    assert mariadb_server.sql("SELECT id FROM shop.t") == "7"
+    writer, _ = load_writer(
+        {"writer": "streamload", **options(servers, **server, startSql="INSERT INTO nothing VALUES (1)")}
+    )
+    with pytest.raises(TargetError, match=r"INSERT INTO nothing.*doesn't exist"):
+        writer.begin()
