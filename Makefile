@@ -24,7 +24,7 @@ ready:
 	@.ci/bootstrap $(VENV)
 
 servers:
-	@.ci/servers
+	@.ci/servers $(VENV)
 
 # Only what the demo needs: `make test` adds the rest to the same environment.
 demo:
