@@ -23,7 +23,7 @@ help:
 ready:
 	@.ci/bootstrap $(VENV)
 
-servers:
+servers: ready
 	@.ci/servers $(VENV)
 
 # Only what the demo needs: `make test` adds the rest to the same environment.
