@@ -23,8 +23,8 @@ help:
 ready:
 	@.ci/bootstrap $(VENV)
 
-servers:
-	@.ci/servers
+servers: ready
+	@.ci/servers $(VENV)
 
 # Only what the demo needs: `make test` adds the rest to the same environment.
 demo:

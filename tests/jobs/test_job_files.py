@@ -250,8 +250,17 @@ def test_a_missing_hadoop_client_is_one_line(monkeypatch: pytest.MonkeyPatch) ->
     assert len(str(caught.value).splitlines()) == 1
 
 
-def test_a_write_to_hdfs_is_refused_before_anything_runs(make_job: Any) -> None:
+def test_a_write_to_hdfs(make_job: Any) -> None:
     column = [{"name": "a", "type": "string"}]
-    given = {"defaultFS": "hdfs://nn:8020", "path": "/out", "fileType": "text", "writeMode": "append"}
-    with pytest.raises(JobFileError, match=r"defaultFS got a write to hdfs://nn:8020/out.*read only"):
-        load_job(make_job(writer="hdfswriter", writes={**given, "column": column}))
+    given = {
+        "defaultFS": "hdfs://nn:8020",
+        "path": "/out",
+        "fileType": "text",
+        "writeMode": "append",
+        "column": column,
+    }
+    spec = load_job(make_job(writer="hdfswriter", writes=given)).spec
+    assert (spec.writer.options["path"], spec.save_mode) == ("hdfs://nn:8020/out", "append")
+    given["defaultFS"] = "webhdfs://nn:9870"
+    with pytest.raises(JobFileError, match=r"defaultFS got a write to webhdfs://nn:9870/out.*hdfs://"):
+        load_job(make_job(writer="hdfswriter", writes=given))

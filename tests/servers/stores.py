@@ -1,4 +1,4 @@
-"""Object stores of the tests' own, each a process that speaks real HTTP.
+"""Stores of the tests' own: object stores, each a process that speaks real HTTP, and HDFS.
 
 S3 is moto, GCS gcp-storage-emulator, Azure Azurite. They prove the requests that are sent, and that a conditional put
 of a name that is there is rejected. moto handles one request at a time here. The GCS emulator ignores preconditions,
@@ -17,9 +17,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-__all__ = ["BUCKET", "KINDS", "ObjectServer", "object_server", "start_azure", "start_gcs", "start_s3"]
+from tests.servers.hdfs import start_hdfs
+
+__all__ = [
+    "BUCKET",
+    "KINDS",
+    "STORES",
+    "ObjectServer",
+    "object_server",
+    "start_azure",
+    "start_gcs",
+    "start_s3",
+]
 
 KINDS = ("s3", "gcs", "azure")
+STORES = (*KINDS, "hdfs")
 BUCKET = "box"
 _AZURE_KEY = "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw=="
 _START_SECONDS = 60.0
@@ -96,6 +108,8 @@ class ObjectServer:
 
     def uri(self, prefix: str) -> str:
         address = f"127.0.0.1%3A{self.port}"
+        if self.kind == "hdfs":
+            return f"hdfs://127.0.0.1:{self.port}/{prefix}"
         if self.kind == "s3":
             return f"s3://{BUCKET}/{prefix}?scheme=http&region=us-east-1&endpoint_override={address}"
         if self.kind == "gcs":
@@ -190,8 +204,14 @@ def start_azure() -> Iterator[ObjectServer]:
 
 
 @contextmanager
+def _start_hdfs() -> Iterator[ObjectServer]:
+    with start_hdfs() as port:
+        yield ObjectServer("hdfs", port, {})
+
+
+@contextmanager
 def object_server(kind: str) -> Iterator[ObjectServer]:
-    with {"s3": start_s3, "gcs": start_gcs, "azure": start_azure}[kind]() as found:
+    with {"s3": start_s3, "gcs": start_gcs, "azure": start_azure, "hdfs": _start_hdfs}[kind]() as found:
         yield found
 
 

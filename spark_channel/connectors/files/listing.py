@@ -99,7 +99,7 @@ def _found(place: Location, manifests: bool) -> list[_Found]:
 
 def _walk(place: Location, directory: str) -> Iterator[pafs.FileInfo]:
     """Every file below `directory` that is not hidden."""
-    if not place.local:
+    if not place.renames:
         # One request lists a whole tree of an object store.
         for info in place.fs.get_file_info(pafs.FileSelector(directory, recursive=True)):
             inside = posixpath.relpath(info.path, directory)
@@ -180,7 +180,7 @@ def _not_walked(place: Location, directory: str, manifest: Manifest, seen: set[s
         path = posixpath.join(directory, file.path)
         info = place.fs.get_file_info(path)
         if info.type != pafs.FileType.File:
-            kept = find_replaced(place.fs, path) if place.local else None
+            kept = find_replaced(place.fs, path) if place.renames else None
             if kept is None:
                 raise SourceError(
                     f"{place.show(path)} is listed in the log of its directory and was removed; read the existing "

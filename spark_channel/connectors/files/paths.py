@@ -1,7 +1,7 @@
 """Where files are: paths and uris become a `pyarrow.fs` filesystem and a path in it.
 
 Local paths are plain, absolute or relative to the driver, or `file:` uris (percent-encoded, as
-`pathlib.Path.as_uri` writes them). Others are what `pyarrow.fs` takes: s3:// (s3a, s3n), gs://, abfs://, hdfs://, and
+`pathlib.Path.as_uri` writes them). Others are what `pyarrow.fs` takes: s3:// (s3a, s3n), gs://, abfs://; hdfs://; and
 servers of files: sftp://, ftp://, ftps://.
 """
 
@@ -17,6 +17,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import pyarrow as pa
 from pyarrow import fs as pafs
 
+from spark_channel.connectors import hdfs
 from spark_channel.connectors.files.login import Login
 from spark_channel.connectors.remote import Address, filesystem, is_remote
 from spark_channel.errors import OptionError
@@ -31,6 +32,7 @@ __all__ = [
     "locate",
     "open_planned",
     "read_file",
+    "renames_in",
     "reopen",
     "replaced_path",
 ]
@@ -60,10 +62,20 @@ class Location:
     def local(self) -> bool:
         return self.root == ""
 
+    @property
+    def renames(self) -> bool:
+        """Whether files are renamed in one step, as on a disk: what is replaced moves out of sight."""
+        return renames_in(self.root)
+
     def show(self, path: str | None = None) -> str:
         """`path` (default: this one) for a message, with the scheme of its filesystem."""
         path = self.path if path is None else path
         return path if self.local else f"{self.root.split('://', 1)[0]}://{path}"
+
+
+def renames_in(root: str) -> bool:
+    """Whether files are renamed in one step in the filesystem of `root`."""
+    return root == "" or hdfs.is_hdfs(root)
 
 
 def is_hidden(name: str) -> bool:
@@ -112,7 +124,7 @@ def locate(path: str, option: str = "path", login: Login | None = None) -> Locat
 
 
 def replaced_path(directory: str, number: int, path: str) -> str:
-    """The path of a file that log entry `number` replaced, on a local disk, for readers that planned it."""
+    """The path of a file that log entry `number` replaced, where files are renamed, for readers that planned it."""
     return posixpath.join(directory, LOG, "replaced", str(number), path)
 
 
@@ -136,7 +148,7 @@ def open_planned(root: str, path: str, login: Login | None) -> pa.NativeFile:
     try:
         return fs.open_input_file(path)
     except FileNotFoundError:
-        kept = find_replaced(fs, path) if root == "" else None
+        kept = find_replaced(fs, path) if renames_in(root) else None
         if kept is None:
             raise
         return fs.open_input_file(kept.path)
@@ -163,6 +175,8 @@ def _local() -> pafs.FileSystem:
 def _from_uri(root: str, login: Login | None) -> tuple[pafs.FileSystem, str]:
     if is_remote(root):
         return filesystem(Address.of(root, () if login is None else login.settings)), ""
+    if hdfs.is_hdfs(root) and hdfs.is_installed():
+        return hdfs.filesystem(root), ""
     if login is not None and root.startswith("s3:"):
         return _s3_as(root, login), urlsplit(root).netloc
     found: tuple[pafs.FileSystem, str] = pafs.FileSystem.from_uri(root)
@@ -212,8 +226,9 @@ def _remote(root: str, option: str, login: Login | None) -> pafs.FileSystem:
         if "libhdfs" in str(error) or "libjvm" in str(error):
             why = (str(error).splitlines() or [""])[0]
             raise OptionError(
-                f"option {option!r} got a {scheme}:// uri, and no Hadoop client was found ({why}): install Java and "
-                "Hadoop's client with libhdfs, and set JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
+                f"option {option!r} got a {scheme}:// uri, and no Hadoop client was found ({why}): pip install "
+                "'spark-channel[hdfs]', or, to read only, install Java and Hadoop's client with libhdfs, and set "
+                "JAVA_HOME, HADOOP_HOME and CLASSPATH=$(hadoop classpath --glob)",
                 option=option, got=scheme,
             ) from error  # fmt: skip
         raise OptionError(
@@ -237,6 +252,6 @@ def read_file(place: Location, path: str) -> bytes | None:
         except (OSError, ValueError):
             # Azure ends the read of a blob that is replaced meanwhile; of an object that is removed then, pyarrow
             # says on GCS that the file is closed.
-            if place.local or not left:
+            if place.renames or not left:
                 raise
     return None

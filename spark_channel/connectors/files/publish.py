@@ -301,7 +301,7 @@ class TargetDirectory:
 
         def change(found: Manifest, _: int) -> Manifest | None:
             there = bool(names) and not claims.not_listed(found, names)
-            return None if there or self.store.staged else found
+            return None if there or not self.store.answers_late else found
 
         try:
             manifest, _ = self._change(change, f"settle {what}")

@@ -29,7 +29,7 @@ from spark_channel.connectors.files.options import (
     ParquetReadOptions,
 )
 from spark_channel.connectors.files.partitions import partition_value
-from spark_channel.connectors.files.paths import find_replaced, open_planned, reopen
+from spark_channel.connectors.files.paths import find_replaced, open_planned, renames_in, reopen
 from spark_channel.connectors.files.source import SourcePlan, find_files, plan_source
 from spark_channel.connectors.files.splits import FilePiece, pack, target_bytes
 from spark_channel.errors import SourceError
@@ -211,7 +211,7 @@ def _check_unchanged(
     """Where the file is. One that is open stays readable when it is removed, and gives the same rows."""
     info = place.get_file_info(piece["path"])
     if info.type == pafs.FileType.NotFound:
-        kept = find_replaced(place, piece["path"]) if piece["root"] == "" and not gone_is_fine else None
+        kept = find_replaced(place, piece["path"]) if renames_in(piece["root"]) and not gone_is_fine else None
         if kept is None and not gone_is_fine:
             raise FileNotFoundError(piece["path"])
         if kept is None:

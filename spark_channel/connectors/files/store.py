@@ -40,6 +40,8 @@ class Store(ABC):
 
     staged: ClassVar[bool]
     """True: written hidden, then renamed. False: written under the final name, visible by the manifest."""
+    answers_late: ClassVar[bool] = True
+    """Whether a request that failed may be carried out later: it is on its way to a server."""
 
     def __init__(self, place: Location, clock: Clock = SYSTEM_CLOCK) -> None:
         self.place = place
@@ -126,6 +128,7 @@ class LocalStore(Store):
     """What is below the directory is reached without following a link: who may write there leads no job out of it."""
 
     staged = True
+    answers_late = False
 
     def make(self, path: str) -> None:
         for left in reversed(range(_TRIES)):
@@ -257,7 +260,7 @@ class LocalStore(Store):
             kind, _, rest = info.base_name.partition("-")
             pid = rest.partition("-")[0]
             # A process of another host looks dead here: it finds its file gone, and writes another.
-            if f"{kind}-" == UNFINISHED and pid.isdigit() and not _is_running(int(pid)):
+            if f"{kind}-" == UNFINISHED and pid.isdigit() and not is_running(int(pid)):
                 self.remove(info.path)
 
     def link(self, old: str, new: str) -> None:
@@ -387,7 +390,7 @@ def _close_quietly(stream: Any) -> None:
         pass
 
 
-def _is_running(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
@@ -398,4 +401,12 @@ def _is_running(pid: int) -> bool:
 
 
 def store_of(place: Location) -> Store:
+    """
+    Raises:
+        MissingPackageError: HDFS without its library.
+    """
+    if place.renames and not place.local:
+        from spark_channel.connectors.files.hdfs_store import HdfsStore
+
+        return HdfsStore(place)
     return LocalStore(place) if place.local else ObjectStore(place)

@@ -1,6 +1,6 @@
-"""A server of files as a filesystem of `pyarrow`, to read. Each call has its own connection."""
+"""A server of files as a filesystem of `pyarrow`, to read. Each call opens what it needs, and closes it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -11,14 +11,19 @@ from spark_channel.connectors.remote.address import Address
 from spark_channel.connectors.remote.client import MOST_ENTRIES, Entry, Remote
 from spark_channel.connectors.remote.open import connect
 
-__all__ = ["filesystem"]
+__all__ = ["filesystem", "filesystem_of"]
 
 _DEEPEST = 64
 
 
 def filesystem(address: Address) -> pafs.FileSystem:
     """Opens no connection yet."""
-    return pafs.PyFileSystem(_Handler(address))
+    return filesystem_of(address.scheme, address, lambda: connect(address))
+
+
+def filesystem_of(kind: str, key: Hashable, connect: Callable[[], Remote]) -> pafs.FileSystem:
+    """`connect` opens a client, which each call closes. Filesystems of one `key` are equal."""
+    return pafs.PyFileSystem(_Handler(kind, key, connect))
 
 
 class _Closing:
@@ -38,26 +43,26 @@ class _Closing:
 
 
 class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    def __init__(self, address: Address) -> None:
-        self._address = address
+    def __init__(self, kind: str, key: Hashable, connect: Callable[[], Remote]) -> None:
+        self._kind, self._key, self._connect = kind, key, connect
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Handler) and other._address == self._address
+        return isinstance(other, _Handler) and other._key == self._key
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash(self._address)
+        return hash(self._key)
 
     def get_type_name(self) -> str:
-        return self._address.scheme
+        return self._kind
 
     def normalize_path(self, path: str) -> str:
         return path
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        with connect(self._address) as remote:
+        with self._connect() as remote:
             found = [(path, remote.info(path)) for path in paths]
         return [
             pafs.FileInfo(path, pafs.FileType.NotFound) if entry is None else _info(entry)
@@ -65,7 +70,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
         ]
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
-        with connect(self._address) as remote:
+        with self._connect() as remote:
             try:
                 return [_info(entry) for entry in _listed(remote, selector.base_dir, selector.recursive)]
             except FileNotFoundError:
@@ -74,7 +79,7 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
                 return []
 
     def open_input_file(self, path: str) -> pa.NativeFile:
-        remote = connect(self._address)
+        remote = self._connect()
         try:
             return pa.PythonFile(_Closing(remote, remote.open_read(path)), mode="r")
         except BaseException:

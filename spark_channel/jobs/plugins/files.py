@@ -319,11 +319,10 @@ def hdfs_writer(parameter: dict[str, Any], place: Place) -> End:
     given = place.read(HdfsWriter, parameter)
     connector = file_connector(given.file_type, place)
     target = _join(given.default_fs, given.path)
-    if re.match(r"(hdfs|viewfs|webhdfs)://", target, re.IGNORECASE):
+    if target.lower().startswith("webhdfs://"):
         raise refused(
             place.key("defaultFS"), f"a write to {target}",
-            "a disk that is mounted (file:///mnt/...), or a bucket (s3://...): hdfs is read only, because pyarrow has "
-            "no rename there that fails if the file exists",
+            "the same folder by Hadoop's own protocol (hdfs://...), a mounted disk (file:///mnt/...) or a bucket (s3://...)",
         )  # fmt: skip
     if given.write_mode == "overwrite" and not given.overwrite_directory:
         raise refusal(

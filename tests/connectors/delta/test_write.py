@@ -125,6 +125,19 @@ def test_upsert_of_bad_keys(tmp_path: Path) -> None:
     assert _rows(path) == [(1, "a", "mon")]
 
 
+def test_files_that_where_rules_out_are_not_read(tmp_path: Path) -> None:
+    tables = [pa.table({"id": [n * 10, n * 10 + 9], "day": [str(n)] * 2}) for n in range(5)]
+    write(tmp_path / "t", *tables, partitionBy="day")
+    for where, pieces, rows in (
+        ("id = 25", 1, 0), ("id >= 30", 2, 4), ("id < 0", 0, 0), ("day = '3'", 1, 2), ("day >= '3' AND id < 40", 1, 2),
+    ):  # fmt: skip
+        source = reader_of(tmp_path / "t", where=where, columns="id", splitBytes="1")
+        assert source.schema().names == ["id"]
+        splits = source.split(8)
+        assert sum(len(split.params["pieces"]) for split in splits) == pieces, where
+        assert sum(batch.num_rows for split in splits for batch in source.read(split)) == rows, where
+
+
 def test_new_columns(tmp_path: Path) -> None:
     path = tmp_path / "t"
     write(path, numbers(1))

@@ -10,7 +10,7 @@ from spark_channel.connectors.files.paths import LOG, locate
 from tests.connectors import history
 from tests.connectors.files.busy import ROWS, rows_of
 from tests.connectors.files.helpers import leftovers, read, write
-from tests.servers.stores import KINDS, object_server
+from tests.servers.stores import STORES, object_server
 
 
 def published(path: str) -> dict[str, list[int]]:
@@ -61,8 +61,8 @@ def test_processes_on_a_disk_for_a_minute(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", KINDS)
-def test_processes_on_an_object_store_for_a_minute(
+@pytest.mark.parametrize("kind", STORES)
+def test_processes_on_a_store_for_a_minute(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with object_server(kind) as server:

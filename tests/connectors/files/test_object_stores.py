@@ -1,7 +1,7 @@
-"""Writes to S3, GCS and Azure over HTTP: the same promises as on a disk, by conditional puts."""
+"""Writes to S3, GCS, Azure and HDFS: the same promises as on a disk, by conditional puts, or renames that fail."""
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 from uuid import uuid4
@@ -10,15 +10,14 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
-from spark_channel.connectors.files.conditional import put_new, remove_many
 from spark_channel.connectors.files.paths import LOG, Location, locate, read_file
-from spark_channel.connectors.files.store import store_of
+from spark_channel.connectors.files.store import ObjectStore, store_of
 from spark_channel.errors import SourceError, SupersededError, UnsupportedError
 from tests.connectors.files.helpers import numbers, prepare, read, reader_of, stage, write, writer_of
-from tests.servers.stores import KINDS, ObjectServer, object_server, start_gcs
+from tests.servers.stores import KINDS, STORES, ObjectServer, object_server, start_gcs
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=STORES)
 def server(request: pytest.FixtureRequest) -> Iterator[ObjectServer]:
     with object_server(request.param) as found, pytest.MonkeyPatch.context() as patch:
         for name, value in found.environment.items():
@@ -29,6 +28,11 @@ def server(request: pytest.FixtureRequest) -> Iterator[ObjectServer]:
 @pytest.fixture
 def target(server: ObjectServer) -> str:
     return server.uri(f"{uuid4().hex}/out")
+
+
+def _times(target: str, times: int) -> int:
+    """Fewer in HDFS: a client waits 0.4 s until the NameNode knows that a file is whole."""
+    return times // 5 if target.startswith("hdfs") else times
 
 
 def seen(target: str) -> list[int]:
@@ -52,10 +56,21 @@ def test_append_and_overwrite(target: str) -> None:
     assert objects(place, f"{LOG}/staging") == []
 
 
+def test_a_read_keeps_what_it_planned(target: str) -> None:
+    write("parquet", target, numbers(1, 2), job="a")
+    source = reader_of("parquet", target)
+    splits = source.split(1)
+    write("parquet", target, numbers(3), job="b", context={"overwrite": True})
+    assert sum(batch.num_rows for split in splits for batch in source.read(split)) == 2
+    assert seen(target) == [3]
+
+
 def test_of_conditional_puts_at_once_one_is_accepted(target: str) -> None:
-    """One name, eight threads, twenty times: the others are told that it is there."""
-    place = locate(target)
-    for number in range(20):
+    """One name, eight threads, several times: the others are told that it is there."""
+    store = store_of(locate(target))
+    place = store.place
+    store.make(f"{place.path}/{LOG}")
+    for number in range(_times(target, 20)):
         accepted: list[int] = []
         ready = threading.Barrier(8)
 
@@ -63,7 +78,7 @@ def test_of_conditional_puts_at_once_one_is_accepted(target: str) -> None:
             mine: int, number: int = number, accepted: list[int] = accepted, ready: threading.Barrier = ready
         ) -> None:
             ready.wait()
-            if put_new(place, f"{place.path}/{number}.json", str(mine).encode()):
+            if store.put_new(f"{place.path}/{number}.json", str(mine).encode()):
                 accepted.append(mine)
 
         threads = [threading.Thread(target=put, args=(mine,)) for mine in range(8)]
@@ -106,6 +121,38 @@ def test_jobs_that_append_at_once_keep_all(target: str) -> None:
     assert seen(target) == list(range(6))
 
 
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+def test_others_do_not_wait_while_replaced_objects_are_removed(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One job is stopped in its removals. Appends and an overwrite end meanwhile, and lose nothing when it wakes."""
+    write("parquet", target, numbers(*range(5)), job="many", maxRecordsPerFile="1", retention="0")
+    removing, removed = threading.Event(), threading.Event()
+    original = ObjectStore.remove_many
+
+    def remove_many(store: ObjectStore, paths: Sequence[str]) -> None:
+        if threading.current_thread().name == "slow":
+            removing.set()
+            assert removed.wait(60), "the jobs beside it did not end"
+        original(store, paths)
+
+    monkeypatch.setattr(ObjectStore, "remove_many", remove_many)
+    arguments = {"job": "slow", "context": {"overwrite": True}, "retention": "0"}
+    slow = threading.Thread(target=write, args=("parquet", target, numbers(6)), kwargs=arguments, name="slow")
+    slow.start()
+    try:
+        assert removing.wait(60)
+        write("parquet", target, numbers(7), job="append", retention="0")
+        assert seen(target) == [6, 7]
+        write("parquet", target, numbers(8), job="overwrite", context={"overwrite": True}, retention="0")
+        write("parquet", target, numbers(9), job="append-again", retention="0")
+        assert seen(target) == [8, 9]
+    finally:
+        removed.set()
+        slow.join(60)
+    assert seen(target) == [8, 9]
+
+
 def test_a_store_that_ignores_the_condition_is_refused() -> None:
     with start_gcs(conditional=False) as server:
         out = writer_of("parquet", server.uri("plain/out"))
@@ -115,12 +162,7 @@ def test_a_store_that_ignores_the_condition_is_refused() -> None:
         assert not [path for path in objects(locate(server.uri("plain"))) if not path.endswith("/")]
 
 
-def test_hdfs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    place = Location(pafs.LocalFileSystem(), "/x", "hdfs://namenode:8020")
-    with pytest.raises(UnsupportedError, match="hdfs cannot create a file only if it is absent"):
-        put_new(place, "/x/1.json", b"")
-
-
+@pytest.mark.parametrize("server", KINDS, indirect=True)
 def test_an_object_that_is_removed_while_it_is_open(target: str) -> None:
     """What each store says of it: the file is gone, to whoever reads rows; no file, to whoever reads a note."""
     write("parquet", target, pa.table({"n": range(100_000), "s": ["x" * 40] * 100_000}), rowGroupRows="1000")
@@ -130,12 +172,13 @@ def test_an_object_that_is_removed_while_it_is_open(target: str) -> None:
     (split,) = source.split(1)
     batches = source.read(split)
     next(batches)
-    remove_many(place, [f"{place.path}/{name}"])
+    store_of(place).remove(f"{place.path}/{name}")
     with pytest.raises(SourceError, match=r"(is gone since|was removed after) the read was planned"):
         list(batches)
     assert read_file(place, f"{place.path}/{name}") is None
 
 
+@pytest.mark.parametrize("server", KINDS, indirect=True)
 def test_a_note_that_is_removed_while_it_is_read(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     place = locate(target)
     store = store_of(place)
@@ -148,7 +191,7 @@ def test_a_note_that_is_removed_while_it_is_read(target: str, monkeypatch: pytes
         def open_input_file(self, path: str) -> Any:
             found = place.fs.open_input_file(path)
             opened.append(path)
-            remove_many(place, [path])
+            store.remove(path)
             return found
 
     assert read_file(replace(place, fs=Removes()), f"{place.path}/note") is None
@@ -158,6 +201,7 @@ def test_a_note_that_is_removed_while_it_is_read(target: str, monkeypatch: pytes
 def test_a_reader_sees_the_old_content_or_the_new_one(target: str) -> None:
     place = locate(target)
     store, path = store_of(place), f"{place.path}/note"
+    store.make(f"{place.path}/{LOG}")
     store.put(path, b"0")
     done = threading.Event()
     seen: set[bytes | None] = set()
@@ -168,7 +212,7 @@ def test_a_reader_sees_the_old_content_or_the_new_one(target: str) -> None:
 
     thread = threading.Thread(target=look)
     thread.start()
-    for number in range(40):
+    for number in range(_times(target, 40)):
         store.put(path, str(number).encode())
     done.set()
     thread.join(60)

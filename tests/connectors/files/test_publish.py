@@ -496,7 +496,7 @@ def test_a_fault_at_any_point_shows_the_old_rows_or_the_new(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(writer, "store_of", base)
         patch.setattr(staging, "judge", lambda *_: "dead")
-        patch.setattr(store, "_is_running", lambda _: False)
+        patch.setattr(store, "is_running", lambda _: False)
         write("csv", target, numbers(10), job="next", retention="0")
     assert visible("csv", target) == sorted([*seen, 10])
     assert leftovers(target) == []

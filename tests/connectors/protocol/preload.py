@@ -18,10 +18,18 @@ for _name in (
     "tests.connectors.protocol.runs",
 ):
     importlib.import_module(_name)
-for _library, _name in (("deltalake", "delta"), ("pyiceberg", "iceberg")):
+# What these import on first use is most of what a short-lived driver would cost.
+_LAKES = {
+    "deltalake": ("deltalake", "spark_channel.connectors.delta.writer"),
+    "pyiceberg": (
+        "pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "sqlalchemy.dialects.sqlite",
+        "spark_channel.connectors.iceberg.writer",
+    ),
+}  # fmt: skip
+for _library, _names in _LAKES.items():
     if find_spec(_library) is not None:
-        importlib.import_module(f"spark_channel.connectors.{_name}")
-        importlib.import_module(_library)
+        for _name in _names:
+            importlib.import_module(_name)
 
 from tests.connectors.firebird import install  # noqa: E402
 

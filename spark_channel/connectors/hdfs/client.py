@@ -1,0 +1,209 @@
+"""A client of HDFS. Its NameNode decides renames: onto a name that exists they fail, so of two one succeeds."""
+
+import errno
+import io
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+import hdfs_native
+
+from spark_channel.connectors.remote.client import Entry, Remote
+
+__all__ = ["HdfsClient"]
+
+_BUFFER = 1 << 20
+_FOLDER, _FILE = 0o755, 0o644
+_CAUSES = (
+    ("AccessControlException", errno.EACCES),
+    ("PathIsNotEmptyDirectoryException", errno.ENOTEMPTY),
+    ("QuotaExceededException", errno.EDQUOT),
+    ("SafeModeException", errno.EROFS),
+)
+"""What the NameNode calls it, and what a disk would say."""
+
+
+@contextmanager
+def _as_os(path: str) -> Iterator[None]:
+    """Errors of the library as those of a disk."""
+    try:
+        yield
+    except (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError):
+        raise
+    except OSError as error:
+        raise _os_error(path, error) from error
+    except (RuntimeError, ValueError) as error:  # what the library makes of the rest
+        raise _os_error(path, error) from error
+
+
+def _os_error(path: str, error: Exception) -> OSError:
+    text = str(error)
+    if "FileNotFoundException" in text:
+        return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    if "FileAlreadyExistsException" in text:
+        return FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), path)
+    for name, code in _CAUSES:
+        if name in text:
+            return OSError(code, os.strerror(code), path)
+    return OSError(f"{path}: {(text.splitlines() or [type(error).__name__])[0][:300]}")
+
+
+class HdfsClient(Remote):
+    """Used by many threads. `close` does nothing: it is kept for the whole process."""
+
+    def __init__(self, root: str) -> None:
+        with _as_os(root):
+            # Without a host: fs.defaultFS of HADOOP_CONF_DIR.
+            self._client: Any = hdfs_native.Client(root if urlsplit(root).netloc else None)
+
+    def close(self) -> None:
+        pass
+
+    def info(self, path: str) -> Entry | None:
+        try:
+            with _as_os(path):
+                return _entry(path, self._client.get_file_info(path))
+        except FileNotFoundError:
+            return None
+
+    def entries(self, path: str) -> list[Entry]:
+        with _as_os(path):
+            return [
+                _entry(found.path, found) for found in self._client.list_status(path) if found.path != path
+            ]
+
+    def open_read(self, path: str) -> Any:
+        with _as_os(path):
+            return io.BufferedReader(_Download(self._client.read(path), path), _BUFFER)
+
+    def open_write(self, path: str) -> Any:
+        """A new file.
+
+        Raises:
+            FileExistsError: there is one.
+        """
+        options = hdfs_native.WriteOptions(permission=_FILE, overwrite=False, create_parent=False)
+        with _as_os(path):
+            return _Upload(self._client.create(path, options), path)
+
+    def make(self, path: str) -> None:
+        with _as_os(path):
+            self._client.mkdirs(path, _FOLDER, create_parent=True)
+
+    def _make_one(self, path: str) -> None:
+        self.make(path)
+
+    def rename(self, old: str, new: str) -> None:
+        """In one step; a file `new` is replaced."""
+        with _as_os(old):
+            self._client.rename(old, new, overwrite=True)
+
+    def rename_new(self, old: str, new: str) -> None:
+        """In one step, unless `new` exists.
+
+        Raises:
+            FileExistsError: it does. FileNotFoundError: `old` does not. OSError: not known whether it is renamed.
+        """
+        with _as_os(old):
+            self._client.rename(old, new, overwrite=False)
+
+    def remove(self, path: str) -> None:
+        """Remove a file, or an empty folder."""
+        with suppress(FileNotFoundError), _as_os(path):
+            self._client.delete(path, recursive=False)
+
+    def remove_empty(self, path: str) -> None:
+        """Remove a folder, if nothing is in it."""
+        try:
+            self.remove(path)
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY:
+                raise
+
+    def remove_tree(self, path: str) -> None:
+        with suppress(FileNotFoundError), _as_os(path):
+            self._client.delete(path, recursive=True)
+
+    def touch(self, path: str, at: float) -> None:
+        """The file's time of change is `at`, in seconds since 1970."""
+        with _as_os(path):
+            self._client.set_times(path, int(at * 1000), int(at * 1000))
+
+
+def _entry(path: str, found: Any) -> Entry:
+    return Entry(path, found.isdir, found.length, found.modification_time / 1000)
+
+
+class _Download(io.RawIOBase):
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path, self._size, self._place = file, path, len(file), 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
+        self._place = max(0, start + offset)
+        return self._place
+
+    def tell(self) -> int:
+        return self._place
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._size - self._place))
+        if count:
+            with _as_os(self._path):
+                data = self._file.read_range(self._place, count)
+            if len(data) != count:
+                raise ConnectionError(f"{self._path} ended at byte {self._place + len(data)} of {self._size}")
+            buffer[:count] = data
+            self._place += count
+        return count
+
+
+class _Upload(io.RawIOBase):
+    """Gathers what is written into large pieces. `close` raises if HDFS does not have all of it, on disk."""
+
+    def __init__(self, file: Any, path: str) -> None:
+        self._file, self._path, self._held, self._sent = file, path, bytearray(), 0
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        self._held += data
+        if len(self._held) >= _BUFFER:
+            self._send()
+        return len(data)
+
+    def _send(self) -> None:
+        with _as_os(self._path):
+            self._file.write(bytes(self._held))
+        self._sent += len(self._held)
+        self._held.clear()
+
+    def tell(self) -> int:
+        return self._sent + len(self._held)
+
+    def sync(self) -> None:
+        """Have the DataNodes write to their disks what they have in memory."""
+        self._send()
+        with _as_os(self._path):
+            self._file.hsync()
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        try:
+            if self._held:
+                self._send()
+            with _as_os(self._path):
+                self._file.close()
+        finally:
+            io.RawIOBase.close(self._file)  # or it is closed again when it is collected
+            super().close()
