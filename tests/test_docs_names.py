@@ -16,6 +16,7 @@ from spark_channel import errors
 from spark_channel.cli.app import complete
 from spark_channel.connectors.registry import all_connectors
 from spark_channel.options import Options, ReadOptions, WriteOptions
+from spark_channel.transfers.targets import TargetOptions
 from spark_channel.tunnel.options import TunnelOptions
 
 pytest.importorskip("deltalake", reason="options of all connectors are looked at where all are installed")
@@ -65,13 +66,17 @@ def commands() -> dict[str, set[str]]:
 COMMANDS = commands()
 
 
-def known_options() -> set[str]:
-    """The lower-cased names of all options, whatever becomes of them."""
-    models: set[type[Options]] = {ReadOptions, WriteOptions, TunnelOptions}
+def all_models() -> set[type[Options]]:
+    models: set[type[Options]] = {ReadOptions, WriteOptions, TunnelOptions, TargetOptions}
     for connector in all_connectors():
         models |= {connector.options_class(half) for half in ("reader", "writer") if getattr(connector, half)}
+    return models
+
+
+def known_options() -> set[str]:
+    """The lower-cased names of all options, whatever becomes of them."""
     names: set[str] = set()
-    for model in models:
+    for model in all_models():
         names |= {
             *model.names(),
             *(name.lower() for name in (*model.aliases, *model.renamed, *model.ignored, *model.refused)),
@@ -107,6 +112,31 @@ def test_options_given_by_keyword_exist(page: Path) -> None:
             name for name in re.findall(r"(\w+)=(?!=)", given) if name.lower() not in OPTIONS
         } - NOT_OURS
         assert not unknown, f"{page.name}: {sorted(unknown)}"
+
+
+UNITS = {"": 1, "s": 1, "MiB": 1 << 20, "GiB": 1 << 30}
+DEFAULT = re.compile(r"`(\w+)`(?: seconds)? \((\d[\d ]*)(?: (s|MiB|GiB))?[,)]")
+"""As in "`retryTimeout` (60 s)", "`retryTimeout` seconds (60)"."""
+
+
+def numeric_defaults() -> dict[str, set[float]]:
+    found: dict[str, set[float]] = {}
+    for model in all_models():
+        for name, field in model.model_fields.items():
+            if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+                found.setdefault((field.alias or name).lower(), set()).add(field.default)
+    return found
+
+
+def test_a_number_behind_an_option_is_its_default() -> None:
+    defaults, seen = numeric_defaults(), 0
+    for page in PAGES:
+        for name, number, unit in DEFAULT.findall(text_of(page)):
+            if known := defaults.get(name.lower()):
+                seen += 1
+                value = int(number.replace(" ", "")) * UNITS[unit]
+                assert value in known, f"{page.name}: `{name}` ({number} {unit}), and the code has {known}"
+    assert seen > 12
 
 
 @pages
