@@ -11,7 +11,7 @@ from spark_channel.progress.spec import JobSpec
 __all__ = ["batch_line", "before_lines", "lag_text", "progress_line", "short", "summary_lines"]
 
 _COMMITS = {
-    "job": "commit=job: all rows or none, seen at once",
+    "job": "commit=job: all rows or none, visible in one step",
     "task": "commit=task: each task's rows once, as they come",
 }
 
