@@ -125,6 +125,17 @@ def test_the_examples_with_a_server_run(
         secrets = {"SHOP_PASSWORD": "secret", "ELASTIC_API_KEY": "secret"}
         in_a_process(WITH_SERVER, empty_folder, {SERVERS: json.dumps(servers), **secrets})
         assert len(mongo.documents("paid_orders")) == len(elastic.indexes["errors"]) == 50
+    quickstart = (ROOT / "docs" / "quickstart-postgresql.md").read_text(encoding="utf-8")
+    statements = re.findall(r'^psql .* -c "(.*)"$', quickstart, re.MULTILINE)
+    assert [each.split()[0] for each in statements] == ["SELECT", "DROP"]
+    for statement in statements:  # the last one removes what the page made
+        postgres_server.psql(statement, database="quickstart")
+    assert (
+        postgres_server.psql(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", database="quickstart"
+        )
+        == "0"
+    )
 
 
 @pytest.mark.spark  # runs where these servers run for the examples

@@ -3,9 +3,11 @@
 Text between backticks and in code blocks counts. A name that looks like one of ours and is not known fails.
 """
 
+import ast
 import builtins
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +177,13 @@ def test_a_module_that_a_page_runs_exists(page: Path) -> None:
 
 
 @pages
+def test_an_extra_that_a_page_installs_exists(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for names in re.findall(r"spark[-_]channel(?:-[\w.-]+\.whl)?\[([\w,]+)\]", text_of(page)):
+        assert set(names.split(",")) <= set(extras), f"{page.name}: spark-channel[{names}]"
+
+
+@pages
 def test_a_make_target_that_a_page_names_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for name in re.findall(r"(?:`|^)make ([a-z-]+)", text_of(page), re.MULTILINE):
@@ -205,6 +214,52 @@ def anchors(page: Path) -> set[str]:
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
         found.add(re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-"))
     return found
+
+
+SYMPTOMS = re.compile(r"\| (?:you see|message or symptom|message|symptom|the message says) \|")
+HOLES = re.compile(r"\.\.\.|'[^']*'|\b[A-Z]{1,9}(?::[A-Z]+)?\b|\b\d+\b|=")
+OF_OTHERS = {
+    "E11000 duplicate key error",
+    "ModuleNotFoundError: No module named 'spark_channel'",
+    "Spark needs Java 17 or newer",
+    "canceling statement due to statement timeout",
+    "canceling statement due to conflict with recovery",
+    "... holds 'N/A' (text), which is not double",
+}
+"""Messages of databases, of Python and of `.ci/bootstrap`; the last one is ours, made of parts."""
+
+
+def messages() -> str:
+    """Every text of the package; what a message fills in is left out."""
+    found = []
+    for path in sorted((ROOT / "spark_channel").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+                found.append("\0".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def test_a_message_that_a_page_explains_is_one_of_ours() -> None:
+    texts, seen = messages(), 0
+    for page in PAGES:
+        listed = False
+        for line in text_of(page).splitlines():
+            if SYMPTOMS.match(line):
+                listed = True
+            elif not line.startswith("|"):
+                listed = False
+            elif listed:
+                for message in QUOTED.findall(line.split(" | ")[0]):
+                    if " " not in message or message in OF_OTHERS:
+                        continue
+                    pieces = [piece.strip(" ,.:/") for piece in HOLES.split(message)]
+                    for piece in (piece for piece in pieces if len(piece) > 6):
+                        seen += 1
+                        assert piece in texts, f"{page.name}: {message!r}: {piece!r}"
+    assert seen > 30
 
 
 def test_each_table_of_benchmarks_names_the_command_that_measures_it() -> None:
