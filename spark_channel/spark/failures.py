@@ -32,7 +32,7 @@ _PAGES = {
 }
 """Where a class of errors is explained; the first that fits counts."""
 _ANY_PAGE = "docs/troubleshoot.md"
-_SEE = re.compile(r"\nSee docs/\S+$")
+_SEE = re.compile(r"\nSee docs/\S+.*\Z", re.DOTALL)
 _CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
 
 

@@ -102,7 +102,9 @@ def test_a_typo_is_answered_by_its_message_and_the_page_of_options(database: Pat
         "spark_channel.errors.OptionError: unknown option 'rowPerSecond'; did you mean 'rowsPerSecond'?",
         "See docs/options.md",
     ]
-    own = failures.own_error(RuntimeError(f"[PYTHON_DATA_SOURCE_ERROR] failed: {text}\n\tat java.lang"))
+    own = failures.own_error(
+        RuntimeError(f"[PYTHON_DATA_SOURCE_ERROR] failed: {text} SQLSTATE: 38000\n\tat java.lang")
+    )
     assert isinstance(own, errors.OptionError)
     assert str(own) == "unknown option 'rowPerSecond'; did you mean 'rowsPerSecond'?"
 
