@@ -38,7 +38,7 @@ class ElasticsearchReader(RecordReader):
         body = {"size": min(self.options.sample_rows, 10_000), "query": self._query(), "sort": ["_doc"]}
         with Server(self.options, SourceError) as server:
             found = server.ask("POST", path_of(self.options, "/_search"), body)
-        hits = found["hits"]["hits"]
+        hits = self._hits(found)
         if not hits:
             raise SourceError(
                 f"{self.options.address} has no documents that match, so its columns are not known: name them with "
@@ -85,6 +85,12 @@ class ElasticsearchReader(RecordReader):
                 f"{str(shards.get('failures', ''))[:300]}"
             )
         hits: list[Any] = found["hits"]["hits"]
+        for hit in hits:
+            if "_source" not in hit:
+                raise SourceError(
+                    f"{self.options.address}: document {hit.get('_id')!r} has no _source, so its fields would be NULL: "
+                    "the index does not store it. Enable _source in its mapping and index the documents again"
+                )
         return hits
 
     def _forget(self, server: Server, found: Any) -> None:
@@ -101,4 +107,4 @@ class ElasticsearchReader(RecordReader):
 
 
 def _record(hit: dict[str, Any]) -> dict[str, Any]:
-    return {_ID: hit.get("_id"), **(hit.get("_source") or {})}
+    return {_ID: hit.get("_id"), **hit["_source"]}

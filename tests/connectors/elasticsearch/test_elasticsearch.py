@@ -31,7 +31,7 @@ def running() -> Iterator[ElasticServer]:
 def server(running: ElasticServer) -> ElasticServer:
     for held in (running.indexes, running.made, running.scrolls, running.breaks):
         held.clear()
-    running.crowded, running.login = 0, ""
+    running.crowded, running.login, running.keeps_source = 0, "", True
     return running
 
 
@@ -106,6 +106,13 @@ def test_a_portion_that_is_lost_ends_the_read(server: ElasticServer) -> None:
         with pytest.raises(SourceError, match=r"does not answer|is busy"):
             list(batches)
     assert server.breaks == []
+
+
+def test_an_index_without_its_documents_is_not_read_as_nulls(server: ElasticServer) -> None:
+    fill(server, 3)
+    server.keeps_source = False
+    with pytest.raises(SourceError, match=r"document 'id0' has no _source.*index the documents again"):
+        read(reader(server, schema="_id STRING, n BIGINT"))
 
 
 def test_a_busy_server_is_asked_again(server: ElasticServer) -> None:
