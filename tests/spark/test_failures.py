@@ -97,16 +97,14 @@ def test_an_error_names_a_page_that_is_there(name: str) -> None:
 
 
 def test_a_typo_is_answered_by_its_message_and_the_page_of_options(database: Path) -> None:
+    message = "unknown option 'rowPerSecond' of connector 'sqlite'; did you mean 'rowsPerSecond'?"
     text = sent(lambda: source(database, rowPerSecond="20k").schema())
-    assert text.splitlines() == [
-        "spark_channel.errors.OptionError: unknown option 'rowPerSecond' of connector 'sqlite'; did you mean 'rowsPerSecond'?",
-        "See docs/options.md",
-    ]
+    assert text.splitlines() == [f"spark_channel.errors.OptionError: {message}", "See docs/options.md"]
     own = failures.own_error(
         RuntimeError(f"[PYTHON_DATA_SOURCE_ERROR] failed: {text} SQLSTATE: 38000\n\tat java.lang")
     )
     assert isinstance(own, errors.OptionError)
-    assert str(own) == "unknown option 'rowPerSecond' of connector 'sqlite'; did you mean 'rowsPerSecond'?"
+    assert str(own) == message
 
 
 def test_what_is_not_ours_keeps_its_frames(database: Path) -> None:
