@@ -22,7 +22,7 @@ class GrantBudget:
     """Units that arrive at a steady pace between two instants, and go to those in line, in order.
 
     What arrives while no payment waits is kept for 20 ms of the pace, and then `missed`. There is no
-    catching up: no units arrive while there is no grant. Instants are nanoseconds.
+    catching up: no units arrive without a grant. Instants are nanoseconds.
     """
 
     __slots__ = ("_at", "_balance", "_begins", "_ends", "_missed", "_pace", "_shares", "_spent", "_taken")
