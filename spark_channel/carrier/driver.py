@@ -83,7 +83,7 @@ class ConsumerDriver:
         self._threads: tuple[threading.Thread, ...] = ()
 
     def begin(self) -> None:
-        """Start to consume; what was stored before comes first. Again: nothing.
+        """Start to consume, stored batches first. A second call has no effect.
 
         Raises:
             FlowError: the pool is closed.
@@ -119,12 +119,12 @@ class ConsumerDriver:
                 self._stop()
 
     def is_running(self) -> bool:
-        """Begun, and some thread still consumes or may yet."""
+        """Whether it has begun and at least one thread may still consume."""
         with self._ended:
             return self._begun and self._left > 0
 
     def close(self, timeout: float | None = None) -> bool:
-        """Consume what is there now, then stop; the channels stay open. Waits as `wait` does.
+        """Consume the stored batches, then stop; the channels stay open. Waits as `wait` does.
 
         For a rest that must not be consumed, `fail` the carrier instead.
         """
@@ -137,7 +137,7 @@ class ConsumerDriver:
         return self.wait(timeout)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Until every thread is through, which the end of the channels, `close` or an error makes it.
+        """Wait until every thread has ended: after the end of the channels, `close` or an error.
 
         False after `timeout` seconds (None: as long as the consumer takes), and at once in a thread
         that itself consumes here, since it would wait for itself.

@@ -70,7 +70,7 @@ class BulkConsumePool:
             return [member.load()[1] for member in self._members]
 
     def metrics(self) -> list[PoolThreadMetrics]:
-        """Of each thread: what it serves, what waits for it, and how busy it was."""
+        """Figures of each thread: the carriers that it serves, their backlog, and how busy it was."""
         with self._lock:
             return [member.metrics() for member in self._members]
 
@@ -123,7 +123,7 @@ class BulkConsumePool:
         return any(member.is_here() and member.serves(worker) for member in self._members)
 
     def close(self, timeout: float | None = None) -> bool:
-        """Consume what every carrier has now, then end the threads; the carriers stay open.
+        """Consume the stored batches of every carrier, then end the threads; the carriers stay open.
 
         False after `timeout` seconds (None: as long as the consumers take), and at once in one of the
         pool's own threads; they end all the same.

@@ -35,12 +35,12 @@ class Payment(Protocol):
         ...
 
     def cancel(self) -> None:
-        """Give back what was not spent; harmless after it was paid, and when called twice."""
+        """Return what was not spent; has no effect after it was paid, or when called twice."""
         ...
 
 
 class Limiter(Protocol):
-    """Rows and bytes per second, from whatever keeps them."""
+    """A limit in rows and bytes per second."""
 
     def slice_size(self) -> tuple[int | None, int | None]:
         """The largest (rows, bytes) that one payment should carry, about 20 ms of the limit.

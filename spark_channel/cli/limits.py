@@ -232,7 +232,7 @@ def _refuse_plain_password(url: str, password: str | None) -> None:
     for option, text in found:
         if not _REFERENCE.fullmatch(text):
             raise typer.BadParameter(
-                f"{option} holds a password, which `ps` shows to everybody on this host: "
+                f"{option} holds a password, which `ps` shows to all users of this host: "
                 "write ${env:NAME} or, as --probe-password, ${file:PATH}"
             )
 

@@ -83,7 +83,7 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     jobs = _loaded(files, options)
     run = _Run(jobs, options)
     try:
-        _carry_out(run, jobs, options, settings)
+        _run_all(run, jobs, options, settings)
     except (KeyboardInterrupt, SystemExit) as error:
         run.outcome.ended = exit_code(error)
         raise
@@ -96,7 +96,7 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     return run.outcome.code
 
 
-def _carry_out(run: "_Run", jobs: Sequence[_Job], options: RunOptions, settings: dict[str, str]) -> None:
+def _run_all(run: "_Run", jobs: Sequence[_Job], options: RunOptions, settings: dict[str, str]) -> None:
     specs = [spec for job in jobs if job.loaded is not None for spec in job.loaded.specs]
     engine = chosen_engine(options.engine, specs, master=options.master, conf=settings)
     for note in _notes(specs, options):
@@ -132,14 +132,14 @@ class _Run:
         most = min(self._options.parallel, len(waiting))
         if most <= 1:
             for place in waiting:
-                self._carry_out(place, move, last, more)
+                self._run_one(place, move, last, more)
             return
         ended: queue.SimpleQueue[int] = queue.SimpleQueue()
 
         def work() -> None:
             try:
                 while not self._cancelled:
-                    self._carry_out(left.get_nowait(), move, last, more)
+                    self._run_one(left.get_nowait(), move, last, more)
             except queue.Empty:
                 pass
             finally:
@@ -174,7 +174,7 @@ class _Run:
             outcome.error_type = type(job.error).__name__
         return outcome
 
-    def _carry_out(self, place: int, move: _Move, last: _Last, more: Mapping[str, Any]) -> None:
+    def _run_one(self, place: int, move: _Move, last: _Last, more: Mapping[str, Any]) -> None:
         job = self._jobs[place]
         assert job.loaded is not None
         given = dict(more)

@@ -44,7 +44,7 @@ class FeedOptions:
 
 @dataclass(frozen=True, slots=True)
 class FeedLimit:
-    """The most that a range should bring; None = no limit. A feed brings more where it cannot cut finer."""
+    """The most that a range should contain; None = no limit. A feed returns more where it cannot cut finer."""
 
     rows: int | None = None
     nbytes: int | None = None

@@ -171,7 +171,7 @@ _BUILT_IN = (
         "mysql", "spark_channel.connectors.sql.mysql:MysqlReader",
         "spark_channel.connectors.sql.mysql:MysqlWriter",
         schemes=("mysql", "mariadb"), about="MySQL and MariaDB", needs=("pymysql", "numpy"),
-        port=3306, dialect="mysql", datax=("mysql",), secrets=("url", "password"), feed=(_CURSOR,),
+        port=3306, dialect="mysql", datax=("mysql",), secrets=("url", "password"), feed=(_CURSOR, "binlog"),
         as_datax=AsDatax(
             reader={"tinyInt1IsBit": "false", "zeroDates": "null"},
             writer=_SERVER,

@@ -153,7 +153,7 @@ def _frame(content: Content) -> JobFile | None:
 
 
 def _depends(fault: str, data: Any) -> bool:
-    """Whether what stands at the path that a fault names is made of a variable that is not set."""
+    """Whether the value at the path that a fault names contains a variable that is not set."""
     match = _PATH.match(fault)
     if match is None or data is None:
         return _STANDS_FOR_ANY in fault

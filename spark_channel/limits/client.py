@@ -11,7 +11,7 @@ from collections.abc import Callable
 from spark_channel.channel.limiter import Payment, Wait
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import LimitError, OptionError, ServiceDeniedError, ServiceUnavailableError
-from spark_channel.limits.flow import Flow, Share, is_part, parts
+from spark_channel.limits.grant_budget import GrantBudget, Share, is_part, parts
 from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
 from spark_channel.limits.messages import (
     OLD_GRANT_SECONDS,
@@ -96,7 +96,7 @@ class LeaseLimiter:
         self._timeout = nanoseconds(timeout)
         self._changed = threading.Condition()
         now = self._now()
-        self._flows = (Flow(now), Flow(now))
+        self._budgets = (GrantBudget(now), GrantBudget(now))
         self._grant: Grant | None = None
         self._ends = now
         self._paces: tuple[float | None, float | None] = (0.0, 0.0)
@@ -153,7 +153,7 @@ class LeaseLimiter:
                 )
         with self._changed:
             now = self._now()
-            shares = self._flows[0].take(rows, now), self._flows[1].take(nbytes, now)
+            shares = self._budgets[0].take(rows, now), self._budgets[1].take(nbytes, now)
             payment = _LeasePayment(self, shares, wake)
             self._waiting[payment] = None
             if self._next_ask == _NEVER and self._in_flight is None:
@@ -271,8 +271,8 @@ class LeaseLimiter:
             if not self._closed:
                 self._last_use = self._use(now)  # before what is saved up counts as missed
             self._closed = True
-            for flow in self._flows:
-                flow.stop(now)
+            for budget in self._budgets:
+                budget.stop(now)
             self._changed.notify_all()
 
     @property
@@ -354,8 +354,8 @@ class LeaseLimiter:
         if isinstance(request, (Ask, Return)):
             self._number = request.number
             self._ends = min(self._ends, now + nanoseconds(OLD_GRANT_SECONDS))
-            for flow in self._flows:
-                flow.shorten(self._ends)
+            for budget in self._budgets:
+                budget.shorten(self._ends)
         return request, now
 
     def _last_request(self, now: int) -> tuple[Request | None, int | None]:
@@ -415,8 +415,8 @@ class LeaseLimiter:
         self._in_flight = None  # an answer that comes late is of a client that is no more
         self._drop(now)
         self._is_static, self._paces, self._ends = True, self._static.paces, _NEVER
-        for flow, pace in zip(self._flows, self._paces, strict=True):
-            flow.begin(pace, now, _NEVER, now)
+        for budget, pace in zip(self._budgets, self._paces, strict=True):
+            budget.begin(pace, now, _NEVER, now)
         self._next_ask = now
         self._next_heartbeat = _NEVER
         self._could_hear = False
@@ -426,12 +426,12 @@ class LeaseLimiter:
         self._stop(now)
         self._grant = None
         self._reported = ((0.0, 0.0), (0.0, 0.0))
-        for flow in self._flows:
-            flow.forget(*flow.used())
+        for budget in self._budgets:
+            budget.forget(*budget.used())
 
     def _begin(self, grant: Grant, now: int) -> None:
-        for flow, (spent, missed) in zip(self._flows, self._reported, strict=True):
-            flow.forget(spent, missed)
+        for budget, (spent, missed) in zip(self._budgets, self._reported, strict=True):
+            budget.forget(spent, missed)
         self._reported = ((0.0, 0.0), (0.0, 0.0))
         self._grant, self._last_use = grant, None
         self._held = False
@@ -442,8 +442,8 @@ class LeaseLimiter:
         self._paces = (grant.rows_per_second, grant.bytes_per_second)
         self._amounts = (grant.rows or 0, grant.nbytes or 0)
         saved = (grant.saved_rows, grant.saved_bytes)
-        for flow, pace, more in zip(self._flows, self._paces, saved, strict=True):
-            flow.begin(pace, now + starts_in, self._ends, now, more)
+        for budget, pace, more in zip(self._budgets, self._paces, saved, strict=True):
+            budget.begin(pace, now + starts_in, self._ends, now, more)
         self._ask_in(grant.ask_in, now)
         self._could_hear = self._could_hear or is_part(grant)
         self._reason = "grant"
@@ -466,8 +466,8 @@ class LeaseLimiter:
             max(self._amounts[0], int((grant.rows or 0) * factors[0])),
             max(self._amounts[1], int((grant.nbytes or 0) * factors[1])),
         )
-        for flow, pace in zip(self._flows, self._paces, strict=True):
-            flow.change(pace, now)
+        for budget, pace in zip(self._budgets, self._paces, strict=True):
+            budget.change(pace, now)
         self._reason = news.reason or "grant"
         return True
 
@@ -477,16 +477,16 @@ class LeaseLimiter:
 
     def _stop(self, now: int) -> None:
         self._ends = now
-        for flow in self._flows:
-            flow.stop(now)
+        for budget in self._budgets:
+            budget.stop(now)
 
     def _use(self, now: int) -> tuple[tuple[float, float], tuple[float, float]]:
         """(spent, missed) of rows and of bytes, at most what the grant is."""
         used = []
         amounts = (0, 0) if self._grant is None else self._amounts
-        for flow, amount in zip(self._flows, amounts, strict=True):
-            flow.advance(now)
-            spent, missed = flow.used()
+        for budget, amount in zip(self._budgets, amounts, strict=True):
+            budget.advance(now)
+            spent, missed = budget.used()
             spent = min(spent, float(amount))
             used.append((spent, min(missed, amount - spent)))
         return used[0], used[1]
@@ -497,8 +497,8 @@ class LeaseLimiter:
 
     def _wait(self, payment: "_LeasePayment", now: int) -> Wait:
         longest, reason = 0, ""
-        for name, flow, share in zip(("rows", "bytes"), self._flows, payment.shares, strict=True):
-            wait = flow.wait(share, now)
+        for name, budget, share in zip(("rows", "bytes"), self._budgets, payment.shares, strict=True):
+            wait = budget.wait(share, now)
             if wait is None:
                 return Wait(self._timeout / NANOS, self._reason)
             if wait > longest:
@@ -518,8 +518,8 @@ class LeaseLimiter:
                 if self._broken is not None and now >= self._ends:
                     raise self._broken
                 return wait
-            for flow, share in zip(self._flows, payment.shares, strict=True):
-                flow.settle(share)
+            for budget, share in zip(self._budgets, payment.shares, strict=True):
+                budget.settle(share)
             self._leave(payment, now)
             return _PAID
 
@@ -527,8 +527,8 @@ class LeaseLimiter:
         with self._changed:
             if payment in self._waiting:
                 now = self._now()
-                for flow, share in zip(self._flows, payment.shares, strict=True):
-                    flow.cancel(share, now)
+                for budget, share in zip(self._budgets, payment.shares, strict=True):
+                    budget.cancel(share, now)
                 self._leave(payment, now)
 
     def _leave(self, payment: "_LeasePayment", now: int) -> None:

@@ -153,7 +153,7 @@ class Coordinator:
         return encode(reply)
 
     def press(self, factor: float, state: str) -> None:
-        """Scale the limit to `factor` (0 to 1; 0 holds everybody) for the reason `state`; see `Pressure`."""
+        """Scale the limit to `factor` (0 to 1; 0 stops every client) for the reason `state`; see `Pressure`."""
         if not 0 <= factor <= 1:
             raise OptionError(
                 f"a pressure factor is from 0 to 1, not {factor!r}",

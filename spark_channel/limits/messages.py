@@ -177,7 +177,7 @@ class ReturnPermit:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Go. Ask again, as the same holder, within `renew_in` seconds for as long as it is needed."""
+    """Go. Ask again, as the same holder, within `renew_in` seconds while it is needed."""
 
     renew_in: float
 

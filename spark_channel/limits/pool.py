@@ -1,4 +1,4 @@
-"""What is divided, and among whom: the limit, the jobs and clients that want of it, and how finely."""
+"""What is divided, and among whom: the limit, the jobs and clients that ask for a share, and how finely."""
 
 import math
 

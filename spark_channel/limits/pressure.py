@@ -57,7 +57,7 @@ class Pressure:
         ):
             if not low < value < 1:
                 raise OptionError(
-                    f"{name} is a part between 0 and 1, not {value!r}",
+                    f"{name} must be between 0 and 1, not {value!r}",
                     option=name,
                     got=repr(value),
                     takes="0 to 1",

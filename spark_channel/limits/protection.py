@@ -52,7 +52,7 @@ makes noisy, and for others.
 class Sample:
     """What one side said at one instant.
 
-    `values`: a signal's name to (value, what is too much). `delays`: a name to seconds, each a measurement of its own.
+    `values`: a signal's name to (value, what is too much). `delays`: a name to seconds, each a separate measurement.
     `missing`: signals that the role may not read, each with the reason. `error`: it could not be asked.
     """
 

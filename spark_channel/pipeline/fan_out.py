@@ -78,7 +78,7 @@ class BranchRun:
 
 @dataclass(frozen=True, slots=True)
 class FanOutOutcome:
-    """What one attempt of a task group brought, by target. `left`: why a target was left behind; empty = it was not."""
+    """The outcome of one attempt of a task group, by target. `left`: why a target was left behind; empty = not."""
 
     targets: tuple[GroupOutcome, ...]
     left: tuple[str, ...]
@@ -437,7 +437,9 @@ class GroupFanOut:
             self._fail(error)
             return
         _log.warning(
-            "job %s is left behind (onFailure=leave), the other targets go on: %s", target.branch.job, error
+            "job %s is left behind (onFailure=leave), the other targets continue: %s",
+            target.branch.job,
+            error,
         )
         for channel in channels:
             channel.fail(error)

@@ -76,7 +76,7 @@ class TransferWork:
 
 @dataclass(frozen=True, slots=True)
 class TaskOutcome:
-    """What one task brought: its receipt (None when it refused too many rows), and what it refused."""
+    """The outcome of one task: its receipt (None when it refused too many rows), and what it refused."""
 
     task: int
     receipt: Receipt | None
@@ -85,7 +85,7 @@ class TaskOutcome:
 
 @dataclass(frozen=True, slots=True)
 class GroupOutcome:
-    """What one attempt of a task group brought. `stopped`: the dirty limit that ended it, or empty.
+    """The outcome of one attempt of a task group. `stopped`: the dirty limit that ended it, or empty.
 
     `static`: it kept its fixed share of the limit, since it did not reach the service.
     """

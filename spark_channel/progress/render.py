@@ -11,7 +11,7 @@ from spark_channel.progress.spec import JobSpec
 __all__ = ["batch_line", "before_lines", "lag_text", "progress_line", "short", "summary_lines"]
 
 _COMMITS = {
-    "job": "commit=job: all rows or none, seen at once",
+    "job": "commit=job: all rows or none, visible in one step",
     "task": "commit=task: each task's rows once, as they come",
 }
 
@@ -58,7 +58,7 @@ def progress_line(status: JobStatus) -> str:
 
 def before_lines(job: str, spec: JobSpec) -> list[str]:
     """Three lines before a job: source and target; splits and commit mode; the limit and its scope."""
-    ends = " -> ".join(end or "Spark" for end in (spec.source, spec.target))
+    ends = " -> ".join(end.strip() or "Spark" for end in (spec.source, spec.target))
     cut = []
     if spec.channels is not None:
         cut.append(_many(spec.channels, "channel"))
@@ -102,11 +102,11 @@ def summary_lines(report: TransferReport) -> list[str]:
         achieved = f": {_achieved(report)}" if report.moving_seconds or not report.rows_moved else ""
         lines = [f"{verb} {size} in {seconds}{achieved}{enough}"]
     if report.phase != Phase.FAILED and (report.where or report.publish_seconds):
-        where = f"the rows are in {report.where}" if report.where else "published"
-        published = f"published in {_duration(report.publish_seconds)}"
-        lines.append(
-            f"{where}, {published} (commit={report.commit or 'job'})" if report.publish_seconds else where
-        )
+        parts = [f"the rows are in {report.where}"] if report.where else []
+        if report.publish_seconds:
+            published = f"published in {_duration(report.publish_seconds)}"
+            parts.append(f"{published} (commit={report.commit or 'job'})")
+        lines.append(", ".join(parts))
     details = [
         f"{_many(report.tasks, 'task')}, {_many(report.attempts, 'attempt')} ({report.retries} retried)"
     ]

@@ -85,7 +85,7 @@ def _answer(outcome: dict[str, Any]) -> None:
 
 
 def _end_of_process() -> int:
-    """A descriptor that can be read once SIGTERM came, whichever thread the system gave it to."""
+    """A descriptor that can be read once SIGTERM was received, whichever thread the system gave it to."""
     readable, writable = os.pipe()
     os.set_blocking(writable, False)
     signal.set_wakeup_fd(writable, warn_on_full_buffer=False)

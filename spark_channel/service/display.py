@@ -148,7 +148,7 @@ class ProgressDisplay:
             if getattr(stream, "closed", False):  # the program is ending
                 _log.debug("the progress display ended with the stream that it wrote to")
             else:
-                _log.exception("the progress display failed; the jobs go on without it")
+                _log.exception("the progress display failed; the jobs continue without it")
             with self._wake:
                 self._closed, self._showing = True, False
         finally:

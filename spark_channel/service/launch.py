@@ -59,7 +59,7 @@ def find_service(watch_pid: int | None = None) -> ServiceAddress | None:
 def ensure_service(
     settings: ServiceSettings | None = None, *, watch_pid: int | None = None, timeout: float = 10.0
 ) -> ServiceAddress:
-    """The service that ends with process `watch_pid`; started, as a process of its own, if there is none.
+    """The service that ends with process `watch_pid`; started, as a separate process, if none runs.
 
     `watch_pid` None: the driver's JVM, see `driver_pid`. Callers at the same time get the same service. It
     outlives its starter, and ends within a second of the watched process.

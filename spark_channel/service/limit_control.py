@@ -82,7 +82,7 @@ class LimitControl:
                 return limit
         names = ", ".join(limit.name for limit in kept) or "none"
         raise OptionError(
-            f"no limit {name!r} is kept on this host; there are: {names}", option="name", got=name
+            f"no limit {name!r} runs on this host; running are: {names}", option="name", got=name
         )
 
     def _adverts(self, prefix: str) -> Iterator[tuple[str, Advert]]:

@@ -102,7 +102,7 @@ class PermitHolder:
         try:
             self._send(ReturnPermit(self._permits, self._holder))
         except LimitError as error:
-            _log.warning("a connection's permit comes back to others after 30 s only: %s", error)
+            _log.warning("a connection's permit is available to others only after 30 s: %s", error)
         finally:
             self._connection.close()
 

@@ -102,7 +102,7 @@ class _Signal:
             return sum(delays) / len(delays)
         told = sorted([*sample.values, *sample.delays])
         missing = f"; not: {', '.join(sample.missing)}" if sample.missing else ""
-        raise SourceError(f"there is no signal {name!r}; the database tells {', '.join(told)}{missing}")
+        raise SourceError(f"there is no signal {name!r}; the database reports {', '.join(told)}{missing}")
 
     def close(self) -> None:
         self._health.close()
@@ -115,7 +115,7 @@ def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
     are means of some measurements. Its session stays open until `close`, which a `Probe` calls when it stops.
 
     Raises:
-        OptionError: no connector reads that, or it tells nothing of its health.
+        OptionError: no connector reads that, or it reports no health signals.
     """
     from spark_channel.connectors import find_connector
 
@@ -123,14 +123,12 @@ def signal_value(options: Mapping[str, Any], name: str) -> _Signal:
     reader, _ = find_connector(given, "reader").reader_with(given)
     health = reader.health()
     if health is None:
-        raise OptionError(
-            f"{given.get('url')!r} tells nothing of its health: give a query", option="pressure"
-        )
+        raise OptionError(f"{given.get('url')!r} reports no health signals: give a query", option="pressure")
     return _Signal(health, name)
 
 
 def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
-    """A probe's measure: the first value of the first row that a connector's `query` brings.
+    """A probe's measure: the first value of the first row that a connector's `query` returns.
 
     `options` are those of `spark.read.format("channel")`, such as `url`, `query`, `user` and `password`. They are
     resolved for each measurement: one is tried once, in its own session, whatever the ones before it met,
@@ -154,8 +152,8 @@ def sql_value(options: Mapping[str, Any]) -> Callable[[], float]:
                 if batch.num_rows:
                     value = batch.column(0)[0].as_py()
                     if value is None:
-                        raise SourceError("the probe's query brought NULL")
+                        raise SourceError("the probe's query returned NULL")
                     return float(value)
-        raise SourceError("the probe's query brought no row")
+        raise SourceError("the probe's query returned no row")
 
     return measure

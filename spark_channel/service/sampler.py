@@ -75,7 +75,7 @@ class Sampler:
                     if not self._stopped:
                         self._clock.wait(self._wake, pause)
         except Exception:
-            _log.exception("the %s's health is not watched any more; the job continues", self._side)
+            _log.exception("the %s's health is no longer watched; the job continues", self._side)
         finally:
             self._close()
 
@@ -83,7 +83,7 @@ class Sampler:
         try:
             return self._health.sample()
         except ChannelError as error:
-            _log.debug("the %s's health could not be asked", self._side, exc_info=True)
+            _log.debug("the %s's health could not be measured", self._side, exc_info=True)
             return Sample(error=str(error))
 
     def _tell(self, sample: Sample) -> None:
@@ -91,7 +91,7 @@ class Sampler:
         try:
             self.connection.call("health", body, timeout=_TIMEOUT)
         except ChannelError:
-            _log.debug("the %s's health was not told", self._side, exc_info=True)
+            _log.debug("the %s's health could not be reported", self._side, exc_info=True)
 
     def _close(self) -> None:
         for close in (self._health.close, self.connection.close):

@@ -11,7 +11,7 @@ from spark_channel import errors
 from spark_channel.errors import ChannelError, JobCancelledError, MissingPackageError
 from spark_channel.spark.profiles import send_no_empty_profile
 
-__all__ = ["is_worker", "own_error", "without_traceback"]
+__all__ = ["is_worker", "own_error", "page_of", "without_traceback"]
 
 _log = logging.getLogger(__name__)
 _OURS = re.compile(
@@ -21,26 +21,45 @@ _NO_CLASS = re.compile(
     r"java\.lang\.(?:ClassNotFoundException|NoClassDefFoundError): (?P<named>[\w./$]*[Dd]river[\w$]*)"
     r"|java\.sql\.SQLException: No suitable driver"
 )
+_PAGES = {
+    errors.OptionError: "docs/options.md",
+    errors.JobFileError: "docs/datax.md",
+    errors.SupersededError: "docs/commits.md#errors",
+    errors.CommitError: "docs/commits.md#errors",
+    errors.DirtyRowsError: "docs/transfer.md#dirty-rows",
+    errors.TunnelError: "docs/tunnel.md#what-is-refused-and-what-to-do",
+    errors.LimitError: "docs/limits.md#what-goes-wrong",
+}
+"""Where a class of errors is explained; the first that fits counts."""
+_ANY_PAGE = "docs/troubleshoot.md"
+_SEE = re.compile(r"\nSee docs/\S+.*\Z", re.DOTALL)
 _CANCELLED = re.compile(r"(?:\[SPARK_JOB_CANCELLED\] )?Job \d+ cancelled[^\n]*")
 
 
 @contextmanager
 def without_traceback() -> Iterator[None]:
-    """In a worker of Spark, send an error of this package as its message alone.
+    """In a worker of Spark, send an error of this package as its message and the page of the docs, without a traceback.
 
     It says what happened, why, and what to do: the frames of worker and package below it do not. pyspark reads
     this setting when it sends an error, after which the worker ends. Other errors keep their traceback.
     """
     try:
         yield
-    except ChannelError:
+    except ChannelError as error:
         if is_worker():
             _log.debug("the error was raised here", exc_info=True)
             os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+            if not getattr(error, "__notes__", None):  # blocks of this kind may be nested
+                error.add_note(f"See {page_of(error)}")
         raise
     finally:
         if is_worker():
             send_no_empty_profile()
+
+
+def page_of(error: ChannelError) -> str:
+    """The page of the documentation that explains this error."""
+    return next((page for kind, page in _PAGES.items() if isinstance(error, kind)), _ANY_PAGE)
 
 
 def is_worker() -> bool:
@@ -66,7 +85,7 @@ def own_error(error: BaseException) -> ChannelError | None:
         )
     name, message = found[-1]
     kind = getattr(errors, name, ChannelError)
-    made: ChannelError = kind(message.strip())
+    made: ChannelError = kind(_SEE.sub("", message.strip()))
     return made
 
 

@@ -43,7 +43,7 @@ def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
         if name.lower() in seen:
             raise SchemaError(
                 f"columns {seen[name.lower()]!r} and {name!r} differ only in case, which Spark does not tell "
-                "apart: leave one out with option 'columns', or rename it in the source"
+                "apart: omit one with option 'columns', or rename it in the source"
             )
         seen[name.lower()] = name
     if not times:
@@ -156,5 +156,5 @@ def _plain(kind: pa.DataType, path: str) -> pa.DataType:
         return kind
     raise SchemaError(
         f"column {path!r} is of type {kind}, which Spark cannot hold: "
-        "leave it out with option 'columns', or convert it in the source"
+        "omit it with option 'columns', or convert it in the source"
     )

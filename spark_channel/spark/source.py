@@ -148,7 +148,7 @@ def _working_directory() -> WorkingDirectory:
 def _refuse_catalog(options: Mapping[str, str]) -> None:
     """Hold this to be no table of Spark's catalog: Spark keeps no options of a Python data source there.
 
-    CREATE TABLE brings `location`, which no connector takes, and a SELECT from such a table no option at all.
+    CREATE TABLE passes `location`, which no connector takes, and a SELECT from such a table no option at all.
 
     Raises:
         UnsupportedError: names the view to make.

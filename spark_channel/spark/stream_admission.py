@@ -19,7 +19,7 @@ __all__ = ["AdmittingStreamReader"]
 
 @portable
 class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
-    """Brings at most `maxRowsPerTrigger` rows and `maxBytesPerTrigger` bytes a batch, about."""
+    """Admits at most `maxRowsPerTrigger` rows and `maxBytesPerTrigger` bytes a batch, about."""
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         limit = self._limit()

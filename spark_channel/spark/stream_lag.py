@@ -36,7 +36,7 @@ class LagWatch:
         try:
             lag = ask()
         except ChannelError as error:
-            _log.debug("how far the stream is behind is not known: %s", error)
+            _log.debug("the lag of the stream cannot be measured: %s", error)
             self._text = ""
         else:
             from spark_channel.progress import lag_text

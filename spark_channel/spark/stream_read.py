@@ -42,7 +42,7 @@ __all__ = ["ChannelStreamReader", "StreamPartition", "batch_limit", "batch_numbe
 _log = logging.getLogger(__name__)
 
 _BATCH_SECONDS = 60
-"""Under a speed limit and no other, a micro-batch brings about what the limit lets through in this time."""
+"""Under a speed limit and no other, a micro-batch contains about what the limit lets through in this time."""
 
 
 class StreamPartition(InputPartition):

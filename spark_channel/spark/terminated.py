@@ -62,7 +62,7 @@ class _Termination:
 
     def _cancel(self) -> None:
         self._news.get()
-        _log.warning("SIGTERM came: the jobs of this driver are cancelled")
+        _log.warning("SIGTERM was received: the jobs of this driver are cancelled")
         spark = self._spark
         try:
             for query in spark.streams.active:

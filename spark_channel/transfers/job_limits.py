@@ -19,7 +19,7 @@ __all__ = ["JobLimits", "is_limited", "limit_scope_of"]
 _log = logging.getLogger(__name__)
 
 _UNKNOWN_ROWS, _UNKNOWN_BYTES = 50_000, 16 << 20
-"""What a fetch brings at most where the speed is to be found: half a second of a fast one."""
+"""What a fetch returns at most where the speed is to be found: half a second of a fast one."""
 _Speeds = tuple[int | None, int | None]
 
 
@@ -61,7 +61,7 @@ class JobLimits:
             return self
         named = " and ".join(f"'{name}'" for name in ("protect", "pressure") if getattr(self, name))
         names = ", ".join(sorted({type(each).__name__ for each in ends}))
-        _log.warning("option %s has no effect: %s tells nothing of its health", named, names)
+        _log.warning("option %s has no effect: %s reports no health signals", named, names)
         return replace(self, protect=False, pressure={})
 
     def static(self, tasks: int | None) -> "StaticShare | None":

@@ -49,8 +49,10 @@ def told_static(static: int, tasks: int, share: "StaticShare | None") -> str:
     """For the log and the report: `static` of `tasks` did not reach the service; empty when all did."""
     if not static or share is None:
         return ""
-    away = f"{static} of {tasks} tasks did not reach the service"
-    return f"static limit: {away} and kept 1/{share.tasks} of the limit each"
+    return (
+        f"static limit: {static} of {tasks} tasks did not reach the service "
+        f"and kept 1/{share.tasks} of the limit each"
+    )
 
 
 def permit_option(options: Mapping[str, str]) -> str:

@@ -247,7 +247,7 @@ def _time_of_text(array: pa.Array, kind: pa.DataType, how: _How) -> Converted:
     moments, bad = cast_or_refuse(text, pa.timestamp("us"), patterns)
     if bad is not None:
         left = pc.if_else(pc.fill_null(bad, False), text, pa.scalar(None, pa.string()))
-        # Patterns leave out fractions of a second; and without them, a time of day is no ISO 8601 moment.
+        # Patterns leave out fractions of a second; and without them, a time of day is not an ISO 8601 moment.
         more, bad = cast_or_refuse(left, pa.timestamp("us"), () if patterns else _TIMES[2:])
         moments = pc.coalesce(moments, more)
     return pc.cast(moments, kind, safe=False), bad

@@ -11,7 +11,7 @@ _LONGEST_PAUSE = 10.0
 
 
 class Backoff:
-    """10 ms, times 5, up to 2 s, each 25 % more or less; starts over after a round that brought enough.
+    """10 ms, times 5, up to 2 s, each 25 % more or less; starts over after a round with enough rows.
 
     Args:
         chance: a number of [0, 1) per call, `random.random` by default.
@@ -29,7 +29,7 @@ class Backoff:
         self._next = first
 
     def after(self, rows: int, nbytes: int) -> float:
-        """Seconds to wait after a round of `rows` and `nbytes`; 0 when it brought enough."""
+        """Seconds to wait after a round of `rows` and `nbytes`; 0 when it had enough."""
         if rows > _ENOUGH_ROWS or nbytes > _ENOUGH_BYTES:
             self._next = self._first
             return 0.0

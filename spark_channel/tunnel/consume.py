@@ -97,7 +97,7 @@ class Consumer:
         """Consume until `stop`, or until all is drained. Everything is released when it returns or raises.
 
         Raises:
-            TunnelError: the tunnel is gone, or all that is left of it is parked. SystemExit: SIGTERM came.
+            TunnelError: the tunnel is gone, or all that is left of it is parked. SystemExit: SIGTERM was received.
             Anything: what the processor or the source raised.
         """
         with Sigterm(self._terminate) as sigterm:
@@ -346,8 +346,8 @@ class Consumer:
         why = f"{type(error).__name__}: {error}"[:2000]
         self._client.park(run.id, run.sequence, why)
         _log.error(
-            "channel %s of tunnel %s is parked, the others run on: range %d failed again and again (%s). "
-            "Mend the cause, then `spark-channel tunnel resume %s --channel %s`",
+            "channel %s of tunnel %s is parked, the others continue: range %d failed repeatedly (%s). "
+            "Fix the cause, then `spark-channel tunnel resume %s --channel %s`",
             run.id, self._record.name, run.sequence, why, self._record.name, run.id,
         )  # fmt: skip
         self._over_with(run, finished=False)

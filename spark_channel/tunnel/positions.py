@@ -268,7 +268,7 @@ class OwnPositions(Positions):
         if self.source.options.tunnel_type != "stream":
             raise UnsupportedError(
                 f"tunnelType {self.source.options.tunnel_type} needs Spark 4.2, or option 'tunnel', which "
-                "keeps the positions: this Spark does not tell a source where its query stood"
+                "keeps the positions: this Spark does not tell a source the position of its query"
             )
         tokens = self.feed.now()
         self.feed.settled(tokens)

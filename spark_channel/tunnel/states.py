@@ -23,7 +23,7 @@ class ChannelState(StrEnum):
     TERMINATED = "terminated"
     """It is drained for good."""
     PARKED = "parked"
-    """One of its ranges failed again and again: no client gets it until it is resumed."""
+    """One of its ranges failed repeatedly: no client gets it until it is resumed."""
 
 
 class ConnectState(StrEnum):

@@ -102,8 +102,8 @@ class Tunnel:
         A tunnel with a replication slot is removed with the source's options, which drop the slot, or with
         `leave_slot`, which leaves it to the server's administrator.
 
-        That first: whatever this breaks off at, the tunnel is there until nothing is held for it, and `delete` again
-        goes on. A slot that no tunnel names would keep the server's log forever.
+        The slot is dropped first: if this fails halfway, the tunnel still exists, and another `delete`
+        continues. A slot that no tunnel names would keep the server's log forever.
 
         Raises:
             TunnelError: there is no such tunnel, the options are of another source, or it has a slot and no options.
@@ -193,7 +193,7 @@ class Tunnel:
 
         Raises:
             TunnelError: the tunnel does not exist, is of another source or schema, or all that is left is parked.
-            SystemExit: SIGTERM came; the exit code is 143.
+            SystemExit: SIGTERM was received; the exit code is 143.
             Anything: what the processor raised, with `onError=stop`, or when nothing is left that is not parked;
                 the range is delivered again next time.
         """

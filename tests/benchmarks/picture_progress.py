@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.picture_progress
 
-What is seen is what the command wrote, at the times at which it wrote it; the start of Spark is left out.
+What is seen is what the command wrote during its limited copy, at the times at which it wrote it.
 """
 
 import fcntl
@@ -19,13 +19,15 @@ from pathlib import Path
 
 import pyte
 
-COLUMNS, LINES = 104, 14
+COLUMNS, LINES = 104, 16
 _WIDE = 8.4
 PICTURE = Path(__file__).resolve().parents[2] / "docs" / "images" / "progress.svg"
 _LONGEST = 1.0
 """A pause longer than this is shown so long: workers that start are no news to a reader."""
 _COLOURS = {"green": "#2ea043", "red": "#e5534b", "brown": "#d29922", "default": "#d0d7de"}
 
+NO_BREAK = "\u00a0"
+"""Browsers draw several spaces as one, and stretch the rest of the line."""
 Row = list[tuple[str, str, bool]]
 Frame = tuple[Row, ...]
 
@@ -55,7 +57,7 @@ def record(*command: str, folder: str) -> list[tuple[float, str]]:
 
 
 def frames(pieces: list[tuple[float, str]]) -> list[tuple[float, Frame]]:
-    """The screen after each piece that changed it, from the job's first line on; seconds since that."""
+    """The screen after each piece that changed it, from the copy's first line to its last; seconds since the first."""
     screen = pyte.Screen(COLUMNS, LINES)
     stream = pyte.Stream(screen)
     seen: list[tuple[float, Frame]] = []
@@ -66,10 +68,13 @@ def frames(pieces: list[tuple[float, str]]) -> list[tuple[float, Frame]]:
             if place is None:
                 continue
             begun, piece = True, piece[place.start() :]
+        piece, *after = re.split(r"\s*\x1b\[1m3\. read", piece, maxsplit=1)
         stream.feed(piece)
         frame = tuple(_row(screen, line) for line in range(LINES))
         if not seen or seen[-1][1] != frame:
             seen.append((second, frame))
+        if after:
+            break
     shown, clock = [], 0.0
     for number, (second, frame) in enumerate(seen):
         if number:
@@ -112,7 +117,7 @@ def svg(shown: list[tuple[float, Frame]]) -> str:
                     weight = ' font-weight="600"' if bold else ""
                     spans.append(
                         f'<tspan x="{x:.1f}" fill="{colour}"{weight} textLength="{len(word) * _WIDE:.1f}">'
-                        f"{escape(word)}</tspan>"
+                        f"{escape(word.replace(' ', NO_BREAK))}</tspan>"
                     )
                 column += len(text)
             if spans:

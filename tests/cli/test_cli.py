@@ -49,7 +49,7 @@ def test_limits_of_an_idle_host_are_none() -> None:
 
 @pytest.mark.parametrize("command", [["show"], ["pause"], ["resume"], ["set", "--rows-per-second", "5"]])
 def test_a_limit_that_is_not_there_is_named(command: list[str]) -> None:
-    assert "no limit 'orders-db' is kept on this host" in run("limits", *command, "orders-db", code=2)
+    assert "no limit 'orders-db' runs on this host" in run("limits", *command, "orders-db", code=2)
 
 
 def test_a_limit_without_a_speed_is_refused() -> None:

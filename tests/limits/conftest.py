@@ -6,7 +6,7 @@ import pytest
 
 
 class HandClock:
-    """Stands still until `now` is set or a thread sleeps."""
+    """Does not move until `now` is set or a thread sleeps."""
 
     def __init__(self) -> None:
         self.at = 0.0

@@ -149,7 +149,7 @@ def _seconds(text: str) -> float:
 def test_three_lines_before() -> None:
     assert before_lines("j", SPEC) == [
         "transfer flights: csv /data/flights.csv -> sqlite flights.db#flights",
-        "4 channels over 20 splits, about 33.5M rows, commit=job: all rows or none, seen at once",
+        "4 channels over 20 splits, about 33.5M rows, commit=job: all rows or none, visible in one step",
         "limit 100k rows/s for the whole job",
     ]
     shared = JobSpec("read", source="t", bytes_per_second=64_000_000, limit_scope="shared limit orders-db")

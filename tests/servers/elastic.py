@@ -22,6 +22,7 @@ class ElasticServer(ThreadingHTTPServer):
         self.scrolls: dict[str, list[Any]] = {}
         self.breaks: list[tuple[str, int]] = []
         self.crowded = 0
+        self.keeps_source = True
         self.login = ""
         self._lock = threading.Lock()
         self._number = 0
@@ -60,6 +61,8 @@ class ElasticServer(ThreadingHTTPServer):
                 for key, each in self.indexes[index].items()
                 if _matches(each, asked.get("query", {}))
             ]
+            if not self.keeps_source:
+                found = [{"_index": index, "_id": each["_id"]} for each in found]
             if action == "_count":
                 return 200, {"count": len(found)}
             if action == "_delete_by_query":

@@ -10,10 +10,12 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 from pyspark.util import handle_worker_exception
 
+from spark_channel import errors
 from spark_channel.errors import ChannelError
 from spark_channel.spark import failures
 from spark_channel.spark.source import ChannelDataSource
 
+ROOT = Path(__file__).resolve().parents[2]
 ROWS = StructType().add("id", LongType())
 
 
@@ -83,6 +85,26 @@ def test_a_stream(database: Path, step: str) -> None:
     assert text.startswith("spark_channel.errors.")
     assert "orders" in text
     assert "Traceback" not in text
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_an_error_names_a_page_that_is_there(name: str) -> None:
+    from tests.test_docs_names import anchors
+
+    path, _, anchor = failures.page_of(getattr(errors, name)("lost")).partition("#")
+    assert (ROOT / path).exists()
+    assert not anchor or anchor in anchors(ROOT / path)
+
+
+def test_a_typo_is_answered_by_its_message_and_the_page_of_options(database: Path) -> None:
+    message = "unknown option 'rowPerSecond' of connector 'sqlite'; did you mean 'rowsPerSecond'?"
+    text = sent(lambda: source(database, rowPerSecond="20k").schema())
+    assert text.splitlines() == [f"spark_channel.errors.OptionError: {message}", "See docs/options.md"]
+    own = failures.own_error(
+        RuntimeError(f"[PYTHON_DATA_SOURCE_ERROR] failed: {text} SQLSTATE: 38000\n\tat java.lang")
+    )
+    assert isinstance(own, errors.OptionError)
+    assert str(own) == message
 
 
 def test_what_is_not_ours_keeps_its_frames(database: Path) -> None:

@@ -41,7 +41,7 @@ def check_readable(table: "DeltaTable", shown: str) -> None:
     mode = table.metadata().configuration.get("delta.columnMapping.mode", "none")
     if mode != "none":
         raise UnsupportedError(
-            f"{shown} has delta.columnMapping.mode={mode}: its files name columns otherwise; {_IN_SPARK}"
+            f"{shown} has delta.columnMapping.mode={mode}: its files use other names for columns; {_IN_SPARK}"
         )
 
 

@@ -254,8 +254,8 @@ def _remove(file: TableFile, shown: str) -> Any:
     path = unquote(file.handle)
     if not _PLAIN.fullmatch(path) or quote(path, safe="/=-_.") != file.handle:
         raise UnsupportedError(
-            f"{shown} has the file {file.handle!r}, whose name deltalake would write otherwise, so that its rows would "
-            "stay; overwrite the whole table, or use Delta Lake in Spark"
+            f"{shown} has the file {file.handle!r}, whose name deltalake would encode differently, "
+            "so that its rows would stay; overwrite the whole table, or use Delta Lake in Spark"
         )
     return RemoveAction(
         path, True, int(utc_now().timestamp() * 1000), size=file.size, partition_values=dict(file.partition)

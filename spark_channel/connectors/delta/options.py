@@ -43,7 +43,7 @@ class Table(Options):
             if settings.get(name) in ("true", "1"):
                 raise OptionError(
                     f"option 'storageOptions' sets {name}: two jobs could then commit one version, and lose each "
-                    "other's rows. Remove it: S3 takes conditional puts",
+                    "other's rows. Remove it: S3 supports conditional puts",
                     option="storageOptions",
                 )
 

@@ -90,7 +90,14 @@ class ElasticsearchReader(RecordReader):
                     f"{self.options.address}: {shards.get('failed', 0)} shards did not answer, so rows would be lost: "
                     f"{str(shards.get('failures', ''))[:300]}"
                 )
-            return [_record(hit) for hit in found["hits"]["hits"]], found.get("_scroll_id")
+            hits: list[dict[str, Any]] = found["hits"]["hits"]
+            for hit in hits:
+                if "_source" not in hit:
+                    raise SourceError(
+                        f"{self.options.address}: document {hit.get('_id')!r} has no _source, so its fields would be "
+                        "NULL: the index does not store it. Enable _source in its mapping and index the documents again"
+                    )
+            return [_record(hit) for hit in hits], found.get("_scroll_id")
 
     def _forget(self, server: Server, scroll: Any) -> None:
         try:
@@ -100,4 +107,4 @@ class ElasticsearchReader(RecordReader):
 
 
 def _record(hit: dict[str, Any]) -> dict[str, Any]:
-    return {_ID: hit.get("_id"), **(hit.get("_source") or {})}
+    return {_ID: hit.get("_id"), **hit["_source"]}

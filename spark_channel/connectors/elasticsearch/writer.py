@@ -26,7 +26,7 @@ _BYTES = 8 << 20
 
 
 class _Crowded(Exception):  # noqa: N818 - a state of the server
-    """The server refused some documents for want of room."""
+    """The server refused some documents because it is overloaded."""
 
 
 class ElasticsearchWriter(DirectWriter):
@@ -191,7 +191,9 @@ class _Bulk:
             rejected.extend(refused)
             left = crowded
             if crowded:
-                raise _Crowded(f"{len(crowded)} documents are refused for want of room (HTTP 429)")
+                raise _Crowded(
+                    f"{len(crowded)} documents are refused because the server is overloaded (HTTP 429)"
+                )
 
         try:
             self._retry.call(send, lambda error: isinstance(error, _Crowded))

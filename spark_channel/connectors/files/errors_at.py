@@ -47,9 +47,7 @@ def reading(shown: str) -> Iterator[None]:
         raise SourceError(f"{shown} {not_text(error)}") from error
     except (OSError, ValueError) as error:
         if _was_removed(shown, error):
-            raise SourceError(
-                f"{shown} is gone since the read was planned: it was replaced or removed"
-            ) from error
+            raise SourceError(f"{shown} was replaced or removed after the read was planned") from error
         if not isinstance(error, (OSError, pa.ArrowException, UnicodeError)):
             raise
         raise SourceError(f"{shown} cannot be read: {_text(error)}") from error

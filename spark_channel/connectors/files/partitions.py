@@ -88,7 +88,7 @@ def partition_fields(files: Sequence[SourceFile]) -> list[pa.Field]:
             raise SourceError(
                 f"{file.path} lies under partition columns {list(own)}, and {files[0].path} under "
                 f"{list(names)}; "
-                "read each tree on its own, or set recursiveFileLookup=true to read without partition columns"
+                "read each tree separately, or set recursiveFileLookup=true to read without partition columns"
             )
         names = own
         for name, value in file.partition:

@@ -285,7 +285,7 @@ class TargetDirectory:
         return manifest
 
     def _unchanged(self, error: Exception) -> CommitError:
-        return CommitError(f"publishing into {self.shown} failed: {error}. The target is as it was before")
+        return CommitError(f"publishing into {self.shown} failed: {error}. The target is unchanged")
 
     def _settled(
         self, files: Sequence[StagedFile], moved: Sequence[StagedFile], what: str, error: Exception
@@ -326,7 +326,7 @@ class TargetDirectory:
                 self.fence(held)
                 raise CommitError(
                     f"the staged file {file.name} is missing or incomplete: was the job's folder removed, or is the "
-                    "directory not shared by all executors and the driver? The target is as it was before"
+                    "directory not shared by all executors and the driver? The target is unchanged"
                 )
 
     def _show(self, files: Iterable[StagedFile], moved: list[StagedFile]) -> None:

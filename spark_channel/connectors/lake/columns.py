@@ -124,7 +124,7 @@ def conform(batch: pa.RecordBatch, columns: pa.Schema, names: Sequence[str], sho
     for field, name in zip(columns, names, strict=True):
         values = batch.column(batch.schema.get_field_index(name))
         if not field.nullable and values.null_count:
-            raise TargetError(f"column {name!r} holds NULL, and {shown} takes none there")
+            raise TargetError(f"column {name!r} holds NULL, and {shown} does not allow it")
         if not values.type.equals(field.type):
             try:
                 values = values.cast(field.type, safe=True)

@@ -91,7 +91,7 @@ class Encoder:
             for part in path[:-1]:
                 inside = inside.setdefault(part, {})
                 if not isinstance(inside, dict):
-                    raise ValueError(f"column {name!r}: {part!r} is a value already, and no document")
+                    raise ValueError(f"column {name!r}: {part!r} is a value, not a document")
             inside[path[-1]] = value
         return made
 

@@ -128,7 +128,7 @@ class Dialect(ABC):
         return [self.arrow_type(column) for column, _ in columns]
 
     def decode(self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
-        """A batch as `Session.stream` brought it, in the types of `schema`, exactly.
+        """A batch as `Session.stream` returned it, in the types of `schema`, exactly.
 
         Raises:
             MisfitError: a value that its column's type cannot hold.
@@ -234,7 +234,7 @@ class Dialect(ABC):
         return (kind, text) if is_plain else None
 
     def key_literal(self, value: Any, column: Column | None) -> str:
-        """A key's value, as `key_read` brought it, that is compared with its column."""
+        """A key's value, as `key_read` returned it, that is compared with its column."""
         return self.literal(value, column)
 
     def short_statement(self, columns: Sequence[ReadColumn], origin: str, order: str, rows: int) -> str:

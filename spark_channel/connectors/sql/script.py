@@ -44,7 +44,7 @@ def split_script(
     """The single statements of `texts`, in order, as they are written; quotes and comments are known.
 
     Raises:
-        OptionError: text that cannot be taken apart, or a statement that begins with a `forbidden` word
+        OptionError: text that cannot be parsed, or a statement that begins with a `forbidden` word
             and so would leave the transaction in which it runs; `why` ends the message.
     """
     found = []
@@ -95,7 +95,7 @@ def session_script(options: Any, dialect: str) -> list[str]:
     A session runs them before its own settings, which readers and writers rely on (its zone, its mode).
 
     Raises:
-        OptionError: text that cannot be taken apart, or a statement that begins a transaction.
+        OptionError: text that cannot be parsed, or a statement that begins a transaction.
     """
     texts: Collection[str] = options.session_init_statement or ()
     return split_script(texts, "sessionInitStatement", dialect, why=IN_SESSION)
@@ -106,7 +106,7 @@ def _split(text: str, option: str, dialect: str) -> list[tuple[str, str]]:
         tokens = sqlglot.tokenize(text, read=dialect)
     except sqlglot.errors.SqlglotError as error:
         raise OptionError(
-            f"option {option!r} holds SQL that cannot be taken apart: {str(error).splitlines()[0]}",
+            f"option {option!r} holds SQL that cannot be parsed: {str(error).splitlines()[0]}",
             option=option,
         ) from None
     found, begin, word = [], 0, ""

@@ -94,7 +94,7 @@ class Line:
 
 @dataclass(slots=True)
 class _Taken:
-    """What one statement brought. `is_cut`: it was ended early, or failed behind these rows; `is_ended`: by a time
+    """What one statement returned. `is_cut`: it was ended early, or failed behind these rows; `is_ended`: by a time
     limit. `rested`: seconds for which the server was left alone between its pieces.
     """
 
@@ -123,7 +123,7 @@ class ShortStatements:
     """One read of one split; `batches` is iterated once.
 
     `seconds` and `burst_seconds` are those of `StatementSize`. A statement that is lost, or that the server ends, is
-    made again behind the last row that it brought, for `retry_seconds`.
+    repeated after the last row that it returned, for `retry_seconds`.
     """
 
     def __init__(
@@ -304,5 +304,5 @@ class ShortStatements:
         if not self._may_pass(error):
             return False
         self._line.drop()
-        _log.warning("a statement was ended and is made again behind the last row that came: %s", error)
+        _log.warning("a statement was ended and is repeated after the last row received: %s", error)
         return True

@@ -42,7 +42,7 @@ class StatementSize:
         self.rows = self._allowed(width)
 
     def took(self, asked: int, came: int, nbytes: int, seconds: float) -> None:
-        """A statement for `asked` rows brought `came` in so many seconds."""
+        """A statement for `asked` rows returned `came` in so many seconds."""
         rows = self.rows
         if seconds > self._seconds / 2:
             rows = min(rows, max(came, 1), int(asked * self._seconds / 2 / seconds))

@@ -31,7 +31,7 @@ def running() -> Iterator[ElasticServer]:
 def server(running: ElasticServer) -> ElasticServer:
     for held in (running.indexes, running.made, running.scrolls, running.breaks):
         held.clear()
-    running.crowded, running.login = 0, ""
+    running.crowded, running.login, running.keeps_source = 0, "", True
     return running
 
 
@@ -108,6 +108,13 @@ def test_a_portion_that_is_lost_ends_the_read(server: ElasticServer) -> None:
     assert server.breaks == []
 
 
+def test_an_index_without_its_documents_is_not_read_as_nulls(server: ElasticServer) -> None:
+    fill(server, 3)
+    server.keeps_source = False
+    with pytest.raises(SourceError, match=r"document 'id0' has no _source.*index the documents again"):
+        read(reader(server, schema="_id STRING, n BIGINT"))
+
+
 def test_a_busy_server_is_asked_again(server: ElasticServer) -> None:
     fill(server, 3)
     server.breaks += [("_count", 429), ("_count", 0)]
@@ -178,7 +185,7 @@ def test_documents_for_which_there_is_no_room_are_sent_again(server: ElasticServ
     write(server, pa.table({"n": [1, 2, 3]}))
     assert sorted(each["n"] for each in server.indexes["t"].values()) == [1, 2, 3]
     server.crowded = 10_000
-    with pytest.raises(TargetError, match=r"for want of room .* write slower"):
+    with pytest.raises(TargetError, match=r"overloaded .* write slower"):
         write(server, pa.table({"n": [1]}), retryTimeout="0.2")
 
 

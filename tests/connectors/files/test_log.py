@@ -120,7 +120,7 @@ def test_an_object_store_that_does_not_answer(
         out.commit(plan, receipts)
         assert visible("csv", target) == [1]
         return
-    with pytest.raises(CommitError, match=r"timeout\. The target is as it was before"):
+    with pytest.raises(CommitError, match=r"timeout\. The target is unchanged"):
         out.commit(plan, receipts)
     if arrives == "later":
         assert not original(*on_its_way[0]), "the number is taken"

@@ -391,7 +391,7 @@ def test_a_commit_without_its_staged_files_changes_nothing(kind: str, target: Pa
     plan = prepare(out, numbers().schema, "b")
     receipts = stage(out, plan, [numbers(1), numbers(2)])
     next(target.rglob("part-00001-b-*")).unlink()
-    with pytest.raises(CommitError, match=r"missing or incomplete.*The target is as it was before"):
+    with pytest.raises(CommitError, match=r"missing or incomplete.*The target is unchanged"):
         out.commit(plan, receipts)
     assert visible("parquet", target) == [0]
 

@@ -147,11 +147,11 @@ def test_a_probe_takes_a_signal_by_its_name(replicated: tuple[PostgresServer, Po
         with closing(signal_value(login, name)) as measure:
             assert 0 <= measure() < 1
     with (
-        pytest.raises(SourceError, match=r"no signal 'replica_lag'; the database tells .*replication_lag"),
+        pytest.raises(SourceError, match=r"no signal 'replica_lag'; the database reports .*replication_lag"),
         closing(signal_value(login, "replica_lag")) as measure,
     ):
         measure()
-    with pytest.raises(OptionError, match="tells nothing of its health"):
+    with pytest.raises(OptionError, match="reports no health signals"):
         signal_value({"url": "sqlite:/tmp/none.db"}, "replication_lag")
     pressed: list[str] = []
     probe = Probe(signal_value(login, "wakeup"), -1.0, seconds=0.1, what="wakeup")

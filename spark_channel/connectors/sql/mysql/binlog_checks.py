@@ -125,7 +125,7 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
         if rules:
             raise SourceError(
                 f"foreign key {name!r} of {source.label} is {' '.join(rules)}: InnoDB changes the table's rows by it "
-                "without a word in the binary log, so a copy would differ. Make it RESTRICT (ALTER TABLE "
+                "without a record in the binary log, so a copy would differ. Make it RESTRICT (ALTER TABLE "
                 f"{quoted(table.name)} DROP FOREIGN KEY {quoted(str(name))}, ADD FOREIGN KEY ...), or follow the table "
                 "by 'cursorColumn'"
             )

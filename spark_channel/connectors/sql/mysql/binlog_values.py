@@ -1,8 +1,8 @@
 """Fields of the binary log as Arrow arrays, equal to what a read of the table gives for the same values.
 
-What the column's Arrow type holds as it is, is converted column by column. Everything else - dates with zeros, times
-of more than a day, columns that `customSchema` reads as another type - becomes the server's text, which goes through
-the batch reader's own decoder: the same value, or the same error.
+Values that the column's Arrow type holds unchanged are converted column by column. Everything else - dates with zeros,
+times of more than a day, columns that `customSchema` reads as another type - becomes the server's text, which
+goes through the batch reader's own decoder: the same value, or the same error.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -48,7 +48,7 @@ _BY_SERVER = {"inet4": "INET6_NTOA({})", "inet6": "INET6_NTOA({})"}
 
 @dataclass(frozen=True)
 class LogColumn:
-    """One column that is read: as the user wants it, and as it is in the log.
+    """One column that is read: as the user wants it, and as the log has it.
 
     `charset` of its texts there; `members` of an enum or a set.
     """

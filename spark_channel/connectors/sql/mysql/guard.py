@@ -64,7 +64,7 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
                 "the server wants the password encrypted for a key that it sends, and the connection has no TLS: who "
-                "answers in its place could read it. Switch TLS on in the server and leave option 'sslmode' out, or "
+                "answers in its place could read it. Switch TLS on in the server and omit option 'sslmode', or "
                 "name the server's key by 'serverRsaPublicKeyFile', or accept it with 'allowPublicKeyRetrieval=true'",
             )
         self._public_key = key

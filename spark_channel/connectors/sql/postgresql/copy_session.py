@@ -86,7 +86,9 @@ class PgCopySession(PgSession):
         try:
             return row_bounds(piece, columns)
         except ValueError as error:
-            raise self._failure(f"{self.place}: what came is not what COPY writes: {error}") from error
+            raise self._failure(
+                f"{self.place}: the server sent data that is not in COPY's format: {error}"
+            ) from error
 
     def _hold_whole(self, rows: int, sent: int) -> None:
         """asyncpg 0.32 drops rows that precede another message: what a function says with RAISE INFO."""

@@ -75,7 +75,7 @@ class ReplicationFeed(ChangeFeed):
             )
         if reader.options.where is not None or reader.options.query is not None:
             raise OptionError(
-                "logical replication follows a whole table: leave 'where' and 'query' away, and name the "
+                "logical replication follows a whole table: omit 'where' and 'query', and name the "
                 "table with 'dbtable' (a publication may have a row filter)",
                 option="where",
             )
@@ -416,7 +416,7 @@ class ReplicationFeed(ChangeFeed):
             if read_type(about.base, about.typmod).is_array:
                 raise SchemaError(
                     f"column {column.name!r} of {source.label} is an array, which the change feed does not "
-                    "decode: leave it out with option 'columns'"
+                    "decode: omit it with option 'columns'"
                 )
         rows = session.rows(
             "SELECT attname, atttypid::bigint FROM pg_attribute "  # noqa: S608 - a number

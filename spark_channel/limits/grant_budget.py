@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from spark_channel.limits.level import EARLY_NS, MICROS, NANOS, QUANTA, SLICE_SECONDS, nanoseconds
 from spark_channel.limits.messages import Grant, News
 
-__all__ = ["Flow", "Share", "is_part", "parts"]
+__all__ = ["GrantBudget", "Share", "is_part", "parts"]
 
 _SURPLUS_NS = nanoseconds(SLICE_SECONDS)
 
@@ -18,11 +18,11 @@ class Share:
     before: int
 
 
-class Flow:
+class GrantBudget:
     """Units that arrive at a steady pace between two instants, and go to those in line, in order.
 
     What arrives while no payment waits is kept for 20 ms of the pace, and then `missed`. There is no
-    catching up: time that passes without a grant brings nothing. Instants are nanoseconds.
+    catching up: no units arrive without a grant. Instants are nanoseconds.
     """
 
     __slots__ = ("_at", "_balance", "_begins", "_ends", "_missed", "_pace", "_shares", "_spent", "_taken")
