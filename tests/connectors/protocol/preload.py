@@ -22,6 +22,9 @@ for _library, _name in (("deltalake", "delta"), ("pyiceberg", "iceberg")):
     if find_spec(_library) is not None:
         importlib.import_module(f"spark_channel.connectors.{_name}")
         importlib.import_module(_library)
+if find_spec("pyiceberg") is not None and find_spec("sqlalchemy") is not None:
+    for _name in ("pyiceberg.catalog.sql", "pyiceberg.io.pyarrow", "sqlalchemy.dialects.sqlite"):
+        importlib.import_module(_name)
 
 from tests.connectors.firebird import install  # noqa: E402
 
