@@ -362,7 +362,7 @@ def test_the_systems_certificates_are_loaded_where_they_are_looked_at(
     mode: str, verified: ssl.VerifyMode, named: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They take 20 ms of CPU for each connection."""
-    loaded = []
+    loaded: list[str] = []
     monkeypatch.setattr(ssl.SSLContext, "load_default_certs", lambda *_: loaded.append(mode))
     context = _tls(options(1, sslMode=mode), TargetError)
     assert context is not None
