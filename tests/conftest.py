@@ -39,7 +39,7 @@ if (
 ROOT = Path(__file__).resolve().parents[1]
 os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
 
-# Processes of their own are forked from one that has imported what they need: 2 s of CPU less for each.
+# Separate processes are forked from one that has imported what they need: 2 s of CPU less for each.
 multiprocessing.set_forkserver_preload(["tests.connectors.protocol.preload"])
 
 _SPARK_ALONE = re.compile(r"^pytestmark = \[?pytest\.mark\.spark\b", re.MULTILINE)
