@@ -45,13 +45,13 @@ class Place:
     run: Callable[[str], Any]
     """Runs statements as the database's own client does."""
     connections: Callable[[], int] = field(default=lambda: 0)
-    insert: Callable[[str, Sequence[Sequence[Any]]], object] | None = None
-    """Puts rows into a table of which `run` would have to take a long text apart; None = `run` is quick at that."""
     schema: str = ""
     ticks: int = 6
     """Digits behind the second that a timestamp has."""
     spelled: Callable[[str], str] = lambda name: name
     """A name as the catalog has it."""
+    insert: Callable[[str, Sequence[Sequence[Any]]], object] | None = None
+    """Puts rows into a table of which `run` would have to take a long text apart; None = `run` is quick at that."""
 
     @property
     def database(self) -> str:
