@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -28,7 +28,8 @@ class FeedOptions:
     `late_seconds`: how long after their cursor value, or their time of change, rows and files may still come to
     light; None = the feed's default. `partitions`: how many partitions the feed should have, where it can choose.
     `slot` and `publication`: of logical replication. `max_slot_lag`: bytes of log that the slot may keep before the
-    reading of existing rows stops.
+    reading of existing rows stops. `evolves`: columns that the source gets or loses are no error of a feed that begins
+    with the new ones, and whose log has rows with the old ones.
     """
 
     cursor_column: str | None = None
@@ -38,6 +39,7 @@ class FeedOptions:
     slot: str | None = None
     publication: str | None = None
     max_slot_lag: int | None = None
+    evolves: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,9 @@ class HoldsLogs(Protocol):
 
 class ChangeFeed(SplitReader):
     """One source's changes. Plain data, pickled into tasks; used by one thread at a time on the driver."""
+
+    can_evolve: ClassVar[bool] = False
+    """Whether it takes `FeedOptions.evolves`."""
 
     @property
     def waits_seconds(self) -> float:

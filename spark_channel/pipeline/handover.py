@@ -37,6 +37,12 @@ class Handover(Generic[_T]):
             self._changed.notify_all()
             return thing
 
+    @property
+    def holds(self) -> bool:
+        """Whether the giver is ahead, by what the taker takes next."""
+        with self._changed:
+            return bool(self._held)
+
     def close(self) -> None:
         """Nothing more will be given."""
         with self._changed:

@@ -264,12 +264,12 @@ class GroupTransfer:
 
     def _write(self, lane: Handover[_InFlight]) -> None:
         while (in_flight := lane.take()) is not None:
-            outcome = self._write_task(in_flight)
+            outcome = self._write_task(in_flight, lane)
             with self._lock:
                 self._open.pop(in_flight.task.id, None)
                 self._outcomes.append(outcome)
 
-    def _write_task(self, in_flight: _InFlight) -> TaskOutcome:
+    def _write_task(self, in_flight: _InFlight, lane: Handover[_InFlight]) -> TaskOutcome:
         task, counters = in_flight.task, in_flight.counters
         writer, plan = self._work.target_of(task)
         log = DirtyLog(
@@ -283,6 +283,7 @@ class GroupTransfer:
         try:
             with self._opened(writer, plan, task, counters) as task_writer:
                 self._drain(in_flight, task_writer, plan, log)
+                task_writer.overlapped = lane.holds
                 with counters.trace.timed("publish"):
                     receipt = task_writer.close()
                 part = log.finish()

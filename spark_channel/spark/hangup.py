@@ -11,7 +11,7 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -45,26 +45,27 @@ class HangupWatch:
             thread.start()
             yield
         finally:
-            os.close(stop_write)
+            # Not by closing it: a poll that holds it, by the number of a socket that was closed, would keep it open.
+            os.write(stop_write, b"x")
             thread.join()
+            os.close(stop_write)
+            os.close(stop_read)
 
     def _watch(self, stop_read: int, on_hangup: Callable[[], None]) -> None:
         poller = select.poll()
-        poller.register(stop_read, 0)
-        for descriptor in self._sockets:
-            poller.register(descriptor, 0)  # POLLHUP, POLLERR and POLLNVAL are always reported
-        try:
-            while True:
-                for descriptor, event in poller.poll():
-                    if descriptor == stop_read:
-                        return
-                    if event & select.POLLNVAL:
-                        poller.unregister(descriptor)
-                        continue
-                    on_hangup()
+        poller.register(stop_read, select.POLLIN)
+        for descriptor, inode in self._sockets.items():
+            if _socket_at(descriptor) == inode:  # else it was closed, and its number may be another's by now
+                poller.register(descriptor, 0)  # POLLHUP, POLLERR and POLLNVAL are always reported
+        while True:
+            for descriptor, event in poller.poll():
+                if descriptor == stop_read:
                     return
-        finally:
-            os.close(stop_read)
+                if event & select.POLLNVAL or _socket_at(descriptor) != self._sockets[descriptor]:
+                    poller.unregister(descriptor)
+                    continue
+                on_hangup()
+                return
 
 
 class _QuietAfterHangup:
@@ -74,7 +75,7 @@ class _QuietAfterHangup:
     It stays for the rest of the worker's life, since pyspark prints when the task is long over.
     """
 
-    def __init__(self, stream: TextIO, sockets: list[int]) -> None:
+    def __init__(self, stream: TextIO, sockets: Iterable[int]) -> None:
         self._stream = stream
         self._poller = select.poll()
         for descriptor in sockets:
@@ -90,16 +91,20 @@ class _QuietAfterHangup:
         return getattr(self._stream, name)
 
 
-def _open_sockets() -> list[int]:
+def _open_sockets() -> dict[int, int]:
+    """Descriptor -> inode."""
     try:
         descriptors = [int(entry.name) for entry in _DESCRIPTORS.iterdir()]
     except OSError:
-        return []
-    found = []
-    for descriptor in descriptors:
-        try:
-            if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
-                found.append(descriptor)
-        except OSError:
-            continue  # the listing's own descriptor, closed by now
-    return found
+        return {}
+    found = {descriptor: _socket_at(descriptor) for descriptor in descriptors}
+    return {descriptor: inode for descriptor, inode in found.items() if inode is not None}
+
+
+def _socket_at(descriptor: int) -> int | None:
+    """The inode of the socket that has this number; None = it is closed, or no socket."""
+    try:
+        status = os.fstat(descriptor)
+    except OSError:
+        return None
+    return status.st_ino if stat.S_ISSOCK(status.st_mode) else None

@@ -20,6 +20,7 @@ from spark_channel.spark.facts import SessionFacts
 from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.portable import portable
+from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.schema import as_arrow
 from spark_channel.transfers.worker import keep_loaded
 
@@ -56,7 +57,7 @@ class ChannelPartition(InputPartition):
 
 
 @portable
-class ChannelReader(DataSourceReader):
+class ChannelReader(Prompt, DataSourceReader):
     """Made in a planner process, where `partitions` runs; pickled; `read` runs in executors.
 
     `load` is unique per `load()`. A self-join may plan both its sides, each with its own reader: what

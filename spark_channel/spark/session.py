@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
-from weakref import WeakSet
+from weakref import WeakKeyDictionary
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -35,7 +35,6 @@ __all__ = [
     "register",
     "service_of",
     "session_slots",
-    "takes_times",
 ]
 
 _log = logging.getLogger(__name__)
@@ -58,8 +57,8 @@ _REPORTS_KEPT = 100
 _CELL_SECONDS = 30.0
 """A cell waits so long for its reports at most: the first one imports matplotlib, which takes seconds."""
 
-_registered: WeakSet[SparkSession] = WeakSet()
-"""Spark warns each time that a name is registered again."""
+_registered: "WeakKeyDictionary[SparkSession, bool | None]" = WeakKeyDictionary()
+"""With what `_times_of` said. Spark warns each time that a name is registered again."""
 
 _remote: set[int] = set()
 """Spark Connect sessions that were registered; their jobs are counted elsewhere."""
@@ -72,16 +71,22 @@ def register(spark: SparkSession, *, progress: bool = True) -> None:
     progress line in a terminal, a cell in a notebook, a log line each 30 s elsewhere. Under Spark Connect
     the driver is elsewhere: `format("channel")` is registered, and jobs with a limit log their summary there.
 
+    Times of day are TIME where `spark.sql.timeType.enabled` is true at this moment, else text: after a change of that
+    setting, call it again.
+
     SIGTERM, in a program whose main thread registers and that does not handle it, cancels the jobs and ends the
     program with 143.
     """
     context = context_of(spark)
+    times = _times_of(spark)
     if spark not in _registered:
         end_on_sigterm(spark)
         with _loading_the_service():
-            _register_format(spark, context)
+            _register_format(spark, context, times)
         _hide_logins(spark)
-        _registered.add(spark)
+    elif _registered[spark] != times:
+        _register_format(spark, context, times)
+    _registered[spark] = times
     if context is None:
         _remote.add(id(spark))
     elif progress:
@@ -113,14 +118,16 @@ def _load_service() -> None:
         import spark_channel.spark.driver  # noqa: F401
 
 
-def _register_format(spark: SparkSession, context: Any) -> None:
+def _register_format(spark: SparkSession, context: Any, times: bool | None) -> None:
     source: type[ChannelDataSource] = ChannelDataSource
+    if context is None and (times or spark in _registered):
+        source = type("ChannelDataSource", (ChannelDataSource,), {"times": times, "__module__": "__main__"})
     if context is not None:
         ship_wheel(context)
         facts = {
             "parallelism": int(context.defaultParallelism),
             "directory": _directory_of(context),
-            "times": takes_times(spark),
+            "times": bool(times),
             "driver_host": setting_of(spark, "spark.driver.host"),
             "slots": session_slots(spark),
             "__module__": "__main__",
@@ -263,9 +270,10 @@ def _jvm_of(context: Any) -> int:
     return int(context._jvm.java.lang.ProcessHandle.current().pid())  # noqa: SLF001 - no public road
 
 
-def takes_times(spark: SparkSession) -> bool:
-    """Whether a column may be a time of day: Spark 4.1 and later ask for a setting, which is off by default."""
-    return (setting_of(spark, "spark.sql.timeType.enabled") or "false").lower() == "true"
+def _times_of(spark: SparkSession) -> bool | None:
+    """Whether a column may be a time of day, which Spark 4.1 and later ask a setting for; None = it is not known."""
+    setting = setting_of(spark, "spark.sql.timeType.enabled")
+    return None if setting is None else setting.lower() == "true"
 
 
 def _directory_of(context: Any) -> WorkingDirectory:

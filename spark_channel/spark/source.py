@@ -97,7 +97,8 @@ class ChannelDataSource(DataSource):
         times = takes_times(command_of()) if self.times is None else self.times
         if not times and (texts := [field.name for field in schema if has_times(field.type)]):
             _log.warning(
-                "the times of day in %s are read as text: spark.sql.timeType.enabled is false in this session",
+                "the times of day in %s are read as text: spark.sql.timeType.enabled was false when this session was "
+                "registered. To have them as TIME, set it and call spark_channel.register(spark) again",
                 ", ".join(map(repr, texts)),
             )
         return as_spark(schema, times=times)

@@ -12,7 +12,7 @@ import sys
 from types import FrameType
 from typing import Any
 
-__all__ = ["leave_unread"]
+__all__ = ["connection_to_the_jvm", "leave_unread"]
 
 
 def leave_unread() -> None:
@@ -20,7 +20,7 @@ def leave_unread() -> None:
 
     Elsewhere it does nothing: Spark then sends all rows, which are dropped.
     """
-    connection = _connection(sys._getframe())  # noqa: SLF001 - no other way to it
+    connection = connection_to_the_jvm(sys._getframe())  # noqa: SLF001 - no other way to it
     if connection is None or not hasattr(select, "POLLRDHUP"):
         return
     with contextlib.suppress(TypeError):  # a Python whose sockets cannot change their class
@@ -40,7 +40,7 @@ class _Unread(socket.socket):
         return super().recv(*args)
 
 
-def _connection(frame: FrameType | None) -> socket.socket | None:
+def connection_to_the_jvm(frame: FrameType | None) -> socket.socket | None:
     """The connection to the JVM, which is a variable of the function of pyspark's daemon that serves it."""
     while frame is not None:
         if frame.f_code.co_filename.endswith("/pyspark/daemon.py"):

@@ -39,8 +39,9 @@ class TunnelOptions(Options):
     )
     base_mode: Literal["auto", "incremental", "initial"] = Field(
         "auto",
-        description="with `slot` and `tunnelType=base_and_stream`: `incremental` reads existing rows in chunks beside "
-        "the changes, `initial` reads them before the changes; `auto`: incremental where the source allows it",
+        description="with `slot` or `binlog`, and `tunnelType=base_and_stream`: `incremental` reads existing rows in "
+        "chunks beside the changes, `initial` reads them before the changes; `auto`: incremental where that is "
+        "possible",
     )
     tunnel_store: Annotated[Secret, AfterValidator(_store)] | None = Field(
         None,
@@ -74,6 +75,11 @@ class TunnelOptions(Options):
         None,
         description="PostgreSQL: bytes of WAL that the slot may keep before the reading of existing rows pauses; the "
         "changes are read on; default: unlimited",
+    )
+    on_schema_change: Literal["fail", "evolve"] = Field(
+        "fail",
+        description="with `slot` or `binlog`, when the table gets, loses or widens columns, the stream ends with an "
+        "error; started again, `fail` needs a reset, `evolve` continues with the new columns",
     )
     starting_offsets: str | None = Field(
         None,
@@ -174,7 +180,7 @@ class TunnelOptions(Options):
         return FeedOptions(
             cursor_column=self.cursor_column, cursor_order=self.cursor_order, late_seconds=self.late_seconds,
             partitions=self.tunnel_channels, slot=self.slot, publication=self.publication,
-            max_slot_lag=self.max_slot_lag,
+            max_slot_lag=self.max_slot_lag, evolves=self.on_schema_change == "evolve",
         )  # fmt: skip
 
 

@@ -43,6 +43,13 @@ class StreamSource:
             _log.warning(warning)
         self.reader: Reader = reader if schema is None else reader.with_schema(schema)
         self.feed: ChangeFeed = self.reader.feed(self.options.feed())
+        self._evolves = self.options.on_schema_change == "evolve"
+        if self._evolves and not self.feed.can_evolve:
+            raise OptionError(
+                "option 'onSchemaChange' got 'evolve', and only a stream of a database's log can take columns that "
+                "change: omit it, or follow the table by 'slot' or 'binlog'",
+                option="onSchemaChange", got="evolve", takes="fail",
+            )  # fmt: skip
         about = [f"{connector.name} {describe(reader.options)}"]
         said = {name: getattr(reader.options, name, None) for name in ("columns", "where", "query")}
         about += [f"{name}={value}" for name, value in said.items() if value]
@@ -108,10 +115,13 @@ class StreamSource:
         """
         self.check_source(record)
         now = self.schema_text()
-        if record.schema != now:
+        if record.schema != now and not self._evolves:
+            advice = "Reset the tunnel to take the new columns"
+            if self.feed.can_evolve:
+                advice += ", or continue with them by option 'onSchemaChange' evolve"
             raise TunnelError(
                 f"tunnel {record.name!r} was made for columns ({record.schema}), and its source has ({now}) "
-                f"now: {_difference(record.schema, now)}. Reset the tunnel to take the new columns"
+                f"now: {_difference(record.schema, now)}. {advice}"
             )
 
     def check_source(self, record: TunnelRecord) -> None:

@@ -53,7 +53,7 @@ def rounds(folder: Path) -> dict[str, list[Found]]:
     """Each kind so often, none twice in a row."""
     versions = {"": ROOT, **({" before": Path(BEFORE)} if BEFORE else {})}
     kinds = [("count-channel", version) for version in versions] + [("save", version) for version in versions]
-    kinds += [("count-made_up", ""), ("count-csv", "")]
+    kinds += [("count-made_up", ""), ("count-empty", ""), ("count-csv", "")]
     if first_hour.SQLITE_JDBC.exists():
         kinds.append(("count-jdbc", ""))
     found: dict[str, list[Found]] = {what + version: [] for what, version in kinds}
@@ -86,7 +86,12 @@ def first_counts(found: dict[str, list[Found]]) -> list[Row]:
         )
         rows.append(Row(f"first count, {name}", whole, asked, "s", f"{steps}; CPU {cpu:.1f} s"))
         asked = "<= 0.15" if name == "channel" else ""
-        rows.append(Row(f"count again, {name}", middle(runs, "warm"), asked, "s"))
+        best = f"the shortest {min(run['best'] for run in runs):.3f}"
+        rows.append(Row(f"count again, {name}", middle(runs, "warm"), asked, "s", best))
+        rows += [
+            Row(f"count again, {name}, {step}", middle(runs, "steps", step), "", "s")
+            for step in runs[0].get("steps", {})
+        ]
     return rows
 
 

@@ -71,7 +71,51 @@ class Watch:
         self._cpu, self._at = cpu, time.perf_counter()
 
 
-def made_up() -> Any:
+def timed(reader: Any, marks: str) -> Any:
+    """`reader`, whose tasks write down when they began, had their partition, and were through with it."""
+    from pyspark.sql.datasource import DataSourceReader
+
+    class Timed(DataSourceReader):
+        def __init__(self) -> None:
+            self.reader = reader
+            self.at: list[float] = []
+
+        # quoted: a class that is sent by value has no names for its annotations
+        def __setstate__(self, state: "dict[str, Any]") -> None:
+            self.__dict__.update(state)
+            self.at = [time.time()]
+
+        def partitions(self) -> "Any":
+            return self.reader.partitions()
+
+        def read(self, partition: "Any") -> "Iterator[Any]":
+            self.at.append(time.time())
+            yield from self.reader.read(partition)
+            self.at.append(time.time())
+            with Path(marks).open("a") as file:
+                file.write(json.dumps(self.at) + "\n")
+
+    Timed.__module__ = "__main__"
+    return Timed()
+
+
+def timed_source(source: Any, marks: str) -> Any:
+    """The same data source as `timed`."""
+    make = timed
+
+    class Timed(source):  # type: ignore[misc]
+        @classmethod
+        def name(cls) -> str:
+            return "timed"
+
+        def reader(self, schema: "Any") -> "Any":
+            return make(super().reader(schema=schema), marks)
+
+    Timed.__module__ = make.__module__ = "__main__"
+    return Timed
+
+
+def made_up(rows_of_it: int = ROWS) -> Any:
     """A Python source of a dozen lines: what any costs. Its class is sent by value, and imports what Spark does."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
@@ -82,10 +126,11 @@ def made_up() -> Any:
         def read(self, partition: InputPartition) -> Iterator[Any]:
             import pyarrow as pa
 
-            rows = range(partition.value, ROWS, 2)
+            rows = range(partition.value, rows_of_it, 2)
             columns = [pa.array(rows, pa.int64())] * 2
             columns += [pa.array(rows, pa.float64()), pa.array(map(str, rows), pa.string())]
-            yield pa.RecordBatch.from_arrays(columns, names=["id", "a", "b", "c"])
+            if rows:
+                yield pa.RecordBatch.from_arrays(columns, names=["id", "a", "b", "c"])
 
     class MadeUp(DataSource):
         @classmethod
@@ -111,8 +156,8 @@ def frame_of(how: str, spark: Any, folder: Path) -> Callable[[], Any]:
 
         spark_channel.register(spark)
         return lambda: spark.read.format("channel").option("dbtable", TABLE).load(database)
-    if how == "made_up":
-        spark.dataSource.register(made_up())
+    if how in ("made_up", "empty"):
+        spark.dataSource.register(made_up(ROWS if how == "made_up" else 0))
         return lambda: spark.read.format("made_up").load()
     if how == "jdbc":
         options = {"url": f"jdbc:sqlite:{database}", "dbtable": TABLE, "driver": "org.sqlite.JDBC"}
@@ -126,14 +171,48 @@ def count(how: str, spark: Any, folder: Path) -> dict[str, Any]:
     watch.step("register")
     frame = load()
     watch.step("load")
-    assert frame.count() == ROWS
+    rows = 0 if how == "empty" else ROWS
+    assert frame.count() == rows
     watch.step("count")
     warm = []
     for _ in range(WARM):
         began = time.perf_counter()
-        assert frame.count() == ROWS
+        assert frame.count() == rows
         warm.append(time.perf_counter() - began)
-    return {"seconds": watch.seconds, "cpu": watch.cpu, "warm": statistics.median(warm), "best": min(warm)}
+    found = {"seconds": watch.seconds, "cpu": watch.cpu, "warm": statistics.median(warm), "best": min(warm)}
+    return {**found, "steps": steps(how, spark, folder)}
+
+
+def steps(how: str, spark: Any, folder: Path) -> dict[str, float]:
+    """Where the seconds of a warm count go, in the slower one of its tasks; medians."""
+    if how not in ("channel", "made_up", "empty"):
+        return {}
+    marks = folder / f"marks-{os.getpid()}"
+    if how == "channel":
+        import spark_channel
+
+        source = timed_source(spark_channel.ChannelDataSource, str(marks))
+    else:
+        source = timed_source(made_up(0 if how == "empty" else ROWS), str(marks))
+    spark.dataSource.register(source)
+    frame = spark.read.format("timed").option("dbtable", TABLE).load(str(folder / "first.db"))
+    taken: dict[str, list[float]] = {}
+    for number in range(2 * WARM):
+        marks.write_text("")
+        began = time.time()
+        frame.count()
+        ended = time.time()
+        code, partition, through = max(map(json.loads, marks.read_text().splitlines()), key=lambda at: at[-1])
+        if number >= WARM // 2:  # the first ones plan the read, and start other workers
+            for name, seconds in {
+                "to its task's code": code - began,
+                "to the partition": partition - code,
+                "reads": through - partition,
+                "to the result": ended - through,
+            }.items():
+                taken.setdefault(name, []).append(seconds)
+    marks.unlink()
+    return {name: statistics.median(each) for name, each in taken.items()}
 
 
 def save(spark: Any, folder: Path) -> dict[str, Any]:

@@ -21,6 +21,12 @@ HEAVY = (
     "deltalake",
     "pyarrow.flight",
     "pyarrow.dataset",
+    "spark_channel.jobs.plugins.elasticsearch",
+    "spark_channel.jobs.plugins.files",
+    "spark_channel.jobs.plugins.ftp",
+    "spark_channel.jobs.plugins.hive",
+    "spark_channel.jobs.plugins.mongodb",
+    "spark_channel.jobs.plugins.stores",
 )
 
 

@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors import load_reader, load_writer
 from spark_channel.errors import ChannelError
 from spark_channel.jobs import load_job
-from tests.service.fuzz import ODD, mutated, odd
+from tests.service.fuzz import ODD, mutated, odd, resident_mib
 
 
 def plain_jobs() -> list[bytes]:
@@ -63,10 +63,11 @@ def broken_options(random_: random.Random) -> dict[str, Any]:
     return {key: value for key, value in options.items() if value is not None}
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("number", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_broken_options_are_refused_in_our_words(number: int) -> None:
     random_ = random.Random(17)
-    refused = 0
+    refused, before = 0, resident_mib()
     for _ in range(number):
         options = broken_options(random_)
         for load in (load_reader, load_writer):
@@ -74,13 +75,18 @@ def test_broken_options_are_refused_in_our_words(number: int) -> None:
                 load(options)
             except ChannelError as error:
                 refused += bool(str(error))
+    print(
+        f"{number} sets of options, each by both: {refused} refused, at most {resident_mib() - before} MiB more"
+    )
+    assert resident_mib() - before < 200
     assert refused > number // 2
 
 
+@pytest.mark.timeout(1_800)
 @pytest.mark.parametrize("number", [1_000, pytest.param(100_000, marks=pytest.mark.soak)])
 def test_broken_job_files_are_refused_in_our_words(number: int) -> None:
     random_ = random.Random(18)
-    refused = 0
+    refused, before = 0, resident_mib()
     for _ in range(number):
         job = random_.choice(JOBS)
         text = (mutated if random_.random() < 0.5 else odd)(random_, job).decode("utf-8", "replace")
@@ -88,6 +94,8 @@ def test_broken_job_files_are_refused_in_our_words(number: int) -> None:
             load_job(text)
         except ChannelError as error:
             refused += bool(str(error))
+    print(f"{number} job files: {refused} refused, {resident_mib() - before} MiB more")
+    assert resident_mib() - before < 200
     assert refused > number // 3
 
 

@@ -138,6 +138,25 @@ def test_no_channel_waits_while_a_task_does() -> None:
     assert len(receipts(transfer(MemoryReader(batches=5, before=work), Table(), group(20, 4)).run())) == 20
 
 
+def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile() -> None:
+    told: list[bool] = []
+
+    class Told(TableTask):
+        def close(self) -> Receipt:
+            told.append(self.overlapped)
+            return super().close()
+
+    class Telling(Table):
+        def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+            super().open(plan, task, attempt)
+            return Told(self, task, attempt)
+
+    second = threading.Event()
+    reader = MemoryReader(batches=5, before=lambda split, _: second.set() if split.params["number"] else None)
+    transfer(reader, Telling(before=lambda _task: second.wait(60)), group(2, 1)).run()
+    assert told == [True, False]
+
+
 def test_an_error_of_a_source_ends_all_lanes() -> None:
     def broken(split: Split, number: int) -> None:
         if split.params["number"] == 2 and number == 1:

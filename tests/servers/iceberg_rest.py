@@ -1,14 +1,15 @@
 """An Iceberg REST catalog of the tests' own: the protocol over real HTTP, in front of pyiceberg's SQL catalog.
 
 It has what tables need: configuration, namespaces, load, staged creation and commits with their requirements. Every
-request has to bear the token. `lose` has so many answers to commits be lost, after they were carried out.
+request has to bear the token. `lose` has so many answers to commits be lost, after they were carried out. `config` is
+what the server has clients take over, and `table_config` the same for each table.
 """
 
 import json
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -41,6 +42,8 @@ class RestCatalogServer:
     uri: str
     requests: list[str]
     lose: int = 0
+    config: dict[str, Any] = field(default_factory=dict)
+    table_config: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
@@ -53,16 +56,16 @@ class _Named:
         return self.identifier
 
 
-def _answer(catalog: Catalog, method: str, parts: list[str], body: bytes) -> str:
+def _answer(found: RestCatalogServer, catalog: Catalog, method: str, parts: list[str], body: bytes) -> str:
     match (method, parts):
         case ("GET", ["config"]):
-            return json.dumps({"defaults": {}, "overrides": {}})
+            return json.dumps({"defaults": {}, "overrides": {}, **found.config})
         case ("POST", ["namespaces"]):
             catalog.create_namespace(tuple(json.loads(body)["namespace"]))
             return body.decode()
         case ("GET", ["namespaces", space, "tables", name]):
             table = catalog.load_table((space, name))
-            place = {"metadata-location": table.metadata_location}
+            place = {"metadata-location": table.metadata_location, "config": found.table_config}
             return TableResponse(metadata=table.metadata, **place).model_dump_json(by_alias=True)
         case ("POST", ["namespaces", space, "tables"]):
             asked = CreateTableRequest.model_validate({"location": None, **json.loads(body)})
@@ -94,7 +97,7 @@ def serve(catalog: Catalog) -> Iterator[RestCatalogServer]:
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 return self._send(401, _error("no token", 401))
             try:
-                text = _answer(catalog, self.command, parts, body)
+                text = _answer(found, catalog, self.command, parts, body)
             except tuple(_STATUS) as error:
                 status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
                 return self._send(status, _error(str(error), status))

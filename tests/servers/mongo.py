@@ -90,6 +90,7 @@ class MongoServer(socketserver.ThreadingTCPServer):
         self.refuses: Callable[[Document], str] = lambda document: ""
         self.breaks: list[tuple[str, str]] = []
         self.open_cursors: dict[int, list[Document]] = {}
+        self.most_bytes = 16 << 20
         self._numbers = itertools.count(1)
         self._lock = threading.RLock()
 
@@ -197,17 +198,27 @@ class MongoServer(socketserver.ThreadingTCPServer):
         )
 
     def _cursor(self, name: str, found: list[Document], size: int) -> Document:
-        number = 0
+        number, size = 0, self._fitting(found, size)
         if len(found) > size:
             number = next(self._numbers)
             self.open_cursors[number] = found[size:]
         return {"cursor": {"id": bson.Int64(number), "ns": f"shop.{name}", "firstBatch": found[:size]}}
+
+    def _fitting(self, found: list[Document], most: int) -> int:
+        """How many documents an answer has: never more than 16 MiB, but at least one."""
+        size = 0
+        for number, document in enumerate(found[:most]):
+            size += len(bson.encode(document))
+            if size > self.most_bytes and number:
+                return number
+        return most
 
     def do_getmore(self, command: Document) -> Document:
         number, size = command["getMore"], command.get("batchSize", 101)
         left = self.open_cursors.get(number)
         if left is None:
             return {"ok": 0.0, "code": 43, "errmsg": f"cursor id {number} not found"}
+        size = self._fitting(left, size)
         self.open_cursors[number] = left[size:]
         if not left[size:]:
             del self.open_cursors[number]

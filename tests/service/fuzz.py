@@ -1,10 +1,12 @@
 """Ways to break bytes and JSON, for tests that ask for no fault of ours."""
 
 import json
+import os
 import random
+from pathlib import Path
 from typing import Any
 
-__all__ = ["ODD", "mutated", "odd"]
+__all__ = ["ODD", "mutated", "odd", "resident_mib"]
 
 ODD: list[Any] = [
     None, True, -1, 0, 1 << 62, 1 << 64, -(1 << 63), 1e308, -0.0, 0.1, "", "\0", "x" * 300, "\ud800", "é\u202e", [],
@@ -50,3 +52,7 @@ def odd(random_: random.Random, data: bytes) -> bytes:
             holder[key] = random_.choice(ODD)
         break
     return json.dumps(body).encode("utf-8", "surrogatepass")
+
+
+def resident_mib() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20

@@ -2,18 +2,19 @@
 
 import json
 import logging
-import os
 import random
 import socket
-from pathlib import Path
+import time
 from typing import cast
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from spark_channel.limits import Ask, Heartbeat, Join, Leave, Listen, Request, Return, Set, Status, encode
 from spark_channel.progress import JobSpec
 from spark_channel.service import ServiceServer
-from tests.service.fuzz import mutated, odd
+from tests.service.fuzz import mutated, odd, resident_mib
 from tests.service.helpers import hello
 
 SPEC = JobSpec(
@@ -101,21 +102,23 @@ class Caller:
             self._socket = None
 
 
-def resident_mib() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") >> 20
-
-
-@pytest.mark.parametrize("requests", [10_000, pytest.param(1_000_000, marks=pytest.mark.soak)])
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize(
+    ("requests", "seed"),
+    [(10_000, 20_261_122), *(pytest.param(125_000, seed, marks=pytest.mark.soak) for seed in range(8))],
+)
 def test_broken_requests_are_refused(
-    server: ServiceServer, caplog: pytest.LogCaptureFixture, requests: int
+    server: ServiceServer, caplog: pytest.LogCaptureFixture, requests: int, seed: int
 ) -> None:
-    random_ = random.Random(20_261_122)
+    """Of a million in the long form. `-s` shows what was answered, how long the slowest took, and the memory."""
+    random_ = random.Random(seed)
+    slowest = 0.0
     caller, statuses, before = Caller(server), dict[int, int](), 0
     with caplog.at_level(logging.ERROR):
         for number in range(requests):
             action, body = random_.choice(SEEDS)
             body = (mutated if random_.random() < 0.5 else odd)(random_, body)
-            kind = random_.randrange(20)
+            kind, start = random_.randrange(20), time.monotonic()
             if kind == 0:
                 status = caller.ask(mutated(random_, caller.head(action, len(body))) + body, once=True)
             elif kind == 1:
@@ -123,13 +126,57 @@ def test_broken_requests_are_refused(
             else:
                 status = caller.ask(caller.head(action, len(body)) + body)
             statuses[status] = statuses.get(status, 0) + 1
+            slowest = max(slowest, time.monotonic() - start)
             if number == 1_000:
                 before = resident_mib()
             if number % 5_000 == 0:
                 server.jobs.settle()
     caller.close()
+    more = resident_mib() - before
+    print(f"{requests} requests, seed {seed}: {statuses}, slowest {slowest:.2f} s, {more} MiB more")
     assert set(statuses) <= {0, 200, 400, 401, 403, 413, 431}, statuses
     assert statuses[400] > requests // 10
     assert [each.getMessage() for each in caplog.records if each.exc_info] == []
-    assert resident_mib() - before < 200
+    assert more < 200
     assert hello(server.address)
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20)
+_KEYS = st.sampled_from(sorted({key for _, body in SEEDS for key in json.loads(body)})) | st.text(max_size=5)
+ANY_JSON = st.recursive(
+    _SCALARS,
+    lambda inside: st.lists(inside, max_size=3) | st.dictionaries(_KEYS, inside, max_size=3),
+    max_leaves=8,
+)
+
+
+def refuses_any_json(server: ServiceServer, caplog: pytest.LogCaptureFixture, examples: int) -> None:
+    caller, slowest, before = Caller(server), 0.0, resident_mib()
+
+    @settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(
+        st.sampled_from(sorted({action for action, _ in SEEDS})), st.dictionaries(_KEYS, ANY_JSON, max_size=5)
+    )
+    def ask(action: str, body: dict[str, object]) -> None:
+        nonlocal slowest
+        data, start = json.dumps(body).encode("utf-8", "surrogatepass"), time.monotonic()
+        assert caller.ask(caller.head(action, len(data)) + data) in (200, 400, 401, 413)
+        slowest = max(slowest, time.monotonic() - start)
+
+    with caplog.at_level(logging.ERROR):
+        ask()
+    caller.close()
+    more = resident_mib() - before
+    print(f"{examples} bodies of hypothesis: slowest {slowest:.2f} s, {more} MiB more")
+    assert more < 200
+    assert [each.getMessage() for each in caplog.records if each.exc_info] == []
+    assert hello(server.address)
+
+
+@pytest.mark.timeout(1_800)
+@pytest.mark.parametrize("examples", [50, pytest.param(20_000, marks=pytest.mark.soak)])
+def test_any_json_is_answered_in_our_words(
+    server: ServiceServer, caplog: pytest.LogCaptureFixture, examples: int
+) -> None:
+    """Made by hypothesis, which looks for its own kinds of fault."""
+    refuses_any_json(server, caplog, examples)

@@ -1,5 +1,6 @@
 """The watch on Spark's socket."""
 
+import os
 import socket
 import subprocess
 import sys
@@ -43,6 +44,43 @@ def test_sockets_opened_later_are_not_watched() -> None:
     ours, theirs = socket.socketpair()
     with ours, watch.calling(heard.set):
         theirs.close()
+        assert not heard.wait(0.1)
+
+
+@pytest.mark.timeout(60)
+def test_the_number_of_a_socket_that_was_closed_may_be_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watch wakes its thread by a pipe, whose writing end had that number: the thread never ended."""
+    earlier = socket.socket(type=socket.SOCK_DGRAM)
+    watch = HangupWatch()
+    number, pipe = earlier.detach(), os.pipe
+
+    def pipe_at_that_number() -> tuple[int, int]:
+        read, write = pipe()
+        os.dup2(write, number)
+        os.close(write)
+        return read, number
+
+    monkeypatch.setattr(os, "pipe", pipe_at_that_number)
+    ended = threading.Event()
+
+    def read() -> None:
+        with watch.calling(lambda: None):
+            threading.Event().wait(0.2)  # its thread waits by then
+        ended.set()
+
+    threading.Thread(target=read, daemon=True).start()
+    assert ended.wait(20)
+
+
+def test_the_number_of_a_socket_that_was_closed_may_be_anothers() -> None:
+    """That of a database's connection, say, whose end is not Spark's."""
+    earlier = socket.socket(type=socket.SOCK_DGRAM)
+    watch = HangupWatch()
+    connection, server = socket.socketpair()
+    os.dup2(connection.fileno(), earlier.fileno())
+    heard = threading.Event()
+    with earlier, connection, watch.calling(heard.set):
+        server.close()
         assert not heard.wait(0.1)
 
 

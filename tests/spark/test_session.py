@@ -64,6 +64,17 @@ def test_spark_is_told_once_a_session_since_it_warns_of_each_time(monkeypatch: p
     assert (first.dataSource.taken, second.dataSource.taken) == (["channel"], ["channel"])
 
 
+def test_a_session_that_takes_times_of_day_later_is_told_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_channel.spark.session._remote", set())
+    session = Session()
+    told: list[bool | None] = []
+    monkeypatch.setattr(session.dataSource, "register", lambda source: told.append(source.times))
+    for setting in ("false", "true", "true", "false"):
+        session.conf.set("spark.sql.timeType.enabled", setting)
+        spark_channel.register(cast(SparkSession, session))
+    assert told == [None, True, False]
+
+
 @pytest.mark.parametrize(
     ("given", "hidden"),
     [

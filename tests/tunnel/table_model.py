@@ -175,9 +175,9 @@ class ModelLog:
         self.others()
         for each in list(self.table.log):
             assert each.commit is not None
-            if each.commit < self.confirmed or each.commit >= high:
+            if each.commit < self.confirmed or each.commit >= max(high, upto):
                 continue
-            holds = window.holds(each.commit, each.number)
+            holds = window.holds(each.commit >= after, each.number)
             for event in each.events:
                 if holds and event[0] == "truncate":
                     window.emptied()
@@ -232,7 +232,7 @@ class Client:
                 after = after.advanced(bound, rows)
         while True:
             if chunk is None:
-                found = list(log.events(start, end, end, ChunkWindow(start, lambda _: True)))
+                found = list(log.events(start, end, end, ChunkWindow(lambda _: True)))
             else:
                 found = list(read_window(log, start, end, **chunk))
             if chance.random() < 0.8:

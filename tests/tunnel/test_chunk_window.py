@@ -77,7 +77,7 @@ def test_source_and_target_are_equal_in_many_histories(part: int) -> None:
 @pytest.mark.parametrize(
     ("name", "broken"),
     [
-        ("holds", lambda self, commit, _: commit >= self._after),
+        ("holds", lambda _self, is_new, _: is_new),
         ("holds", lambda self, _, transaction: not self._sees(transaction)),
         ("changed", lambda *_: None),
         ("emptied", lambda *_: None),

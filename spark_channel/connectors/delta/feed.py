@@ -8,11 +8,11 @@ import json
 import posixpath
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
 import pyarrow as pa
 
 from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.delta.log import file_path
 from spark_channel.connectors.delta.open import explained, place_of
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.files.errors_at import reading
@@ -145,9 +145,8 @@ class DeltaFeed(ChangeFeed):
                 rows = json.loads(add.get("stats") or "{}").get("numRecords", 0)
                 partition = tuple((add.get("partitionValues") or {}).items())
                 # The log's paths are uris; get_add_actions gives them as they are.
-                file = TableFile(
-                    posixpath.join(place.path, unquote(add["path"])), int(add["size"]), partition
-                )
+                path = file_path(place.path, add["path"], place.show())
+                file = TableFile(path, int(add["size"]), partition)
                 found.append({"file": file, "rows": int(rows)})
         return found
 

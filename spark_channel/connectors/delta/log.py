@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
     from deltalake.transaction import AddAction
 
-__all__ = ["DeltaLake", "DeltaState", "table_files"]
+__all__ = ["DeltaLake", "DeltaState", "file_path", "table_files"]
 
 _HISTORY = 200
 """So many of the newest commits are looked through for the name of a claim's owner."""
@@ -266,7 +266,7 @@ def table_files(table: "DeltaTable", base: str, shown: str) -> list[TableFile]:
     """Every data file of the version.
 
     Raises:
-        UnsupportedError: a file lies outside the table's directory (a shallow clone).
+        UnsupportedError: see `file_path`.
     """
     actions = pa.table(table.get_add_actions())
     parts = actions.column("partition").to_pylist() if "partition" in actions.column_names else None
@@ -274,14 +274,25 @@ def table_files(table: "DeltaTable", base: str, shown: str) -> list[TableFile]:
     for number, (path, size) in enumerate(
         zip(actions.column("path").to_pylist(), actions.column("size_bytes").to_pylist(), strict=True)
     ):
-        if urlsplit(path).scheme or path.startswith("/"):
-            raise UnsupportedError(
-                f"{shown} names the file {path}, which is outside its directory, as a shallow clone does; clone "
-                "it with its files, or use Delta Lake in Spark"
-            )
         partition = _partition({} if parts is None else parts[number] or {})
-        found.append(TableFile(posixpath.join(base, unquote(path)), size, partition, path))
+        found.append(TableFile(file_path(base, path, shown), size, partition, path))
     return found
+
+
+def file_path(base: str, path: str, shown: str) -> str:
+    """Where the file is that the log names `path`.
+
+    Raises:
+        UnsupportedError: outside of the table's directory, such as in a shallow clone, or by a log that was edited.
+    """
+    plain = unquote(path)
+    inside = posixpath.normpath(plain)
+    if urlsplit(path).scheme or inside.startswith("/") or inside.split("/")[0] == "..":
+        raise UnsupportedError(
+            f"{shown} names the file {path}, which is outside its directory, as a shallow clone does; clone "
+            "it with its files, or use Delta Lake in Spark"
+        )
+    return posixpath.join(base, plain)
 
 
 def _partition(values: dict[str, Any]) -> Partition:

@@ -15,14 +15,22 @@ from spark_channel.options import Options, Secret, Trait, Url
 
 __all__ = ["ElasticAddress", "ElasticReadOptions", "ElasticWriteOptions"]
 
-_TAKES = "http://host:9200 or https://host:9200"
+_TAKES = (
+    "http://host:9200 or https://host:9200; give a login in 'user' and 'password', or write / ? # @ in it as "
+    "%2F %3F %23 %40"
+)
 
 
 def _url(value: object) -> str:
-    parts = urlsplit(str(value).strip())
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.query or parts.fragment:
+    text = str(value).strip()
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+    except ValueError:
+        good = False
+    if not good or parts.query or parts.fragment or "@" in parts.path:
         raise ValueError(_TAKES)
-    return str(value).strip().rstrip("/")
+    return text.rstrip("/")
 
 
 def _object(value: object) -> str:
@@ -48,6 +56,7 @@ def _names(value: object) -> tuple[str, ...]:
     return tuple(str(name) for name in found if name)
 
 
+_KEY = re.compile(r"[!-~]+")
 Json = Annotated[str, BeforeValidator(_object)]
 Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
@@ -78,6 +87,7 @@ class ElasticAddress(Options):
             not self.index.strip()
             or re.search(r'[\\/?"<>| #]', self.index)
             or self.index.startswith(("_", "-", "+"))
+            or self.index in (".", "..")
         ):
             raise OptionError(
                 f"option 'index' got {self.index!r}; it takes the name of an index",
@@ -86,6 +96,12 @@ class ElasticAddress(Options):
             )
         if (self.user is None) != (self.password is None):
             raise OptionError("options 'user' and 'password' go together", option="user")
+        if self.api_key is not None and not _KEY.fullmatch(self.api_key.get_secret_value().strip()):
+            raise OptionError(
+                "option 'apiKey' holds a character that no key has, such as a blank or a line end in it; it takes the "
+                "'encoded' form that Elasticsearch shows once",
+                option="apiKey",
+            )
 
     @property
     def dbtable(self) -> str:
@@ -140,3 +156,13 @@ class ElasticWriteOptions(ElasticAddress, DirectOptions):
         None,
         description="settings and mappings with which an index that does not exist is made; default: the server's",
     )
+
+    def model_post_init(self, context: Any) -> None:
+        super().model_post_init(context)
+        if re.search(r"[*,]", self.index):
+            raise OptionError(
+                f"option 'index' got {self.index!r}; a write takes one index or alias: an overwrite of a pattern would "
+                "empty every index that matches",
+                option="index",
+                got=self.index,
+            )

@@ -37,23 +37,22 @@ class ElasticsearchReader(RecordReader):
     def _sampled(self) -> pa.Schema:
         body = {"size": min(self.options.sample_rows, 10_000), "query": self._query(), "sort": ["_doc"]}
         with Server(self.options, SourceError) as server:
-            found = server.ask("POST", path_of(self.options, "/_search"), body)
-        hits = found["hits"]["hits"]
+            hits, _ = self._page(server, server.ask("POST", path_of(self.options, "/_search"), body))
         if not hits:
             raise SourceError(
                 f"{self.options.address} has no documents that match, so its columns are not known: name them with "
                 "option 'schema', such as _id STRING, name STRING"
             )
-        return inferred_schema(map(_record, hits))
+        return inferred_schema(hits)
 
     def _query(self) -> Any:
         return json.loads(self.options.filter)
 
     def split(self, advice: int) -> list[Split]:
         with Server(self.options, SourceError) as server:
-            rows = int(
-                server.ask("POST", path_of(self.options, "/_count"), {"query": self._query()})["count"]
-            )
+            found = server.ask("POST", path_of(self.options, "/_count"), {"query": self._query()})
+            with server.understood():
+                rows = max(0, int(found["count"]))
         if rows == 0:
             return []
         slices = max(1, min(advice, rows, _MOST_SLICES))
@@ -69,33 +68,33 @@ class ElasticsearchReader(RecordReader):
         with Server(self.options, SourceError) as server:
             # A portion that is lost cannot be asked for again: the scroll has moved on.
             found = server.ask("POST", path_of(self.options, f"/_search?scroll={keep}"), body, again=False)
+            scroll = None
             try:
-                while hits := self._hits(found):
-                    yield columns.batch([_record(hit) for hit in hits])
-                    again = {"scroll": keep, "scroll_id": found["_scroll_id"]}
+                while True:
+                    hits, scroll = self._page(server, found)
+                    if not hits:
+                        return
+                    yield columns.batch(hits)
+                    again = {"scroll": keep, "scroll_id": scroll}
                     found = server.ask("POST", "/_search/scroll", again, again=False)
             finally:
-                self._forget(server, found)
+                if scroll is not None:
+                    self._forget(server, scroll)
 
-    def _hits(self, found: Any) -> list[Any]:
-        shards = found.get("_shards", {})
-        if shards.get("failed") or found.get("timed_out"):
-            raise SourceError(
-                f"{self.options.address}: {shards.get('failed', 0)} shards did not answer, so rows would be lost: "
-                f"{str(shards.get('failures', ''))[:300]}"
-            )
-        hits: list[Any] = found["hits"]["hits"]
-        return hits
+    def _page(self, server: Server, found: Any) -> tuple[list[dict[str, Any]], Any]:
+        """The records of an answer, and the name of its scroll."""
+        with server.understood():
+            shards = found.get("_shards", {})
+            if shards.get("failed") or found.get("timed_out"):
+                raise SourceError(
+                    f"{self.options.address}: {shards.get('failed', 0)} shards did not answer, so rows would be lost: "
+                    f"{str(shards.get('failures', ''))[:300]}"
+                )
+            return [_record(hit) for hit in found["hits"]["hits"]], found.get("_scroll_id")
 
-    def _forget(self, server: Server, found: Any) -> None:
+    def _forget(self, server: Server, scroll: Any) -> None:
         try:
-            server.ask(
-                "DELETE",
-                "/_search/scroll",
-                {"scroll_id": [found.get("_scroll_id")]},
-                missing=True,
-                again=False,
-            )
+            server.ask("DELETE", "/_search/scroll", {"scroll_id": [scroll]}, missing=True, again=False)
         except ChannelError:
             pass  # it ends by itself after `scrollSeconds`
 

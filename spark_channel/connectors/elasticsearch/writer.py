@@ -180,13 +180,15 @@ class _Bulk:
             # Documents without ids that may have arrived would arrive twice.
             again = self._id is not None and self._options.write_mode != "insert"
             found = self._server.ask("POST", path_of(self._options, "/_bulk"), body, again=again)
-            crowded = []
-            for each, item in zip(left, found["items"], strict=True):
-                (answer,) = item.values()
-                if answer["status"] == 429:
-                    crowded.append(each)
-                elif answer["status"] >= 400:
-                    rejected.append((each[0], _reason(answer)))
+            crowded, refused = [], []
+            with self._server.understood():
+                for each, item in zip(left, found["items"], strict=True):
+                    (answer,) = item.values()
+                    if answer["status"] == 429:
+                        crowded.append(each)
+                    elif answer["status"] >= 400:
+                        refused.append((each[0], _reason(answer)))
+            rejected.extend(refused)
             left = crowded
             if crowded:
                 raise _Crowded(f"{len(crowded)} documents are refused for want of room (HTTP 429)")

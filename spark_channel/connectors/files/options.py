@@ -144,7 +144,8 @@ class _Stored(Options):
         None,
         description="a JSON object of an object store's credentials: `aws_access_key_id`, `aws_secret_access_key`, "
         "`aws_session_token`, `azure_storage_account_key`; or of a server's, with FTP and SFTP: `user`, `password`, "
-        "`private_key_file`, `private_key_password`, `host_key`, `timeout`, `active`; default: the environment's",
+        "`private_key_file`, `private_key_password`, `host_key`, `timeout`, `active`, `sslmode`, `sslrootcert`; "
+        "default: the environment's",
     )
 
     @property

@@ -39,6 +39,7 @@ LOG = "_spark_channel"
 """The folder in a target that holds the log and staging. Spark's readers skip names that begin with `_`."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_HOST = re.compile(r"(\[[^\]]*\]|[^:]*)(:[0-9]*)?")
 _READS = 10
 _SAME_AS = {"s3a": "s3", "s3n": "s3", "abfss": "abfss", "gcs": "gs"}
 
@@ -94,7 +95,8 @@ def locate(path: str, option: str = "path", login: Login | None = None) -> Locat
             option=option, got=path,
         )  # fmt: skip
     parts = urlsplit(path)
-    if parts.password is not None:
+    if parts.password is not None or not _HOST.fullmatch(parts.netloc.rpartition("@")[2]):
+        # A secret with a / in it, as in s3://KEY:SEC/RET@bucket, leaves its first half where the port should be.
         raise OptionError(
             f"option {option!r} holds a password or secret key; leave it to the environment, the profile or "
             "the role that the filesystem reads",

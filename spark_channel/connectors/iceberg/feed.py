@@ -171,7 +171,7 @@ def _added(table: "Table", snapshot: Any) -> list[Any]:
         for entry in manifest.fetch_manifest_entry(table.io, discard_deleted=True)
         if entry.status == ManifestEntryStatus.ADDED and entry.snapshot_id == snapshot.snapshot_id
     ]
-    check_files([FileScanTask(file) for file in found], ".".join(table.name()))
+    check_files([FileScanTask(file) for file in found], ".".join(table.name()), table.location())
     return found
 
 

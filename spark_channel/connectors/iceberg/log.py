@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -217,6 +218,10 @@ def _add(transaction: "Transaction", fields: Sequence[pa.Field]) -> None:
 
 def _stage(transaction: "Transaction", change: Change, base: str, io: "FileIO") -> Any:
     """Put the change into the transaction; gives pyiceberg's producer of its snapshot."""
+    from spark_channel.connectors.iceberg.guard import check_names_no_code
+
+    metadata = transaction.table_metadata
+    check_names_no_code(metadata.properties, ".".join(transaction._table.name()))  # noqa: SLF001
     name, value = claims.property_name(change.claim.identity), claims.property_value(change.claim)
     transaction.set_properties({name: value})
     told = {"spark-channel.job": change.job, "spark-channel.operation": change.operation, name: value}
@@ -305,8 +310,12 @@ def planned_files(scan: Any, shown: str) -> list[Any]:
         if "equality delete" not in str(error):
             raise
         raise _merged(shown, "by equality") from error
-    check_files(tasks, shown)
+    check_files(tasks, shown, scan.table_metadata.location)
     return tasks
+
+
+def _is_local(location: str) -> bool:
+    return urlsplit(location).scheme in ("", "file")
 
 
 def _merged(shown: str, what: str) -> UnsupportedError:
@@ -316,14 +325,20 @@ def _merged(shown: str, what: str) -> UnsupportedError:
     )
 
 
-def check_files(tasks: Sequence[Any], shown: str) -> None:
+def check_files(tasks: Sequence[Any], shown: str, location: str) -> None:
     """
     Raises:
-        UnsupportedError: delete files (merge-on-read), or files that are not Parquet.
+        UnsupportedError: delete files (merge-on-read), files that are not Parquet, or files of this host in a table
+            elsewhere: whoever writes such a table would have them read by the user of this job.
     """
     from pyiceberg.manifest import FileFormat
 
     for task in tasks:
+        if _is_local(task.file.file_path) and not _is_local(location):
+            raise UnsupportedError(
+                f"{shown} is at {location}, and names the file {task.file.file_path} on a disk of the host that reads "
+                "the table; such a file is not read"
+            )
         if task.delete_files:
             raise _merged(shown, f"such as for {task.file.file_path}")
         if task.file.file_format != FileFormat.PARQUET:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_channel.connectors.iceberg.options import Table as TableOptions
-from spark_channel.errors import ChannelError, SourceError, TargetError
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.masking import without_login
 
 if TYPE_CHECKING:
@@ -42,13 +42,32 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
 @contextmanager
 def open_catalog(options: TableOptions) -> Iterator["Catalog"]:
     """The catalog, closed in the end."""
-    from pyiceberg.catalog import load_catalog
-
-    found = load_catalog(options.catalog, **{**options.properties(), **_FILE_IO})
+    found = _loaded(options.catalog, {**options.properties(), **_FILE_IO})
     try:
         yield found
     finally:
         found.close()
+
+
+def _loaded(name: str, given: dict[str, Any]) -> "Catalog":
+    from pyiceberg.catalog import infer_catalog_type, load_catalog
+    from pyiceberg.utils.config import Config, merge_config
+
+    from spark_channel.connectors.iceberg.guard import GuardedRestCatalog, guard
+
+    configured: Any = merge_config(Config().get_catalog_config(name) or {}, given)
+    try:
+        kind = configured.get("type") or infer_catalog_type(name, configured)
+    except ValueError as error:
+        # With the uri in it, and the login that may be in that.
+        raise OptionError(
+            f"option 'catalogProperties': {without_login(str(error))}; give a 'type', such as rest or sql",
+            option="catalogProperties",
+        ) from None
+    is_rest = str(getattr(kind, "value", kind)).lower() == "rest" and "uri" in configured
+    if is_rest and "py-catalog-impl" not in given:
+        return guard(GuardedRestCatalog(name, **configured), _FILE_IO)
+    return guard(load_catalog(name, **given), _FILE_IO)
 
 
 def file_io(properties: dict[str, Any], location: str) -> "FileIO":

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from bson.errors import BSONError
 from pymongo import MongoClient
 from pymongo.collection import Collection
 from pymongo.errors import (
@@ -80,6 +81,11 @@ def explained(options: MongoAddress, failure: type[ChannelError]) -> Iterator[No
     except ConfigurationError as error:
         raise OptionError(
             f"option 'url' ({options.address}): {mask_text(str(error))}", option="url"
+        ) from error
+    except (BSONError, RecursionError) as error:
+        raise failure(
+            f"{options.address}: a document cannot be decoded, since it is damaged, not Unicode or nested too deep: "
+            f"{str(error)[:200]}"
         ) from error
     except PyMongoError as error:
         raise failure(f"{options.address}: {mask_text(str(error))[:500]}") from error

@@ -32,9 +32,14 @@ _TAKES = "mongodb://host:27017/database, mongodb://host1,host2/database?replicaS
 
 
 def _url(value: object) -> str:
-    if not _URL.fullmatch(str(value)):
+    text = str(value)
+    if not _URL.fullmatch(text):
         raise ValueError(_TAKES)
-    return str(value)
+    hosts, _, rest = re.sub(r"[?#]", "/?", text.partition("://")[2]).partition("/")
+    if "@" in rest.partition("?")[0] or ("@" in rest and "@" not in hosts):
+        # The part before the "/" would be taken for the host, and shown.
+        raise ValueError(f"{_TAKES}; in a login / ? # @ : are written %2F %3F %23 %40 %3A")
+    return text
 
 
 def _filter(value: object) -> str:

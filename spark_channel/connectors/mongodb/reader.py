@@ -1,9 +1,10 @@
 """Reads a collection by ranges of `_id`, each in the order of the index, so that a lost read continues after a row."""
 
 import base64
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import Any, ClassVar
 
 import bson
@@ -44,7 +45,7 @@ class MongoReader(RecordReader):
     def _sampled(self) -> pa.Schema:
         with connected(self.options, SourceError) as documents:
             some = documents.find(self._filter()).limit(self.options.sample_rows)
-            found = inferred_schema(map(plain, some))
+            found = inferred_schema(map(plain, islice(some, self.options.sample_rows)))
         if not found.names:
             raise SourceError(
                 f"{self.options.address} has no documents that match, so its columns are not known: name them with "
@@ -61,7 +62,7 @@ class MongoReader(RecordReader):
                 return []
             if not _has_ids(documents):
                 return [Split({"ordered": False})]
-            rows = documents.estimated_document_count()
+            rows = max(1, documents.estimated_document_count())
             size = _document_bytes(documents)
             bounds = _bounds(documents, rows, advice) if advice > 1 and rows > 1 else []
         edges = [None, *bounds, None]
@@ -101,7 +102,7 @@ class MongoReader(RecordReader):
         return max(1, min(rows))
 
     def _pages(self, documents: Documents, split: Split, size: int) -> Iterator[list[dict[str, Any]]]:
-        """Lists of `size` documents. After a lost connection or cursor it continues after the last one."""
+        """Lists of at most `size` documents. After a lost connection or cursor it continues after the last one."""
         place = _Place(_unpacked(split.params.get("from")), _unpacked(split.params.get("to")))
         ordered = bool(split.params["ordered"])
         retry = Retry(self.options.retry_timeout, what=f"reading {self.options.address}", clock=SYSTEM_CLOCK)
@@ -109,37 +110,35 @@ class MongoReader(RecordReader):
         try:
             while True:
 
-                def page() -> list[dict[str, Any]]:
+                def page() -> list[dict[str, Any]] | None:
                     nonlocal cursor
                     if cursor is None:
                         cursor = self._cursor(documents, place, size, ordered)
                         place.opened()
-                    found = []
                     try:
-                        for document in cursor:
-                            if not place.is_done(document):
-                                found.append(document)
-                            if len(found) == size:
-                                break
+                        data = next(cursor, None)
                     except PyMongoError:
                         cursor.close()
                         cursor = None
                         raise
-                    return found
+                    return None if data is None else bson.decode_all(data, documents.codec_options)
 
                 # Without an order nothing says which documents were returned already.
                 found = retry.call(page, is_passing) if ordered or cursor is None else page()
-                if found:
-                    place.after(found[-1])
-                    yield found
-                if len(found) < size:
+                if found is None:
                     return
+                left = [document for document in found if not place.is_done(document)]
+                for start in range(0, len(left), size):
+                    some = left[start : start + size]
+                    place.after(some[-1])
+                    yield some
         finally:
             if cursor is not None:
                 cursor.close()
 
     def _cursor(self, documents: Documents, place: "_Place", size: int, ordered: bool) -> Any:
-        found = documents.find(self._filter(), self._projection(), batch_size=size)
+        """Gives the bytes of each answer: at most `size` documents, and what one message of the server holds."""
+        found: Any = documents.find_raw_batches(self._filter(), self._projection(), batch_size=size)
         if not ordered:
             return found
         # Bounds of the index, and no condition: a condition compares values of one type with each other alone.
@@ -193,7 +192,7 @@ def _unpacked(text: str | None) -> tuple[Any] | None:
 def _has_ids(documents: Documents) -> bool:
     """Whether it is a collection with the `_id` index, and no view and no time series."""
     found = documents.database.list_collections(filter={"name": documents.name})
-    return all(each.get("type", "collection") == "collection" for each in found)
+    return all(each.get("type", "collection") == "collection" for each in islice(found, 1))
 
 
 def _document_bytes(documents: Documents) -> int | None:
@@ -201,14 +200,15 @@ def _document_bytes(documents: Documents) -> int | None:
         stats = documents.database.command("collStats", documents.name)
     except OperationFailure:  # a right that a reader need not have
         return None
-    return int(stats.get("avgObjSize") or 0) or None
+    size = stats.get("avgObjSize")
+    return max(1, int(size)) if isinstance(size, (int, float)) and 0 < size < math.inf else None
 
 
 def _bounds(documents: Documents, rows: int, advice: int) -> list[tuple[Any] | None]:
     """`_id`s between splits of about equal rows, from a sample that the server sorts by its own order of types."""
     size = min(rows, advice * _SAMPLES_PER_SPLIT, _MOST_SAMPLES)
     pipeline = [{"$sample": {"size": size}}, {"$project": {_ID: 1}}, {"$sort": {_ID: 1}}]
-    found = [(document[_ID],) for document in documents.aggregate(pipeline)]
+    found = [(document[_ID],) for document in islice(documents.aggregate(pipeline), size)]
     picked = [found[len(found) * n // advice] for n in range(1, advice)] if found else []
     made: list[tuple[Any] | None] = []
     for each in picked:

@@ -125,7 +125,10 @@ class _Bulk:
             if error.details.get("writeConcernErrors"):
                 raise
             return [
-                (requests[each["index"]][0], f"{each.get('errmsg', 'refused')} (code {each.get('code')})")
+                (
+                    requests[each["index"]][0],
+                    f"{str(each.get('errmsg', 'refused'))[:400]} (code {each.get('code')})",
+                )
                 for each in error.details["writeErrors"]
             ]
         return []

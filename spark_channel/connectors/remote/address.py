@@ -6,9 +6,13 @@ from urllib.parse import unquote, urlsplit
 __all__ = ["PORTS", "SETTINGS", "Address", "is_remote"]
 
 PORTS = {"ftp": 21, "ftps": 21, "sftp": 22}
-SETTINGS = ("user", "password", "private_key_file", "private_key_password", "host_key", "timeout", "active")
+SETTINGS = (
+    "user", "password", "private_key_file", "private_key_password", "host_key", "timeout", "active", "sslmode",
+    "sslrootcert",
+)  # fmt: skip
 """Names of settings in option `storageOptions`."""
 _TIMEOUT = 60.0
+_LONGEST = 86_400
 
 
 def is_remote(root: str) -> bool:
@@ -45,8 +49,12 @@ class Address:
         made = cls(
             parts.scheme, parts.hostname, parts.port or PORTS[parts.scheme], tuple(sorted(own.items()))
         )
-        if made.timeout <= 0:
-            raise ValueError("'timeout' in option 'storageOptions' is not above 0")
+        if not 0 < made.timeout <= _LONGEST:
+            raise ValueError(f"'timeout' in option 'storageOptions' is not between 0 and {_LONGEST} seconds")
+        if made.get("sslmode") not in (None, "verify-full", "require"):
+            raise ValueError(
+                "'sslmode' in option 'storageOptions' is not verify-full, or require, which checks no certificate"
+            )
         return made
 
     def get(self, name: str) -> str | None:

@@ -8,10 +8,12 @@ import pyarrow as pa
 from pyarrow import fs as pafs
 
 from spark_channel.connectors.remote.address import Address
-from spark_channel.connectors.remote.client import Entry, Remote
+from spark_channel.connectors.remote.client import MOST_ENTRIES, Entry, Remote
 from spark_channel.connectors.remote.open import connect
 
 __all__ = ["filesystem"]
+
+_DEEPEST = 64
 
 
 def filesystem(address: Address) -> pafs.FileSystem:
@@ -89,10 +91,25 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
 
 
 def _listed(remote: Remote, folder: str, recursive: bool) -> Iterator[Entry]:
-    for entry in remote.entries(folder):
-        yield entry
-        if recursive and entry.is_folder:
-            yield from _listed(remote, entry.path, recursive)
+    """
+    Raises:
+        OSError: it does not end, as where a folder is linked into itself.
+    """
+    waiting, count = [(folder, 0)], 0
+    while waiting:
+        place, depth = waiting.pop()
+        for entry in remote.entries(place):
+            yield entry
+            count += 1
+            if count > MOST_ENTRIES:
+                raise OSError(f"{folder} has more than {MOST_ENTRIES} files; read it by parts of it")
+            if recursive and entry.is_folder:
+                if depth == _DEEPEST:
+                    raise OSError(
+                        f"{entry.path} is {depth + 1} folders below {folder}: is a folder linked into itself? Read its "
+                        "files by a pattern, such as folder/*.csv"
+                    )
+                waiting.append((entry.path, depth + 1))
 
 
 def _info(entry: Entry) -> pafs.FileInfo:

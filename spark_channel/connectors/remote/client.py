@@ -5,7 +5,22 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Entry", "Remote"]
+__all__ = ["MOST_BYTES", "MOST_ENTRIES", "Entry", "Remote", "plain_name"]
+
+MOST_BYTES = 256 << 20
+MOST_ENTRIES = 1_000_000
+"""Of one listing, which is held in memory."""
+_LARGEST = 1 << 50
+
+
+def plain_name(name: str, folder: str) -> str:
+    """
+    Raises:
+        OSError: it would lead out of the folder in which a server lists it, or to the folder itself.
+    """
+    if not name or "/" in name or "\0" in name or name in (".", ".."):
+        raise OSError(f"{folder}: the server lists {name[:80]!r}, which is not the name of a file")
+    return name
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +31,10 @@ class Entry:
     is_folder: bool
     size: int = 0
     changed: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.size <= _LARGEST:
+            raise OSError(f"{self.path}: the server says that it has {self.size} bytes")
 
     @property
     def name(self) -> str:

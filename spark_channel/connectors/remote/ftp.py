@@ -5,13 +5,14 @@ import ftplib
 import io
 import posixpath
 import re
+import ssl
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from spark_channel.connectors.remote.address import Address
-from spark_channel.connectors.remote.client import Entry, Remote
+from spark_channel.connectors.remote.client import MOST_BYTES, MOST_ENTRIES, Entry, Remote, plain_name
 
 __all__ = ["FtpRemote"]
 
@@ -20,7 +21,13 @@ _LISTED = re.compile(
     r"(?P<kind>[-dl])\S{9}\S?\s+\d+\s+.*?(?P<size>\d+)\s+\w{3}\s+\d{1,2}\s+[\d:]{4,5}\s(?P<name>.*)"
 )
 """A line of LIST as Unix servers write it."""
+_KINDS = ("file", "dir")
 _UNKNOWN = ("500", "501", "502", "503", "504")
+_REPLY_LINES = 10_000
+
+
+class _Fault(ftplib.Error):
+    """The server says more, or something else, than is taken."""
 
 
 @contextmanager
@@ -37,6 +44,69 @@ def _as_os(path: str) -> Iterator[None]:
         raise OSError(f"{path}: {text}") from error
     except (ftplib.Error, EOFError) as error:
         raise ConnectionError(f"{path}: {str(error)[:300] or 'the server closed the connection'}") from error
+    except ssl.SSLCertVerificationError as error:
+        raise ConnectionError(
+            f"{path}: the server's certificate is not trusted: {error.verify_message}; name the CA's file with "
+            "sslrootcert in option 'storageOptions', or set sslmode=require, which keeps listeners out, but no one who "
+            "answers in the server's place"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise OSError(f"{path}: the server names files in another encoding than UTF-8") from error
+    except ValueError as error:
+        raise OSError(f"{path}: an answer of the server is not understood: {str(error)[:200]}") from error
+
+
+class _Bounded(ftplib.FTP):
+    """Neither an answer nor a listing of the server is held in memory without a bound."""
+
+    def getmultiline(self) -> str:
+        line = self.getline()
+        if line[3:4] != "-":
+            return line
+        lines, code = [line], line[:3]
+        while True:
+            line = self.getline()
+            lines.append(line)
+            if line[:3] == code and line[3:4] != "-":
+                return "\n".join(lines)
+            if len(lines) > _REPLY_LINES:
+                raise _Fault(f"an answer of more than {_REPLY_LINES} lines")
+
+    def retrlines(self, cmd: str, callback: Any = None) -> str:
+        count = size = 0
+
+        def counted(line: str) -> None:
+            nonlocal count, size
+            count, size = count + 1, size + len(line)
+            if count > MOST_ENTRIES or size > MOST_BYTES:
+                raise _Fault(f"a listing of more than {MOST_ENTRIES} lines, or {MOST_BYTES >> 20} MiB")
+            callback(line)
+
+        return super().retrlines(cmd, counted)
+
+    def ntransfercmd(self, cmd: str, rest: Any = None) -> Any:
+        data, size = super().ntransfercmd(cmd, rest)
+        host = self.sock.getpeername()[0] if self.sock is not None else ""
+        sender = data.getpeername()[0]
+        if sender != host:  # with active=true anyone may connect
+            data.close()
+            raise _Fault(f"the data came from {sender}, and the server is {host}")
+        return data, size
+
+
+class _BoundedTls(_Bounded, ftplib.FTP_TLS):
+    pass
+
+
+def _context(address: Address) -> ssl.SSLContext:
+    path = address.get("sslrootcert")
+    try:
+        made = ssl.create_default_context(cafile=path)
+    except OSError as error:
+        raise OSError(f"sslrootcert in option 'storageOptions': {path} cannot be read: {error}") from None
+    if address.get("sslmode") == "require":
+        made.check_hostname, made.verify_mode = False, ssl.CERT_NONE
+    return made
 
 
 class FtpRemote(Remote):
@@ -48,7 +118,7 @@ class FtpRemote(Remote):
 
     def _connected(self) -> ftplib.FTP:
         address = self._address
-        made = ftplib.FTP_TLS() if address.scheme == "ftps" else ftplib.FTP()  # noqa: S321 - as the user asks
+        made: ftplib.FTP = _BoundedTls(context=_context(address)) if address.scheme == "ftps" else _Bounded()
         try:
             with _as_os(address.shown):
                 made.connect(address.host, address.port, timeout=address.timeout)
@@ -100,14 +170,10 @@ class FtpRemote(Remote):
                 if not str(error).startswith(_UNKNOWN):
                     raise
                 return None
-        made = []
-        for name, facts in listed:
-            kind = facts.get("type", "").lower()
-            if kind in ("file", "dir"):
-                changed = _seconds(facts["modify"]) if "modify" in facts else None
-                place = posixpath.join(path, posixpath.basename(name))
-                made.append(Entry(place, kind == "dir", int(facts.get("size") or 0), changed))
-        return made
+        with _as_os(path):
+            return [
+                _entry(path, name, facts) for name, facts in listed if facts.get("type", "").lower() in _KINDS
+            ]
 
     def _by_list(self, path: str) -> list[Entry]:
         lines: list[str] = []
@@ -124,9 +190,9 @@ class FtpRemote(Remote):
             name = match["name"]
             if name in (".", "..") or match["kind"] == "l":
                 continue
-            place, folder = posixpath.join(path, name), match["kind"] == "d"
+            place, folder = posixpath.join(path, plain_name(name, path)), match["kind"] == "d"
             changed = None if folder else self._changed(place)
-            made.append(Entry(place, folder, 0 if folder else int(match["size"]), changed))
+            made.append(Entry(place, folder, 0 if folder else int(match["size"][:20]), changed))
         return made
 
     def open_read(self, path: str) -> Any:
@@ -250,6 +316,15 @@ class _Upload(io.RawIOBase):
                     self._ftp.voidresp()
             finally:
                 super().close()
+
+
+def _entry(folder: str, name: str, facts: dict[str, str]) -> Entry:
+    """Some servers name a file with its folder."""
+    begin = f"{folder.rstrip('/')}/"
+    is_folder, modified = facts["type"].lower() == "dir", facts.get("modify")
+    changed = _seconds(modified) if modified else None
+    place = posixpath.join(folder, plain_name(name.removeprefix(begin), folder))
+    return Entry(place, is_folder, 0 if is_folder else int(facts.get("size") or 0), changed)
 
 
 def _seconds(text: str) -> float:

@@ -6,13 +6,18 @@ import io
 import posixpath
 import socket
 import stat
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import paramiko
+from paramiko.sftp import CMD_CLOSE, CMD_HANDLE, CMD_NAME, CMD_OPENDIR, CMD_READDIR
 
 from spark_channel.connectors.remote.address import Address
-from spark_channel.connectors.remote.client import Entry, Remote
+from spark_channel.connectors.remote.client import MOST_ENTRIES, Entry, Remote, plain_name
 
 __all__ = ["SftpRemote"]
 
@@ -22,6 +27,54 @@ _REQUEST = 32 << 10
 _KNOWN = ("~/.ssh/known_hosts", "/etc/ssh/ssh_known_hosts")
 
 
+_LARGEST_PACKET = 1 << 20
+"""SSH's own are 35 000 bytes; paramiko takes what the server announces, up to 4 GiB, before the host key is checked."""
+
+
+@contextmanager
+def _as_os(shown: str) -> Iterator[None]:
+    """Errors of the protocol as those of a disk."""
+    try:
+        yield
+    except OSError:
+        raise
+    except UnicodeDecodeError as error:
+        raise OSError(f"{shown}: the server names files in another encoding than UTF-8") from error
+    except (paramiko.SSHException, paramiko.SFTPError, EOFError) as error:
+        raise ConnectionError(f"{shown}: {str(error)[:300] or 'the server closed the connection'}") from error
+    except (AttributeError, LookupError, TypeError, ValueError, struct.error) as error:
+        raise OSError(f"{shown}: an answer of the server is not understood: {str(error)[:200]}") from error
+
+
+class _BoundedClient(paramiko.SFTPClient):  # type: ignore[misc] # paramiko is untyped
+    """Lists folders without holding what a server claims to send."""
+
+    def bounded_entries(self, path: str) -> Iterator[paramiko.SFTPAttributes]:
+        kind, message = self._request(CMD_OPENDIR, path)
+        if kind != CMD_HANDLE:
+            raise paramiko.SFTPError("no handle for a folder")
+        handle, count = message.get_binary(), 0
+        try:
+            while True:
+                try:
+                    kind, message = self._request(CMD_READDIR, handle)
+                except EOFError:  # the end, as SFTP says it
+                    return
+                if kind != CMD_NAME:
+                    raise paramiko.SFTPError("no names of files")
+                for _ in range(message.get_int()):
+                    count += 1
+                    if count > MOST_ENTRIES:
+                        raise OSError(f"a listing of more than {MOST_ENTRIES} files")
+                    name, long = message.get_text(), message.get_text()
+                    made = paramiko.SFTPAttributes._from_msg(message, name, long)  # noqa: SLF001 - as its client does
+                    if name not in (".", ".."):
+                        plain_name(name, path)
+                        yield made
+        finally:
+            self._request(CMD_CLOSE, handle)
+
+
 class SftpRemote(Remote):
     """One SSH connection."""
 
@@ -29,29 +82,50 @@ class SftpRemote(Remote):
         self._address = address
         sock = socket.create_connection((address.host, address.port), timeout=address.timeout)
         self._transport: Any = None
+        # paramiko waits for some answers without a timeout.
+        late = threading.Event()
+        deadline = threading.Timer(address.timeout, self._give_up, (sock, late))
+        deadline.daemon = True
+        deadline.start()
         try:
-            self._transport = paramiko.Transport(sock)
-            self._transport.banner_timeout = self._transport.auth_timeout = address.timeout
-            self._transport.start_client(timeout=address.timeout)
-            self._check_host()
-            self._log_in()
-            found = paramiko.SFTPClient.from_transport(self._transport)
-            assert found is not None
-            self._sftp: Any = found
-            self._sftp.get_channel().settimeout(address.timeout)
+            with _as_os(address.shown):
+                self._connect(sock)
         except BaseException as error:
             self.close()
             sock.close()
-            if isinstance(error, paramiko.AuthenticationException):
-                raise ConnectionError(
-                    f"{address.shown}: the login of {address.get('user')!r} is refused: check user, password and "
-                    f"private_key_file in option 'storageOptions' ({error})"
-                ) from None
-            if isinstance(error, (paramiko.SSHException, EOFError)):
-                raise ConnectionError(
-                    f"{address.shown}: {str(error) or 'the server closed the connection'}"
+            if late.is_set():
+                raise TimeoutError(
+                    f"{address.shown}: the server has not opened SFTP within {address.timeout:g} s ('timeout')"
                 ) from error
             raise
+        finally:
+            deadline.cancel()
+
+    def _give_up(self, sock: socket.socket, late: threading.Event) -> None:
+        late.set()
+        transport = self._transport
+        if transport is not None:
+            transport.close()
+        sock.close()
+
+    def _connect(self, sock: socket.socket) -> None:
+        address = self._address
+        self._transport = transport = paramiko.Transport(sock)
+        transport.banner_timeout = transport.auth_timeout = transport.channel_timeout = address.timeout
+        _bound_packets(transport)
+        transport.start_client(timeout=address.timeout)
+        self._check_host()
+        try:
+            self._log_in()
+        except paramiko.AuthenticationException as error:
+            raise ConnectionError(
+                f"{address.shown}: the login of {address.get('user')!r} is refused: check user, password and "
+                f"private_key_file in option 'storageOptions' ({error})"
+            ) from None
+        channel = transport.open_session(timeout=address.timeout)
+        channel.settimeout(address.timeout)
+        channel.invoke_subsystem("sftp")
+        self._sftp: Any = _BoundedClient(channel)
 
     def _check_host(self) -> None:
         key, wanted = self._transport.get_remote_server_key(), self._address.get("host_key")
@@ -96,49 +170,77 @@ class SftpRemote(Remote):
             self._transport.join(10)
 
     def info(self, path: str) -> Entry | None:
-        try:
-            return _entry(path, self._sftp.stat(path))
-        except FileNotFoundError:
-            return None
+        with _as_os(path):
+            try:
+                return _entry(path, self._sftp.stat(path))
+            except FileNotFoundError:
+                return None
 
     def entries(self, path: str) -> list[Entry]:
-        return [
-            _entry(posixpath.join(path, found.filename), found)
-            for found in self._sftp.listdir_attr(path)
-            if stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)
-        ]
+        with _as_os(path):
+            return [
+                _entry(posixpath.join(path, found.filename), found)
+                for found in self._sftp.bounded_entries(path)
+                if _is_plain(found.st_mode)
+            ]
 
     def open_read(self, path: str) -> Any:
-        file = self._sftp.open(path, "rb")
-        return io.BufferedReader(_Download(file, file.stat().st_size), _BUFFER)
+        with _as_os(path):
+            file = self._sftp.open(path, "rb")
+            return io.BufferedReader(_Download(file, path, file.stat().st_size), _BUFFER)
 
     def open_write(self, path: str) -> Any:
-        file = self._sftp.open(path, "wb", bufsize=_BUFFER)
-        file.set_pipelined(True)
-        return _Upload(file, self._sftp, path)
+        with _as_os(path):
+            file = self._sftp.open(path, "wb", bufsize=_BUFFER)
+            file.set_pipelined(True)
+            return _Upload(file, self._sftp, path)
 
     def rename(self, old: str, new: str) -> None:
-        self._sftp.rename(old, new)
+        with _as_os(old):
+            self._sftp.rename(old, new)
 
     def remove(self, path: str) -> None:
-        try:
-            self._sftp.remove(path)
-        except FileNotFoundError:
-            pass
+        with _as_os(path):
+            try:
+                self._sftp.remove(path)
+            except FileNotFoundError:
+                pass
 
     def _make_one(self, path: str) -> None:
-        self._sftp.mkdir(path)
+        with _as_os(path):
+            self._sftp.mkdir(path)
+
+
+def _bound_packets(transport: Any) -> None:
+    packets = transport.packetizer
+    plain = packets.read_all
+
+    def read_all(count: int, *more: Any, **named: Any) -> bytes:
+        if count > _LARGEST_PACKET:
+            raise paramiko.SSHException(f"a packet of {count} bytes, where SSH has 35 000")
+        found: bytes = plain(count, *more, **named)
+        return found
+
+    packets.read_all = read_all
+
+
+def _is_plain(mode: int | None) -> bool:
+    """A file or a folder; a server need not say what it is."""
+    return mode is None or stat.S_IFMT(mode) == 0 or stat.S_ISREG(mode) or stat.S_ISDIR(mode)
 
 
 def _entry(path: str, found: Any) -> Entry:
-    return Entry(path, stat.S_ISDIR(found.st_mode), found.st_size or 0, float(found.st_mtime or 0))
+    is_folder = found.st_mode is not None and stat.S_ISDIR(found.st_mode)
+    return Entry(path, is_folder, 0 if is_folder else found.st_size or 0, float(found.st_mtime or 0))
 
 
 class _Download(io.RawIOBase):
     """A window of requests at a time: neither one answer for each, nor the whole file in memory."""
 
-    def __init__(self, file: Any, size: int) -> None:
-        self._file, self._size, self._place = file, size, 0
+    def __init__(self, file: Any, path: str, size: int | None) -> None:
+        if size is None:
+            raise OSError(f"{path}: the server does not say how large the file is")
+        self._file, self._path, self._size, self._place = file, path, size, 0
 
     def readable(self) -> bool:
         return True
@@ -158,19 +260,25 @@ class _Download(io.RawIOBase):
         end = min(self._place + len(buffer), self._size)
         wanted = [(place, min(_REQUEST, end - place)) for place in range(self._place, end, _REQUEST)]
         count = 0
-        for (_, size), data in zip(wanted, self._file.readv(wanted) if wanted else (), strict=True):
-            if len(data) != size:
-                raise ConnectionError(
-                    f"the file ended at byte {self._place + count + len(data)} of {self._size}"
-                )
-            buffer[count : count + size] = data
-            count += size
+        if self._file.sftp.get_channel().closed:  # paramiko's thread that asks would end with a traceback
+            raise ConnectionError(
+                f"{self._path}: the connection is lost at byte {self._place} of {self._size}"
+            )
+        with _as_os(self._path):
+            for (_, size), data in zip(wanted, self._file.readv(wanted) if wanted else (), strict=True):
+                if len(data) != size:
+                    raise ConnectionError(
+                        f"the file ended at byte {self._place + count + len(data)} of {self._size}"
+                    )
+                buffer[count : count + size] = data
+                count += size
         self._place += count
         return count
 
     def close(self) -> None:
         if not self.closed:
-            self._file.close()
+            with _as_os(self._path):
+                self._file.close()
         super().close()
 
 
@@ -185,7 +293,8 @@ class _Upload(io.RawIOBase):
         return True
 
     def write(self, data: Any) -> int:
-        self._file.write(bytes(data))
+        with _as_os(self._path):
+            self._file.write(bytes(data))
         self._sent += len(data)
         return len(data)
 
@@ -195,8 +304,9 @@ class _Upload(io.RawIOBase):
     def close(self) -> None:
         if not self.closed:
             try:
-                self._file.close()
-                found = self._sftp.stat(self._path).st_size
+                with _as_os(self._path):
+                    self._file.close()
+                    found = self._sftp.stat(self._path).st_size
                 if found != self._sent:
                     raise OSError(f"{self._path} has {found} bytes on the server, and {self._sent} were sent")
             finally:

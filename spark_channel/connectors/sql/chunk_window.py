@@ -7,34 +7,36 @@ earlier transaction that the statement did not see: then it is what the log up t
 chunk was read, and however often. A row that is dropped has a change in the log, which is or will be delivered.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, Self, TypeVar
 
 __all__ = ["BaseProgress", "Chunk", "ChunkWindow", "Key", "WatermarkLog", "read_window"]
 
 Key = tuple[Any, ...]
+P = TypeVar("P")
+"""A position in a log."""
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
 class ChunkWindow:
-    """The keys that a chunk must not deliver.
+    """The keys that a chunk must not deliver. `sees`: whether the chunk's statement saw a transaction."""
 
-    `after`: where the range of the log begins. `sees`: whether the chunk's statement saw a transaction.
-    """
-
-    def __init__(self, after: int, sees: Callable[[int], bool]) -> None:
-        self._after = after
+    def __init__(self, sees: Callable[[Any], bool]) -> None:
         self._sees = sees
         self.keys: set[Key] = set()
         """Keys as the log writes them."""
         self.is_emptied = False
         """Whether no row may be delivered: the table was truncated."""
 
-    def holds(self, commit: int, transaction: int) -> bool:
-        """Whether the changes of a transaction, committed at position `commit`, are to be told."""
-        return commit >= self._after or not self._sees(transaction)
+    def holds(self, is_new: bool, transaction: Any) -> bool:
+        """Whether the changes of a transaction are to be told. `is_new`: it is not before the range of the log.
+
+        Asked once for each transaction, in the order of the log.
+        """
+        is_seen = self._sees(transaction)
+        return is_new or not is_seen
 
     def changed(self, key: Key) -> None:
         self.keys.add(key)
@@ -51,8 +53,8 @@ class Chunk(Protocol[T_co]):
         """The last key, where more rows may follow; None at the end of the asked range."""
         ...
 
-    def sees(self, transaction: int) -> bool:
-        """Whether the statement saw what `transaction` wrote."""
+    def sees(self, transaction: Any) -> bool:
+        """Whether the statement saw what `transaction` wrote. Asked in the order of the log."""
         ...
 
     def kept(self, window: ChunkWindow) -> Iterator[T_co]:
@@ -60,31 +62,24 @@ class Chunk(Protocol[T_co]):
         ...
 
 
-class WatermarkLog(Protocol[T_co]):
+class WatermarkLog(Protocol[P, T_co]):
     """What a database offers to read chunks of a table between watermarks in its log."""
 
-    def mark(self) -> int:
-        """Write a watermark. Returns its position, which can be read, and which is behind the commit of every
-        transaction that any statement saw before.
+    def mark(self) -> P:
+        """Where the log must be read to: this can be read, and is behind the commit of every transaction that a
+        chunk's statement saw before. It is written to the log where its server tells no such position.
         """
-        ...
-
-    def running(self) -> Collection[int]:
-        """The transactions that a statement would not see now, of those that were begun before the last `mark`."""
-        ...
-
-    def bound(self, lower: Key | None, upper: Key, rows: int) -> Key | None:
-        """The key of row number `rows` behind `lower`, up to `upper`; None = there are fewer rows."""
         ...
 
     def chunk(self, lower: Key | None, upper: Key, rows: int) -> Chunk[T_co]:
         """At most `rows` rows behind `lower`, up to and with `upper`, by a statement that begins now."""
         ...
 
-    def events(self, after: int, upto: int, high: int, window: ChunkWindow) -> Iterator[T_co]:
-        """The changes committed in [after, upto), in order. `window` is told of all that it `holds`, up to `high`.
+    def events(self, after: P, upto: P, high: P, window: ChunkWindow) -> Iterator[T_co]:
+        """The changes committed from `after` up to `upto`, in order. `window` is told of all that it `holds`, up to
+        the later one of `upto` and `high`.
 
-        It begins where the log begins, which is not behind the last safe position that was confirmed.
+        It begins where the log has the first transaction that a chunk's statement may not have seen.
         """
         ...
 
@@ -97,15 +92,16 @@ class BaseProgress:
     `waited`: ranges since the last one with a chunk.
 
     A chunk needs the log from the first transaction on that its statement may not see, although it is committed: it is
-    written to the log before others see it, for as long as a synchronous standby takes. So the log is confirmed up to
-    `safe` only: everything before it was seen to be visible. `doubt` are the transactions that were running when all
-    of the log up to `doubt_at` was read: when they have ended, `doubt_at` is safe.
+    written to the log before others see it, for as long as a synchronous standby takes. So a log that its server keeps
+    for its reader is confirmed up to `safe` only: everything before it was seen to be visible. `doubt` are the
+    transactions that were running when all of the log up to `doubt_at` was read: when they have ended, `doubt_at` is
+    safe.
     """
 
     after: Key | None
     until: Key
-    safe: int
-    doubt_at: int
+    safe: int = 0
+    doubt_at: int = 0
     doubt: tuple[int, ...] = ()
     read: int = 0
     rows: int | None = None
@@ -126,9 +122,42 @@ class BaseProgress:
             return None
         return replace(self, after=upto, read=self.read + rows, waited=0)
 
+    def noted(self) -> dict[str, Any]:
+        """Plain data, without what is known of the log's safety."""
+        return {
+            "after": None if self.after is None else list(self.after),
+            "until": list(self.until),
+            "read": self.read,
+            "rows": self.rows,
+            "waited": self.waited,
+        }
+
+    @classmethod
+    def of(cls, found: Mapping[str, Any]) -> Self:
+        """What `noted` gave.
+
+        Raises:
+            KeyError, TypeError, ValueError: it was damaged.
+        """
+        numbers = [found["read"], found["waited"]]
+        keys = [*(found["after"] or ()), *found["until"]]
+        if not all(isinstance(each, int) for each in numbers) or not found["until"]:
+            raise ValueError(found)
+        if not all(isinstance(each, int | str) for each in keys) or not isinstance(found["rows"], int | None):
+            raise ValueError(found)
+        after = None if found["after"] is None else tuple(found["after"])
+        return cls(
+            after, tuple(found["until"]), read=found["read"], rows=found["rows"], waited=found["waited"]
+        )
+
+    @property
+    def left(self) -> int | None:
+        """Rows that were not read yet, about."""
+        return None if self.rows is None else max(0, self.rows - self.read)
+
 
 def read_window(
-    log: WatermarkLog[T], after: int, upto: int, lower: Key | None, upper: Key, rows: int
+    log: WatermarkLog[P, T], after: P, upto: P, lower: Key | None, upper: Key, rows: int
 ) -> Iterator[T]:
     """The changes in [after, upto), then the base behind `lower` up to `upper`, in chunks of `rows` rows.
 
@@ -138,8 +167,8 @@ def read_window(
     while True:
         chunk = log.chunk(lower, upper, rows)
         high = log.mark()
-        window = ChunkWindow(after, chunk.sees)
-        yield from log.events(after, upto if is_first else after, max(high, upto), window)
+        window = ChunkWindow(chunk.sees)
+        yield from log.events(after, upto if is_first else after, high, window)
         yield from chunk.kept(window)
         if chunk.last is None:
             return

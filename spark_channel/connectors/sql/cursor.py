@@ -147,13 +147,15 @@ def cursor_conditions(source: ReadSource, within: Mapping[str, Any]) -> list[str
     return found
 
 
-def check_same_columns(was: pa.Schema, now: pa.Schema, source: str) -> None:
+_NEW_COLUMNS = "Begin a new stream, or reset the tunnel, to take its new columns"
+
+
+def check_same_columns(was: pa.Schema, now: pa.Schema, source: str, advice: str = _NEW_COLUMNS) -> None:
     """Hold a source to have the columns that its stream began with.
 
     Raises:
         SchemaError: names the first column that differs.
     """
-    advice = "Begin a new stream, or reset the tunnel, to take its new columns"
     for field in was:
         place = now.get_field_index(field.name)
         if place < 0:

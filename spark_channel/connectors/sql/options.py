@@ -311,6 +311,9 @@ class SqlWriteOptions(WriteOptions):
         description="`insert`: add rows; `upsert`: update rows whose key exists; `skipExisting`: keep those; "
         "`apply`: apply a change feed",
     )
+    on_schema_change: Literal["fail", "evolve"] = Field(
+        "fail", description="new columns: `fail` is an error, `evolve` adds them to the table as nullable"
+    )
     convert: Literal["strict", "lenient"] = Field(
         "strict",
         description="`strict`: the rows' types must fit the table's columns exactly; `lenient`: values are converted "

@@ -5,7 +5,6 @@ A statement is as long as half a second of the job's speed, and one piece of it 
 statement is spread over three quarters of that time. Where the job waits for the reader itself, it does not rest.
 """
 
-import math
 from collections import deque
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -52,7 +51,7 @@ class Pieces:
         """Of the next statement, at most."""
         self._spread = 0.0
         self._began = clock.now()
-        self._expected = self._number = 0
+        self._asked = self._taken = 0
         self._before = 0
 
     @property
@@ -64,22 +63,21 @@ class Pieces:
         """A statement for so many rows begins; `spread`: the seconds over which its pieces are spread, where that is
         known.
         """
-        self._began, self._number = self._clock.now(), 0
-        self._expected = math.ceil(rows / self.rows)
+        self._began, self._asked, self._taken = self._clock.now(), rows, 0
         if spread is not None:
             self._spread = spread
 
     def rest(self) -> float:
         """Before a piece: wait until it is due. Returns the seconds of rest."""
-        number, self._number = self._number, self._number + 1
-        if not 0 < number < self._expected:
+        if not 0 < self._taken < self._asked:
             return 0.0
-        wait = self._began + self._spread * number / self._expected - self._clock.now()
+        wait = self._began + self._spread * self._taken / self._asked - self._clock.now()
         self._clock.sleep(wait)
         return max(0.0, wait)
 
     def took(self, rows: int, seconds: float) -> None:
         """A piece brought `rows` in so many seconds. The least counts: a busy server takes longer for the same work."""
+        self._taken += rows
         if rows < min(_LEAST_ROWS, self.rows):
             return
         self._row_seconds.append(max(seconds - self._empty_seconds, seconds / 4) / rows)

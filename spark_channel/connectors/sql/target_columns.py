@@ -45,7 +45,7 @@ def old_target(
         if name is None:
             raise SchemaError(
                 f"column {field.name!r} is not in table {table.label!r}, which has {', '.join(by_name)}; "
-                "rename or drop it, or add it to the table"
+                "rename or drop it, or add it to the table (onSchemaChange=evolve adds it)"
             )
         if by_name[name].generated:
             raise SchemaError(

@@ -23,6 +23,7 @@ from spark_channel.connectors.contracts import (
     WritePlan,
     Writer,
 )
+from spark_channel.connectors.sql.change_feed import row_fields
 from spark_channel.connectors.sql.claims import (
     STAGE,
     TASKS,
@@ -41,7 +42,7 @@ from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
 from spark_channel.connectors.sql.target import NOWHERE, TargetTable
 from spark_channel.connectors.sql.target_columns import new_target, old_target
-from spark_channel.errors import CommitError, SupersededError, TargetError
+from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
 
@@ -163,9 +164,10 @@ class SqlWriter(Writer):
             place = self.look(session)
             self._check_place(place)
             commit = context.commit or self.default_commit(place, context)
+            new = [field.name for field in self._new_fields(place, context, schema)]
             plan = SqlPlan(
                 job=context.job,
-                schema=schema,
+                schema=pa.schema([field for field in schema if field.name not in new]),
                 commit=commit,
                 overwrite=context.overwrite,
                 place=replace(place, table=None),
@@ -207,6 +209,7 @@ class SqlWriter(Writer):
         published_at = claims.published_at(place.claimed, context)
         if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)
+        place = self._evolved(session, place, context, schema)
         plan = self.plan(session, plan, place, context)
         taken = self._take(session, claims, place, context)
         if taken.held is None:
@@ -228,6 +231,39 @@ class SqlWriter(Writer):
         except BaseException:
             self._give_back(session, plan, overtaken)
             raise
+
+    def _new_fields(self, place: Place, context: WriteContext, schema: pa.Schema) -> list[pa.Field]:
+        """The columns that `onSchemaChange=evolve` adds to the table."""
+        table = place.table
+        is_replaced = context.overwrite and not self.options.truncate
+        if self.options.on_schema_change != "evolve" or table is None or table.is_view or is_replaced:
+            return []
+        names = [each.name for each in table.columns]
+        own = row_fields(schema) if self.options.write_mode == "apply" else schema
+        return [field for field in own if self.dialect.same_name(field.name, names) is None]
+
+    def _evolved(self, session: Any, place: Place, context: WriteContext, schema: pa.Schema) -> Place:
+        """The place, whose table has all columns of the rows.
+
+        One nullable column more changes no row, so no claim guards it: whoever adds it, and whether its rows follow,
+        each run finds it there. Before the rows, because some databases commit with DDL.
+        """
+        fields = self._new_fields(place, context, schema)
+        for field in fields:
+            declared = self.dialect.created_type(field.name, field.type, key=False)
+            column = self.dialect.new_column(field.name, declared, not_null=False)
+            table = self.dialect.place(place.schema, place.name)
+            try:
+                self.alter(session, f"ALTER TABLE {table} ADD COLUMN {self.dialect.definition(column)}")
+            except ChannelError:
+                now = self.look(session)
+                if any(each.name == field.name for each in self._new_fields(now, context, schema)):
+                    raise
+        return replace(place, table=self.look(session).table) if fields else place
+
+    def alter(self, session: Any, statement: str) -> None:
+        """Run a statement that changes the table's definition, and wait for other sessions for a bounded time."""
+        session.rows(statement)
 
     def _placed(self, session: Any) -> Place:
         """The place of the table, and where its claims and staging are."""

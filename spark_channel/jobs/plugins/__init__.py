@@ -3,19 +3,13 @@
 import difflib
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from spark_channel.errors import JobFileError
 from spark_channel.jobs.place import End, Place
 from spark_channel.jobs.plugins.aliases import ALIASES, alias_reader, alias_writer
 from spark_channel.jobs.plugins.databases import database_reader, database_writer, known_databases
-from spark_channel.jobs.plugins.elasticsearch import elasticsearch_reader, elasticsearch_writer
-from spark_channel.jobs.plugins.files import hdfs_reader, hdfs_writer, txtfile_reader, txtfile_writer
-from spark_channel.jobs.plugins.ftp import ftp_reader, ftp_writer
-from spark_channel.jobs.plugins.hive import hive_reader, hive_writer
-from spark_channel.jobs.plugins.mongodb import mongodb_reader, mongodb_writer
-from spark_channel.jobs.plugins.stores import oss_reader, oss_writer, s3_reader, s3_writer
-from spark_channel.jobs.plugins.stream import stream_reader, stream_writer
 
 __all__ = ["UnknownPluginError", "find_plugin", "readers", "writers"]
 
@@ -33,27 +27,38 @@ class UnknownPluginError(JobFileError):
 
 Builder = Callable[[dict[str, Any], Place], End]
 
+
+def _late(module: str, name: str) -> Builder:
+    """A plugin whose module is imported by the job that uses it: every start of the command would pay for all."""
+
+    def build(parameter: dict[str, Any], place: Place) -> End:
+        made: End = getattr(import_module(f"{__name__}.{module}"), name)(parameter, place)
+        return made
+
+    return build
+
+
 _READERS: dict[str, Builder] = {
-    "streamreader": stream_reader,
-    "txtfilereader": txtfile_reader,
-    "hdfsreader": hdfs_reader,
-    "elasticsearchreader": elasticsearch_reader,
-    "ftpreader": ftp_reader,
-    "hivereader": hive_reader,
-    "mongodbreader": mongodb_reader,
-    "ossreader": oss_reader,
-    "s3reader": s3_reader,
+    "streamreader": _late("stream", "stream_reader"),
+    "txtfilereader": _late("files", "txtfile_reader"),
+    "hdfsreader": _late("files", "hdfs_reader"),
+    "elasticsearchreader": _late("elasticsearch", "elasticsearch_reader"),
+    "ftpreader": _late("ftp", "ftp_reader"),
+    "hivereader": _late("hive", "hive_reader"),
+    "mongodbreader": _late("mongodb", "mongodb_reader"),
+    "ossreader": _late("stores", "oss_reader"),
+    "s3reader": _late("stores", "s3_reader"),
 }
 _WRITERS: dict[str, Builder] = {
-    "streamwriter": stream_writer,
-    "txtfilewriter": txtfile_writer,
-    "hdfswriter": hdfs_writer,
-    "elasticsearchwriter": elasticsearch_writer,
-    "ftpwriter": ftp_writer,
-    "hivewriter": hive_writer,
-    "mongodbwriter": mongodb_writer,
-    "osswriter": oss_writer,
-    "s3writer": s3_writer,
+    "streamwriter": _late("stream", "stream_writer"),
+    "txtfilewriter": _late("files", "txtfile_writer"),
+    "hdfswriter": _late("files", "hdfs_writer"),
+    "elasticsearchwriter": _late("elasticsearch", "elasticsearch_writer"),
+    "ftpwriter": _late("ftp", "ftp_writer"),
+    "hivewriter": _late("hive", "hive_writer"),
+    "mongodbwriter": _late("mongodb", "mongodb_writer"),
+    "osswriter": _late("stores", "oss_writer"),
+    "s3writer": _late("stores", "s3_writer"),
 }
 
 

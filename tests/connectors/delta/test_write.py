@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pyarrow as pa
 import pytest
@@ -12,11 +13,13 @@ pytest.importorskip("deltalake")
 from deltalake import CommitProperties, DeltaTable, Schema, Transaction, write_deltalake
 
 from spark_channel.connectors import WriteContext
+from spark_channel.connectors.feed import FeedOptions
 from spark_channel.errors import OptionError, SchemaError, TargetError, UnsupportedError
 from tests.connectors.delta.helpers import (
     leftovers,
     numbers,
     read,
+    reader_of,
     rows_by_deltalake,
     stage,
     write,
@@ -309,3 +312,30 @@ def test_a_path_that_holds_no_table(tmp_path: Path) -> None:
     with pytest.raises(SourceError, match="is not a Delta table"):
         read(tmp_path / "plain")
     assert writer_of(tmp_path / "plain").exists() is False
+
+
+@pytest.mark.parametrize("named", ["../private/", "a/../../private/", "%2E%2E/private/", "{private}/", "%2F"])
+def test_a_log_that_names_files_elsewhere_has_none_of_them_read(tmp_path: Path, named: str) -> None:
+    """Whoever may write the log would have read what only the user of the next job may read."""
+    private, shared = tmp_path / "private", tmp_path / "shared"
+    write(private, numbers(42))
+    write(shared, numbers(0))
+    write(shared, numbers(1))
+    (secret,) = list(private.rglob("*.parquet"))
+    last = max((shared / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for line in last.read_text().splitlines()]
+    begin = (
+        quote(str(private)).replace("/", "%2F", 1)
+        if named == "%2F"
+        else named.format(private=private).rstrip("/")
+    )
+    for action in actions:
+        if "add" in action:
+            action["add"]["path"] = f"{begin}/{secret.relative_to(private)}"
+            action["add"]["size"] = secret.stat().st_size
+    last.write_text("\n".join(map(json.dumps, actions)))
+    with pytest.raises(UnsupportedError, match="outside its directory"):
+        read(shared)
+    feed = reader_of(shared).feed(FeedOptions())
+    with pytest.raises(UnsupportedError, match="outside its directory"):
+        feed.changes({"version": 0}, {"version": int(last.stem)})

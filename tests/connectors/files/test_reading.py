@@ -96,6 +96,9 @@ def test_uris_relative_paths_and_spaces(tmp_path: Path, monkeypatch: pytest.Monk
     ("path", "message"),
     [
         ("s3://key:hunter2@bucket/x", "holds a password"),
+        ("s3://key:hunter2/and/more@bucket/x", "holds a password"),
+        ("sftp://ann:hunter2/and?more@h/x", "holds a password"),
+        ("ftp://ann:hunter2#more@h/x", "holds a password"),
         ("webdav://host/x", "webdav"),
         ("", "is empty"),
         ("odd:thing", "two slashes"),

@@ -15,7 +15,8 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog import Catalog
 
 from spark_channel.connectors import WriteContext
-from spark_channel.errors import SourceError, SupersededError
+from spark_channel.connectors.iceberg.guard import guard
+from spark_channel.errors import OptionError, SourceError, SupersededError, UnsupportedError
 from tests.connectors.iceberg.helpers import (
     leftovers,
     numbers,
@@ -113,3 +114,65 @@ def test_a_token_that_is_refused_is_not_shown(tmp_path: Path, server: RestCatalo
     with pytest.raises(SourceError, match="pyiceberg says") as caught:
         read(tmp_path, **_options(server, "another-s3cret"))
     assert "s3cret" not in str(caught.value)
+
+
+RAN: list[Any] = []
+
+
+def run_by_a_stranger(*arguments: Any, **named: Any) -> Any:
+    """In place of `subprocess.Popen`, which a server can name as well, with its arguments."""
+    RAN.append((arguments, named))
+    raise AssertionError("code that a server names was run")
+
+
+HERE = f"{__name__}.run_by_a_stranger"
+LOGIN = {"type": "custom", "impl": HERE, "custom": {"args": ["touch", "/tmp/x"]}}
+
+
+@pytest.mark.parametrize("part", ["defaults", "overrides"])
+@pytest.mark.parametrize("told", [{"auth": LOGIN}, {"py-io-impl": HERE}])
+def test_a_server_names_no_code_that_runs_here(
+    tmp_path: Path, server: RestCatalogServer, part: str, told: dict[str, Any]
+) -> None:
+    """pyiceberg imports what a server's configuration names, and calls it: with `auth`, with arguments."""
+    server.config = {part: told}
+    write(tmp_path, numbers(1), **_options(server))
+    assert read(tmp_path, **_options(server))["id"].to_pylist() == [1]
+    assert RAN == []
+
+
+def set_property(path: Path, name: str) -> None:
+    """As one who may write the table, by other means than pyiceberg, which would run it."""
+    metadata = json.loads(path.read_text())
+    kept = {key: value for key, value in metadata["properties"].items() if value != HERE}
+    metadata["properties"] = {**kept, name: HERE}
+    path.write_text(json.dumps(metadata))
+
+
+@pytest.mark.parametrize("rest", [True, False], ids=["rest", "sql"])
+def test_a_table_names_no_code_that_runs_here(
+    tmp_path: Path, catalog: Catalog, server: RestCatalogServer, rest: bool
+) -> None:
+    guard(catalog, {})  # the server's own
+    more = _options(server) if rest else {}
+    write(tmp_path, numbers(1), **more)
+    late = writer_of(tmp_path, **more)
+    staged = stage(late, [numbers(2)], WriteContext("late"))
+    path = Path(catalog.load_table("shop.t").metadata_location.removeprefix("file://"))
+    set_property(path, "py-io-impl")
+    server.table_config = {"py-io-impl": HERE, "s3.retry-strategy-impl": HERE}
+    assert read(tmp_path, **more)["id"].to_pylist() == [1]
+    set_property(path, "write.py-location-provider.impl")
+    with pytest.raises(UnsupportedError, match=r"'write\.py-location-provider\.impl'.*not run here"):
+        write(tmp_path, numbers(3), **more)
+    with pytest.raises(UnsupportedError, match="not run here"):
+        late.commit(*staged)
+    assert RAN == []
+
+
+def test_a_login_in_a_uri_that_is_not_understood_is_not_shown(tmp_path: Path) -> None:
+    given = {"catalogProperties": json.dumps({"uri": "postgres://ann:s3cret@h/d"})}
+    with pytest.raises(OptionError, match=r"'catalogProperties'.*give a 'type'") as caught:
+        read(tmp_path, **given)
+    assert "s3cret" not in str(caught.value)
+    assert caught.value.__cause__ is None

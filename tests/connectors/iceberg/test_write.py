@@ -1,6 +1,7 @@
 """What the Iceberg writer does to a table, read back by pyiceberg itself."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ pytest.importorskip("sqlalchemy")
 from pyiceberg.catalog import Catalog
 
 from spark_channel.connectors import WriteContext
+from spark_channel.connectors.iceberg.log import check_files
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError, UnsupportedError
 from tests.connectors.iceberg.helpers import (
     create,
@@ -205,3 +207,14 @@ def test_places_that_are_not_there(tmp_path: Path, catalog: Catalog) -> None:
     assert "s3cret" not in str(caught.value)
     shown = repr(reader_of(tmp_path, catalogProperties='{"token": "s3cret"}').options)
     assert "s3cret" not in shown
+
+
+def test_a_table_elsewhere_names_no_files_of_this_host() -> None:
+    """Whoever may write such a table would have them read by the user of the next job."""
+    file = SimpleNamespace(file_path="file:///home/ann/a.parquet", file_format="PARQUET")
+    task = SimpleNamespace(file=file, delete_files=[])
+    with pytest.raises(UnsupportedError, match=r"file:///home/ann/a\.parquet on a disk of the host"):
+        check_files([task], "shop.t", "s3://bucket/shop/t")
+    file.file_path = "/home/ann/a.parquet"
+    with pytest.raises(UnsupportedError, match="on a disk of the host"):
+        check_files([task], "shop.t", "abfss://c@a/shop/t")

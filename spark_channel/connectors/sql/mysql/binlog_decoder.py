@@ -1,18 +1,22 @@
 """Decodes the events of a binary log into the changes of one table: insert, update, delete, truncate. Pure."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors.sql.base_chunks import texts_of
 from spark_channel.connectors.sql.catalog import ReadColumn
-from spark_channel.connectors.sql.change_feed import change_schema
+from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
+from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
 from spark_channel.connectors.sql.mysql.binlog_events import (
+    DAMAGE,
     Event,
     Kind,
     TableMap,
+    damaged,
     inflated,
     packed_integer,
     statement_of,
@@ -24,7 +28,7 @@ from spark_channel.connectors.sql.mysql.column_types import is_text, parts
 from spark_channel.connectors.sql.mysql.gtid import Gtid, GtidSet, MariadbGtids, Remaining
 from spark_channel.errors import SchemaError, SourceError
 
-__all__ = ["RESET", "ChangeDecoder", "FollowedTable"]
+__all__ = ["RESET", "ChangeDecoder", "FollowedTable", "Telling"]
 
 RESET = "Reset the tunnel, or begin with a new checkpoint directory"
 
@@ -42,6 +46,7 @@ _CODES: Mapping[str, frozenset[int]] = {
 }  # fmt: skip
 """Types in the log by the declared type; texts and blobs of any length are 252 and its neighbours."""
 _BLOBS = frozenset({249, 250, 251, 252})
+_WIDTHS = ("tinyint", "smallint", "mediumint", "int", "bigint")
 _NO_CHARSET = frozenset({"uuid", "inet4", "inet6"})
 
 
@@ -50,7 +55,8 @@ class FollowedTable:
     """The table that is followed, as it was when its stream began.
 
     `columns` are those that are wanted, `names` all that it has; `charsets` by the numbers of their collations.
-    `folds`: names of tables are equal in any case.
+    `folds`: names of tables are equal in any case. `generated`: columns that may be nowhere in
+    the log. `is_exact`: the server tells exactly what a snapshot sees, so no window needs the log behind that.
     """
 
     database: str
@@ -63,15 +69,40 @@ class FollowedTable:
     gtids: type[GtidSet]
     zero_dates: bool = False
     folds: bool = False
+    generated: frozenset[str] = frozenset()
+
+    @property
+    def is_exact(self) -> bool:
+        return self.gtids is MariadbGtids
+
+
+@dataclass(frozen=True)
+class Telling:
+    """What a log that is read beside a chunk of existing rows tells its `window`, by the columns `key`.
+
+    `old` are the transactions before the range, `seen` those that the chunk's statement saw, both from where the log
+    begins.
+    """
+
+    window: ChunkWindow
+    key: Sequence[ReadColumn]
+    old: Remaining
+    seen: Remaining
 
 
 @dataclass
 class _Shape:
-    """How rows of the table are in the log, for as long as its TABLE_MAP stays the same."""
+    """How rows of the table are in the log, for as long as its TABLE_MAP stays the same.
+
+    `columns` has None for one that the table did not have then. `told` are the rows whose keys a window is to be told,
+    by the columns `window_key`.
+    """
 
     cutter: RowCutter
-    columns: list[tuple[int, LogColumn]]
+    columns: list[tuple[int, LogColumn] | None]
     key: list[int]
+    window_key: list[tuple[int, LogColumn]]
+    told: list[list[Any]] = field(default_factory=list)
 
 
 @dataclass
@@ -88,13 +119,23 @@ class _Rows:
 class ChangeDecoder:
     """Events in, changes out, of one table, and of the transactions that `remaining` takes; None: of all.
 
-    `counts`: rows are counted, and not kept.
+    `counts`: rows are counted, and not kept. `telling`: the log is read beside a chunk of existing rows.
+    `has`: the log may have rows with other columns: whether the table has a column by now; None: it may not.
     """
 
     def __init__(
-        self, table: FollowedTable, remaining: Remaining | None, ask: Ask, *, counts: bool = False
+        self,
+        table: FollowedTable,
+        remaining: Remaining | None,
+        ask: Ask,
+        *,
+        counts: bool = False,
+        telling: Telling | None = None,
+        has: Callable[[str], bool] | None = None,
     ) -> None:
         self._table = table
+        self._telling = telling
+        self._has = has
         self._remaining = remaining
         self._ask = ask
         self._counts = counts
@@ -107,7 +148,7 @@ class ChangeDecoder:
         self._kept = self._bytes = 0
         self.gtid: Gtid | None = None
         self._name, self._time = "", 0
-        self._wanted = self._open = False
+        self._wanted = self._held = self._open = False
         self.found = 0
         """Changes of the table in the present transaction."""
 
@@ -120,12 +161,31 @@ class ChangeDecoder:
             MisfitError: a value that its column's type cannot hold.
         """
         for event in events:
-            ended = self.take(event)
+            try:
+                ended = self.take(event)
+            except DAMAGE as error:
+                raise damaged(event.kind, event.position, error) from error
             if self._kept >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self._taken()
-            if ended and self._remaining is not None and self._remaining.done:
+            if ended and self.done:
                 break
         yield from self._taken()
+        self._tell_keys()
+
+    @property
+    def done(self) -> bool:
+        """Whether the rest of the log is not needed."""
+        telling = self._telling
+        if telling is not None and not (telling.old.done and telling.seen.done and self._table.is_exact):
+            return False
+        return self._remaining is not None and self._remaining.done
+
+    @property
+    def lacks(self) -> bool:
+        """Whether transactions of the range, or of what a chunk saw, were not in the log."""
+        telling = self._telling
+        told = telling is None or (telling.old.done and telling.seen.done)
+        return not told or (self._remaining is not None and not self._remaining.done)
 
     def take(self, event: Event) -> bool:
         """Note one event; whether it ends a transaction."""
@@ -159,14 +219,17 @@ class ChangeDecoder:
 
     def _begin(self, event: Event) -> None:
         self.gtid = event.gtid()
-        self._wanted = self._remaining is None or self._remaining.takes(self.gtid)
+        telling = self._telling
+        is_new = telling is None or not telling.old.takes(self.gtid)
+        self._wanted = is_new and (self._remaining is None or self._remaining.takes(self.gtid))
+        self._held = telling is not None and telling.window.holds(is_new, self.gtid)
         self._name, self._time = self._table.gtids.name(self.gtid), event.microseconds()
         self._open = event.kind == Kind.MARIADB_GTID and not event.data[event.body + 12] & _STANDALONE
         self._cutters.clear()
         self.found = 0
 
     def _end(self) -> bool:
-        self._wanted = self._open = False
+        self._wanted = self._held = self._open = False
         return True
 
     def _statement(self, event: Event) -> bool:
@@ -181,11 +244,14 @@ class ChangeDecoder:
             if first.startswith(("SAVEPOINT", "XA END")) or text[:12].upper().startswith("ROLLBACK TO"):
                 return False
             return self._end()
-        if self._wanted:
+        if self._wanted or self._held:
             table = self._table
             effect = effect_of(text, default, table.database, table.name, folds=table.folds)
             if effect == TRUNCATES:
-                self._add(self._chunk(None), "truncate", [])
+                if self._telling is not None:
+                    self._telling.window.emptied()
+                if self._wanted:
+                    self._add(self._chunk(None), "truncate", [])
             elif effect is not None:
                 raise self._stopped(f"cannot be followed past a statement that {effect} ({text[:200]!r})")
         return not self._open and self._end()
@@ -197,11 +263,11 @@ class ChangeDecoder:
 
     def _of_ours(self, event: Event) -> _Shape | None:
         found = self._cutters.get(_INT(event.data[event.body : event.body + 6], "little"))
-        return found if self._wanted else None
+        return found if self._wanted or self._held else None
 
     def _map(self, event: Event) -> None:
         data, at = event.data, event.body + 8
-        if not self._wanted or not data.startswith(self._needle, at):
+        if not (self._wanted or self._held) or not data.startswith(self._needle, at):
             return
         body = data[at + len(self._needle) : event.end]
         shape = self._shapes.get(body)
@@ -211,7 +277,8 @@ class ChangeDecoder:
 
     def _shape(self, body: bytes) -> _Shape:
         is_mariadb = self._table.gtids is MariadbGtids
-        return _shape(self._table, table_map(body, 0, len(body), is_mariadb=is_mariadb))
+        key = () if self._telling is None else self._telling.key
+        return _shape(self._table, table_map(body, 0, len(body), is_mariadb=is_mariadb), key, self._has)
 
     def _rows(self, event: Event) -> None:
         shape = self._of_ours(event)
@@ -221,6 +288,8 @@ class ChangeDecoder:
         if kind in Kind.WITH_EXTRA:
             at += _INT(data[at : at + 2], "little")
         width, at = packed_integer(data, at)
+        if width != len(shape.cutter.fields):
+            raise ValueError(f"rows of {width} columns, and the table has {len(shape.cutter.fields)}")
         size = (width + 7) // 8
         is_update = kind in Kind.UPDATES
         for _ in range(1 + is_update):
@@ -233,6 +302,10 @@ class ChangeDecoder:
         if kind in Kind.COMPRESSED:
             data, at = inflated(data[at:end]), 0
             end = len(data)
+        if self._held:
+            self._note_keys(shape, data, at, end)
+        if not self._wanted:
+            return
         self._bytes += end - at
         chunk, cut = self._chunk(shape), shape.cutter.cut
         if not is_update:
@@ -248,6 +321,25 @@ class ChangeDecoder:
             if any(old[place] != new[place] for place in key):
                 self._add(chunk, "delete", old)  # the row of the old key is gone
             self._add(chunk, "update", new)
+
+    def _note_keys(self, shape: _Shape, data: bytes, at: int, end: int) -> None:
+        """Of all rows, as they were before and after."""
+        places = [place for place, _ in shape.window_key]
+        while at < end:
+            row, at = shape.cutter.cut(data, at)
+            shape.told.append([row[place] for place in places])
+
+    def _tell_keys(self) -> None:
+        for shape in self._shapes.values():
+            told, shape.told = shape.told, []
+            if told and self._telling is not None:
+                columns = list(zip(*told, strict=True))
+                arrays = [
+                    each.array(values, self._ask)
+                    for (_, each), values in zip(shape.window_key, columns, strict=True)
+                ]
+                for key in zip(*(each.to_pylist() for each in texts_of(arrays)), strict=True):
+                    self._telling.window.changed(key)
 
     def _chunk(self, shape: _Shape | None) -> _Rows:
         if not self._chunks or self._chunks[-1].shape is not shape:
@@ -269,7 +361,15 @@ class ChangeDecoder:
         self._kept = self._bytes = 0
         for chunk in chunks:
             if chunk.operations:
-                yield self._batch(chunk)
+                try:
+                    made = self._batch(chunk)
+                except DAMAGE as error:
+                    raise SourceError(
+                        f"values of {self._table.label} before transaction {self._name} of the binary log are not "
+                        f"understood ({type(error).__name__} {str(error)[:100]}): they are damaged, or of a newer "
+                        "server"
+                    ) from error
+                yield made
 
     def _batch(self, chunk: _Rows) -> pa.RecordBatch:
         rows = len(chunk.operations)
@@ -277,7 +377,10 @@ class ChangeDecoder:
             arrays = [pa.nulls(rows, each.kind) for each in self._table.columns]
         else:
             columns = list(zip(*chunk.values, strict=True))
-            arrays = [each.array(columns[place], self._ask) for place, each in chunk.shape.columns]
+            arrays = [
+                pa.nulls(rows, wanted.kind) if found is None else found[1].array(columns[found[0]], self._ask)
+                for found, wanted in zip(chunk.shape.columns, self._table.columns, strict=True)
+            ]
         times = pa.array(chunk.times, pa.int64()).view(pa.timestamp("us", "UTC"))
         return pa.RecordBatch.from_arrays(
             [*arrays, pa.array(chunk.operations, pa.string()), pa.array(chunk.gtids, pa.string()), times],
@@ -285,8 +388,13 @@ class ChangeDecoder:
         )
 
 
-def _shape(table: FollowedTable, found: TableMap) -> _Shape:
-    """How the wanted columns are read from rows of `found`.
+def _shape(
+    table: FollowedTable,
+    found: TableMap,
+    window_key: Sequence[ReadColumn],
+    has: Callable[[str], bool] | None,
+) -> _Shape:
+    """How the wanted columns, and those of a window's key, are read from rows of `found`.
 
     Raises:
         SchemaError: other columns than the stream began with. SourceError: names of columns are not in the log.
@@ -296,35 +404,46 @@ def _shape(table: FollowedTable, found: TableMap) -> _Shape:
             f"a change of {table.label} in the binary log does not name its columns: run SET GLOBAL "
             f"binlog_row_metadata = 'FULL'. It holds for changes from then on, so: {RESET[0].lower()}{RESET[1:]}"
         )
-    advice = "begin a new stream, or reset the tunnel, to take its new columns"
-    more = next((name for name in found.names if name not in table.names), None)
-    if more is not None:
-        raise SchemaError(f"{table.label} has a new column {more!r} since its stream began; {advice}")
+    advice = new_columns_advice(evolves=has is not None)
+    more = [name for name in found.names if name not in table.names and (has is None or has(name))]
+    if more:
+        raise SchemaError(f"{table.label} has a new column {more[0]!r} since its stream began. {advice}")
     fields = [field_of(found, place, table.label) for place in range(len(found.types))]
     places = {name: place for place, name in enumerate(found.names)}
+    needed = {*table.key, *(each.name for each in window_key), *table.generated}
     for column in table.columns:
         if column.name not in places:
+            if has is not None and column.name not in needed:
+                continue
             raise SchemaError(
                 f"{table.label} has no column {column.name!r} in the binary log: it was lost since its stream began, "
-                f"or is generated and not stored; {advice}"
+                f"or is generated and not stored. {advice}"
             )
-        if not _is_same(column, fields[places[column.name]], found.collations[places[column.name]]):
+        field, collation = fields[places[column.name]], found.collations[places[column.name]]
+        if not _is_same(column, field, collation) and (has is None or not _widens(column, field, collation)):
             raise SchemaError(
-                f"{table.label} has column {column.name!r} of another type in the binary log than {column.declared}; "
+                f"{table.label} has column {column.name!r} of another type in the binary log than {column.declared}. "
                 f"{advice}"
             )
-    cutter = RowCutter(
-        fields, {places[each.name] for each in table.columns} | {places[name] for name in table.key}
-    )
+    missing = [name for name in table.key if name not in places]
+    if missing:
+        raise SchemaError(f"{table.label} has no key column {missing[0]!r} in the binary log. {RESET}")
+    wanted = [each for each in table.columns if each.name in places]
+    cutter = RowCutter(fields, {places[each.name] for each in wanted} | {places[name] for name in table.key})
     order = {place: number for number, place in enumerate(cutter.wanted)}
-    columns = [
-        (
-            order[places[each.name]],
-            _log_column(table, each, found, places[each.name], fields[places[each.name]]),
-        )
-        for each in table.columns
-    ]
-    return _Shape(cutter, columns, [order[places[name]] for name in table.key])
+
+    def read_as(columns: Sequence[ReadColumn]) -> list[tuple[int, LogColumn]]:
+        return [
+            (
+                order[places[each.name]],
+                _log_column(table, each, found, places[each.name], fields[places[each.name]]),
+            )
+            for each in columns
+        ]
+
+    key = [order[places[name]] for name in table.key]
+    read = dict(zip((each.name for each in wanted), read_as(wanted), strict=True))
+    return _Shape(cutter, [read.get(each.name) for each in table.columns], key, read_as(window_key))
 
 
 def _is_same(column: ReadColumn, field: Field, collation: int) -> bool:
@@ -339,6 +458,20 @@ def _is_same(column: ReadColumn, field: Field, collation: int) -> bool:
     if field.code in _BLOBS or name in ("char", "varchar", "binary", "varbinary"):
         return is_text(column.declared) == (collation != _BINARY_COLLATION) or field.code == 245
     return True
+
+
+def _widens(column: ReadColumn, field: Field, collation: int) -> bool:
+    """Whether the column can hold each value that the log has."""
+    name, sizes, unsigned = parts(column.declared)
+    if name in _WIDTHS:
+        width = next((at for at, each in enumerate(_WIDTHS) if field.code in _CODES[each]), len(_WIDTHS))
+        return width <= _WIDTHS.index(name) and field.unsigned == unsigned
+    if name == "decimal" and field.code == 246:
+        digits, scale = (int(size) for size in sizes)
+        was, then = field.meta >> 8, field.meta & 0xFF
+        return then <= scale and was - then <= digits - scale
+    is_long = name in ("varchar", "tinytext", "text", "mediumtext", "longtext")
+    return is_long and collation != _BINARY_COLLATION and field.code in (15, 253, 254, *_BLOBS)
 
 
 def _log_column(

@@ -4,6 +4,7 @@ The format is described in https://dev.mysql.com/doc/dev/mysql-server/latest/pag
 and https://mariadb.com/kb/en/replication-protocol/.
 """
 
+import struct
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -15,12 +16,35 @@ import pyarrow as pa
 from spark_channel.connectors.sql.mysql.gtid import Gtid
 from spark_channel.errors import SourceError
 
-__all__ = ["Event", "Kind", "TableMap", "events", "inflated", "packed_integer", "statement_of", "table_map"]
+__all__ = [
+    "DAMAGE", "Event", "Kind", "TableMap", "damaged", "events", "inflated", "packed_integer", "statement_of",
+    "table_map",
+]  # fmt: skip
 
 _HEADER = Struct("<IBIIIH").unpack_from
 _BODY = 19
 _CHECKSUM = 4
 _INT = int.from_bytes
+_LARGEST = 1 << 30
+"""Bytes of a transaction or a statement that a server compresses: as many as its max_allowed_packet may have."""
+DAMAGE = (
+    IndexError,
+    KeyError,
+    MemoryError,
+    OverflowError,
+    struct.error,
+    ValueError,
+    zlib.error,
+    pa.ArrowException,
+)
+"""What decoding raises for bytes that do not follow the format."""
+
+
+def damaged(kind: int, position: int, error: BaseException) -> SourceError:
+    return SourceError(
+        f"an event of kind {kind} before position {position} of the binary log is not understood "
+        f"({type(error).__name__} {str(error)[:100]}): it was damaged, or is of a newer server"
+    )
 
 
 class Kind:
@@ -91,6 +115,8 @@ def events(packets: Iterable[bytes], *, checksums: bool) -> Iterator[Event]:
         SourceError: an event that was damaged on its way, or in the server's file.
     """
     for data in packets:
+        if len(data) < _BODY:
+            raise SourceError(f"an event of the binary log has {len(data)} bytes: it is damaged")
         seconds, kind, server, size, position, _ = _HEADER(data, 0)
         if size != len(data):
             raise SourceError(
@@ -109,8 +135,13 @@ def events(packets: Iterable[bytes], *, checksums: bool) -> Iterator[Event]:
                 )
         elif kind == Kind.FORMAT:
             end -= _CHECKSUM
+        if end < _BODY:
+            raise SourceError(f"an event of the binary log has {len(data)} bytes: it is damaged")
         if kind == Kind.PAYLOAD:
-            yield from _unpacked(data, end)
+            try:
+                yield from _unpacked(data, end)
+            except DAMAGE as error:
+                raise damaged(kind, position, error) from error
         else:
             yield Event(kind, seconds, server, position, data, _BODY, end)
 
@@ -132,8 +163,13 @@ def _unpacked(data: bytes, end: int) -> Iterator[Event]:
         algorithm, size = (value if field == 2 else algorithm), (value if field == 3 else size)
         at += length
     packed = data[at:end]
+    if algorithm == 0 and size > _LARGEST:
+        raise ValueError(f"a transaction of {size} bytes")
     if algorithm == 0:
-        packed = pa.decompress(packed, size, codec="zstd", asbytes=True)
+        try:
+            packed = pa.decompress(packed, size, codec="zstd", asbytes=True)
+        except OSError as error:
+            raise ValueError(str(error)) from error
     elif algorithm != 255:
         raise SourceError(
             f"the binary log holds a transaction in compression {algorithm}, which is not known here: run "
@@ -142,6 +178,8 @@ def _unpacked(data: bytes, end: int) -> Iterator[Event]:
     place = 0
     while place < len(packed):
         seconds, kind, server, length, position, _ = _HEADER(packed, place)
+        if not _BODY <= length <= len(packed) - place:
+            raise ValueError(f"an event of {length} bytes in it")
         yield Event(kind, seconds, server, position, packed[place : place + length], _BODY, length)
         place += length
 
@@ -157,7 +195,11 @@ def packed_integer(data: bytes, at: int) -> tuple[int, int]:
 
 def inflated(data: bytes) -> bytes:
     """What MariaDB has compressed (log_bin_compress): a byte that says how many bytes the length has, and it."""
-    return zlib.decompress(data[1 + (data[0] & 7) :])
+    unpacking = zlib.decompressobj()
+    found = unpacking.decompress(data[1 + (data[0] & 7) :], _LARGEST)
+    if not unpacking.eof:
+        raise ValueError("compressed bytes without an end, or of more than 1 GiB")
+    return found
 
 
 def statement_of(event: Event) -> tuple[str, str]:

@@ -4,8 +4,11 @@ A position is a set of GTIDs: the transactions that are done. So it holds on eve
 between two positions has the same transactions forever, for as long as a server keeps its logs.
 """
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any, cast
 
 import pyarrow as pa
@@ -14,29 +17,41 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.change_feed import change_schema
+from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
+from spark_channel.connectors.sql.chunk_window import BaseProgress, read_window
 from spark_channel.connectors.sql.cursor import check_same_columns
+from spark_channel.connectors.sql.mysql.binlog_base import (
+    BinlogWatermarks,
+    bound_of,
+    obstacle,
+    snapshot_place,
+    start_of,
+)
 from spark_channel.connectors.sql.mysql.binlog_checks import charsets, check_server, check_table
 from spark_channel.connectors.sql.mysql.binlog_decoder import (
     RESET,
     ChangeDecoder,
     FollowedTable,
+    Telling,
 )
 from spark_channel.connectors.sql.mysql.binlog_dump import dumped, rights
 from spark_channel.connectors.sql.mysql.binlog_events import Kind
+from spark_channel.connectors.sql.mysql.binlog_token import BinlogToken
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable
 from spark_channel.connectors.sql.mysql.gtid import GtidSet, gtids_of
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
 from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.planning import Split
 
 __all__ = ["BinlogFeed"]
 
-_NAME = "gtid"
+_log = logging.getLogger(__name__)
+
 _CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
 _MOST_LOOKED = 256 << 20
@@ -44,16 +59,23 @@ _MOST_LOOKED = 256 << 20
 _FRESH_BYTES, _FRESH_SECONDS = 16 << 20, 60
 """A position without changes behind it stays behind the log by this much, at most: else its logs would be purged."""
 _ASKED = 500
+_RANGE_ROWS = 500_000
+"""Existing rows of a range, where no limit is given."""
+_MOST_WAITS = 3
+"""Ranges of the log alone before the base has its turn, where more changes come than a range takes."""
 
 
 class BinlogFeed(ChangeFeed):
     """One partition: the log has one order. It takes nothing from the server that would have to be given back."""
 
-    def __init__(self, reader: SqlReader) -> None:
+    can_evolve = True
+
+    def __init__(self, reader: SqlReader, *, evolves: bool = False) -> None:
         options = cast(MysqlReadOptions, reader.options)
         _check_options(options)
         self._reader = reader
         self._options = options
+        self._evolves = evolves
         with self._session() as session:
             source = reader.resolve(session)
             check_table(session, source)
@@ -93,25 +115,38 @@ class BinlogFeed(ChangeFeed):
                 return [_token(self._ended(session))]
             session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT")
             try:
-                found = {
-                    str(name).lower(): value
-                    for name, value in session.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")
-                }
+                return [_token(self._seen(session))]
             finally:
                 session.rows("ROLLBACK")
-            file, at = found["binlog_snapshot_file"], int(found["binlog_snapshot_position"])
-            return [_token(self._at(session, str(file), at))]
 
     def end(self) -> list[Token]:
         with self._session() as session:
             return [_token(self._ended(session))]
 
-    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
-        start = self._position(after)
+    def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
+        (token,) = tokens
         with self._session() as session:
             source = self._reader.resolve(session)
-            check_same_columns(self._columns, source.schema, source.label)
+            why = obstacle(source)
+            if why is not None:
+                _log.warning(
+                    "%s is read as a whole before its changes: %s. Until then the server must keep its binary logs "
+                    "(binlog_expire_logs_seconds)",
+                    source.label, why,
+                )  # fmt: skip
+                return None
+            return [BinlogToken(self._position(token), start_of(session, source)).token()]
+
+    def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        found = BinlogToken.read(after, self._gtids)
+        start = found.position
+        with self._session() as session:
+            source = self._reader.resolve(session)
+            advice = new_columns_advice(evolves=self._evolves)
+            check_same_columns(self._columns, source.schema, source.label, advice)
             self._check_place(session, start)
+            if found.base is not None:
+                return self._next(session, source, start, found.base, limit, upto).token()
             end = self._end_of_range(session, start, _most(limit))
         if upto is not None:
             end = end.meet(self._position(upto))
@@ -121,8 +156,13 @@ class BinlogFeed(ChangeFeed):
         return self._position(token).covers(self._position(end))
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
-        start, end = self._position(after), self._position(upto)
-        return [] if start == end else [Split({"kind": "changes", "after": str(start), "upto": str(end)})]
+        old, new = BinlogToken.read(after, self._gtids), BinlogToken.read(upto, self._gtids)
+        places = {"after": str(old.position), "upto": str(new.position)}
+        lower = None if old.base is None else old.base.after
+        if old.base is not None and (new.base is None or new.base.after != lower):
+            upper = old.base.until if new.base is None else new.base.after
+            return [Split({"kind": "window", **places, "lower": lower, "upper": upper})]
+        return [] if old.position == new.position else [Split({"kind": "changes", **places})]
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         note = {"at": str(self._position(upto[0]))}
@@ -133,6 +173,9 @@ class BinlogFeed(ChangeFeed):
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         if split.params["kind"] == "changes":
             yield from self._changes(split)
+            return
+        if split.params["kind"] == "window":
+            yield from self._window(split)
             return
         for batch in self._reader.read(split):
             rows = batch.num_rows
@@ -147,7 +190,13 @@ class BinlogFeed(ChangeFeed):
         return isinstance(error, SourceError) and is_away(error)
 
     def lag(self, token: Token) -> FeedLag:
-        start = self._position(token)
+        found = BinlogToken.read(token, self._gtids)
+        lag, base = self._log_lag(found.position), found.base
+        if base is None:
+            return lag
+        return replace(lag, rows=base.left, base_read=base.read, base_rows=base.rows)
+
+    def _log_lag(self, start: GtidSet) -> FeedLag:
         with self._session() as session:
             self._check_place(session, start)
             sizes = _sizes(session)
@@ -176,21 +225,18 @@ class BinlogFeed(ChangeFeed):
             yield cast(MysqlSession, session)
 
     def _position(self, token: Token) -> GtidSet:
-        text = token.get(_NAME)
-        try:
-            if set(token) == {_NAME} and isinstance(text, str):
-                return self._gtids.parse(text)
-        except ValueError:
-            pass
-        raise SourceError(
-            f"the checkpoint {dict(token)!r} is not a position in this server's binary log: it is damaged, or of "
-            f"another source. {RESET}"
-        )
+        return BinlogToken.read(token, self._gtids).position
 
     def _ended(self, session: Session) -> GtidSet:
         """All that the server's log has now."""
         name = "gtid_binlog_pos" if cast(MysqlSession, session).is_mariadb else "gtid_executed"
         return self._gtids.parse(str(session.value(f"SELECT @@global.{name}") or ""))
+
+    def _seen(self, session: Session) -> GtidSet:
+        """All that the snapshot of the open transaction sees; of MySQL, some that every later one sees."""
+        if not cast(MysqlSession, session).is_mariadb:
+            return self._ended(session)
+        return self._at(session, *snapshot_place(session))
 
     def _at(self, session: Session, file: str, at: int) -> GtidSet:
         literal = cast(MysqlSession, session).literal(file)
@@ -214,7 +260,16 @@ class BinlogFeed(ChangeFeed):
                 )
 
     def _counter(self) -> ChangeDecoder:
-        return ChangeDecoder(self._table, None, _no_answers, counts=True)
+        return ChangeDecoder(self._table, None, _no_answers, counts=True, has=self._has)
+
+    @property
+    def _has(self) -> Callable[[str], bool] | None:
+        return self._has_column if self._evolves else None
+
+    def _has_column(self, name: str) -> bool:
+        """Whether the table has a column by now, which the stream did not begin with; else it was dropped."""
+        with self._session() as session:
+            return self._options.columns is None and name in self._reader.resolve(session).names
 
     def _end_of_range(self, session: Session, start: GtidSet, most: int | None) -> GtidSet:
         """Where about `most` changes after `start` end; `start` if there are none, and it is fresh enough.
@@ -226,22 +281,14 @@ class BinlogFeed(ChangeFeed):
         if known != key:
             position, looked, first = start, 0, None
         position, found, read = position.copy(), 0, 0
-        with dumped(self._options, position) as log:
-            decoder = self._counter()
-            for event in log:
-                read += len(event.data)
-                if not decoder.take(event):
-                    continue
-                assert decoder.gtid is not None
-                position.add(decoder.gtid)
-                found += decoder.found
-                decoder.found = 0
-                first = first or event.seconds
-                if found and most is None:
-                    return self._ended(session)
-                if (most is not None and found >= most) or read >= _MOST_LOOKED:
-                    return position
-            looked += read
+        for changes, nbytes, seconds in self._passed(position):
+            found, read = found + changes, read + nbytes
+            first = first or seconds
+            if found and most is None:
+                return self._ended(session)
+            if (most is not None and found >= most) or read >= _MOST_LOOKED:
+                return position
+        looked += read
         if found:
             return position
         if first is not None and (looked >= _FRESH_BYTES or utc_now().timestamp() - first >= _FRESH_SECONDS):
@@ -249,21 +296,94 @@ class BinlogFeed(ChangeFeed):
         self._idle = (key, position, looked, first)
         return start
 
+    def _passed(self, position: GtidSet) -> Iterator[tuple[int, int, int]]:
+        """For each transaction behind `position`, which it is added to: its changes, bytes, and time."""
+        with dumped(self._options, position.copy()) as log:
+            decoder, read = self._counter(), 0
+            for event in log:
+                read += len(event.data)
+                if decoder.take(event):
+                    assert decoder.gtid is not None
+                    position.add(decoder.gtid)
+                    yield decoder.found, read, event.seconds
+                    decoder.found = read = 0
+
+    def _next(
+        self, session: MysqlSession, source: ReadSource, start: GtidSet, base: BaseProgress, limit: FeedLimit,
+        upto: Token | None,
+    ) -> BinlogToken:  # fmt: skip
+        """The next range while the base is read: what is in the log, and a chunk.
+
+        Where the limit cuts the log, the log alone: it may be purged. After three such ranges the base has its turn.
+        """
+        most = _most(limit)
+        count, read, is_cut = 0, 0, False
+        end = self._ended(session)
+        if most is not None:
+            position = start.copy()
+            for changes, nbytes, _ in self._passed(position):
+                count, read = count + changes, read + nbytes
+                is_cut = count >= most or read >= _MOST_LOOKED
+                if is_cut:
+                    break
+            end = position
+        if upto is not None:
+            end = end.meet(self._position(upto))
+        if is_cut and base.waited < _MOST_WAITS:
+            return BinlogToken(end, replace(base, waited=base.waited + 1))
+        rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
+        return BinlogToken(end, base.advanced(bound_of(session, source, base, rows), rows))
+
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         start, end = (self._gtids.parse(str(split.params[name])) for name in ("after", "upto"))
-        remaining = start.remaining(end)
-        with _Answers(self._options) as answers, dumped(self._options, start) as log:
-            decoder = ChangeDecoder(self._table, remaining, answers.ask)
+        with _Answers(self._options) as answers:
+            decoder = ChangeDecoder(self._table, start.remaining(end), answers.ask, has=self._has)
+            yield from self._decoded(decoder, start, end)
+
+    def _window(self, split: Split) -> Iterator[pa.RecordBatch]:
+        """Changes, and the existing rows of a range of keys."""
+        params = split.params
+        start, end = (self._gtids.parse(str(params[name])) for name in ("after", "upto"))
+        lower, upper = params["lower"], params["upper"]
+        with _Answers(self._options) as answers, Line(partial(self._reader.connect, "read")) as rows:
+
+            def events(
+                begin: GtidSet, after: GtidSet, upto: GtidSet, telling: Telling
+            ) -> Iterator[pa.RecordBatch]:
+                decoder = ChangeDecoder(
+                    self._table, after.remaining(upto), answers.ask, telling=telling, has=self._has
+                )
+                return self._decoded(decoder, begin, upto)
+
+            log = BinlogWatermarks(
+                self._reader,
+                rows,
+                self._seen,
+                events,
+                self._columns,
+                self._schema,
+                start,
+                end,
+                evolves=self._evolves,
+            )
+            yield from read_window(
+                log, start, end, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
+            )
+
+    def _decoded(self, decoder: ChangeDecoder, begin: GtidSet, end: GtidSet) -> Iterator[pa.RecordBatch]:
+        if decoder.done:
+            return
+        with dumped(self._options, begin) as log:
             try:
                 yield from decoder.batches(log)
             except MisfitError as error:
                 with self._session() as session:
                     raise self._reader.refused(session, self._source, error, " (in its binary log)") from None
-            if not remaining.done:
-                raise SourceError(
-                    f"the binary log ends before {end}, up to which a range reaches that begins after {start}: this is "
-                    "another server, which does not have them yet. Wait until it has, or name the first one"
-                )
+        if decoder.lacks:
+            raise SourceError(
+                f"the binary log ends before {end}, up to which a range reaches that begins after {begin}: this is "
+                "another server, which does not have them yet. Wait until it has, or name the first one"
+            )
 
 
 class _Answers:
@@ -318,11 +438,12 @@ def _followed(
         database=table.schema, name=table.name, label=source.label, columns=source.columns, names=tuple(source.names),
         key=key, charsets=charsets(session), gtids=gtids, zero_dates=options.zero_dates == "null",
         folds=str(session.value("SELECT @@lower_case_table_names")) != "0",
+        generated=frozenset(each.name for each in table.columns if each.generated),
     )  # fmt: skip
 
 
 def _token(position: GtidSet) -> Token:
-    return {_NAME: str(position)}
+    return BinlogToken(position).token()
 
 
 def _most(limit: FeedLimit) -> int | None:

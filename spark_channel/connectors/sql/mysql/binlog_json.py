@@ -15,16 +15,38 @@ __all__ = ["json_text"]
 _LITERALS = {0: "null", 1: "true", 2: "false"}
 _OPAQUE_TIMES = {7: "timestamp", 10: "date", 11: "time", 12: "datetime"}
 _EXACT_BELOW, _EXACT_FROM = 1e15, 1e-15
+_DEEPEST = 100
+"""MySQL's own bound."""
+
+
+class _Bounds:
+    """Offsets that lead back, or to one place again and again, would make a text without end of some bytes."""
+
+    def __init__(self, most: int) -> None:
+        self._left, self._depth = most, 0
+
+    def enter(self, values: int) -> None:
+        self._left -= values
+        self._depth += 1
+        if self._left < 0 or self._depth > _DEEPEST:
+            raise ValueError("a JSON value of more values than bytes, or of more than 100 levels")
+
+    def leave(self) -> None:
+        self._depth -= 1
 
 
 def json_text(data: bytes) -> str:
-    """The value as `CAST(column AS CHAR)` shows it."""
-    return _value(data[0], data, 1) if data else "null"
+    """The value as `CAST(column AS CHAR)` shows it.
+
+    Raises:
+        ValueError, IndexError, struct.error: it is damaged.
+    """
+    return _value(data[0], data, 1, _Bounds(len(data))) if data else "null"
 
 
-def _value(kind: int, data: bytes, at: int) -> str:
+def _value(kind: int, data: bytes, at: int, bounds: _Bounds) -> str:
     if kind in (0, 1, 2, 3):
-        return _nested(data, at, large=kind in (1, 3), is_object=kind in (0, 1))
+        return _nested(data, at, bounds, large=kind in (1, 3), is_object=kind in (0, 1))
     if kind == 4:
         return _LITERALS[data[at]]
     numbers = {5: "<h", 6: "<H", 7: "<i", 8: "<I", 9: "<q", 10: "<Q"}
@@ -41,10 +63,11 @@ def _value(kind: int, data: bytes, at: int) -> str:
     raise ValueError(f"a JSON value of kind {kind}")
 
 
-def _nested(data: bytes, at: int, *, large: bool, is_object: bool) -> str:
+def _nested(data: bytes, at: int, bounds: _Bounds, *, large: bool, is_object: bool) -> str:
     """Offsets in an array or object are counted from its own beginning."""
     begin, wide, form = at, (4 if large else 2), ("<I" if large else "<H")
     (count,) = unpack_from(form, data, at)
+    bounds.enter(count)
     at += 2 * wide
     keys = []
     if is_object:
@@ -58,8 +81,9 @@ def _nested(data: bytes, at: int, *, large: bool, is_object: bool) -> str:
     for _ in range(count):
         kind = data[at]
         place = at + 1 if kind in inline else begin + unpack_from(form, data, at + 1)[0]
-        values.append(_value(kind, data, place))
+        values.append(_value(kind, data, place, bounds))
         at += 1 + wide
+    bounds.leave()
     if is_object:
         return "{" + ", ".join(f"{key}: {value}" for key, value in zip(keys, values, strict=True)) + "}"
     return "[" + ", ".join(values) + "]"

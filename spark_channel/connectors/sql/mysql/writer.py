@@ -39,6 +39,7 @@ __all__ = ["MysqlWriter"]
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 _DENIED = frozenset({1044, 1142, 1143, 1227})
+_ALTER_SECONDS = 30
 
 
 class MysqlWriter(SqlWriter):
@@ -129,6 +130,13 @@ class MysqlWriter(SqlWriter):
         made = super().target(replace(plan, overwrite=False), place)
         hold_one_zone(made)
         return made
+
+    def alter(self, session: Any, statement: str) -> None:
+        session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
+        try:
+            session.rows(statement)
+        finally:
+            session.rows("SET SESSION lock_wait_timeout = DEFAULT")
 
     def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
         """Keys are told apart only within one transaction; refused rows only where the target judges them."""

@@ -1,7 +1,7 @@
 """Tokens of a replication feed: a position in the log, and how much of the base was read there. Pure."""
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_channel.connectors.split_reader import Token
@@ -51,14 +51,10 @@ class LogToken:
         return {
             **token_of(self.lsn),
             "base": {
-                "after": None if base.after is None else list(base.after),
-                "until": list(base.until),
+                **base.noted(),
                 "safe": lsn_text(base.safe),
                 "doubt_at": lsn_text(base.doubt_at),
                 "doubt": list(base.doubt),
-                "read": base.read,
-                "rows": base.rows,
-                "waited": base.waited,
             },
         }
 
@@ -75,19 +71,11 @@ def _position(text: Any) -> int:
 
 
 def _base(found: Any) -> BaseProgress:
-    numbers = [found["read"], found["waited"], *found["doubt"]]
-    keys = [*(found["after"] or ()), *found["until"]]
-    if not all(isinstance(each, int) for each in numbers) or not found["until"]:
+    if not all(isinstance(each, int) for each in found["doubt"]):
         raise ValueError
-    if not all(isinstance(each, int | str) for each in keys) or not isinstance(found["rows"], int | None):
-        raise ValueError
-    return BaseProgress(
-        after=None if found["after"] is None else tuple(found["after"]),
-        until=tuple(found["until"]),
+    return replace(
+        BaseProgress.of(found),
         safe=_position(found["safe"]),
         doubt_at=_position(found["doubt_at"]),
         doubt=tuple(found["doubt"]),
-        read=found["read"],
-        rows=found["rows"],
-        waited=found["waited"],
     )

@@ -13,6 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.connectors.sql.change_feed import new_columns_advice
 from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.errors import SchemaError, SourceError
 
@@ -26,6 +27,8 @@ _INT32 = struct.Struct(">i").unpack_from
 _BEGIN = struct.Struct(">Qqi").unpack_from
 _RELATION = struct.Struct(">I").unpack_from
 _UNCHANGED = object()
+_WIDENS = frozenset({(21, 23), (21, 20), (23, 20), (21, 1700), (23, 1700), (20, 1700), (1043, 25)})
+"""Types (int2, int4, int8, numeric, varchar, text) by their oids: of the first, each value is one of the second."""
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = "insert", "update", "delete", "truncate"
 
 
@@ -64,17 +67,23 @@ class ChangeDecoder:
     Args:
         schema: `change_schema` of the columns that are wanted.
         batch_rows: how many rows make a batch.
+        has: the log may have rows with other columns than `shape`: whether the table has a column by now. None: it may
+            not.
     """
 
     def __init__(
-        self, shape: TableShape, schema: pa.Schema, after: int, upto: int, *, batch_rows: int = 20_000
-    ) -> None:
+        self, shape: TableShape, schema: pa.Schema, after: int, upto: int, *, batch_rows: int = 20_000,
+        has: Callable[[str], bool] | None = None,
+    ) -> None:  # fmt: skip
         self._shape = shape
         self._schema = schema
         self._after, self._upto = after, upto
         self._batch_rows = batch_rows
-        names = [name for name, _ in shape.columns]
-        self._places = [names.index(name) for name in schema.names[:-3]]
+        self._has = has
+        self._key_names: Sequence[str] = ()
+        self._window_names: Sequence[str] = ()
+        self._is_other = False
+        self._arrange(shape.columns)
         self._rows = self._fresh()
         self._wanted = False
         self._held = False
@@ -101,7 +110,9 @@ class ChangeDecoder:
             elif kind == 66:  # B
                 commit, time, transaction = _BEGIN(message, 1)
                 self._wanted = self._after <= commit < self._upto
-                self._held = self._window is not None and self._window.holds(commit, transaction)
+                self._held = self._window is not None and self._window.holds(
+                    commit >= self._after, transaction
+                )
                 self._add = self._tell if self._held else self._append
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R
@@ -111,7 +122,7 @@ class ChangeDecoder:
                 if self._held and self._window is not None:
                     self._window.emptied()
                 if self._wanted:
-                    self._append(_TRUNCATE, [None] * len(self._shape.columns))
+                    self._append(_TRUNCATE, [None] * (len(self._names) + 1))
 
     def finish(self) -> Iterator[pa.RecordBatch]:
         """The remaining rows."""
@@ -140,18 +151,24 @@ class ChangeDecoder:
     def _key_differs(self, old: list[Any], new: list[Any]) -> bool:
         return any(old[place] != new[place] for place in self._key)
 
-    _key: tuple[int, ...] = ()
-    _window_key: tuple[int, ...] = ()
-
     def tell(self, window: ChunkWindow, key: Sequence[str]) -> None:
         """Tell `window` of the changes that it holds, by the columns `key`: also outside [after, upto)."""
-        every = [name for name, _ in self._shape.columns]
-        self._window, self._window_key = window, tuple(every.index(name) for name in key)
+        self._window, self._window_names = window, key
+        self._arrange(self._shape.columns)
 
     def follow_key(self, names: Sequence[str]) -> None:
         """With REPLICA IDENTITY FULL, an update that changes one of these columns is a delete as well."""
-        every = [name for name, _ in self._shape.columns]
-        self._key = tuple(every.index(name) for name in names)
+        self._key_names = names
+        self._arrange(self._shape.columns)
+
+    def _arrange(self, columns: Sequence[tuple[str, int]]) -> None:
+        """Find the wanted columns in rows of `columns`; one that is not there is behind the last, where a NULL is."""
+        self._names = [name for name, _ in columns]
+        self._is_other = tuple(columns) != self._shape.columns
+        places = {name: place for place, name in enumerate(self._names)}
+        self._places = [places.get(name, len(columns)) for name in self._schema.names[:-3]]
+        self._key = tuple(places.get(name, len(columns)) for name in self._key_names)
+        self._window_key = tuple(places.get(name, len(columns)) for name in self._window_names)
 
     def _tuple(self, message: bytes, place: int) -> tuple[list[Any], int]:
         (count,) = _INT16(message, place)
@@ -168,6 +185,8 @@ class ChangeDecoder:
                 place += size
             else:
                 append(None if kind == 110 else _UNCHANGED)
+        if self._is_other:
+            append(None)
         return values, place
 
     def _filled(self, new: list[Any], old: list[Any] | None, key: list[Any] | None) -> list[Any]:
@@ -177,7 +196,7 @@ class ChangeDecoder:
                 if old is None and key is not None and place in self._window_key and key[place] is not None:
                     new[place] = key[place]
                 elif old is None and self._wanted:
-                    name = self._shape.columns[place][0]
+                    name = self._names[place]
                     raise SourceError(
                         f"an update of {self._shape.label} left column {name!r} as it was, and its value, stored "
                         "out of line, is not in the log: run ALTER TABLE ... REPLICA IDENTITY FULL, then reset "
@@ -216,8 +235,18 @@ class ChangeDecoder:
             name = message[place + 1 : end].decode()
             found.append((name, _RELATION(message, end + 1)[0]))
             place = end + 9
-        if tuple(found) != self._shape.columns:
-            raise SchemaError(_difference(self._shape, found))
+        if tuple(found) != self._shape.columns and (self._has is None or self._differs(found)):
+            raise SchemaError(_difference(self._shape, found, self._has))
+        self._arrange(found)
+
+    def _differs(self, found: Sequence[tuple[str, int]]) -> bool:
+        """Whether rows of columns `found` cannot be rows of the table as its stream began. It may have lost some."""
+        assert self._has is not None
+        now = dict(self._shape.columns)
+        return any(
+            self._has(name) if name not in now else oid != now[name] and (oid, now[name]) not in _WIDENS
+            for name, oid in found
+        )
 
     def _take(self) -> pa.RecordBatch:
         rows, self._rows = self._rows, self._fresh()
@@ -243,22 +272,23 @@ def _text(value: Any) -> str:
     return value.decode()
 
 
-def _difference(shape: TableShape, found: Sequence[tuple[str, int]]) -> str:
+def _difference(
+    shape: TableShape, found: Sequence[tuple[str, int]], has: Callable[[str], bool] | None
+) -> str:
     was, now = dict(shape.columns), dict(found)
     for name, oid in found:
         if name not in was:
+            if has is not None and not has(name):
+                continue
             what = f"has a new column {name!r}"
             break
-        if was[name] != oid:
+        if was[name] != oid and (has is None or (oid, was[name]) not in _WIDENS):
             what = f"has column {name!r} of another type"
             break
     else:
         lost = next((name for name in was if name not in now), None)
         what = f"has lost column {lost!r}" if lost else "has its columns in another order"
-    return (
-        f"{shape.label} {what} since its stream began; begin a new stream, or reset the tunnel, to take its "
-        "new columns"
-    )
+    return f"{shape.label} {what} since its stream began. {new_columns_advice(evolves=has is not None)}"
 
 
 def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:

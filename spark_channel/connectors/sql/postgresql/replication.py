@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.split_reader import Token
-from spark_channel.connectors.sql.change_feed import change_schema
+from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
@@ -63,6 +63,8 @@ _MOST_WAITS = 3
 class ReplicationFeed(ChangeFeed):
     """One partition: a slot has one reader. It is made when the feed begins, and dropped with the tunnel."""
 
+    can_evolve = True
+
     def __init__(self, reader: SqlReader, options: FeedOptions) -> None:
         assert options.slot is not None
         if options.publication is None:
@@ -82,6 +84,7 @@ class ReplicationFeed(ChangeFeed):
         self._publication = options.publication
         self._max_kept = options.max_slot_lag
         self._is_paused = False
+        self._evolves = options.evolves
         with self._session() as session:
             source = reader.resolve(session)
             self._shape = self._check(session, source)
@@ -129,7 +132,9 @@ class ReplicationFeed(ChangeFeed):
         start = found.lsn
         with self._session() as session:
             source = self._reader.resolve(session)
-            check_same_columns(self._columns, source.schema, source.label)
+            advice = new_columns_advice(evolves=self._evolves)
+            check_same_columns(self._columns, source.schema, source.label, advice)
+            self._check_same_table(source)
             self._check_place(session, start)
             if found.base is not None:
                 return self._next(session, start, found.base, limit, upto).token()
@@ -199,8 +204,7 @@ class ReplicationFeed(ChangeFeed):
             behind = max(0, _flushed(session) - start)
             kept = kept_bytes(session, self._slot)
             if base is not None:
-                left = None if base.rows is None else max(0, base.rows - base.read)
-                return FeedLag(left, behind, kept=kept, base_read=base.read, base_rows=base.rows)
+                return FeedLag(base.left, behind, kept=kept, base_read=base.read, base_rows=base.rows)
             rows = _peek(session, self._query("data", None, 1))
         times = [time for (data,) in rows if (time := begin_time(data)) is not None]
         if not times:
@@ -226,9 +230,18 @@ class ReplicationFeed(ChangeFeed):
 
     def _changes(self, split: Split) -> Iterator[pa.RecordBatch]:
         after, upto = int(split.params["after"]), int(split.params["upto"])
-        decoder = ChangeDecoder(self._shape, self._schema, after, upto)
+        decoder = self._decoder(after, upto)
         with self._session() as session:
             yield from self._decoded(session, decoder, after, upto)
+
+    def _decoder(self, after: int, upto: int) -> ChangeDecoder:
+        has = self._has_column if self._evolves else None
+        return ChangeDecoder(self._shape, self._schema, after, upto, has=has)
+
+    def _has_column(self, name: str) -> bool:
+        """Whether the table has a column by now, which the stream did not begin with; else it was dropped."""
+        with self._session() as session:
+            return self._reader.options.columns is None and name in self._reader.resolve(session).names
 
     def _window(self, split: Split) -> Iterator[pa.RecordBatch]:
         """Changes, and the existing rows of a range of keys."""
@@ -246,13 +259,21 @@ class ReplicationFeed(ChangeFeed):
         seconds = 0.0 if rows is None else getattr(self._reader.options, "retry_timeout", 0.0)
         events = partial(self._events, connect)
         return PgWatermarks(
-            self._reader, connect, rows or connect, events, self._columns, self._schema, at, seconds
+            self._reader,
+            connect,
+            rows or connect,
+            events,
+            self._columns,
+            self._schema,
+            at,
+            seconds,
+            evolves=self._evolves,
         )
 
     def _events(
         self, connect: Connect, after: int, upto: int, high: int, window: ChunkWindow, key: Sequence[str]
     ) -> Iterator[pa.RecordBatch]:
-        decoder = ChangeDecoder(self._shape, self._schema, after, upto)
+        decoder = self._decoder(after, upto)
         decoder.tell(window, key)
         with connect() as session:
             yield from self._decoded(session, decoder, after, high)
@@ -344,9 +365,17 @@ class ReplicationFeed(ChangeFeed):
             f"'proto_version', '1', 'publication_names', {_quoted(_identifier(self._publication))})"
         )
 
+    def _check_same_table(self, source: ReadSource) -> None:
+        """The log names a table by its number, which outlives a new name, and not a table that was made again."""
+        if cast(PgTable, source.table).oid != self._shape.oid:
+            raise SourceError(
+                f"{source.label} is another table than the one that the stream began with, which was dropped or "
+                "renamed. Reset the tunnel, or begin with a new checkpoint directory, to follow the new one"
+            )
+
     def _check(self, session: PgReadSession, source: ReadSource) -> TableShape:
         table = source.table
-        if not isinstance(table, PgTable) or table.kind != "r":
+        if not isinstance(table, PgTable) or table.kind not in ("r", "p"):
             raise OptionError(
                 f"logical replication follows one plain table, and {source.label} is none", option="dbtable"
             )
@@ -361,6 +390,12 @@ class ReplicationFeed(ChangeFeed):
             raise SourceError(
                 f"there is no publication {self._publication!r} in {session.place}; make it with "
                 f"CREATE PUBLICATION {self._publication} FOR TABLE {table.label}"
+            )
+        if table.kind == "p" and not self._is_by_root(session):
+            raise SourceError(
+                f"{source.label} is partitioned, and publication {self._publication!r} names its partitions as the "
+                f"tables that change: run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = "
+                "true), or follow one partition"
             )
         found = session.value(
             f"SELECT count(*) FROM pg_publication_tables WHERE pubname = {name} "  # noqa: S608 - quoted
@@ -389,6 +424,15 @@ class ReplicationFeed(ChangeFeed):
             "ORDER BY attnum"
         )
         return TableShape(table.oid, source.label, tuple((str(each), int(oid)) for each, oid in rows))
+
+    def _is_by_root(self, session: PgReadSession) -> bool:
+        """As JSON, because PostgreSQL has this column since 13 only."""
+        return bool(
+            session.value(
+                "SELECT to_jsonb(p) ->> 'pubviaroot' = 'true' FROM pg_publication p "  # noqa: S608 - quoted
+                f"WHERE pubname = {_quoted(self._publication)}"
+            )
+        )
 
     def _made(self, session: PgReadSession) -> int | None:
         """The consistent point of the slot when it had to be made; None when it is there."""

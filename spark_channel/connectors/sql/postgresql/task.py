@@ -45,7 +45,9 @@ _BURST_SECONDS = 0.001
 """What the server works for one COPY, where there is time to cut it."""
 _MOST_HELD = 64 << 20
 _MOVE_SECONDS, _MOVE_PART = 2.0, 0.2
-"""For how long a task's rows may be added under a limit, and for what part of the time that the task took."""
+_OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
+"""For how long a task's rows may be added under a limit, and for what part of the time that the task took. More of it
+where the next task is read meanwhile: the slower, the less is seen of it."""
 _EMPTY_STATEMENTS = 3
 _WAYS = 2
 """A COPY goes to the server and back twice."""
@@ -380,9 +382,12 @@ class LimitedTaskWriter(StagedTaskWriter):
         bring_staged(session, self._plan, self._stage, self._options, overwrite=False)
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
-        """In pieces, over a part of the time in which they came: the next task's rows wait meanwhile."""
+        """In pieces, over a part of the time in which they came."""
         pieces = self._paced()
-        spread = min(_MOVE_SECONDS, _MOVE_PART * (self._clock.now() - self._begun))
+        most, part_of = (
+            (_OVERLAPPED_SECONDS, _OVERLAPPED_PART) if self.overlapped else (_MOVE_SECONDS, _MOVE_PART)
+        )
+        spread = min(most, part_of * (self._clock.now() - self._begun))
         pieces.begin(sum(rows.num_rows for rows in self._held), spread=spread)
         for rows in self._held:
             at = 0

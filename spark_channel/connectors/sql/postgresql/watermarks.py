@@ -2,16 +2,23 @@
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import cast
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from spark_channel.connectors.sql.base_chunks import (
+    BaseChunk,
+    base_keyset,
+    between,
+    chunk_rows,
+    key_of,
+    last_key,
+)
 from spark_channel.connectors.sql.catalog import MisfitError
+from spark_channel.connectors.sql.change_feed import new_columns_advice
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
 from spark_channel.connectors.sql.cursor import check_same_columns
-from spark_channel.connectors.sql.keyset import Keyset, keyset_of
+from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
@@ -23,17 +30,12 @@ from spark_channel.errors import SourceError
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
 
-__all__ = ["READ", "Connect", "PgWatermarks", "obstacle"]
+__all__ = ["Connect", "PgWatermarks", "obstacle"]
 
-READ = "read"
-"""`_op` of an existing row: no event of the log."""
 _PREFIX = "spark-channel"
 _WHOLE = ("int2", "int4", "int8")
 _ONE_TEXT = ("text", "varchar", "uuid", "date", "timestamp")
 """Types whose equal values have one text, in the log as in a statement."""
-_CHUNK_ROWS, _CHUNK_BYTES = 50_000, 16 << 20
-_WIDTH = 200
-"""Bytes of a row, where the server does not know how many rows there are."""
 _FACTS = """
 SELECT c.relreplident::text,
   (SELECT array_agg(a.attname::text ORDER BY a.attnum) FROM pg_catalog.pg_index i
@@ -58,6 +60,8 @@ def obstacle(session: PgReadSession, source: ReadSource) -> str | None:
         return "its server is a standby, where no watermark can be written"
     if not granted:
         return "its role has SELECT on columns only, which does not allow the table's lock"
+    if table.kind == "p":
+        return "it is partitioned"
     keyset = keyset_of(source, Split({"kind": "all"}))
     if not primary or keyset is None or {each.name for each in keyset.key} != set(primary):
         return "it has no primary key whose order its rows can be read in"
@@ -101,10 +105,11 @@ class PgWatermarks:
 
     def __init__(
         self, reader: SqlReader, connect: Connect, rows: Connect, events: Events, columns: pa.Schema,
-        schema: pa.Schema, upto: int, retry_seconds: float = 0.0,
+        schema: pa.Schema, upto: int, retry_seconds: float = 0.0, *, evolves: bool = False,
     ) -> None:  # fmt: skip
         self._reader, self._connect, self._rows, self._events = reader, connect, rows, events
         self._columns, self._schema, self._upto = columns, schema, upto
+        self._advice = new_columns_advice(evolves=evolves)
         self._source: ReadSource | None = None
         self._retry = Retry(retry_seconds, what="reading a chunk of the base")
 
@@ -116,27 +121,27 @@ class PgWatermarks:
         return self._retry.call(once, self._reader.dialect.is_passing)
 
     def running(self) -> Collection[int]:
+        """The transactions that a statement would not see now, of those that were begun before the last `mark`."""
         with self._connect() as session:
             return _snapshot(session).running
 
     def start(self, session: PgReadSession, source: ReadSource, at: int) -> BaseProgress | None:
         """The whole base, of which all that was committed before `at` is visible; None = the table is empty."""
-        keyset = _keyset(source)
-        order = ", ".join(f"{source.column(each.name)} DESC" for each in keyset.key)
-        until = self._key(session, keyset, [], order, 0)
-        if until is None:
+        found = session.rows(key_of(base_keyset(source), [], 0, last=True))
+        if not found:
             return None
         rows, _ = _size(session, source)
-        return BaseProgress(None, until, at, at, rows=rows)
+        return BaseProgress(None, tuple(found[0]), at, at, rows=rows)
 
     def bound(self, lower: Key | None, upper: Key, rows: int) -> Key | None:
+        """The key of row number `rows` behind `lower`, up to `upper`; None = there are fewer rows."""
         with self._connect() as session:
-            source = self._known(session)
-            keyset = _keyset(source)
-            return self._key(session, keyset, _between(keyset, lower, upper), keyset.order, rows - 1)
+            keyset = base_keyset(self._known(session))
+            found = session.rows(key_of(keyset, between(keyset, lower, upper), rows - 1))
+            return tuple(found[0]) if found else None
 
-    def chunk(self, lower: Key | None, upper: Key, rows: int) -> "_Chunk":
-        def once() -> _Chunk:
+    def chunk(self, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
+        def once() -> BaseChunk:
             with self._rows() as session:
                 return self._chunk(session, lower, upper, rows)
 
@@ -144,26 +149,28 @@ class PgWatermarks:
 
     def events(self, after: int, upto: int, high: int, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
         assert self._source is not None  # its chunk was read
-        return self._events(after, upto, high, window, [each.name for each in _keyset(self._source).key])
+        key = [each.name for each in base_keyset(self._source).key]
+        return self._events(after, upto, max(high, upto), window, key)
 
     def chunk_rows(self) -> int:
         """How many rows are held at once, and read by one statement."""
         with self._connect() as session:
-            source = self._known(session)
-            rows, nbytes = _size(session, source)
-        width = _WIDTH if not rows else max(1, nbytes // rows)
-        asked = self._reader.batch_size(Split({"kind": "all", "row_bytes": width})).rows
-        return max(100, min(_CHUNK_ROWS, _CHUNK_BYTES // width, asked))
+            rows, nbytes = _size(session, self._known(session))
+        return chunk_rows(
+            rows,
+            nbytes,
+            lambda width: self._reader.batch_size(Split({"kind": "all", "row_bytes": width})).rows,
+        )
 
-    def _chunk(self, session: PgReadSession, lower: Key | None, upper: Key, rows: int) -> "_Chunk":
+    def _chunk(self, session: PgReadSession, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
         """In one short transaction. The lock comes before the snapshot: a table that another transaction has
         rewritten (ALTER TABLE, CLUSTER) is empty to a snapshot from before.
         """
         source = self._known(session)
-        keyset = _keyset(source)
+        keyset = base_keyset(source)
         table = source.origin.partition(" AS ")[0]
         sql = source.dialect.short_statement(
-            keyset.columns, source.behind(_between(keyset, lower, upper)), keyset.order, rows
+            keyset.columns, source.behind(between(keyset, lower, upper)), keyset.order, rows
         )
         split = Split({"kind": "all", "row_bytes": 0})
         session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
@@ -184,92 +191,17 @@ class PgWatermarks:
         except MisfitError as error:
             raise self._reader.misfit(session, source, split, error, 0) from None
         is_full = sum(each.num_rows for each in found) >= rows
-        last = _last(found[-1], keyset) if is_full else None
-        return _Chunk(found, keyset, None if last == upper else last, snapshot, self._schema, self._upto)
+        last = last_key(found[-1], keyset) if is_full else None
+        return BaseChunk(
+            found, keyset, None if last == upper else last, snapshot.sees, self._schema, lsn_text(self._upto)
+        )
 
     def _known(self, session: Session) -> ReadSource:
         if self._source is None:
             found = self._reader.resolve(session)
-            check_same_columns(self._columns, found.schema, found.label)
+            check_same_columns(self._columns, found.schema, found.label, self._advice)
             self._source = found
         return self._source
-
-    def _key(
-        self, session: PgReadSession, keyset: Keyset, conditions: Sequence[str], order: str, skipped: int
-    ) -> Key | None:
-        columns = [keyset.columns[place].expression for place in keyset.places]
-        sql = keyset.source.sql(columns, conditions)
-        found = session.rows(f"{sql} ORDER BY {order} LIMIT 1 OFFSET {skipped}")
-        return tuple(found[0]) if found else None
-
-
-@dataclass(frozen=True)
-class _Chunk:
-    """`batches` have the columns of `keyset`."""
-
-    batches: Sequence[pa.RecordBatch]
-    keyset: Keyset
-    last: Key | None
-    snapshot: Snapshot
-    schema: pa.Schema
-    at: int
-
-    def sees(self, transaction: int) -> bool:
-        return self.snapshot.sees(transaction)
-
-    def kept(self, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
-        if window.is_emptied:
-            return
-        for batch in self.batches:
-            left = self._left(batch, window)
-            rows = left.num_rows
-            if rows:
-                marks = [
-                    pa.repeat(pa.scalar(READ), rows),
-                    pa.repeat(pa.scalar(lsn_text(self.at)), rows),
-                    pa.nulls(rows, self.schema[-1].type),
-                ]
-                columns = left.columns[: len(self.schema) - len(marks)]
-                yield pa.RecordBatch.from_arrays([*columns, *marks], schema=self.schema)
-
-    def _left(self, batch: pa.RecordBatch, window: ChunkWindow) -> pa.RecordBatch:
-        if not window.keys:
-            return batch
-        texts = [pc.cast(batch.column(place), pa.string()) for place in self.keyset.places]
-        firsts = pa.array({key[0] for key in window.keys}, pa.string())
-        dropped = pc.is_in(texts[0], firsts)
-        if len(texts) > 1:
-            keys = zip(*(each.to_pylist() for each in texts), strict=True)
-            dropped = pa.array([key in window.keys for key in keys], pa.bool_())
-        return batch.filter(pc.invert(dropped))
-
-
-def _keyset(source: ReadSource) -> Keyset:
-    found = keyset_of(source, Split({"kind": "all"}))
-    if found is None:
-        raise SourceError(
-            f"{source.label} has lost the primary key by which its base is read: reset the tunnel, or begin with a new "
-            "checkpoint directory"
-        )
-    return found
-
-
-def _between(keyset: Keyset, lower: Key | None, upper: Key) -> list[str]:
-    source = keyset.source
-    columns = [source.column(each.name) for each in keyset.key]
-
-    def compared(sign: str, key: Key) -> str:
-        values = [
-            source.dialect.key_literal(value, source.about(each.name))
-            for value, each in zip(key, keyset.key, strict=True)
-        ]
-        return f"({', '.join(columns)}) {sign} ({', '.join(values)})"
-
-    return [*([] if lower is None else [compared(">", lower)]), compared("<=", upper)]
-
-
-def _last(batch: pa.RecordBatch, keyset: Keyset) -> Key:
-    return tuple(batch.column(place)[-1].as_py() for place in keyset.places)
 
 
 def _snapshot(session: PgReadSession) -> Snapshot:

@@ -37,6 +37,7 @@ _CONFLICTS = frozenset({"23505", "42P07", "42710", "40001", "40P01"})
 _LOCKED = "55P03"
 _DENIED = "42501"
 _NAME_BYTES = 64
+_ALTER_SECONDS = 30
 
 
 class PostgresWriter(SqlWriter):
@@ -129,6 +130,11 @@ class PostgresWriter(SqlWriter):
         place = None if made_as is None else (plan.place.schema, made_as)
         target, native = match_target(table, plan.schema, self.options, made_as=place, native=context.native)
         return replace(plan, target=target, native=native)
+
+    def alter(self, session: PgWriteSession, statement: str) -> None:
+        with session.transaction():
+            session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            session.rows(statement)
 
     def _kept(self, place: Place, plan: SqlPlan) -> PgTable | None:
         """The table, unless the write creates one."""

@@ -353,6 +353,73 @@ def test_a_changed_schema_names_the_column(logged: Shop, change: str, message: s
         rows(feed, token, feed.end()[0])
 
 
+def evolving(shop: Shop, **options: Any) -> ChangeFeed:
+    return shop.reader(binlog="true", **options).feed(FeedOptions(evolves=True))
+
+
+def test_columns_that_change_are_taken_by_the_next_start(logged: Shop) -> None:
+    """Rows of the log from before have NULL in a column that is new, and none of one that was dropped."""
+    plain(logged)
+    feed = evolving(logged)
+    (token,) = feed.now()
+    logged.sql(
+        "INSERT INTO t VALUES (1, 'a', 1); ALTER TABLE t ADD note TEXT FIRST; INSERT INTO t VALUES ('x', 2, 'b', 1)"
+    )
+    with pytest.raises(SchemaError, match=r"new column 'note'.*Start it again"):
+        feed.latest(token, NO_LIMIT)
+    with pytest.raises(SchemaError, match=r"new column 'note'.*Start it again"):
+        rows(feed, token, feed.end()[0])  # a range that was planned just before
+    feed = evolving(logged)
+    found = rows(feed, token, feed.latest(token, NO_LIMIT))
+    assert [(row["id"], row["item"], row["note"]) for row in found] == [(1, "a", None), (2, "b", "x")]
+    logged.sql(
+        "ALTER TABLE t DROP item; ALTER TABLE t MODIFY id BIGINT, MODIFY n DECIMAL(12,3); "
+        "ALTER TABLE t RENAME COLUMN note TO remark; "
+        "INSERT INTO t VALUES ('y', 5000000000, 2.125); UPDATE t SET id = 7 WHERE id = 2; TRUNCATE t"
+    )
+    assert [row["item"] for row in rows(feed, token, {"gtid": found[-1]["_lsn"]})] == ["a", "b"]
+    with pytest.raises(SchemaError, match="lost column 'note'"):
+        feed.latest(token, NO_LIMIT)
+    feed = evolving(logged)
+    found = rows(feed, token, feed.latest(token, NO_LIMIT))
+    assert [(row["_op"], row["id"], row["remark"], str(row["n"])) for row in found] == [
+        ("insert", 1, None, "1.000"), ("insert", 2, None, "1.000"), ("insert", 5_000_000_000, "y", "2.125"),
+        ("delete", 2, "x", "1.000"), ("update", 7, "x", "1.000"), ("truncate", None, None, "None"),
+    ]  # fmt: skip
+    logged.sql("INSERT INTO t VALUES ('z', 8, 1); ALTER TABLE t MODIFY n INT")
+    with pytest.raises(SchemaError, match="column 'n' of another type"):
+        all_after(evolving(logged), token)
+
+
+def test_types_that_widen_come_as_the_table_has_them_by_now(logged: Shop) -> None:
+    before = {
+        "a": "TINYINT",
+        "b": "SMALLINT UNSIGNED",
+        "c": "MEDIUMINT",
+        "d": "VARCHAR(9)",
+        "e": "CHAR(9)",
+        "f": "INT",
+    }
+    after = {
+        "a": "SMALLINT",
+        "b": "BIGINT UNSIGNED",
+        "c": "BIGINT",
+        "d": "TEXT",
+        "e": "VARCHAR(300)",
+        "f": "BIGINT",
+    }
+    logged.sql(f"CREATE TABLE t (id INT PRIMARY KEY, {', '.join(map(' '.join, before.items()))})")
+    (start,) = evolving(logged).now()
+    logged.sql("INSERT INTO t VALUES (1, -128, 65535, -8388608, 'é', 'é', -5), (2, 1, 1, 1, 'x', 'x', NULL)")
+    logged.sql(f"ALTER TABLE t {', '.join(f'MODIFY {name} {kind}' for name, kind in after.items())}")
+    feed = evolving(logged)
+    found = pa.Table.from_batches(batches(feed, start, feed.end()[0]), feed.schema())
+    assert (
+        found.select(feed.schema().names[:-3]).sort_by("id").to_pylist()
+        == logged.read().sort_by("id").to_pylist()
+    )
+
+
 @contextmanager
 def setting(shop: Shop, name: str, value: str) -> Iterator[None]:
     old = shop.sql(f"SELECT @@global.{name}")

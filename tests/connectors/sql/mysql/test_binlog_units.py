@@ -1,5 +1,6 @@
 """The parts of the change feed that need no server: positions, statements, and MySQL's own forms of events."""
 
+import random
 import struct
 import zlib
 from decimal import Decimal
@@ -10,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spark_channel.connectors.sql.catalog import ReadColumn
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
-from spark_channel.connectors.sql.mysql.binlog_decoder import ChangeDecoder, FollowedTable
-from spark_channel.connectors.sql.mysql.binlog_events import events
+from spark_channel.connectors.sql.mysql.binlog_decoder import ChangeDecoder, FollowedTable, Telling
+from spark_channel.connectors.sql.mysql.binlog_events import events, inflated
 from spark_channel.connectors.sql.mysql.binlog_json import json_text
 from spark_channel.connectors.sql.mysql.gtid import MariadbGtids, MysqlGtids
-from spark_channel.errors import SourceError
+from spark_channel.errors import ChannelError, SourceError
+from tests.service.fuzz import mutated
 
 ONE, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "ffffffff-71ca-11e1-9e33-c80aa9429562"
 
@@ -248,6 +251,27 @@ def test_a_transaction_outside_the_range_is_left_out() -> None:
     assert {row["_lsn"] for row in decoded(packets, f"{ONE}:2")} == {f"{ONE}:2"}
 
 
+def test_a_window_of_mysql_is_told_what_a_snapshot_may_not_have_seen() -> None:
+    """It had 1 and 2 before the snapshot; the range is behind 3 and ends with 4; 5 may be visible, and is logged."""
+    low, after, upto = (MysqlGtids.parse(f"{ONE}:1-{number}") for number in (2, 3, 4))
+    begin = low.meet(after)
+    seen = begin.remaining(low)
+    window = ChunkWindow(seen.takes)
+    key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
+    telling = Telling(window, key, begin.remaining(after), seen)
+    decoder = ChangeDecoder(TABLE, after.remaining(upto), lambda expression, values: [], telling=telling)
+    packets = [
+        part
+        for number in (3, 4, 5)
+        for part in (event(33, mysql_gtid(number)), *transaction(100 * number, checksum=True))
+    ]
+    assert not decoder.done, "the log is read to its end"
+    found = [row for batch in decoder.batches(events(packets, checksums=True)) for row in batch.to_pylist()]
+    assert [(row["_op"], row["id"], row["_lsn"]) for row in found] == expected(400, 4)
+    assert window.keys == {(str(100 * number + more),) for number in (3, 4, 5) for more in (0, 1, 9)}
+    assert not decoder.lacks
+
+
 def test_a_damaged_event_is_told() -> None:
     packets = [event(33, mysql_gtid(1)), *transaction(10, checksum=True)]
     packets[3] = packets[3][:40] + bytes([packets[3][40] ^ 1]) + packets[3][41:]
@@ -295,3 +319,46 @@ def test_json_of_mysql_is_its_text(data: str, text: str) -> None:
 )  # fmt: skip
 def test_doubles_in_json_of_mysql(value: float, text: str) -> None:
     assert json_text(b"\x0b" + struct.pack("<d", value)) == text
+
+
+@pytest.mark.parametrize("number", [3_000, pytest.param(100_000, marks=pytest.mark.soak)])
+def test_events_that_a_server_makes_up_are_refused_in_our_words(number: int) -> None:
+    """With checksums that fit: one that is not what it says, or was taken over, computes them, too."""
+    random_ = random.Random(17)
+    begun = [event(33, mysql_gtid(1)), *transaction(10, checksum=True)]
+    whole = b"".join(transaction(10, checksum=False))
+    size = b"\xfd" + len(whole).to_bytes(3, "little")
+    head = b"\1" + lenenc(b"\x05") + b"\2" + lenenc(b"\0") + b"\3" + lenenc(size) + b"\0"
+    begun.append(event(40, head + pa.compress(whole, codec="zstd", asbytes=True)))
+    refused = 0
+    for _ in range(number):
+        packets = list(begun)
+        place = random_.randrange(1, len(packets))
+        old = packets[place]
+        packets[place] = event(old[4], mutated(random_, old[19:-4]))
+        try:
+            decoded(packets)
+        except (ChannelError, MisfitError):
+            refused += 1
+    assert refused > number // 4
+
+
+def test_json_that_refers_to_itself_is_no_endless_text() -> None:
+    """An array whose values are the array itself; and 50 levels of which each names the next one twice: 2^50 values."""
+    with pytest.raises(ValueError, match="more values than bytes"):
+        json_text(b"\2" + struct.pack("<HH", 1, 7) + b"\2" + struct.pack("<H", 0))
+    level = struct.pack("<HH", 2, 10) + (b"\2" + struct.pack("<H", 10)) * 2
+    with pytest.raises(ValueError, match="more values than bytes"):
+        json_text(b"\2" + level * 50 + struct.pack("<HH", 0, 4))
+
+
+def test_a_compressed_transaction_is_no_endless_one() -> None:
+    """An event of no bytes inside it was read again and again; and 40 bytes announced any size."""
+    for inner, size in ((event(2, query("BEGIN"), checksum=False)[:9] + b"\0" * 10, 19), (b"x", 1 << 40)):
+        length = b"\xfe" + size.to_bytes(8, "little")
+        head = b"\2" + lenenc(b"\0") + b"\3" + lenenc(length) + b"\0"
+        packed = pa.compress(inner, codec="zstd", asbytes=True)
+        with pytest.raises(SourceError, match="is not understood"):
+            decoded([event(33, mysql_gtid(1)), event(40, head + packed)])
+    with pytest.raises(ValueError, match="without an end"):
+        inflated(b"\1\xff" + zlib.compress(b"x" * 100)[:-5])

@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors import TaskWriter, WritePlan
 from spark_channel.connectors.sql.postgresql import PostgresWriter
 from spark_channel.connectors.sql.postgresql.publish import bring_staged
-from spark_channel.connectors.sql.postgresql.task import StagedTaskWriter
+from spark_channel.connectors.sql.postgresql.task import LimitedTaskWriter, StagedTaskWriter
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.testing import VirtualClock
 from tests.connectors.sql.postgresql.conftest import Pg
@@ -201,3 +201,18 @@ def test_slow_rows_are_sent_in_small_copies_over_the_time_they_have(pg: Pg, spre
     task._tally.add(_rows(0, 10_000))
     writer.commit(plan, [task.close()])
     assert pg.psql("SELECT count(*), count(DISTINCT id) FROM t") == "10000|10000"
+
+
+@pytest.mark.parametrize(("overlapped", "most"), [(False, 2.0), (True, 4.0)])
+def test_held_rows_are_added_slowly_most_of_all_where_nobody_waits(
+    pg: Pg, overlapped: bool, most: float
+) -> None:
+    writer, plan = _begun(pg, capacityBytes="1MiB")
+    task, clock = writer.open(plan, 0, 0), _Naps()
+    assert isinstance(task, LimitedTaskWriter)
+    task._clock, task._begun, task.overlapped = clock, clock.now(), overlapped
+    task.write(_rows(0, 10_000))
+    clock.advance(100.0)
+    task.close()
+    assert most * 0.7 <= sum(clock.naps) <= most  # what is left is the last piece, the longest
+    assert pg.psql("SELECT count(*) FROM t") == "10000"

@@ -9,7 +9,7 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
-from spark_channel.errors import OptionError, SchemaError, SourceError
+from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
 from tests.servers.postgres import PostgresServer, programs
 
 NO_LIMIT = FeedLimit()
@@ -250,6 +250,152 @@ def test_an_offset_from_the_future_is_told(table: Table) -> None:
     feed.now()
     with pytest.raises(SourceError, match="the offset is from the future"):
         feed.latest({"lsn": "FFFF/0"}, NO_LIMIT)
+
+
+def test_types_of_the_users_own_come_as_a_read_brings_them(postgres_server: PostgresServer) -> None:
+    number = next(_numbers)
+    postgres_server.psql(
+        f"CREATE TYPE mood_{number} AS ENUM ('sad', 'it''s'); CREATE DOMAIN small_{number} AS int CHECK (VALUE < 10); "
+        f"CREATE DOMAIN label_{number} AS varchar(9); CREATE TYPE pair_{number} AS (a int, b text)"
+    )
+    table = Table(
+        postgres_server,
+        f"id int PRIMARY KEY, e mood_{number}, d small_{number}, l label_{number}, p pair_{number}, r int4range",
+    )
+    try:
+        feed = table.feed()
+        (token,) = feed.now()
+        table.run(
+            "INSERT INTO $t VALUES (1, 'it''s', 5, 'x', ROW(1, 'two, \"three\"'), '[1,5)'); INSERT INTO $t VALUES (2)"
+        )
+        found = rows(feed, token, feed.latest(token, NO_LIMIT))
+        reader, _ = load_reader({**postgres_server.login, "dbtable": table.name})
+        plain = [
+            row for split in reader.split(1) for batch in reader.read(split) for row in batch.to_pylist()
+        ]
+        assert [{name: row[name] for name in plain[0]} for row in found] == plain
+        assert plain[0]["d"] == 5
+        table.run("ALTER TABLE $t ADD many int[]")
+        with pytest.raises(SchemaError, match=r"column 'many' of .* is an array"):
+            table.feed()
+    finally:
+        table.drop()
+
+
+def test_a_partitioned_table_is_followed_by_its_root(
+    postgres_server: PostgresServer, caplog: pytest.LogCaptureFixture
+) -> None:
+    table = Table(postgres_server, "id int, item text, PRIMARY KEY (id, item)) PARTITION BY LIST (item")
+    try:
+        table.run(
+            "CREATE TABLE $t_a PARTITION OF $t FOR VALUES IN ('a'); "
+            "CREATE TABLE $t_b PARTITION OF $t FOR VALUES IN ('b')"
+        )
+        with pytest.raises(SourceError, match=r"SET \(publish_via_partition_root = true\)"):
+            table.feed()
+        table.run("ALTER PUBLICATION $t SET (publish_via_partition_root = true)")
+        feed = table.feed()
+        (token,) = feed.now()
+        assert feed.with_base([token]) is None
+        assert "it is partitioned" in caplog.text
+        table.run(
+            "INSERT INTO $t VALUES (1, 'a'), (2, 'b'); UPDATE $t SET item = 'b' WHERE id = 1; TRUNCATE $t; "
+            "INSERT INTO $t_a VALUES (3, 'a')"
+        )
+        assert brief(rows(feed, token, feed.latest(token, NO_LIMIT))) == [
+            ("insert", 1, "a"), ("insert", 2, "b"), ("delete", 1, "a"), ("insert", 1, "b"), ("truncate", None, None),
+            ("insert", 3, "a"),
+        ]  # fmt: skip
+    finally:
+        table.drop()
+
+
+def test_a_table_that_was_renamed_is_not_taken_for_one_of_its_name(table: Table) -> None:
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("INSERT INTO $t VALUES (1, 'a', 1); ALTER TABLE $t RENAME TO $t_old")
+    with pytest.raises(ChannelError, match=f"{table.name}"):
+        feed.latest(token, NO_LIMIT)
+    table.run("CREATE TABLE $t (LIKE $t_old INCLUDING ALL); INSERT INTO $t VALUES (2, 'b', 1)")
+    with pytest.raises(SourceError, match=r"is another table than the one that the stream began with.*Reset"):
+        feed.latest(token, NO_LIMIT)
+    with pytest.raises(SourceError, match="does not hold table"):
+        table.feed()
+    table.run("DROP TABLE $t; ALTER TABLE $t_old RENAME TO $t")
+    assert brief(rows(feed, token, feed.latest(token, NO_LIMIT))) == [("insert", 1, "a")]
+
+
+@pytest.mark.parametrize(
+    ("identity", "deleted"),
+    [("USING INDEX $t_n", (None, "1.00")), ("FULL", ("a", "1.00"))],
+)
+def test_a_delete_has_what_the_replica_identity_names(table: Table, identity: str, deleted: Any) -> None:
+    table.run(
+        f"ALTER TABLE $t ALTER n SET NOT NULL; CREATE UNIQUE INDEX $t_n ON $t (n); "
+        f"ALTER TABLE $t REPLICA IDENTITY {identity}"
+    )
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("INSERT INTO $t VALUES (1, 'a', 1); DELETE FROM $t")
+    _, row = rows(feed, token, feed.latest(token, NO_LIMIT))
+    assert (row["item"], str(row["n"])) == deleted
+
+
+def test_a_table_without_a_key_is_followed_by_what_is_appended(postgres_server: PostgresServer) -> None:
+    """Its updates and deletes are refused by its own server."""
+    table = Table(postgres_server, "id int, item text")
+    try:
+        feed = table.feed()
+        (token,) = feed.now()
+        table.run("INSERT INTO $t VALUES (1, 'a'), (1, 'a')")
+        with pytest.raises(Exception, match="replica identity"):
+            table.run("DELETE FROM $t")
+        assert brief(rows(feed, token, feed.latest(token, NO_LIMIT))) == [("insert", 1, "a")] * 2
+    finally:
+        table.drop()
+
+
+def test_columns_that_change_are_taken_by_the_next_start(table: Table) -> None:
+    """Rows of the log from before have NULL in a column that is new, and none of one that was dropped."""
+    feed = table.feed(evolves=True)
+    (token,) = feed.now()
+    table.run(
+        "INSERT INTO $t VALUES (1, 'a', 1); ALTER TABLE $t ADD note text; INSERT INTO $t VALUES (2, 'b', 1, 'x')"
+    )
+    with pytest.raises(SchemaError, match=r"new column 'note'.*Start it again"):
+        feed.latest(token, NO_LIMIT)
+    with pytest.raises(SchemaError, match=r"new column 'note'.*Start it again"):
+        rows(feed, token, feed.end()[0])  # a range that was planned just before
+    feed = table.feed(evolves=True)
+    end = feed.latest(token, NO_LIMIT)
+    found = rows(feed, token, end)
+    assert [(row["id"], row["item"], row["note"]) for row in found] == [(1, "a", None), (2, "b", "x")]
+    table.run(
+        "ALTER TABLE $t DROP item; ALTER TABLE $t ALTER id TYPE bigint; ALTER TABLE $t RENAME n TO m; "
+        "INSERT INTO $t VALUES (5000000000, 2, 'y'); UPDATE $t SET id = 7 WHERE id = 2; TRUNCATE $t"
+    )
+    assert [row["item"] for row in rows(feed, token, end)] == ["a", "b"]
+    with pytest.raises(SchemaError, match="column 'id'"):
+        feed.latest(token, NO_LIMIT)
+    feed = table.feed(evolves=True)
+    found = rows(feed, token, feed.latest(token, NO_LIMIT))
+    assert [(row["_op"], row["id"], row["m"] is None, row["note"]) for row in found] == [
+        ("insert", 1, True, None), ("insert", 2, True, "x"), ("insert", 5_000_000_000, False, "y"),
+        ("delete", 2, True, None), ("update", 7, False, "x"), ("truncate", None, True, None),
+    ]  # fmt: skip
+    table.run("INSERT INTO $t VALUES (8, 1, 'z'); ALTER TABLE $t ALTER note TYPE int USING 5")
+    with pytest.raises(SchemaError, match=r"column 'note' of .*another type|column 'note' of another type"):
+        rows(table.feed(evolves=True), token, feed.end()[0])
+
+
+def test_columns_that_were_chosen_stay_whatever_the_table_gets(table: Table) -> None:
+    feed = table.feed(evolves=True, reader={"columns": "id, n"})
+    (token,) = feed.now()
+    table.run(
+        "ALTER TABLE $t ADD note text; INSERT INTO $t VALUES (2, 'b', 1, 'x'); ALTER TABLE $t DROP item"
+    )
+    table.run("INSERT INTO $t VALUES (3, 2, 'x')")
+    assert [row["id"] for row in rows(feed, token, feed.latest(token, NO_LIMIT))] == [2, 3]
 
 
 @pytest.mark.parametrize(

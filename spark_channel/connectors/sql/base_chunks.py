@@ -1,0 +1,129 @@
+"""A table's existing rows as chunks by ranges of its primary key, which are read beside its log. Pure."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from spark_channel.connectors.sql.chunk_window import ChunkWindow, Key
+from spark_channel.connectors.sql.keyset import Keyset, keyset_of
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.errors import SourceError
+from spark_channel.planning import Split
+
+__all__ = ["READ", "BaseChunk", "base_keyset", "between", "chunk_rows", "key_of", "last_key", "texts_of"]
+
+READ = "read"
+"""`_op` of an existing row: no event of the log."""
+_CHUNK_ROWS, _CHUNK_BYTES = 50_000, 16 << 20
+_WIDTH = 200
+"""Bytes of a row, where the server does not know how many rows there are."""
+
+
+@dataclass(frozen=True)
+class BaseChunk:
+    """Rows of one statement; see `Chunk`. `batches` have the columns of `keyset`, and `schema` is that of the feed.
+
+    `at` is the position for `_lsn`. `seen` says whether the statement saw a transaction.
+    """
+
+    batches: Sequence[pa.RecordBatch]
+    keyset: Keyset
+    last: Key | None
+    seen: Callable[[Any], bool]
+    schema: pa.Schema
+    at: str
+
+    def sees(self, transaction: Any) -> bool:
+        return self.seen(transaction)
+
+    def kept(self, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
+        if window.is_emptied:
+            return
+        for batch in self.batches:
+            left = self._left(batch, window)
+            rows = left.num_rows
+            if rows:
+                marks = [
+                    pa.repeat(pa.scalar(READ), rows),
+                    pa.repeat(pa.scalar(self.at), rows),
+                    pa.nulls(rows, self.schema[-1].type),
+                ]
+                columns = left.columns[: len(self.schema) - len(marks)]
+                yield pa.RecordBatch.from_arrays([*columns, *marks], schema=self.schema)
+
+    def _left(self, batch: pa.RecordBatch, window: ChunkWindow) -> pa.RecordBatch:
+        if not window.keys:
+            return batch
+        texts = texts_of([batch.column(place) for place in self.keyset.places])
+        firsts = pa.array({key[0] for key in window.keys}, pa.string())
+        dropped = pc.is_in(texts[0], firsts)
+        if len(texts) > 1:
+            keys = zip(*(each.to_pylist() for each in texts), strict=True)
+            dropped = pa.array([key in window.keys for key in keys], pa.bool_())
+        return batch.filter(pc.invert(dropped))
+
+
+def texts_of(columns: Sequence[pa.Array]) -> list[pa.Array]:
+    """The columns of a key as a window has them."""
+    return [pc.cast(each, pa.string()) for each in columns]
+
+
+def base_keyset(source: ReadSource) -> Keyset:
+    """
+    Raises:
+        SourceError: the table has no key any more by which its chunks are found.
+    """
+    found = keyset_of(source, Split({"kind": "all"}))
+    if found is None:
+        raise SourceError(
+            f"{source.label} has lost the primary key by which its base is read: reset the tunnel, or begin with a new "
+            "checkpoint directory"
+        )
+    return found
+
+
+def between(keyset: Keyset, lower: Key | None, upper: Key) -> list[str]:
+    """The conditions of the rows behind `lower`, up to and with `upper`."""
+    return [*([] if lower is None else [_compared(keyset, ">", lower)]), _compared(keyset, "<=", upper)]
+
+
+def _compared(keyset: Keyset, sign: str, key: Key) -> str:
+    """Steps, where a database finds no range of an index for a comparison of rows."""
+    source = keyset.source
+    columns = [source.column(each.name) for each in keyset.key]
+    values = [
+        source.dialect.key_literal(value, source.about(each.name))
+        for value, each in zip(key, keyset.key, strict=True)
+    ]
+    if len(columns) == 1 or source.dialect.row_values:
+        return f"({', '.join(columns)}) {sign} ({', '.join(values)})"
+    steps = []
+    for depth, (column, value) in enumerate(zip(columns, values, strict=True)):
+        equal = [f"{columns[place]} = {values[place]}" for place in range(depth)]
+        own = sign if depth + 1 == len(columns) else sign[0]
+        steps.append(f"({' AND '.join([*equal, f'{column} {own} {value}'])})")
+    return f"({' OR '.join(steps)})"
+
+
+def key_of(keyset: Keyset, conditions: Sequence[str], skipped: int, *, last: bool = False) -> str:
+    """The statement for the key of row number `skipped`, from 0; `last`: counted from the end."""
+    source = keyset.source
+    columns = [keyset.columns[place].expression for place in keyset.places]
+    order = ", ".join(source.column(each.name) + (" DESC" if last else "") for each in keyset.key)
+    return f"{source.sql(columns, conditions)} ORDER BY {order} LIMIT 1 OFFSET {skipped}"
+
+
+def last_key(batch: pa.RecordBatch, keyset: Keyset) -> Key:
+    return tuple(batch.column(place)[-1].as_py() for place in keyset.places)
+
+
+def chunk_rows(rows: int | None, nbytes: int, most: Callable[[int], int]) -> int:
+    """How many rows are held at once, and read by one statement, of a table of `rows` rows and `nbytes` bytes.
+
+    `most`: how many of a width a fetch may bring.
+    """
+    width = _WIDTH if not rows else max(1, nbytes // rows)
+    return max(100, min(_CHUNK_ROWS, _CHUNK_BYTES // width, most(width)))

@@ -1,0 +1,216 @@
+"""Chunks of a table between two positions of the binary log. Nothing is written, neither a row nor to the log.
+
+MariaDB tells the position of a snapshot exactly, while commits wait: a transaction is in the log first, and visible
+later, for as long as a semi-synchronous replica takes. So the snapshot of a chunk may be behind the log or before it,
+and a row is dropped that any transaction changed between the two positions, whichever comes first.
+MySQL has a transaction in `gtid_executed` after it is visible, and in the log before: what is not in the set that was
+read before the snapshot, up to the end of the log behind the chunk, counts as not seen.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import cast
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.base_chunks import (
+    BaseChunk,
+    base_keyset,
+    between,
+    chunk_rows,
+    key_of,
+    last_key,
+)
+from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
+from spark_channel.connectors.sql.change_feed import new_columns_advice
+from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
+from spark_channel.connectors.sql.cursor import check_same_columns
+from spark_channel.connectors.sql.keyset import Keyset, keyset_of
+from spark_channel.connectors.sql.mysql.binlog_decoder import Telling
+from spark_channel.connectors.sql.mysql.column_types import parts
+from spark_channel.connectors.sql.mysql.dialect import MysqlTable
+from spark_channel.connectors.sql.mysql.gtid import GtidSet, Remaining
+from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession, code_of
+from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.short import Line
+from spark_channel.connectors.sql.source import ReadSource
+from spark_channel.errors import SourceError
+from spark_channel.planning import Split
+from spark_channel.retry import Retry
+
+__all__ = ["BinlogWatermarks", "bound_of", "obstacle", "snapshot_place", "start_of"]
+
+_KEYS = frozenset({
+    "tinyint", "smallint", "mediumint", "int", "bigint", "char", "varchar", "decimal", "date", "datetime", "uuid",
+})  # fmt: skip
+"""Types whose equal values have one text, in the log as in a statement."""
+_TABLE_CHANGED = 1412
+"""The table was made again (TRUNCATE, ALTER) between a snapshot and its statement."""
+_SIZE = """
+SELECT table_rows, data_length FROM information_schema.tables WHERE table_schema = %s AND table_name = %s
+"""
+
+Events = Callable[[GtidSet, GtidSet, GtidSet, Telling], Iterator[pa.RecordBatch]]
+"""The log from a position on: (its begin, where the range begins, its end, what is told)."""
+
+
+def obstacle(source: ReadSource) -> str | None:
+    """Why the table cannot be read in chunks beside its log; None = it can."""
+    table = cast(MysqlTable, source.table)
+    if str(table.engine).lower() != "innodb":
+        return f"its engine is {table.engine}, whose rows do not belong to a position of the binary log"
+    keyset = keyset_of(source, Split({"kind": "all"}))
+    if not table.primary or keyset is None or {each.name for each in keyset.key} != set(table.primary):
+        return "it has no primary key whose order its rows can be read in"
+    for each in keyset.key:
+        about = source.about(each.name)
+        assert about is not None
+        if parts(about.declared)[0] not in _KEYS:
+            return f"its key column {each.name!r} has a type ({about.declared}) of which equal values differ as texts"
+        if each.descending:
+            return f"its key column {each.name!r} has a descending index"
+    return None
+
+
+def start_of(session: Session, source: ReadSource) -> BaseProgress | None:
+    """The whole base; None = the table is empty. A row that is lost to it has changed since, which the log tells."""
+    found = session.rows(key_of(base_keyset(source), [], 0, last=True))
+    return BaseProgress(None, tuple(found[0]), rows=_size(session, source)[0]) if found else None
+
+
+def bound_of(session: Session, source: ReadSource, base: BaseProgress, rows: int) -> Key | None:
+    """The key of row number `rows` of what is left; None = there are fewer."""
+    keyset = base_keyset(source)
+    found = session.rows(key_of(keyset, between(keyset, base.after, base.until), rows - 1))
+    return tuple(found[0]) if found else None
+
+
+def snapshot_place(session: Session) -> tuple[str, int]:
+    """The file and position of MariaDB's log that the open transaction's snapshot belongs to."""
+    found = {str(name).lower(): value for name, value in session.rows("SHOW STATUS LIKE 'binlog_snapshot_%'")}
+    return str(found["binlog_snapshot_file"]), int(found["binlog_snapshot_position"])
+
+
+class BinlogWatermarks:
+    """Used by one thread, for one range, which begins at `after` and ends at `upto`; see `WatermarkLog`.
+
+    `line` has the session that reads rows. `seen` gives the position up to which a snapshot sees all, in its
+    transaction (MariaDB) or before it. `columns` is the schema of the table as its stream began, `schema` that of the
+    rows that are delivered.
+    """
+
+    def __init__(
+        self, reader: SqlReader, line: Line, seen: Callable[[MysqlSession], GtidSet], events: Events,
+        columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet, *, evolves: bool = False,
+    ) -> None:  # fmt: skip
+        self._reader, self._line, self._position, self._events = reader, line, seen, events
+        self._columns, self._schema, self._after, self._upto = columns, schema, after, upto
+        self._advice = new_columns_advice(evolves=evolves)
+        self._source: ReadSource | None = None
+        self._snapshot: tuple[GtidSet, GtidSet, Remaining] | None = None
+        self._retry = Retry(
+            getattr(reader.options, "retry_timeout", 0.0), what="reading a chunk of existing rows"
+        )
+
+    def mark(self) -> GtidSet:
+        """The server tells the position of a snapshot, so nothing is written."""
+        assert self._snapshot is not None  # its chunk was read
+        return self._snapshot[0]
+
+    def chunk(self, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
+        def once() -> BaseChunk:
+            with self._session() as session:
+                return self._chunk(session, lower, upper, rows)
+
+        return self._retry.call(
+            once, lambda error: self._reader.dialect.is_passing(error) or code_of(error) == _TABLE_CHANGED
+        )
+
+    def events(
+        self, after: GtidSet, upto: GtidSet, high: GtidSet, window: ChunkWindow
+    ) -> Iterator[pa.RecordBatch]:
+        assert self._source is not None  # its chunk was read
+        assert self._snapshot is not None
+        _, begin, seen = self._snapshot
+        key = _log_key(base_keyset(self._source))
+        return self._events(begin, after, upto, Telling(window, key, begin.remaining(after), seen))
+
+    def chunk_rows(self) -> int:
+        """How many rows are held at once, and read by one statement."""
+
+        def once() -> int:
+            with self._session() as session:
+                rows, nbytes = _size(session, self._known(session))
+            return chunk_rows(
+                rows, nbytes, lambda width: self._reader.batch_size(Split({"kind": "all", "row_bytes": width})).rows
+            )  # fmt: skip
+
+        return self._retry.call(once, self._reader.dialect.is_passing)
+
+    @contextmanager
+    def _session(self) -> Iterator[MysqlSession]:
+        """The session of the line, which is opened again after an error."""
+        try:
+            yield cast(MysqlSession, self._line.session())
+        except LostConnectionError as error:
+            self._line.drop()
+            raise SourceError(error.text) from error
+        except BaseException:
+            self._line.drop()
+            raise
+
+    def _chunk(self, session: MysqlSession, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
+        source = self._known(session)
+        keyset = base_keyset(source)
+        sql = source.dialect.short_statement(
+            keyset.columns, source.behind(between(keyset, lower, upper)), keyset.order, rows
+        )
+        split = Split({"kind": "all", "row_bytes": 0})
+        position = None if session.is_mariadb else self._position(session)
+        session.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
+        if position is None:
+            position = self._position(session)
+        raw = list(session.stream(sql, self._reader.batch_size(split)))
+        session.rows("COMMIT")
+        kinds = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
+        try:
+            found = [
+                self._reader.dialect.decode(each, keyset.columns, kinds) for each in raw if each.num_rows
+            ]
+        except MisfitError as error:
+            raise self._reader.misfit(session, source, split, error, 0) from None
+        begin = position.meet(self._after)
+        seen = begin.remaining(position)
+        self._snapshot = position, begin, seen
+        is_full = sum(each.num_rows for each in found) >= rows
+        last = last_key(found[-1], keyset) if is_full else None
+        return BaseChunk(
+            found, keyset, None if last == upper else last, seen.takes, self._schema, str(self._upto)
+        )
+
+    def _known(self, session: Session) -> ReadSource:
+        if self._source is None:
+            found = self._reader.resolve(session)
+            check_same_columns(self._columns, found.schema, found.label, self._advice)
+            self._source = found
+        return self._source
+
+
+def _log_key(keyset: Keyset) -> Sequence[ReadColumn]:
+    """The columns of the key as they are read from the log: of the types that a chunk has them in."""
+    made = []
+    for each, place in zip(keyset.key, keyset.places, strict=True):
+        about = keyset.source.about(each.name)
+        assert about is not None
+        made.append(ReadColumn(each.name, about.declared, keyset.columns[place].kind, ""))
+    return made
+
+
+def _size(session: Session, source: ReadSource) -> tuple[int | None, int]:
+    """Rows as the server estimates them, None = it does not know; and bytes."""
+    table = cast(MysqlTable, source.table)
+    found = cast(MysqlSession, session).rows(_SIZE, [table.schema, table.name])
+    rows, nbytes = found[0] if found else (None, None)
+    return (int(rows) if rows else None), int(nbytes or 0)

@@ -1,0 +1,44 @@
+"""Tokens of a binary log's feed: a position in the log, and how much of the base was read there. Pure."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from spark_channel.connectors.split_reader import Token
+from spark_channel.connectors.sql.chunk_window import BaseProgress
+from spark_channel.connectors.sql.mysql.binlog_decoder import RESET
+from spark_channel.connectors.sql.mysql.gtid import GtidSet
+from spark_channel.errors import SourceError
+
+__all__ = ["BinlogToken"]
+
+_NAME, _BASE = "gtid", "base"
+
+
+@dataclass(frozen=True, slots=True)
+class BinlogToken:
+    """`base` is None where all of it was read, or none belongs to the feed."""
+
+    position: GtidSet
+    base: BaseProgress | None = None
+
+    @classmethod
+    def read(cls, token: Token, gtids: type[GtidSet]) -> "BinlogToken":
+        """
+        Raises:
+            SourceError: no token of such a feed.
+        """
+        try:
+            text: Any = token[_NAME]
+            if set(token) - {_NAME, _BASE} or not isinstance(text, str):
+                raise ValueError(token)
+            base: Any = token.get(_BASE)
+            return cls(gtids.parse(text), None if base is None else BaseProgress.of(base))
+        except (KeyError, TypeError, ValueError):
+            raise SourceError(
+                f"the checkpoint {dict(token)!r} is not a position in this server's binary log: it is damaged, or of "
+                f"another source. {RESET}"
+            ) from None
+
+    def token(self) -> Token:
+        found = {_NAME: str(self.position)}
+        return found if self.base is None else {**found, _BASE: self.base.noted()}

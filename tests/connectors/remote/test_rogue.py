@@ -1,0 +1,263 @@
+"""Servers of files that are not what they say: bounded, in time and in memory, and told no password."""
+
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+paramiko = pytest.importorskip("paramiko", reason="paramiko is not installed")
+pytest.importorskip("pyftpdlib", reason="pyftpdlib is not installed")
+
+from paramiko.sftp import CMD_HANDLE, CMD_NAME, CMD_READDIR  # noqa: E402
+
+from spark_channel.connectors.remote import Address, Entry, arrow_filesystem, connect, ftp  # noqa: E402  # noqa: E402
+from spark_channel.connectors.remote.sftp import _BoundedClient  # noqa: E402
+from tests.servers.files import PASSWORD, USER, _Login, sftp_server  # noqa: E402
+from tests.servers.rogue import rogue, self_signed  # noqa: E402
+from tests.service.fuzz import resident_mib  # noqa: E402
+
+Answer = Callable[[str], bytes]
+
+
+def address(kind: str, port: int, **settings: str) -> Address:
+    own = {"user": USER, "password": PASSWORD, "timeout": "2", **settings}
+    return Address.of(f"{kind}://127.0.0.1:{port}", tuple(own.items()))
+
+
+def ftp_says(
+    answer: Answer, data: bytes = b"", heard: list[str] | None = None
+) -> Callable[[socket.socket], None]:
+    """A control connection; PASV names a host that it does not have, as a server that sends callers elsewhere."""
+
+    def speak(client: socket.socket) -> None:
+        listener = socket.create_server(("127.0.0.1", 0))
+        listener.settimeout(2)
+        with listener, client.makefile("rw", encoding="utf-8", newline="") as lines:
+            client.sendall(b"220 ready\r\n")
+            for line in lines:
+                command = line.strip().partition(" ")[0].upper()
+                if heard is not None:
+                    heard.append(line.strip())
+                if told := answer(command):
+                    client.sendall(told)
+                elif command == "PASV":
+                    port = listener.getsockname()[1]
+                    client.sendall(f"227 go (10,255,255,1,{port >> 8},{port & 255})\r\n".encode())
+                elif command in ("MLSD", "RETR"):
+                    client.sendall(b"150 it comes\r\n")
+                    with listener.accept()[0] as sending:
+                        sending.sendall(data)
+                    client.sendall(b"226 done\r\n")
+                else:
+                    client.sendall(
+                        {"USER": b"331 who\r\n", "PASS": b"230 in\r\n"}.get(command, b"200 ok\r\n")
+                    )
+
+    return speak
+
+
+def nothing(command: str) -> bytes:
+    return b""
+
+
+def listed(*lines: str) -> list[Entry]:
+    data = "".join(f"{line}\r\n" for line in lines).encode()
+    with rogue(ftp_says(nothing, data)) as port, connect(address("ftp", port)) as remote:
+        return remote.entries("/in")
+
+
+def test_a_listing_comes_from_the_server_itself_and_names_may_have_their_folder() -> None:
+    found = listed(
+        "type=file;size=3;modify=20240131083000; /in/a b.csv", "type=dir; c", "type=cdir; .", "type=pdir; .."
+    )
+    assert [(each.path, each.is_folder, each.size) for each in found] == [
+        ("/in/a b.csv", False, 3),
+        ("/in/c", True, 0),
+    ]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "type=file;size=1; ../../etc/passwd", "type=file;size=1; /etc/passwd", "type=dir; ..", "type=dir; .",
+        "type=dir; ",
+        "type=file;size=-5; a", "type=file;size=99999999999999999999; a", "type=file;size=x; a",
+        "type=file;size=1;modify=never; a", f"type=file;size={'9' * 5_000}; a", "type=file;size=1; " + "x" * 9_000,
+    ],
+    ids=lambda line: line[:30],
+)  # fmt: skip
+def test_names_and_sizes_that_lead_elsewhere_are_refused(line: str) -> None:
+    with pytest.raises(OSError, match=r"the server|answer|got more than"):
+        listed(line)
+
+
+def test_a_listing_without_end_is_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ftp, "MOST_ENTRIES", 1_000)
+    with pytest.raises(ConnectionError, match="more than 1000 lines"):
+        listed(*["type=file;size=1; a"] * 2_000)
+
+
+def test_an_answer_without_end_is_cut() -> None:
+    def answer(command: str) -> bytes:
+        return b"230-more\r\n" * 20_000 if command == "PASS" else b""
+
+    with rogue(ftp_says(answer)) as port, pytest.raises(ConnectionError, match="more than 10000 lines"):
+        connect(address("ftp", port))
+
+
+def test_a_folder_that_is_linked_into_itself_is_no_endless_read() -> None:
+    class Loop:
+        def entries(self, path: str) -> list[Entry]:
+            return [Entry(f"{path}/again", is_folder=True)]
+
+    with pytest.raises(OSError, match="linked into itself"):
+        list(arrow_filesystem._listed(Loop(), "/in", recursive=True))  # type: ignore[arg-type]
+
+
+def test_ftps_sends_a_password_only_to_a_server_that_it_knows(tmp_path: Path) -> None:
+    """Python's library checks no certificate by itself."""
+    context, certificate = self_signed(tmp_path)
+    heard: list[str] = []
+
+    def speak(client: socket.socket) -> None:
+        client.sendall(b"220 ready\r\n")
+        client.recv(100)
+        client.sendall(b"234 go\r\n")
+        with (
+            context.wrap_socket(client, server_side=True) as secure,
+            secure.makefile("r", newline="") as lines,
+        ):
+            for line in lines:
+                heard.append(line.strip())
+                secure.sendall(b"331 who\r\n" if line.startswith("USER") else b"230 ok\r\n")
+
+    with rogue(speak) as port:
+        with pytest.raises(ConnectionError, match=r"certificate is not trusted.*sslrootcert"):
+            connect(address("ftps", port))
+        assert heard == []
+        with pytest.raises(OSError, match="cannot be read"):
+            connect(address("ftps", port, sslrootcert="/no/file"))
+        for known in ({"sslrootcert": str(certificate)}, {"sslmode": "require"}):
+            connect(address("ftps", port, **known)).close()
+            assert f"PASS {PASSWORD}" in heard
+            heard.clear()
+
+
+def test_data_of_another_host_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With active=true the server connects, and so may anyone else."""
+    with (
+        rogue(ftp_says(nothing, b"type=file;size=1; a\r\n")) as port,
+        connect(address("ftp", port)) as remote,
+    ):
+        control: Any = remote._ftp.sock  # type: ignore[attr-defined]
+
+        class Elsewhere:
+            def getpeername(self) -> tuple[str, int]:
+                return ("10.255.255.2", 21)
+
+            def __getattr__(self, name: str) -> Any:
+                return getattr(control, name)
+
+        remote._ftp.sock = Elsewhere()  # type: ignore[attr-defined]
+        with socket.create_server(("127.0.0.1", 0)) as other:
+            place = ("127.0.0.1", other.getsockname()[1])
+            monkeypatch.setattr(remote._ftp, "makepasv", lambda: place)  # type: ignore[attr-defined]
+            with pytest.raises(ConnectionError, match=r"the data came from 127\.0\.0\.1"):
+                remote.entries("/in")
+
+
+def test_a_packet_of_gigabytes_before_the_host_is_known_is_refused() -> None:
+    before = resident_mib()
+
+    def speak(client: socket.socket) -> None:
+        client.sendall(b"SSH-2.0-rogue\r\n" + struct.pack(">I", (1 << 30) + 4))
+        while True:
+            client.sendall(bytes(1 << 16))
+
+    with rogue(speak) as port, pytest.raises(ConnectionError, match="a packet of"):
+        connect(address("sftp", port, host_key="any"))
+    assert resident_mib() - before < 64
+
+
+@pytest.mark.parametrize("step", ["silent", "login", "channel", "subsystem", "version"])
+def test_a_server_that_does_not_go_on_costs_the_timeout(step: str) -> None:
+    """paramiko waits an hour for a channel, and forever for SFTP in it."""
+    ended, key = threading.Event(), paramiko.ECDSAKey.generate()
+
+    class Stuck(_Login):
+        def check_auth_password(self, username: str, password: str) -> int:
+            if step == "login":
+                ended.wait(20)
+            return int(paramiko.AUTH_SUCCESSFUL)
+
+        def check_channel_request(self, kind: str, chanid: int) -> int:
+            if step == "channel":
+                ended.wait(20)
+            return int(paramiko.OPEN_SUCCEEDED)
+
+        def check_channel_subsystem_request(self, channel: Any, name: str) -> bool:
+            if step == "subsystem":
+                ended.wait(20)
+            return True
+
+    def speak(client: socket.socket) -> None:
+        if step == "silent":
+            ended.wait(20)
+            return
+        with paramiko.Transport(client) as transport:
+            transport.add_server_key(key)
+            transport.start_server(server=Stuck())
+            ended.wait(20)
+
+    with rogue(speak) as port:
+        start = time.monotonic()
+        try:
+            with pytest.raises(OSError, match=r"within 1 s|[Tt]imed? ?out|banner"):
+                connect(address("sftp", port, host_key="any", timeout="1"))
+            assert time.monotonic() - start < 8
+        finally:
+            ended.set()
+
+
+def message(*parts: Any) -> Any:
+    made = paramiko.Message()
+    for part in parts:
+        made.add_int(part) if isinstance(part, int) else made.add_string(part)
+    return paramiko.Message(made.asbytes())
+
+
+@pytest.mark.parametrize(
+    "parts", [(4_294_967_295,), (1, "../x", "long", 0), (1, "a/b", "long", 0), (1, "", "long", 0)]
+)
+def test_a_listing_over_sftp_names_files_of_its_folder(parts: tuple[Any, ...]) -> None:
+    """Four billion names were announced in 20 bytes, and each was held."""
+    client: Any = object.__new__(_BoundedClient)
+    client._request = lambda kind, *_: (
+        (CMD_NAME, message(*parts)) if kind == CMD_READDIR else (CMD_HANDLE, message("h"))
+    )
+    with pytest.raises(OSError, match="which is not the name of a file"):
+        list(client.bounded_entries("/in"))
+
+
+@pytest.mark.filterwarnings(
+    "ignore::pytest.PytestUnhandledThreadExceptionWarning"
+)  # paramiko's thread that asks
+def test_a_connection_that_is_lost_is_an_error_of_the_system(tmp_path: Path) -> None:
+    tmp_path.joinpath("a").write_bytes(bytes(3 << 20))
+    with sftp_server(tmp_path) as (port, host_key):
+        remote: Any = connect(address("sftp", port, host_key=host_key))
+        file = remote.open_read("/a")
+        assert len(file.read(10)) == 10
+        remote.close()
+        with pytest.raises(OSError):
+            file.read()
+        with pytest.raises(OSError):
+            remote.entries("/")
+        with pytest.raises(OSError):
+            remote.info("/a")
+        file.close()

@@ -1,0 +1,88 @@
+"""`onSchemaChange=evolve` of a writer: columns that its table lacks are added, in every database."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import WriteContext, Writer, load_writer
+from spark_channel.connectors.sql.writer import SqlWriter
+from spark_channel.errors import SchemaError
+from tests.connectors.sql.places import Place, open_place
+
+KINDS = ("postgresql", "mysql", "sqlite", "duckdb")
+ROWS = pa.table({"id": [2], "Name": ["b"], "n": pa.array([7], pa.int32()), "note text": ["it's"]})
+
+
+@pytest.fixture(params=KINDS)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    with open_place(request, request.param, tmp_path) as made:
+        made.create("t", {"id": "int NOT NULL", "Name": "text"}, [(1, "a")], "id")
+        yield made
+
+
+def writer_of(place: Place, **options: Any) -> SqlWriter:
+    writer, _ = load_writer({**place.options, "dbtable": "t", **options})
+    assert isinstance(writer, SqlWriter)
+    return writer
+
+
+def write(writer: Writer, job: str, rows: pa.Table) -> None:
+    plan = writer.prepare(WriteContext(job, commit="job"), rows.schema)
+    task = writer.open(plan, 0, 0)
+    for batch in rows.to_batches():
+        task.write(batch)
+    writer.commit(plan, [task.close()])
+
+
+def state(place: Place) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = place.read().sort_by("id").to_pylist()
+    return found
+
+
+def test_new_columns_are_refused_or_added(place: Place) -> None:
+    with pytest.raises(SchemaError, match=r"column 'n' is not in table .*onSchemaChange=evolve"):
+        write(writer_of(place), "a", ROWS)
+    writer = writer_of(place, onschemachange="evolve")
+    writer.rehearse(WriteContext("b", commit="job"), ROWS.schema)
+    assert state(place) == [{"id": 1, "Name": "a"}], "a rehearsal changes nothing"
+    write(writer, "b", ROWS)
+    write(writer, "c", ROWS.slice(0, 0))
+    assert state(place) == [
+        {"id": 1, "Name": "a", "n": None, "note text": None},
+        {"id": 2, "Name": "b", "n": 7, "note text": "it's"},
+    ]
+
+
+def test_a_run_that_died_behind_the_new_columns_is_run_again(place: Place) -> None:
+    writer = writer_of(place, onschemachange="evolve")
+    context = WriteContext("a", commit="job", txn=("orders", 1))
+    writer.prepare(context, ROWS.schema)
+    assert state(place) == [{"id": 1, "Name": "a", "n": None, "note text": None}]
+    again = WriteContext("b", commit="job", txn=("orders", 1))
+    plan = writer.prepare(again, ROWS.schema)
+    task = writer.open(plan, 0, 0)
+    task.write(ROWS.to_batches()[0])
+    writer.commit(plan, [task.close()])
+    assert [row["n"] for row in state(place)] == [None, 7]
+
+
+def test_a_column_that_another_run_has_just_added_is_taken(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer, alter = writer_of(place, onschemachange="evolve"), SqlWriter.alter
+    statements: list[str] = []
+
+    def twice(self: SqlWriter, session: Any, statement: str) -> None:
+        statements.append(statement)
+        place.run(statement)
+        alter(self, session, statement)
+
+    monkeypatch.setattr(type(writer), "alter", twice)
+    if place.kind == "duckdb":
+        pytest.skip("one process at a time has the file")
+    write(writer, "a", ROWS)
+    assert len(statements) == 2
+    assert [row["n"] for row in state(place)] == [None, 7]
