@@ -7,6 +7,9 @@ export PYSPARK_PYTHON = $(PYTHON_BIN)/python
 export PYSPARK_DRIVER_PYTHON = $(PYTHON_BIN)/python
 # One machine, one address: no look-up of the host's name, nothing bound to the network.
 export SPARK_LOCAL_IP = 127.0.0.1
+# Packages are installed without compiled modules; each is compiled when it is first used. Where nothing may be kept, as
+# this variable says in many images, every process of every test would compile all that it imports.
+export PYTHONDONTWRITEBYTECODE =
 
 .PHONY: help demo test lint unit test-oldest ready-oldest bench simulate soak docs notebooks clean ready servers
 help:

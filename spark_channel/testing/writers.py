@@ -8,7 +8,7 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pyarrow as pa
 
@@ -254,8 +254,7 @@ class _Kit:
         self.expect_clean("after a killed attempt and abort()")
 
     def kill_mid_write(self, writer: Writer, plan: WritePlan, task: int) -> None:
-        spawn = multiprocessing.get_context("spawn")
-        process = spawn.Process(
+        process = _fresh_processes().Process(
             target=_write_and_die, args=(writer, plan, task, next(self.attempts), _rows(3))
         )
         process.start()
@@ -313,6 +312,12 @@ def _end(attempt: TaskWriter) -> None:
     except ChannelError:
         pass
     attempt.rollback()
+
+
+def _fresh_processes() -> Any:
+    """Processes that share nothing with this one, forked from one that may have imported what they need."""
+    known = multiprocessing.get_all_start_methods()
+    return multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
 
 
 def _write_and_die(writer: Writer, plan: WritePlan, task: int, attempt: int, batch: pa.RecordBatch) -> None:

@@ -41,7 +41,8 @@ class Door(ABC):
 
 class ByTunnel(Door):
     def read(self, options: dict[str, str]) -> None:
-        tunnel = Tunnel("followed", options, store=self.store)
+        # What is bad stays bad: it is tried as often as by default, and not as far apart.
+        tunnel = Tunnel("followed", {**options, "maxRetryInterval": "0.05"}, store=self.store)
         try:
             if not tunnel.exists():
                 tunnel.create()

@@ -17,11 +17,11 @@ from tests.connectors.delta.helpers import leftovers, reader_of, rows_by_deltala
 
 
 def test_the_reader(tmp_path: Path) -> None:
-    table = pa.table({"id": range(3_000), "name": [f"name {n}" for n in range(3_000)]})
-    write(tmp_path / "t", *[table.slice(n * 600, 600) for n in range(5)])
-    reader_conformance(partial(reader_of, tmp_path / "t", splitBytes="4000"), expected=table)
-    some = table.filter(pc.less(table["id"], 700))
-    reader_conformance(partial(reader_of, tmp_path / "t", where="id < 700"), expected=some)
+    table = pa.table({"id": range(600), "name": [f"name {n}" for n in range(600)]})
+    write(tmp_path / "t", *[table.slice(n * 120, 120) for n in range(5)])
+    reader_conformance(partial(reader_of, tmp_path / "t", splitBytes="800"), expected=table)
+    some = table.filter(pc.less(table["id"], 140))
+    reader_conformance(partial(reader_of, tmp_path / "t", where="id < 140"), expected=some)
 
 
 def test_a_partitioned_table(tmp_path: Path) -> None:

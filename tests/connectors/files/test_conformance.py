@@ -13,11 +13,11 @@ from tests.connectors.files.helpers import FORMATS, leftovers, read, reader_of, 
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_readers(tmp_path: Path, form: str) -> None:
-    table = pa.table({"id": range(3_000), "name": [f"name {n}" for n in range(3_000)]})
-    write(form, tmp_path / "out", *[table.slice(n * 600, 600) for n in range(5)])
-    reader_conformance(partial(reader_of, form, tmp_path / "out", splitBytes="4000"), expected=table)
-    some = table.filter(pa.compute.less(table["id"], 700))
-    reader_conformance(partial(reader_of, form, tmp_path / "out", where="id < 700"), expected=some)
+    table = pa.table({"id": range(600), "name": [f"name {n}" for n in range(600)]})
+    write(form, tmp_path / "out", *[table.slice(n * 120, 120) for n in range(5)])
+    reader_conformance(partial(reader_of, form, tmp_path / "out", splitBytes="800"), expected=table)
+    some = table.filter(pa.compute.less(table["id"], 140))
+    reader_conformance(partial(reader_of, form, tmp_path / "out", where="id < 140"), expected=some)
 
 
 @pytest.mark.parametrize("form", FORMATS)

@@ -18,11 +18,11 @@ from tests.connectors.iceberg.helpers import leftovers, reader_of, rows_by_pyice
 
 
 def test_the_reader(tmp_path: Path, catalog: Catalog) -> None:
-    table = pa.table({"id": range(3_000), "name": [f"name {n}" for n in range(3_000)]})
-    write(tmp_path, *[table.slice(n * 600, 600) for n in range(5)])
-    reader_conformance(partial(reader_of, tmp_path, splitBytes="4000"), expected=table)
-    some = table.filter(pc.less(table["id"], 700))
-    reader_conformance(partial(reader_of, tmp_path, where="id < 700"), expected=some)
+    table = pa.table({"id": range(600), "name": [f"name {n}" for n in range(600)]})
+    write(tmp_path, *[table.slice(n * 120, 120) for n in range(5)])
+    reader_conformance(partial(reader_of, tmp_path, splitBytes="800"), expected=table)
+    some = table.filter(pc.less(table["id"], 140))
+    reader_conformance(partial(reader_of, tmp_path, where="id < 140"), expected=some)
     names = table.select(["name"])
     reader_conformance(partial(reader_of, tmp_path, columns="name"), expected=names)
 

@@ -334,9 +334,9 @@ def _work(target_options: dict[str, Any], number: int, kill: bool) -> None:
 
 @pytest.mark.timeout(300)
 def test_processes_that_write_the_same_pairs_at_once(target: Target) -> None:
-    spawn = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     options = {**target.options, "commitTimeout": "120"}
-    workers = [spawn.Process(target=_work, args=(options, n, n == 0)) for n in range(3)]
+    workers = [context.Process(target=_work, args=(options, n, n == 0)) for n in range(3)]
     for worker in workers:
         worker.start()
     for worker in workers:

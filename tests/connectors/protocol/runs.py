@@ -122,7 +122,6 @@ class Run:
 
 def start(order: Order) -> Run:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["tests.connectors.protocol.preload"])
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=_drive, args=(order, theirs), daemon=False)
     process.start()

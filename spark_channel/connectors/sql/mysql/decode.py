@@ -65,7 +65,7 @@ def _plain_arrays(lines: pa.LargeBinaryArray, columns: list[ReadColumn]) -> dict
         table = pyarrow.csv.read_csv(
             pa.BufferReader(text),
             read_options=pyarrow.csv.ReadOptions(
-                column_names=names, use_threads=False, block_size=max(1 << 20, text.size + 1)
+                column_names=names, use_threads=False, block_size=_block(text)
             ),
             parse_options=pyarrow.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
             convert_options=pyarrow.csv.ConvertOptions(
@@ -80,6 +80,11 @@ def _plain_arrays(lines: pa.LargeBinaryArray, columns: list[ReadColumn]) -> dict
         array = array.chunk(0) if isinstance(array, pa.ChunkedArray) else array
         arrays[column.name] = _finished(array, column)
     return arrays
+
+
+def _block(text: pa.Buffer) -> int:
+    """All of it; what is longer than that is only allocated, which costs a batch of few rows more than its rows."""
+    return max(1 << 12, int(text.size) + 1)
 
 
 def _parsed(kind: pa.DataType) -> pa.DataType:
@@ -114,7 +119,7 @@ def _misfit(
             pyarrow.csv.read_csv(
                 pa.BufferReader(text),
                 read_options=pyarrow.csv.ReadOptions(
-                    column_names=names, use_threads=False, block_size=max(1 << 20, text.size + 1)
+                    column_names=names, use_threads=False, block_size=_block(text)
                 ),
                 parse_options=pyarrow.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
                 convert_options=pyarrow.csv.ConvertOptions(

@@ -19,7 +19,7 @@ from tests.servers.mariadb import MariadbServer
 from tests.servers.postgres import free_port
 
 ROWS = pa.table({"id": range(20_000), "name": [str(number) for number in range(20_000)]})
-SPAWN = multiprocessing.get_context("spawn")
+PROCESSES = multiprocessing.get_context("forkserver")
 SECONDS = 120.0
 
 
@@ -60,7 +60,7 @@ def _close_and_die(writer: MysqlWriter, plan: WritePlan) -> None:
 
 
 def _killed(target: object, *arguments: object) -> None:
-    process = SPAWN.Process(target=target, args=arguments)  # type: ignore[arg-type]
+    process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type]
     process.start()
     process.join(SECONDS)
     assert process.exitcode == -signal.SIGKILL

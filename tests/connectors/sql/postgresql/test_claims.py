@@ -104,9 +104,9 @@ def test_a_rerun_beside_the_workers_of_a_killed_driver(pg: Pg, commit: CommitMod
     pg.psql("CREATE TABLE t (id bigint)")
     writer = pg.writer("t")
     plan = _prepare(pg, writer, commit=commit, txn=PAIR)
-    spawn = multiprocessing.get_context("spawn")
-    begun = spawn.Event()
-    worker = spawn.Process(target=_write_for_ever, args=(writer, plan, begun))
+    context = multiprocessing.get_context("forkserver")
+    begun = context.Event()
+    worker = context.Process(target=_write_for_ever, args=(writer, plan, begun))
     worker.start()
     try:
         assert begun.wait(60)

@@ -47,8 +47,8 @@ def _expect(pg: Pg, *keys: range) -> None:
     assert pg.server.connections() == 0
 
 
-def _spawn(target: Callable[..., None], *arguments: Any) -> int:
-    process = multiprocessing.get_context("spawn").Process(target=target, args=arguments)
+def _ended(target: Callable[..., None], *arguments: Any) -> int:
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
     process.start()
     process.join(60)
     assert process.exitcode is not None
@@ -79,7 +79,7 @@ def test_a_killed_worker_is_replaced(pg: Pg, commit: CommitMode, die: Callable[.
     _table(pg)
     writer = pg.writer("t")
     plan = writer.prepare(pg.context(commit=commit), SCHEMA)
-    assert _spawn(die, writer, plan) == 9
+    assert _ended(die, writer, plan) == 9
     receipt = run_task(writer, plan, 0, pa.Table.from_batches([_batch(0, 100), _batch(100, 100)]), attempt=2)
     assert receipt.rows == 200
     writer.commit(plan, [receipt])
@@ -406,7 +406,7 @@ def test_a_killed_driver_is_run_again_with_its_pair(pg: Pg, commit: CommitMode, 
     context = pg.context(job="nightly", commit=commit, txn=("app", 1))
     plan = writer.prepare(context, SCHEMA)
     receipts = [run_task(writer, plan, number, _batch(number * 100, 100)) for number in range(2)]
-    assert _spawn(_commit_and_die, writer, plan, receipts, when) == 9
+    assert _ended(_commit_and_die, writer, plan, receipts, when) == 9
     if commit == "job":  # a new run has a new name
         context = pg.context(commit=commit, txn=("app", 1))
     again = writer.prepare(context, SCHEMA)

@@ -14,7 +14,7 @@ from spark_channel.options import CommitMode
 from tests.connectors.sql.sqlite.conftest import Db, run_task
 
 ROWS = pa.table({"id": range(20_000), "name": [str(number) for number in range(20_000)]})
-SPAWN = multiprocessing.get_context("spawn")
+PROCESSES = multiprocessing.get_context("forkserver")
 SECONDS = 60.0
 
 
@@ -49,7 +49,7 @@ def _close_and_die(writer: SqliteWriter, plan: WritePlan) -> None:
 
 
 def _killed(target: object, *arguments: object) -> None:
-    process = SPAWN.Process(target=target, args=arguments)  # type: ignore[arg-type]
+    process = PROCESSES.Process(target=target, args=arguments)  # type: ignore[arg-type]
     process.start()
     process.join(SECONDS)
     assert process.exitcode == -signal.SIGKILL
@@ -100,7 +100,7 @@ def test_tasks_of_several_processes_take_turns(db: Db, tmp_path: Path) -> None:
     writer = db.writer()
     plan = writer.prepare(db.context(commit="task"), ROWS.schema)
     processes = [
-        SPAWN.Process(
+        PROCESSES.Process(
             target=_run_in_process, args=(writer, plan, task, task * 2000, str(tmp_path / f"{task}.done"))
         )
         for task in range(4)
