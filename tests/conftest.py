@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import spark_channel
+from tests.spark.archive import java_options
 
 # Machines are noisy: how long an example took says nothing about the code. `make test` tries the same examples each
 # time, so that a change is judged by what it changed; HYPOTHESIS_PROFILE=search, as in `make soak`, looks for new ones.
@@ -27,8 +28,7 @@ pytest_plugins = ["tests.servers.fixtures"]
 os.environ["PYSPARK_PYTHON"] = sys.executable
 os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-# A test's JVM lives for seconds: compiling for the long run costs more than it brings.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+os.environ.setdefault("JDK_JAVA_OPTIONS", java_options())
 # A shell has what it starts in the background ignore Ctrl-C, and so would the commands that tests interrupt.
 if (
     threading.current_thread() is threading.main_thread()
