@@ -152,8 +152,15 @@ def test_a_task_that_closes_is_told_whether_the_next_one_is_read_meanwhile() -> 
             return Told(self, task, attempt)
 
     second = threading.Event()
-    reader = MemoryReader(batches=5, before=lambda split, _: second.set() if split.params["number"] else None)
-    transfer(reader, Telling(before=lambda _task: second.wait(60)), group(2, 1)).run()
+
+    def read(split: Split, _number: int) -> None:
+        if split.params["number"] == 1:
+            second.set()
+
+    def write(_task: int) -> None:
+        assert second.wait(60)
+
+    transfer(MemoryReader(batches=5, before=read), Telling(before=write), group(2, 1)).run()
     assert told == [True, False]
 
 
