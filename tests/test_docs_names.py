@@ -220,6 +220,7 @@ SYMPTOMS = re.compile(r"\| (?:you see|message or symptom|message|symptom|the mes
 HOLES = re.compile(r"\.\.\.|'[^']*'|\b[A-Z]{1,9}(?::[A-Z]+)?\b|\b\d+\b|=")
 OF_OTHERS = {
     "Authentication failed",
+    "too many filtered rows",
     "E11000 duplicate key error",
     "ModuleNotFoundError: No module named 'spark_channel'",
     "Spark needs Java 17 or newer",
