@@ -26,10 +26,12 @@ class Pacer:
         self._cancelled = False
 
     def pace(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """`batches`, cut to the limiter's slices (zero copy), each when it is paid; stops when cancelled.
+        """`batches`, cut to the limiter's slices (zero copy), each when it is paid.
 
         Raises:
             LimitError: the limit can no longer be kept.
+            ReadCancelledError: it was cancelled with rows left. To whoever listens still, an end would say that these
+                were all.
         """
         for batch in batches:
             nbytes = arrow_bytes(batch)
@@ -37,7 +39,9 @@ class Pacer:
                 self._counters.read(batch.num_rows, nbytes)
             for piece, size in self._slices(batch, nbytes):
                 if not self._pay(piece.num_rows, size):
-                    return
+                    from spark_channel.pipeline.read import ReadCancelledError
+
+                    raise ReadCancelledError("the rows are not wanted any more: their consumer has ended")
                 if self._counters is not None:
                     self._counters.pushed(piece.num_rows, size)
                 yield piece

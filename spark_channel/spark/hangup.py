@@ -98,7 +98,13 @@ def _open_sockets() -> dict[int, int]:
     except OSError:
         return {}
     found = {descriptor: _socket_at(descriptor) for descriptor in descriptors}
-    return {descriptor: inode for descriptor, inode in found.items() if inode is not None}
+    sockets = {descriptor: inode for descriptor, inode in found.items() if inode is not None}
+    poller = select.poll()
+    for descriptor in sockets:
+        poller.register(descriptor, 0)
+    # What has hung up already is not Spark, which waits for rows: a connection that user code keeps, and lost.
+    lost = {descriptor for descriptor, _ in poller.poll(0)}
+    return {descriptor: inode for descriptor, inode in sockets.items() if descriptor not in lost}
 
 
 def _socket_at(descriptor: int) -> int | None:

@@ -131,9 +131,9 @@ class _Throttle(Prompt):
                 counters.enter(Phase.ENDED)
                 raise
             except BaseException:
-                counters.enter(Phase.FAILED)
+                counters.enter(Phase.ENDED if pacer.cancelled else Phase.FAILED)
                 raise
-            counters.enter(Phase.ENDED if pacer.cancelled else Phase.DONE)
+            counters.enter(Phase.DONE)
 
 
 def _warn_of_barriers(df: Any) -> None:

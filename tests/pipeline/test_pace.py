@@ -6,6 +6,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.limits import Meter
+from spark_channel.pipeline import ReadCancelledError
 from spark_channel.pipeline.pace import Pacer
 from spark_channel.progress import Counters
 from tests.pipeline.fakes import batch
@@ -62,15 +63,18 @@ def test_an_empty_batch_passes() -> None:
     assert paced(pacer, clock, [batch(0, 0)]) == [(clock.now(), 0)]
 
 
-def test_cancel_wakes_a_payer() -> None:
+def test_cancel_wakes_a_payer_which_does_not_end_as_if_it_had_all_rows() -> None:
     pacer = Pacer(Meter(rows_per_second=1))
     seen: list[int] = []
-    started = threading.Event()
+    started, cancelled = threading.Event(), threading.Event()
 
     def run() -> None:
-        for piece in pacer.pace([batch(0, 100)]):
-            seen.append(piece.num_rows)
-            started.set()
+        try:
+            for piece in pacer.pace([batch(0, 100)]):
+                seen.append(piece.num_rows)
+                started.set()
+        except ReadCancelledError:
+            cancelled.set()
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -78,4 +82,5 @@ def test_cancel_wakes_a_payer() -> None:
     pacer.cancel()
     thread.join(30)
     assert not thread.is_alive()
+    assert cancelled.is_set()
     assert sum(seen) < 100

@@ -38,6 +38,15 @@ def test_a_half_closed_socket_is_not_a_hangup() -> None:
         assert not heard.wait(0.1)
 
 
+def test_a_connection_that_was_lost_before_is_not_sparks() -> None:
+    ours, theirs = socket.socketpair()
+    theirs.close()
+    heard = threading.Event()
+    with ours, socket.socket() as unconnected, HangupWatch().calling(heard.set):
+        assert unconnected.fileno() >= 0
+        assert not heard.wait(0.1)
+
+
 def test_sockets_opened_later_are_not_watched() -> None:
     heard = threading.Event()
     watch = HangupWatch()
