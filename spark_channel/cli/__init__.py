@@ -47,8 +47,13 @@ def _without_pyspark(error: ModuleNotFoundError) -> ModuleNotFoundError:
 
 
 def _no_trace_of_interrupt(record: logging.LogRecord) -> bool:
-    """py4j logs where in its sockets Ctrl-C interrupted it: a page of text without use."""
-    return not (record.exc_info and isinstance(record.exc_info[1], KeyboardInterrupt | SystemExit))
+    """py4j logs where in its sockets Ctrl-C interrupted it, and that the JVM, which hears Ctrl-C too, was gone first.
+
+    It raises the same, so that nothing is lost but pages of text.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    is_py4js = type(error).__module__.partition(".")[0] == "py4j"
+    return not (isinstance(error, KeyboardInterrupt | SystemExit) or is_py4js)
 
 
 def _end(why: object, code: int) -> None:
