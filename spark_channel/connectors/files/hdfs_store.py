@@ -43,7 +43,7 @@ class HdfsStore(Store):
         for left in reversed(range(_TRIES)):
             temporary = self._temporary(data)
             try:
-                self.rename(temporary, path)
+                self.client.rename(temporary, path)
             except FileNotFoundError:
                 if not left or self.exists(temporary) or not self.exists(posixpath.dirname(path)):
                     raise
@@ -121,7 +121,12 @@ class HdfsStore(Store):
                 self.remove(info.path)
 
     def rename(self, old: str, new: str) -> None:
-        self.client.rename(old, new)
+        try:
+            self.client.rename(old, new)
+        except FileNotFoundError:
+            # The library may have lost the answer to a first request, and sent a second one.
+            if self.exists(old) or not self.exists(new):
+                raise
 
     def sync(self, directory: str) -> None:
         """The NameNode has written a change to its journal when it answers."""

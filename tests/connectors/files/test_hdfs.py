@@ -2,6 +2,7 @@
 
 import errno
 import os
+import posixpath
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -133,6 +134,34 @@ def test_a_request_that_the_library_sends_twice(
     assert not store.put_new(path, b"another's")
     assert Path(path).read_bytes() == b"mine"
     assert [each.name for each in (tmp_path / LOG).iterdir()] == ["1.json"]
+
+
+def test_a_rename_of_a_staged_file_that_is_sent_twice(
+    client: FolderHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out"
+    rename, twice = client.rename, []
+
+    def sent_twice(old: str, new: str) -> None:
+        rename(old, new)
+        if posixpath.basename(new).startswith("part-"):
+            twice.append(new)
+            rename(old, new)
+
+    monkeypatch.setattr(client, "rename", sent_twice)
+    write("parquet", _uri(target), numbers(1, 2), job="a")
+    assert len(twice) == 1
+    assert read("parquet", _uri(target))["n"].to_pylist() == [1, 2]
+
+
+def test_a_rename_of_a_file_that_is_not_there_fails(
+    client: FolderHdfs, store: HdfsStore, tmp_path: Path
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.rename(str(tmp_path / "old"), str(tmp_path / "new"))
+    (tmp_path / "old").write_bytes(b"x")
+    with pytest.raises(FileNotFoundError):
+        store.rename(str(tmp_path / "old"), str(tmp_path / "missing" / "new"))
 
 
 def test_a_file_that_another_host_took_for_a_dead_processes_is_written_again(
