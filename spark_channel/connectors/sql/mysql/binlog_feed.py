@@ -239,8 +239,15 @@ class BinlogFeed(ChangeFeed):
         return self._at(session, *snapshot_place(session))
 
     def _at(self, session: Session, file: str, at: int) -> GtidSet:
-        literal = cast(MysqlSession, session).literal(file)
-        return self._gtids.parse(str(session.value(f"SELECT BINLOG_GTID_POS({literal}, {at})") or ""))
+        own = cast(MysqlSession, session)
+        found = own.value(f"SELECT BINLOG_GTID_POS({own.literal(file)}, {at})")
+        if found is None:  # which is not the empty text, a log's beginning
+            raise SourceError(
+                f"{own.place} does not find position {at} in its binary log {file}: the file was removed meanwhile, or "
+                "a large transaction made it longer than 4 GiB, where BINLOG_GTID_POS does not look. Run FLUSH BINARY "
+                "LOGS, and start the stream again"
+            )
+        return self._gtids.parse(str(found))
 
     def _check_place(self, session: Session, start: GtidSet) -> None:
         ended = self._ended(session)

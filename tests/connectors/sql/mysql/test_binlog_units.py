@@ -4,6 +4,8 @@ import random
 import struct
 import zlib
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -16,6 +18,7 @@ from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
 from spark_channel.connectors.sql.mysql.binlog_decoder import ChangeDecoder, FollowedTable, Telling
 from spark_channel.connectors.sql.mysql.binlog_events import events, inflated
+from spark_channel.connectors.sql.mysql.binlog_feed import BinlogFeed
 from spark_channel.connectors.sql.mysql.binlog_json import json_text
 from spark_channel.connectors.sql.mysql.gtid import MariadbGtids, MysqlGtids
 from spark_channel.errors import ChannelError, SourceError
@@ -25,6 +28,18 @@ ONE, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "ffffffff-71ca-11e1-9e33-c8
 
 
 # --- positions ---
+
+
+def test_a_place_that_the_server_does_not_find_is_no_log_without_transactions() -> None:
+    feed = object.__new__(BinlogFeed)
+    feed._gtids = MariadbGtids
+    session: Any = SimpleNamespace(place="db:3306", literal=repr, value=lambda _: None)
+    with pytest.raises(
+        SourceError, match=r"db:3306 does not find position 5000000000 in its binary log log\.000001"
+    ):
+        feed._at(session, "log.000001", 5_000_000_000)
+    session.value = lambda _: ""
+    assert str(feed._at(session, "log.000001", 4)) == ""
 
 
 @pytest.mark.parametrize("text", ["", "0-1-270", "0-1-270,1-3-7"])
