@@ -3,6 +3,8 @@
 import random
 import struct
 import zlib
+from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any
@@ -244,6 +246,21 @@ def test_rows_of_mysql_are_decoded() -> None:
     assert (first["item"], first["e"]) == ("é", "b")
     assert [empty[name] for name in ("y", "n", "j", "item", "e")] == [None] * 5
     assert str(first["_commit_ts"]) == "2023-11-14 22:13:20.123456+00:00"
+
+
+@pytest.mark.parametrize("has", [None, lambda name: name in ("ID", "Item")], ids=["fail", "evolve"])
+def test_a_column_that_was_renamed_to_another_case_has_its_values(has: Callable[[str], bool] | None) -> None:
+    spelled = {"id": "ID", "item": "Item"}
+    table = replace(
+        TABLE,
+        columns=tuple(replace(each, name=spelled.get(each.name, each.name)) for each in TABLE.columns),
+        names=tuple(spelled.get(name, name) for name in TABLE.names),
+        key=("ID",),
+    )
+    decoder = ChangeDecoder(table, None, lambda expression, values: [], has=has)
+    packets = [event(33, mysql_gtid(1)), *transaction(10, checksum=True)]
+    found = [row for batch in decoder.batches(events(packets, checksums=True)) for row in batch.to_pylist()]
+    assert [(row["ID"], row["Item"]) for row in found[:2]] == [(10, "é"), (11, None)]
 
 
 @pytest.mark.parametrize("algorithm", [0, 255])
