@@ -161,7 +161,8 @@ class BinlogFeed(ChangeFeed):
         lower = None if old.base is None else old.base.after
         if old.base is not None and (new.base is None or new.base.after != lower):
             upper = old.base.until if new.base is None else new.base.after
-            return [Split({"kind": "window", **places, "lower": lower, "upper": upper})]
+            chunk = {"lower": lower, "upper": upper, "order": old.base.order}
+            return [Split({"kind": "window", **places, **chunk})]
         return [] if old.position == new.position else [Split({"kind": "changes", **places})]
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
@@ -372,6 +373,7 @@ class BinlogFeed(ChangeFeed):
                 start,
                 end,
                 evolves=self._evolves,
+                order=params["order"],
             )
             yield from read_window(
                 log, start, end, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
