@@ -145,7 +145,7 @@ class ChangeDecoder:
         self._shapes: dict[bytes, _Shape] = {}
         self._cutters: dict[int, _Shape] = {}
         self._chunks: list[_Rows] = []
-        self._kept = self._bytes = 0
+        self._kept = self._bytes = self._told = 0
         self.gtid: Gtid | None = None
         self._name, self._time = "", 0
         self._wanted = self._held = self._open = False
@@ -167,6 +167,8 @@ class ChangeDecoder:
                 raise damaged(event.kind, event.position, error) from error
             if self._kept >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self._taken()
+            if self._told >= _BATCH_ROWS:
+                self._tell_keys()
             if ended and self.done:
                 break
         yield from self._taken()
@@ -328,8 +330,10 @@ class ChangeDecoder:
         while at < end:
             row, at = shape.cutter.cut(data, at)
             shape.told.append([row[place] for place in places])
+            self._told += 1
 
     def _tell_keys(self) -> None:
+        self._told = 0
         for shape in self._shapes.values():
             told, shape.told = shape.told, []
             if told and self._telling is not None:

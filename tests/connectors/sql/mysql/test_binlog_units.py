@@ -3,7 +3,7 @@
 import random
 import struct
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from decimal import Decimal
 from types import SimpleNamespace
@@ -302,6 +302,27 @@ def test_a_window_of_mysql_is_told_what_a_snapshot_may_not_have_seen() -> None:
     assert [(row["_op"], row["id"], row["_lsn"]) for row in found] == expected(400, 4)
     assert window.keys == {(str(100 * number + more),) for number in (3, 4, 5) for more in (0, 1, 9)}
     assert not decoder.lacks
+
+
+def test_a_window_is_told_as_the_log_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that changes a million times is held once."""
+    monkeypatch.setattr("spark_channel.connectors.sql.mysql.binlog_decoder._BATCH_ROWS", 8)
+    nothing = MysqlGtids.parse("")
+    window = ChunkWindow(lambda _: False)
+    key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
+    telling = Telling(window, key, nothing.remaining(nothing), nothing.remaining(nothing))
+    decoder = ChangeDecoder(TABLE, nothing.remaining(nothing), lambda expression, values: [], telling=telling)
+    told = []
+
+    def packets() -> Iterator[bytes]:
+        for number in range(1, 5):
+            told.append(len(window.keys))
+            yield event(33, mysql_gtid(number))
+            yield from transaction(100, checksum=True)
+
+    assert list(decoder.batches(events(packets(), checksums=True))) == []
+    assert told == [0, 0, 3, 3], "five keys of each transaction, of which three differ"
+    assert window.keys == {("100",), ("101",), ("109",)}
 
 
 def test_a_damaged_event_is_told() -> None:
