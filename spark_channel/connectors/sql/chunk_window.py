@@ -98,6 +98,7 @@ class BaseProgress:
     safe.
 
     `order`: what the order of the keys depends on; () = not known. In another order, `after` would be another place.
+    `since`: where the log begins to be delivered, if a chunk may be read from a server that is not there yet; else "".
     """
 
     after: Key | None
@@ -109,6 +110,7 @@ class BaseProgress:
     rows: int | None = None
     waited: int = 0
     order: tuple[str, ...] = ()
+    since: str = ""
 
     def confirmable(self, end: int, running: Collection[int]) -> "BaseProgress":
         """With what is known when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
@@ -134,6 +136,7 @@ class BaseProgress:
             "rows": self.rows,
             "waited": self.waited,
             **({"order": list(self.order)} if self.order else {}),
+            **({"since": self.since} if self.since else {}),
         }
 
     @classmethod
@@ -151,11 +154,12 @@ class BaseProgress:
             raise ValueError(found)
         after = None if found["after"] is None else tuple(found["after"])
         order = tuple(found.get("order", ()))
-        if not all(isinstance(each, str) for each in order):
+        since = found.get("since", "")
+        if not all(isinstance(each, str) for each in (*order, since)):
             raise ValueError(found)
         return cls(
             after, tuple(found["until"]), read=found["read"], rows=found["rows"], waited=found["waited"],
-            order=order,
+            order=order, since=since,
         )  # fmt: skip
 
     @property

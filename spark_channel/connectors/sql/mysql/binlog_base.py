@@ -75,13 +75,18 @@ def obstacle(source: ReadSource) -> str | None:
     return None
 
 
-def start_of(session: Session, source: ReadSource) -> BaseProgress | None:
+class _BehindError(SourceError):
+    """The server has not come to where the stream began: one of several behind one name."""
+
+
+def start_of(session: Session, source: ReadSource, since: GtidSet) -> BaseProgress | None:
     """The whole base; None = the table is empty. A row that is lost to it has changed since, which the log tells."""
     keyset = base_keyset(source)
     found = session.rows(key_of(keyset, [], 0, last=True))
     if not found:
         return None
-    return BaseProgress(None, tuple(found[0]), rows=_size(session, source)[0], order=_order_of(keyset))
+    rows, _ = _size(session, source)
+    return BaseProgress(None, tuple(found[0]), rows=rows, order=_order_of(keyset), since=str(since))
 
 
 def bound_of(session: Session, source: ReadSource, base: BaseProgress, rows: int) -> Key | None:
@@ -126,18 +131,19 @@ class BinlogWatermarks:
 
     `line` has the session that reads rows. `seen` gives the position up to which a snapshot sees all, in its
     transaction (MariaDB) or before it. `columns` is the schema of the table as its stream began, `schema` that of the
-    rows that are delivered. `order`: of the keys, see `BaseProgress`.
+    rows that are delivered. `order` and `since`: see `BaseProgress`.
     """
 
     def __init__(
         self, reader: SqlReader, line: Line, seen: Callable[[MysqlSession], GtidSet], events: Events,
         columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet, *, evolves: bool = False,
-        order: Sequence[str] = (),
+        order: Sequence[str] = (), since: str = "",
     ) -> None:  # fmt: skip
         self._reader, self._line, self._position, self._events = reader, line, seen, events
         self._columns, self._schema, self._after, self._upto = columns, schema, after, upto
         self._advice = new_columns_advice(evolves=evolves)
         self._order = order
+        self._since = type(after).parse(since)
         self._source: ReadSource | None = None
         self._snapshot: tuple[GtidSet, GtidSet, Remaining] | None = None
         self._retry = Retry(
@@ -154,9 +160,11 @@ class BinlogWatermarks:
             with self._session() as session:
                 return self._chunk(session, lower, upper, rows)
 
-        return self._retry.call(
-            once, lambda error: self._reader.dialect.is_passing(error) or code_of(error) == _TABLE_CHANGED
-        )
+        def passes(error: BaseException) -> bool:
+            is_behind = isinstance(error, _BehindError) or code_of(error) == _TABLE_CHANGED
+            return is_behind or self._reader.dialect.is_passing(error)
+
+        return self._retry.call(once, passes)
 
     def events(
         self, after: GtidSet, upto: GtidSet, high: GtidSet, window: ChunkWindow
@@ -203,6 +211,12 @@ class BinlogWatermarks:
         session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         if position is None:
             position = self._position(session)
+        if not position.covers(self._since):
+            raise _BehindError(
+                f"a chunk of {source.label} would be read from a server that has {str(position) or 'nothing'} of the "
+                f"binary log, and the stream began at {self._since}: changes between would be lost. It is a replica "
+                "that lags, behind one name with others: name one server in 'url'"
+            )
         raw = list(session.stream(sql, self._reader.batch_size(split)))
         session.rows("COMMIT")
         kinds = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])

@@ -135,7 +135,9 @@ class BinlogFeed(ChangeFeed):
                     source.label, why,
                 )  # fmt: skip
                 return None
-            return [BinlogToken(self._position(token), start_of(session, source)).token()]
+            position = self._position(token)
+            self._check_place(session, position)
+            return [BinlogToken(position, start_of(session, source, position)).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         found = BinlogToken.read(after, self._gtids)
@@ -161,7 +163,7 @@ class BinlogFeed(ChangeFeed):
         lower = None if old.base is None else old.base.after
         if old.base is not None and (new.base is None or new.base.after != lower):
             upper = old.base.until if new.base is None else new.base.after
-            chunk = {"lower": lower, "upper": upper, "order": old.base.order}
+            chunk = {"lower": lower, "upper": upper, "order": old.base.order, "since": old.base.since}
             return [Split({"kind": "window", **places, **chunk})]
         return [] if old.position == new.position else [Split({"kind": "changes", **places})]
 
@@ -374,6 +376,7 @@ class BinlogFeed(ChangeFeed):
                 end,
                 evolves=self._evolves,
                 order=params["order"],
+                since=params["since"],
             )
             yield from read_window(
                 log, start, end, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()

@@ -234,6 +234,24 @@ def test_keys_of_other_types(logged: Shop, columns: str, values: str) -> None:
     assert [row[2] for row in rows(feed, end, feed.latest(end, NO_LIMIT))] == ["new"] * 20
 
 
+def test_a_chunk_waits_for_a_replica_that_has_not_come_to_where_the_stream_began(
+    logged: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of several behind one name lags: rows that were made shortly before are neither there, nor in the log."""
+    feed = filled(logged, 20)
+    token = begin(feed)
+    end = feed.latest(token, NO_LIMIT)
+    position, behind = feed._seen, [1, 1]  # type: ignore[attr-defined]
+
+    def lagging(session: Any) -> Any:
+        found = position(session)
+        return type(found).parse("") if behind and behind.pop() else found
+
+    monkeypatch.setattr(feed, "_seen", lagging)
+    assert reads(rows(feed, token, end)) == list(range(1, 21))
+    assert behind == []
+
+
 @pytest.mark.parametrize(
     "change",
     ["DROP PRIMARY KEY, ADD PRIMARY KEY (item, id)", "MODIFY id VARCHAR(9) COLLATE utf8mb4_general_ci"],
