@@ -16,6 +16,8 @@ from spark_channel.errors import UnsupportedError
 __all__ = ["HdfsStore"]
 
 _TRIES = 20
+_OLD = 86_400.0
+"""Seconds after which a temporary file of another host is no one's: a put that does last so long writes another."""
 
 
 class HdfsStore(Store):
@@ -115,9 +117,13 @@ class HdfsStore(Store):
 
     def remove_unfinished(self, directory: str) -> None:
         for info in self.entries(directory):
+            if not info.base_name.startswith(UNFINISHED):
+                continue
             host, _, pid = info.base_name.removeprefix(UNFINISHED).rpartition("-")[0].rpartition("-")
-            is_mine = info.base_name.startswith(UNFINISHED) and host == socket.gethostname() and pid.isdigit()
-            if is_mine and not is_running(int(pid)):
+            is_mine = host == socket.gethostname() and pid.isdigit()
+            # A driver in a container leaves a host behind that never comes again.
+            is_old = info.mtime is not None and (utc_now() - info.mtime).total_seconds() > _OLD
+            if is_old or (is_mine and not is_running(int(pid))):
                 self.remove(info.path)
 
     def rename(self, old: str, new: str) -> None:

@@ -4,6 +4,7 @@ import errno
 import os
 import posixpath
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,12 @@ def test_files_of_killed_processes_of_this_host_are_removed(
     store.remove_unfinished(str(tmp_path / LOG))
     left = sorted(each.name.rpartition("-")[0] for each in (tmp_path / LOG).iterdir())
     assert left == [f"{UNFINISHED}here-8", f"{UNFINISHED}there-7"]
+    for each in (tmp_path / LOG).iterdir():
+        if "there" in each.name:
+            os.utime(each, (time.time() - 90_000,) * 2)
+    store.remove_unfinished(str(tmp_path / LOG))
+    left = [each.name.rpartition("-")[0] for each in (tmp_path / LOG).iterdir()]
+    assert left == [f"{UNFINISHED}here-8"], "a host in a container does not come again"
 
 
 def test_a_filesystem_whose_rename_replaces_is_refused(
