@@ -253,6 +253,27 @@ def test_uris_that_are_refused(uri: str) -> None:
         locate(uri)
 
 
+def test_a_uri_without_a_host_is_in_the_default_filesystem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = locate("hdfs:///out/x")
+    assert (place.root, place.path) == ("hdfs://", "/out/x")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with pytest.raises(OSError, match=r"fs\.defaultFS of HADOOP_CONF_DIR"):
+        hdfs.HdfsClient(place.root)
+    settings = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in (("fs.defaultFS", "hdfs://127.0.0.1:1"), ("dfs.client.failover.max.attempts", 1))
+    )
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (tmp_path / name).write_text(f"<configuration>{settings}</configuration>")
+    with pytest.raises(OSError, match=r"/out/x.*refused"):
+        hdfs.HdfsClient(place.root).info(place.path)
+    for uri in ("hdfs://:8020/out", "viewfs:///out"):
+        with pytest.raises(OptionError, match="names no host"):
+            locate(uri)
+
+
 def test_a_name_node_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     setting = "<name>dfs.client.failover.max.attempts</name><value>1</value>"
     (tmp_path / "hdfs-site.xml").write_text(f"<configuration><property>{setting}</property></configuration>")
