@@ -17,7 +17,7 @@ __all__ = ["HdfsStore"]
 
 _TRIES = 20
 _OLD = 86_400.0
-"""Seconds after which a temporary file of another host is no one's: a put that does last so long writes another."""
+"""Seconds after which a temporary file of another host is abandoned: a put that lasts so long writes another."""
 
 
 class HdfsStore(Store):

@@ -279,12 +279,19 @@ class SqlWriter(Writer):
         self._plan_without(session, plan, place, context, fields)
         table = self.dialect.place(place.schema, place.name)
         for column in added_columns(self.dialect, plan.schema, fields, self.options):
+            statement = f"ALTER TABLE {table} ADD COLUMN {self.dialect.definition(column)}"
             try:
-                self.alter(session, f"ALTER TABLE {table} ADD COLUMN {self.dialect.definition(column)}")
-            except ChannelError:
+                self.alter(session, statement)
+            except ChannelError as error:
                 now = self._new_fields(self.look(session), context, plan.schema)
-                if any(each.name == column.name for each in now):
-                    raise
+                if all(each.name != column.name for each in now):
+                    continue
+                if isinstance(error, TargetError) and self.is_denied(error):
+                    raise TargetError(
+                        f"{error}. Column {column.name!r} of the rows is not in table {place.label!r}, and option "
+                        f"'onSchemaChange' adds it: grant the right, or have the table's owner run {statement}"
+                    ) from error.__cause__
+                raise
         return replace(place, table=self.look(session).table)
 
     def alter(self, session: Any, statement: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_channel.connectors import WriteContext, Writer, load_writer
 from spark_channel.connectors.sql.writer import SqlWriter
-from spark_channel.errors import OptionError, SchemaError
+from spark_channel.errors import OptionError, SchemaError, TargetError
 from tests.connectors.sql.places import Place, open_place
 
 KINDS = ("postgresql", "mysql", "sqlite", "duckdb")
@@ -67,6 +67,20 @@ def test_a_run_that_died_behind_the_new_columns_is_run_again(place: Place) -> No
     task.write(ROWS.to_batches()[0])
     writer.commit(plan, [task.close()])
     assert [row["n"] for row in state(place)] == [None, 7]
+
+
+def test_a_right_that_is_missing_is_told_with_the_statement(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(place, onschemachange="evolve")
+
+    def denied(_self: SqlWriter, _session: Any, _statement: str) -> None:
+        raise TargetError("not the owner")
+
+    monkeypatch.setattr(type(writer), "alter", denied)
+    monkeypatch.setattr(type(writer), "is_denied", lambda _self, error: "owner" in str(error))
+    with pytest.raises(TargetError, match=r"not the owner.*grant the right, or have .* ADD COLUMN .n. "):
+        writer.prepare(WriteContext("a", commit="job"), ROWS.schema)
 
 
 def test_a_column_that_another_run_has_just_added_is_taken(
