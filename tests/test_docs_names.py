@@ -219,6 +219,8 @@ def anchors(page: Path) -> set[str]:
 SYMPTOMS = re.compile(r"\| (?:you see|message or symptom|message|symptom|the message says) \|")
 HOLES = re.compile(r"\.\.\.|'[^']*'|\b[A-Z]{1,9}(?::[A-Z]+)?\b|\b\d+\b|=")
 OF_OTHERS = {
+    "Authentication failed",
+    "too many filtered rows",
     "E11000 duplicate key error",
     "ModuleNotFoundError: No module named 'spark_channel'",
     "Spark needs Java 17 or newer",
@@ -269,5 +271,5 @@ def test_each_table_of_benchmarks_names_the_command_that_measures_it() -> None:
     for section in sections:
         title = section.splitlines()[0]
         named = re.findall(r'BENCH=(?:"([\w ]+)"|(\w+))', section)
-        assert named, f"{title}: no command"
+        assert named or "`make soak`" in section, f"{title}: no command"
         assert {name for some in named for name in " ".join(some).split()} <= there, title

@@ -93,7 +93,8 @@ def _copied(
     limits = JobLimits.of(writer.options)
     schema = reader.schema()
     reader.fetch_size = limits.fetch_size(2)
-    splits = reader.split(2)
+    # The rows of a task are added by one transaction, about 4 s a million of them.
+    splits = reader.split(max(2, rows // 500_000))
     tasks = [Task(number, TransferSource.wrap(0, split)) for number, split in enumerate(splits)]
     job = uuid.uuid4().hex
     plan = writer.prepare(WriteContext(job, commit=commit), schema)
