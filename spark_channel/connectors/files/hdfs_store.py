@@ -16,6 +16,8 @@ from spark_channel.errors import UnsupportedError
 __all__ = ["HdfsStore"]
 
 _TRIES = 20
+_OLD = 86_400.0
+"""Seconds after which a temporary file of another host is abandoned: a put that lasts so long writes another."""
 
 
 class HdfsStore(Store):
@@ -43,7 +45,7 @@ class HdfsStore(Store):
         for left in reversed(range(_TRIES)):
             temporary = self._temporary(data)
             try:
-                self.rename(temporary, path)
+                self.client.rename(temporary, path)
             except FileNotFoundError:
                 if not left or self.exists(temporary) or not self.exists(posixpath.dirname(path)):
                     raise
@@ -115,13 +117,22 @@ class HdfsStore(Store):
 
     def remove_unfinished(self, directory: str) -> None:
         for info in self.entries(directory):
+            if not info.base_name.startswith(UNFINISHED):
+                continue
             host, _, pid = info.base_name.removeprefix(UNFINISHED).rpartition("-")[0].rpartition("-")
-            is_mine = info.base_name.startswith(UNFINISHED) and host == socket.gethostname() and pid.isdigit()
-            if is_mine and not is_running(int(pid)):
+            is_mine = host == socket.gethostname() and pid.isdigit()
+            # A driver in a container leaves a host behind that never comes again.
+            is_old = info.mtime is not None and (utc_now() - info.mtime).total_seconds() > _OLD
+            if is_old or (is_mine and not is_running(int(pid))):
                 self.remove(info.path)
 
     def rename(self, old: str, new: str) -> None:
-        self.client.rename(old, new)
+        try:
+            self.client.rename(old, new)
+        except FileNotFoundError:
+            # The library may have lost the answer to a first request, and sent a second one.
+            if self.exists(old) or not self.exists(new):
+                raise
 
     def sync(self, directory: str) -> None:
         """The NameNode has written a change to its journal when it answers."""

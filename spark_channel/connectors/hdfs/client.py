@@ -54,9 +54,9 @@ class HdfsClient(Remote):
     """Used by many threads. `close` does nothing: it is kept for the whole process."""
 
     def __init__(self, root: str) -> None:
-        with _as_os(root):
-            # Without a host: fs.defaultFS of HADOOP_CONF_DIR.
-            self._client: Any = hdfs_native.Client(root if urlsplit(root).netloc else None)
+        has_host = bool(urlsplit(root).netloc)
+        with _as_os(root if has_host else f"{root}/ (fs.defaultFS of HADOOP_CONF_DIR)"):
+            self._client: Any = hdfs_native.Client(root if has_host else None)
 
     def close(self) -> None:
         pass

@@ -56,7 +56,8 @@ def filesystem(root: str) -> pafs.FileSystem:
         ValueError: the uri has more than a host and a port.
     """
     parts = urlsplit(root)
-    if not parts.hostname:
+    is_default = parts.scheme == "hdfs" and not parts.netloc  # fs.defaultFS of HADOOP_CONF_DIR
+    if not parts.hostname and not is_default:
         raise ValueError(
             "the uri names no host; it takes hdfs://namenode:8020/path or hdfs://nameservice/path"
         )

@@ -96,6 +96,9 @@ class BaseProgress:
     for its reader is confirmed up to `safe` only: everything before it was seen to be visible. `doubt` are the
     transactions that were running when all of the log up to `doubt_at` was read: when they have ended, `doubt_at` is
     safe.
+
+    `order`: what the order of the keys depends on; () = not known. In another order, `after` would be another place.
+    `since`: where the log begins to be delivered, if a chunk may be read from a server that is not there yet; else "".
     """
 
     after: Key | None
@@ -106,6 +109,8 @@ class BaseProgress:
     read: int = 0
     rows: int | None = None
     waited: int = 0
+    order: tuple[str, ...] = ()
+    since: str = ""
 
     def confirmable(self, end: int, running: Collection[int]) -> "BaseProgress":
         """With what is known when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
@@ -130,6 +135,8 @@ class BaseProgress:
             "read": self.read,
             "rows": self.rows,
             "waited": self.waited,
+            **({"order": list(self.order)} if self.order else {}),
+            **({"since": self.since} if self.since else {}),
         }
 
     @classmethod
@@ -146,9 +153,14 @@ class BaseProgress:
         if not all(isinstance(each, int | str) for each in keys) or not isinstance(found["rows"], int | None):
             raise ValueError(found)
         after = None if found["after"] is None else tuple(found["after"])
+        order = tuple(found.get("order", ()))
+        since = found.get("since", "")
+        if not all(isinstance(each, str) for each in (*order, since)):
+            raise ValueError(found)
         return cls(
-            after, tuple(found["until"]), read=found["read"], rows=found["rows"], waited=found["waited"]
-        )
+            after, tuple(found["until"]), read=found["read"], rows=found["rows"], waited=found["waited"],
+            order=order, since=since,
+        )  # fmt: skip
 
     @property
     def left(self) -> int | None:

@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.target import TargetTable, WriteColumn, declar
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
-__all__ = ["create_table", "new_target", "old_target"]
+__all__ = ["added_columns", "create_table", "new_target", "old_target"]
 
 
 def old_target(
@@ -110,6 +110,27 @@ def create_table(dialect: WriteDialect, place: str, schema: pa.Schema, options: 
         SchemaError, OptionError: as `new_target`.
     """
     return dialect.created(place, _new_columns(dialect, schema, options, ())) + dialect.after_create(options)
+
+
+def added_columns(
+    dialect: WriteDialect, rows: pa.Schema, fields: Sequence[pa.Field], options: SqlWriteOptions
+) -> list[Column]:
+    """Columns for `fields` of `rows`, to be added to a table that is there: nullable, as its rows have none.
+
+    Raises:
+        SchemaError: a type that the database cannot hold, or names that it takes for the same.
+        OptionError: createTableColumnTypes that do not fit.
+    """
+    _row_fields(dialect, rows, options)
+    chosen = _chosen(dialect, rows.names, options)
+    return [
+        dialect.new_column(
+            field.name,
+            chosen.get(field.name) or dialect.created_type(field.name, field.type, key=False),
+            not_null=False,
+        )
+        for field in fields
+    ]
 
 
 def _operation(options: SqlWriteOptions) -> str | None:

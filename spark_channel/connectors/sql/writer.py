@@ -41,7 +41,7 @@ from spark_channel.connectors.sql.publish import transaction
 from spark_channel.connectors.sql.receipts import refuse_two_receipts
 from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
 from spark_channel.connectors.sql.target import NOWHERE, TargetTable
-from spark_channel.connectors.sql.target_columns import new_target, old_target
+from spark_channel.connectors.sql.target_columns import added_columns, new_target, old_target
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
@@ -164,16 +164,17 @@ class SqlWriter(Writer):
             place = self.look(session)
             self._check_place(place)
             commit = context.commit or self.default_commit(place, context)
-            new = [field.name for field in self._new_fields(place, context, schema)]
             plan = SqlPlan(
                 job=context.job,
-                schema=pa.schema([field for field in schema if field.name not in new]),
+                schema=schema,
                 commit=commit,
                 overwrite=context.overwrite,
                 place=replace(place, table=None),
             )
-            plan = self.plan(session, plan, place, context)
-            if place.table is not None and plan.target.sql and self.script_dialect in _EXPLAINS_RIGHTS:
+            new = self._new_fields(place, context, schema)
+            plan = self._plan_without(session, plan, place, context, new)
+            is_there = place.table is not None and plan.target.sql and plan.target.names
+            if is_there and self.script_dialect in _EXPLAINS_RIGHTS:
                 columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
                 nulls = ", ".join("NULL" for _ in plan.target.names)
                 # The server checks the right to insert, and plans to insert no row.
@@ -209,7 +210,7 @@ class SqlWriter(Writer):
         published_at = claims.published_at(place.claimed, context)
         if published_at is not None:  # whatever has become of the table since
             return replace(plan, published_at=published_at)
-        place = self._evolved(session, place, context, schema)
+        place = self._evolved(session, plan, place, context)
         plan = self.plan(session, plan, place, context)
         taken = self._take(session, claims, place, context)
         if taken.held is None:
@@ -242,24 +243,56 @@ class SqlWriter(Writer):
         own = row_fields(schema) if self.options.write_mode == "apply" else schema
         return [field for field in own if self.dialect.same_name(field.name, names) is None]
 
-    def _evolved(self, session: Any, place: Place, context: WriteContext, schema: pa.Schema) -> Place:
+    def _plan_without(
+        self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, new: Sequence[pa.Field]
+    ) -> SqlPlan:
+        """The plan for the columns that the table has. Changes nothing.
+
+        Raises:
+            SchemaError, TargetError, OptionError: the rows do not fit, or the table cannot get the columns `new`.
+        """
+        if not new:
+            return self.plan(session, plan, place, context)
+        added_columns(self.dialect, plan.schema, new, self.options)
+        names = {field.name for field in new}
+        left = pa.schema([field for field in plan.schema if field.name not in names])
+        native = context.native
+        if native is not None:
+            kept = [number for number, name in enumerate(native.schema.names) if name not in names]
+            native = replace(
+                native,
+                schema=pa.schema([native.schema.field(each) for each in kept]),
+                types=tuple(native.types[each] for each in kept),
+            )
+        return self.plan(session, replace(plan, schema=left), place, replace(context, native=native))
+
+    def _evolved(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> Place:
         """The place, whose table has all columns of the rows.
 
         One nullable column more changes no row, so no claim guards it: whoever adds it, and whether its rows follow,
-        each run finds it there. Before the rows, because some databases commit with DDL.
+        each run finds it there. Before the rows, because some databases commit with DDL; and only if all else of the
+        rows fits.
         """
-        fields = self._new_fields(place, context, schema)
-        for field in fields:
-            declared = self.dialect.created_type(field.name, field.type, key=False)
-            column = self.dialect.new_column(field.name, declared, not_null=False)
-            table = self.dialect.place(place.schema, place.name)
+        fields = self._new_fields(place, context, plan.schema)
+        if not fields:
+            return place
+        self._plan_without(session, plan, place, context, fields)
+        table = self.dialect.place(place.schema, place.name)
+        for column in added_columns(self.dialect, plan.schema, fields, self.options):
+            statement = f"ALTER TABLE {table} ADD COLUMN {self.dialect.definition(column)}"
             try:
-                self.alter(session, f"ALTER TABLE {table} ADD COLUMN {self.dialect.definition(column)}")
-            except ChannelError:
-                now = self.look(session)
-                if any(each.name == field.name for each in self._new_fields(now, context, schema)):
-                    raise
-        return replace(place, table=self.look(session).table) if fields else place
+                self.alter(session, statement)
+            except ChannelError as error:
+                now = self._new_fields(self.look(session), context, plan.schema)
+                if all(each.name != column.name for each in now):
+                    continue
+                if isinstance(error, TargetError) and self.is_denied(error):
+                    raise TargetError(
+                        f"{error}. Column {column.name!r} of the rows is not in table {place.label!r}, and option "
+                        f"'onSchemaChange' adds it: grant the right, or have the table's owner run {statement}"
+                    ) from error.__cause__
+                raise
+        return replace(place, table=self.look(session).table)
 
     def alter(self, session: Any, statement: str) -> None:
         """Run a statement that changes the table's definition, and wait for other sessions for a bounded time."""

@@ -2,7 +2,9 @@
 
 import errno
 import os
+import posixpath
 import shutil
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -135,6 +137,34 @@ def test_a_request_that_the_library_sends_twice(
     assert [each.name for each in (tmp_path / LOG).iterdir()] == ["1.json"]
 
 
+def test_a_rename_of_a_staged_file_that_is_sent_twice(
+    client: FolderHdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "out"
+    rename, twice = client.rename, []
+
+    def sent_twice(old: str, new: str) -> None:
+        rename(old, new)
+        if posixpath.basename(new).startswith("part-"):
+            twice.append(new)
+            rename(old, new)
+
+    monkeypatch.setattr(client, "rename", sent_twice)
+    write("parquet", _uri(target), numbers(1, 2), job="a")
+    assert len(twice) == 1
+    assert read("parquet", _uri(target))["n"].to_pylist() == [1, 2]
+
+
+def test_a_rename_of_a_file_that_is_not_there_fails(
+    client: FolderHdfs, store: HdfsStore, tmp_path: Path
+) -> None:
+    with pytest.raises(FileNotFoundError):
+        store.rename(str(tmp_path / "old"), str(tmp_path / "new"))
+    (tmp_path / "old").write_bytes(b"x")
+    with pytest.raises(FileNotFoundError):
+        store.rename(str(tmp_path / "old"), str(tmp_path / "missing" / "new"))
+
+
 def test_a_file_that_another_host_took_for_a_dead_processes_is_written_again(
     client: FolderHdfs, store: HdfsStore, tmp_path: Path
 ) -> None:
@@ -166,6 +196,12 @@ def test_files_of_killed_processes_of_this_host_are_removed(
     store.remove_unfinished(str(tmp_path / LOG))
     left = sorted(each.name.rpartition("-")[0] for each in (tmp_path / LOG).iterdir())
     assert left == [f"{UNFINISHED}here-8", f"{UNFINISHED}there-7"]
+    for each in (tmp_path / LOG).iterdir():
+        if "there" in each.name:
+            os.utime(each, (time.time() - 90_000,) * 2)
+    store.remove_unfinished(str(tmp_path / LOG))
+    left = [each.name.rpartition("-")[0] for each in (tmp_path / LOG).iterdir()]
+    assert left == [f"{UNFINISHED}here-8"], "a host in a container does not come again"
 
 
 def test_a_filesystem_whose_rename_replaces_is_refused(
@@ -215,6 +251,27 @@ def test_a_rename_that_arrives_late_publishes_nothing(client: FolderHdfs, tmp_pa
 def test_uris_that_are_refused(uri: str) -> None:
     with pytest.raises(OptionError, match="names more than a host"):
         locate(uri)
+
+
+def test_a_uri_without_a_host_is_in_the_default_filesystem(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = locate("hdfs:///out/x")
+    assert (place.root, place.path) == ("hdfs://", "/out/x")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    with pytest.raises(OSError, match=r"fs\.defaultFS of HADOOP_CONF_DIR"):
+        hdfs.HdfsClient(place.root)
+    settings = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>"
+        for name, value in (("fs.defaultFS", "hdfs://127.0.0.1:1"), ("dfs.client.failover.max.attempts", 1))
+    )
+    for name in ("core-site.xml", "hdfs-site.xml"):
+        (tmp_path / name).write_text(f"<configuration>{settings}</configuration>")
+    with pytest.raises(OSError, match=r"/out/x.*refused"):
+        hdfs.HdfsClient(place.root).info(place.path)
+    for uri in ("hdfs://:8020/out", "viewfs:///out"):
+        with pytest.raises(OptionError, match="names no host"):
+            locate(uri)
 
 
 def test_a_name_node_that_is_not_there_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from spark_channel.connectors import WriteContext, Writer, load_writer
 from spark_channel.connectors.sql.writer import SqlWriter
-from spark_channel.errors import SchemaError
+from spark_channel.errors import OptionError, SchemaError, TargetError
 from tests.connectors.sql.places import Place, open_place
 
 KINDS = ("postgresql", "mysql", "sqlite", "duckdb")
@@ -69,6 +69,20 @@ def test_a_run_that_died_behind_the_new_columns_is_run_again(place: Place) -> No
     assert [row["n"] for row in state(place)] == [None, 7]
 
 
+def test_a_right_that_is_missing_is_told_with_the_statement(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = writer_of(place, onschemachange="evolve")
+
+    def denied(_self: SqlWriter, _session: Any, _statement: str) -> None:
+        raise TargetError("not the owner")
+
+    monkeypatch.setattr(type(writer), "alter", denied)
+    monkeypatch.setattr(type(writer), "is_denied", lambda _self, error: "owner" in str(error))
+    with pytest.raises(TargetError, match=r"not the owner.*grant the right, or have .* ADD COLUMN .n. "):
+        writer.prepare(WriteContext("a", commit="job"), ROWS.schema)
+
+
 def test_a_column_that_another_run_has_just_added_is_taken(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -86,3 +100,50 @@ def test_a_column_that_another_run_has_just_added_is_taken(
     write(writer, "a", ROWS)
     assert len(statements) == 2
     assert [row["n"] for row in state(place)] == [None, 7]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        pa.schema([("id", pa.int64()), ("Name", pa.int64()), ("n", pa.int32())]),
+        pa.schema([("id", pa.int64()), ("n", pa.int32()), ("unknown", pa.null())]),
+        pa.schema([("Name", pa.string()), ("n", pa.int32())]),
+    ],
+    ids=["another column does not fit", "a new column has no type", "a needed column is missing"],
+)
+def test_rows_that_do_not_fit_leave_the_table_as_it_is(place: Place, rows: pa.Schema) -> None:
+    writer = writer_of(place, onschemachange="evolve")
+    for prepare in (writer.rehearse, writer.prepare):
+        with pytest.raises(SchemaError):
+            prepare(WriteContext("a", commit="job"), rows)
+    assert state(place) == [{"id": 1, "Name": "a"}]
+
+
+def test_rows_may_have_new_columns_alone(place: Place) -> None:
+    place.create("u", {"old": "text"}, [("a",)])
+    writer, _ = load_writer({**place.options, "dbtable": "u", "onschemachange": "evolve"})
+    rows = pa.table({"n": pa.array([7], pa.int32())})
+    writer.rehearse(WriteContext("a", commit="job"), rows.schema)
+    write(writer, "a", rows)
+    found = place.read("u").to_pylist()
+    assert sorted(found, key=str) == [{"old": "a", "n": None}, {"old": None, "n": 7}]
+
+
+def test_a_new_column_has_the_type_that_was_chosen(place: Place) -> None:
+    writer = writer_of(place, onschemachange="evolve", createTableColumnTypes="n BIGINT")
+    write(writer, "a", ROWS)
+    assert place.read().schema.field("n").type == pa.int64()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"driver": "sqlite", "uri": ":memory:", "writer": "adbc"},
+        {"url": "clickhouse://localhost:8123/shop"},
+    ],
+    ids=["adbc", "clickhouse"],
+)
+def test_connectors_that_add_no_columns_say_so(options: dict[str, Any]) -> None:
+    with pytest.raises(OptionError, match=r"'onSchemaChange' is not supported: add the columns yourself"):
+        load_writer({**options, "dbtable": "t", "onSchemaChange": "evolve"})
+    load_writer({**options, "dbtable": "t", "onSchemaChange": "fail"})

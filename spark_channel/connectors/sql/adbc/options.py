@@ -125,6 +125,7 @@ class AdbcWriteOptions(DriverOptions, SqlWriteOptions):
         "url": "an ADBC driver takes its own 'uri'",
         "createTableOptions": "the driver makes the table; create it yourself for more",
         "createTableColumnTypes": "the driver makes the table; create it yourself for more",
+        "onSchemaChange": "add the columns yourself; the database's own connector does, where it has one",
     }
 
     def model_post_init(self, context: Any) -> None:

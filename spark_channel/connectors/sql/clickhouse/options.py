@@ -1,5 +1,6 @@
 """The options of ClickHouse."""
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
@@ -76,6 +77,10 @@ class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
     """What the writer takes."""
 
     keeps_table: ClassVar[str] = "an overwrite empties the table"
+    refused: ClassVar[Mapping[str, str]] = {
+        **SqlWriteOptions.refused,
+        "onSchemaChange": "add the columns yourself: only you know the table's columns",
+    }
 
     batch_size: Amount = Field(
         100_000, alias="batchsize", description="rows of one INSERT; ClickHouse merges small ones slowly"

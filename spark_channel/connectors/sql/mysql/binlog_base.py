@@ -26,9 +26,9 @@ from spark_channel.connectors.sql.change_feed import new_columns_advice
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
 from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.keyset import Keyset, keyset_of
-from spark_channel.connectors.sql.mysql.binlog_decoder import Telling
+from spark_channel.connectors.sql.mysql.binlog_decoder import RESET, Telling
 from spark_channel.connectors.sql.mysql.column_types import parts
-from spark_channel.connectors.sql.mysql.dialect import MysqlTable
+from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlTable
 from spark_channel.connectors.sql.mysql.gtid import GtidSet, Remaining
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession, code_of
 from spark_channel.connectors.sql.reader import SqlReader
@@ -45,6 +45,8 @@ _KEYS = frozenset({
     "tinyint", "smallint", "mediumint", "int", "bigint", "char", "varchar", "decimal", "date", "datetime", "uuid",
 })  # fmt: skip
 """Types whose equal values have one text, in the log as in a statement."""
+_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal"})
+"""One may become another, with the same order."""
 _TABLE_CHANGED = 1412
 """The table was made again (TRUNCATE, ALTER) between a snapshot and its statement."""
 _SIZE = """
@@ -73,17 +75,49 @@ def obstacle(source: ReadSource) -> str | None:
     return None
 
 
-def start_of(session: Session, source: ReadSource) -> BaseProgress | None:
+class _BehindError(SourceError):
+    """The server has not come to where the stream began: one of several behind one name."""
+
+
+def start_of(session: Session, source: ReadSource, since: GtidSet) -> BaseProgress | None:
     """The whole base; None = the table is empty. A row that is lost to it has changed since, which the log tells."""
-    found = session.rows(key_of(base_keyset(source), [], 0, last=True))
-    return BaseProgress(None, tuple(found[0]), rows=_size(session, source)[0]) if found else None
+    keyset = base_keyset(source)
+    found = session.rows(key_of(keyset, [], 0, last=True))
+    if not found:
+        return None
+    rows, _ = _size(session, source)
+    return BaseProgress(None, tuple(found[0]), rows=rows, order=_order_of(keyset), since=str(since))
 
 
 def bound_of(session: Session, source: ReadSource, base: BaseProgress, rows: int) -> Key | None:
     """The key of row number `rows` of what is left; None = there are fewer."""
     keyset = base_keyset(source)
+    _check_order(keyset, base.order)
     found = session.rows(key_of(keyset, between(keyset, base.after, base.until), rows - 1))
     return tuple(found[0]) if found else None
+
+
+def _order_of(keyset: Keyset) -> tuple[str, ...]:
+    """The columns of the key, each with what says which of two values is first."""
+    made = []
+    for each in keyset.key:
+        about = cast(MysqlColumn, keyset.source.about(each.name))
+        kind = parts(about.declared)[0]
+        made.append(f"{each.name.lower()} {'number' if kind in _NUMBERS else about.collation or kind}")
+    return tuple(made)
+
+
+def _check_order(keyset: Keyset, order: Sequence[str]) -> None:
+    """
+    Raises:
+        SourceError: keys are in another order than when the reading of the base began, so that no key is its place.
+    """
+    now = _order_of(keyset)
+    if order and now != tuple(order):
+        raise SourceError(
+            f"{keyset.source.label} is ordered by its primary key ({', '.join(now)}), and was by ({', '.join(order)}) "
+            f"when the reading of its existing rows began: which of them are left to read is not known. {RESET}"
+        )
 
 
 def snapshot_place(session: Session) -> tuple[str, int]:
@@ -97,16 +131,19 @@ class BinlogWatermarks:
 
     `line` has the session that reads rows. `seen` gives the position up to which a snapshot sees all, in its
     transaction (MariaDB) or before it. `columns` is the schema of the table as its stream began, `schema` that of the
-    rows that are delivered.
+    rows that are delivered. `order` and `since`: see `BaseProgress`.
     """
 
     def __init__(
         self, reader: SqlReader, line: Line, seen: Callable[[MysqlSession], GtidSet], events: Events,
         columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet, *, evolves: bool = False,
+        order: Sequence[str] = (), since: str = "",
     ) -> None:  # fmt: skip
         self._reader, self._line, self._position, self._events = reader, line, seen, events
         self._columns, self._schema, self._after, self._upto = columns, schema, after, upto
         self._advice = new_columns_advice(evolves=evolves)
+        self._order = order
+        self._since = type(after).parse(since)
         self._source: ReadSource | None = None
         self._snapshot: tuple[GtidSet, GtidSet, Remaining] | None = None
         self._retry = Retry(
@@ -123,9 +160,11 @@ class BinlogWatermarks:
             with self._session() as session:
                 return self._chunk(session, lower, upper, rows)
 
-        return self._retry.call(
-            once, lambda error: self._reader.dialect.is_passing(error) or code_of(error) == _TABLE_CHANGED
-        )
+        def passes(error: BaseException) -> bool:
+            is_behind = isinstance(error, _BehindError) or code_of(error) == _TABLE_CHANGED
+            return is_behind or self._reader.dialect.is_passing(error)
+
+        return self._retry.call(once, passes)
 
     def events(
         self, after: GtidSet, upto: GtidSet, high: GtidSet, window: ChunkWindow
@@ -172,6 +211,12 @@ class BinlogWatermarks:
         session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         if position is None:
             position = self._position(session)
+        if not position.covers(self._since):
+            raise _BehindError(
+                f"a chunk of {source.label} would be read from a server that has {str(position) or 'nothing'} of the "
+                f"binary log, and the stream began at {self._since}: changes between would be lost. It is a replica "
+                "that lags, behind one name with others: name one server in 'url'"
+            )
         raw = list(session.stream(sql, self._reader.batch_size(split)))
         session.rows("COMMIT")
         kinds = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
@@ -194,6 +239,7 @@ class BinlogWatermarks:
         if self._source is None:
             found = self._reader.resolve(session)
             check_same_columns(self._columns, found.schema, found.label, self._advice)
+            _check_order(base_keyset(found), self._order)
             self._source = found
         return self._source
 

@@ -145,7 +145,7 @@ class ChangeDecoder:
         self._shapes: dict[bytes, _Shape] = {}
         self._cutters: dict[int, _Shape] = {}
         self._chunks: list[_Rows] = []
-        self._kept = self._bytes = 0
+        self._kept = self._bytes = self._told = 0
         self.gtid: Gtid | None = None
         self._name, self._time = "", 0
         self._wanted = self._held = self._open = False
@@ -167,6 +167,8 @@ class ChangeDecoder:
                 raise damaged(event.kind, event.position, error) from error
             if self._kept >= _BATCH_ROWS or self._bytes >= _BATCH_BYTES:
                 yield from self._taken()
+            if self._told >= _BATCH_ROWS:
+                self._tell_keys()
             if ended and self.done:
                 break
         yield from self._taken()
@@ -328,8 +330,10 @@ class ChangeDecoder:
         while at < end:
             row, at = shape.cutter.cut(data, at)
             shape.told.append([row[place] for place in places])
+            self._told += 1
 
     def _tell_keys(self) -> None:
+        self._told = 0
         for shape in self._shapes.values():
             told, shape.told = shape.told, []
             if told and self._telling is not None:
@@ -405,45 +409,50 @@ def _shape(
             f"binlog_row_metadata = 'FULL'. It holds for changes from then on, so: {RESET[0].lower()}{RESET[1:]}"
         )
     advice = new_columns_advice(evolves=has is not None)
-    more = [name for name in found.names if name not in table.names and (has is None or has(name))]
+    # Names of columns are equal in any case, also where one was renamed so.
+    known = {name.lower() for name in table.names}
+    more = [name for name in found.names if name.lower() not in known and (has is None or has(name))]
     if more:
         raise SchemaError(f"{table.label} has a new column {more[0]!r} since its stream began. {advice}")
     fields = [field_of(found, place, table.label) for place in range(len(found.types))]
-    places = {name: place for place, name in enumerate(found.names)}
+    places = {name.lower(): place for place, name in enumerate(found.names)}
+
+    def place_of(name: str) -> int | None:
+        return places.get(name.lower())
+
     needed = {*table.key, *(each.name for each in window_key), *table.generated}
     for column in table.columns:
-        if column.name not in places:
+        place = place_of(column.name)
+        if place is None:
             if has is not None and column.name not in needed:
                 continue
             raise SchemaError(
                 f"{table.label} has no column {column.name!r} in the binary log: it was lost since its stream began, "
                 f"or is generated and not stored. {advice}"
             )
-        field, collation = fields[places[column.name]], found.collations[places[column.name]]
+        field, collation = fields[place], found.collations[place]
         if not _is_same(column, field, collation) and (has is None or not _widens(column, field, collation)):
             raise SchemaError(
                 f"{table.label} has column {column.name!r} of another type in the binary log than {column.declared}. "
                 f"{advice}"
             )
-    missing = [name for name in table.key if name not in places]
+    missing = [name for name in table.key if place_of(name) is None]
     if missing:
         raise SchemaError(f"{table.label} has no key column {missing[0]!r} in the binary log. {RESET}")
-    wanted = [each for each in table.columns if each.name in places]
-    cutter = RowCutter(fields, {places[each.name] for each in wanted} | {places[name] for name in table.key})
+    wanted = [each for each in table.columns if place_of(each.name) is not None]
+    cutter = RowCutter(
+        fields, {places[name.lower()] for name in (*(each.name for each in wanted), *table.key)}
+    )
     order = {place: number for number, place in enumerate(cutter.wanted)}
 
-    def read_as(columns: Sequence[ReadColumn]) -> list[tuple[int, LogColumn]]:
-        return [
-            (
-                order[places[each.name]],
-                _log_column(table, each, found, places[each.name], fields[places[each.name]]),
-            )
-            for each in columns
-        ]
+    def read_as(column: ReadColumn) -> tuple[int, LogColumn]:
+        place = places[column.name.lower()]
+        return order[place], _log_column(table, column, found, place, fields[place])
 
-    key = [order[places[name]] for name in table.key]
-    read = dict(zip((each.name for each in wanted), read_as(wanted), strict=True))
-    return _Shape(cutter, [read.get(each.name) for each in table.columns], key, read_as(window_key))
+    key = [order[places[name.lower()]] for name in table.key]
+    read = {each.name: read_as(each) for each in wanted}
+    columns = [read.get(each.name) for each in table.columns]
+    return _Shape(cutter, columns, key, [read_as(each) for each in window_key])
 
 
 def _is_same(column: ReadColumn, field: Field, collation: int) -> bool:

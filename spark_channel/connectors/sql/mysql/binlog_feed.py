@@ -135,7 +135,9 @@ class BinlogFeed(ChangeFeed):
                     source.label, why,
                 )  # fmt: skip
                 return None
-            return [BinlogToken(self._position(token), start_of(session, source)).token()]
+            position = self._position(token)
+            self._check_place(session, position)
+            return [BinlogToken(position, start_of(session, source, position)).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         found = BinlogToken.read(after, self._gtids)
@@ -161,7 +163,8 @@ class BinlogFeed(ChangeFeed):
         lower = None if old.base is None else old.base.after
         if old.base is not None and (new.base is None or new.base.after != lower):
             upper = old.base.until if new.base is None else new.base.after
-            return [Split({"kind": "window", **places, "lower": lower, "upper": upper})]
+            chunk = {"lower": lower, "upper": upper, "order": old.base.order, "since": old.base.since}
+            return [Split({"kind": "window", **places, **chunk})]
         return [] if old.position == new.position else [Split({"kind": "changes", **places})]
 
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
@@ -239,8 +242,15 @@ class BinlogFeed(ChangeFeed):
         return self._at(session, *snapshot_place(session))
 
     def _at(self, session: Session, file: str, at: int) -> GtidSet:
-        literal = cast(MysqlSession, session).literal(file)
-        return self._gtids.parse(str(session.value(f"SELECT BINLOG_GTID_POS({literal}, {at})") or ""))
+        own = cast(MysqlSession, session)
+        found = own.value(f"SELECT BINLOG_GTID_POS({own.literal(file)}, {at})")
+        if found is None:  # which is not the empty text, a log's beginning
+            raise SourceError(
+                f"{own.place} does not find position {at} in its binary log {file}: the file was removed meanwhile, or "
+                "a large transaction made it longer than 4 GiB, where BINLOG_GTID_POS does not look. Run FLUSH BINARY "
+                "LOGS, and start the stream again"
+            )
+        return self._gtids.parse(str(found))
 
     def _check_place(self, session: Session, start: GtidSet) -> None:
         ended = self._ended(session)
@@ -365,6 +375,8 @@ class BinlogFeed(ChangeFeed):
                 start,
                 end,
                 evolves=self._evolves,
+                order=params["order"],
+                since=params["since"],
             )
             yield from read_window(
                 log, start, end, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()

@@ -195,7 +195,7 @@ class ChangeDecoder:
             if value is _UNCHANGED:
                 if old is None and key is not None and place in self._window_key and key[place] is not None:
                     new[place] = key[place]
-                elif old is None and self._wanted:
+                elif old is None and self._wanted and place in self._places:
                     name = self._names[place]
                     raise SourceError(
                         f"an update of {self._shape.label} left column {name!r} as it was, and its value, stored "

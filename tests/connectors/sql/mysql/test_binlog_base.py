@@ -234,6 +234,57 @@ def test_keys_of_other_types(logged: Shop, columns: str, values: str) -> None:
     assert [row[2] for row in rows(feed, end, feed.latest(end, NO_LIMIT))] == ["new"] * 20
 
 
+def test_a_chunk_waits_for_a_replica_that_has_not_come_to_where_the_stream_began(
+    logged: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of several behind one name lags: rows that were made shortly before are neither there, nor in the log."""
+    feed = filled(logged, 20)
+    token = begin(feed)
+    end = feed.latest(token, NO_LIMIT)
+    position, behind = feed._seen, [1, 1]  # type: ignore[attr-defined]
+
+    def lagging(session: Any) -> Any:
+        found = position(session)
+        return type(found).parse("") if behind and behind.pop() else found
+
+    monkeypatch.setattr(feed, "_seen", lagging)
+    assert reads(rows(feed, token, end)) == list(range(1, 21))
+    assert behind == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    ["DROP PRIMARY KEY, ADD PRIMARY KEY (item, id)", "MODIFY id VARCHAR(9) COLLATE utf8mb4_general_ci"],
+    ids=["another key", "another collation"],
+)
+def test_a_key_whose_order_changes_while_the_base_is_read(logged: Shop, change: str) -> None:
+    """What is behind a key is other rows then."""
+    logged.sql(
+        "CREATE TABLE t (id VARCHAR(9) COLLATE utf8mb4_bin PRIMARY KEY, item VARCHAR(9) NOT NULL); "
+        "INSERT INTO t SELECT CONCAT(IF(seq % 2, 'a', 'B'), seq), 'x' FROM seq_1_to_50"
+    )
+    feed = feed_of(logged)
+    token = begin(feed)
+    first = feed.latest(token, FeedLimit(rows=20))
+    logged.sql(f"ALTER TABLE t {change}")
+    for read in (lambda: rows(feed, token, first), lambda: feed.latest(first, NO_LIMIT)):
+        with pytest.raises(
+            SourceError, match=r"was by \(id utf8mb4_bin\) when the reading.*Reset the tunnel"
+        ):
+            read()
+
+
+def test_a_key_that_widens_while_the_base_is_read(logged: Shop) -> None:
+    feed = filled(logged, 60)
+    token = begin(feed)
+    first = feed.latest(token, FeedLimit(rows=20))
+    found = rows(feed, token, first)
+    logged.sql("ALTER TABLE t MODIFY id BIGINT")
+    feed = logged.reader(binlog="true").feed(FeedOptions(evolves=True))
+    found += rows(feed, first, feed.latest(first, NO_LIMIT))
+    assert reads(found) == list(range(1, 61))
+
+
 @pytest.mark.parametrize("base", [{}, {"after": None}, "x", {"until": []}])
 def test_a_damaged_base_is_told(logged: Shop, base: Any) -> None:
     plain(logged)

@@ -3,7 +3,11 @@
 import random
 import struct
 import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from decimal import Decimal
+from types import SimpleNamespace
+from typing import Any
 from uuid import UUID
 
 import pyarrow as pa
@@ -16,6 +20,7 @@ from spark_channel.connectors.sql.chunk_window import ChunkWindow
 from spark_channel.connectors.sql.mysql.binlog_ddl import TRUNCATES, effect_of
 from spark_channel.connectors.sql.mysql.binlog_decoder import ChangeDecoder, FollowedTable, Telling
 from spark_channel.connectors.sql.mysql.binlog_events import events, inflated
+from spark_channel.connectors.sql.mysql.binlog_feed import BinlogFeed
 from spark_channel.connectors.sql.mysql.binlog_json import json_text
 from spark_channel.connectors.sql.mysql.gtid import MariadbGtids, MysqlGtids
 from spark_channel.errors import ChannelError, SourceError
@@ -25,6 +30,18 @@ ONE, OTHER = "3e11fa47-71ca-11e1-9e33-c80aa9429562", "ffffffff-71ca-11e1-9e33-c8
 
 
 # --- positions ---
+
+
+def test_a_place_that_the_server_does_not_find_is_no_log_without_transactions() -> None:
+    feed = object.__new__(BinlogFeed)
+    feed._gtids = MariadbGtids
+    session: Any = SimpleNamespace(place="db:3306", literal=repr, value=lambda _: None)
+    with pytest.raises(
+        SourceError, match=r"db:3306 does not find position 5000000000 in its binary log log\.000001"
+    ):
+        feed._at(session, "log.000001", 5_000_000_000)
+    session.value = lambda _: ""
+    assert str(feed._at(session, "log.000001", 4)) == ""
 
 
 @pytest.mark.parametrize("text", ["", "0-1-270", "0-1-270,1-3-7"])
@@ -231,6 +248,21 @@ def test_rows_of_mysql_are_decoded() -> None:
     assert str(first["_commit_ts"]) == "2023-11-14 22:13:20.123456+00:00"
 
 
+@pytest.mark.parametrize("has", [None, lambda name: name in ("ID", "Item")], ids=["fail", "evolve"])
+def test_a_column_that_was_renamed_to_another_case_has_its_values(has: Callable[[str], bool] | None) -> None:
+    spelled = {"id": "ID", "item": "Item"}
+    table = replace(
+        TABLE,
+        columns=tuple(replace(each, name=spelled.get(each.name, each.name)) for each in TABLE.columns),
+        names=tuple(spelled.get(name, name) for name in TABLE.names),
+        key=("ID",),
+    )
+    decoder = ChangeDecoder(table, None, lambda expression, values: [], has=has)
+    packets = [event(33, mysql_gtid(1)), *transaction(10, checksum=True)]
+    found = [row for batch in decoder.batches(events(packets, checksums=True)) for row in batch.to_pylist()]
+    assert [(row["ID"], row["Item"]) for row in found[:2]] == [(10, "é"), (11, None)]
+
+
 @pytest.mark.parametrize("algorithm", [0, 255])
 def test_a_compressed_transaction_of_mysql_is_decoded(algorithm: int) -> None:
     whole = b"".join(transaction(10, checksum=False))
@@ -270,6 +302,27 @@ def test_a_window_of_mysql_is_told_what_a_snapshot_may_not_have_seen() -> None:
     assert [(row["_op"], row["id"], row["_lsn"]) for row in found] == expected(400, 4)
     assert window.keys == {(str(100 * number + more),) for number in (3, 4, 5) for more in (0, 1, 9)}
     assert not decoder.lacks
+
+
+def test_a_window_is_told_as_the_log_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that changes a million times is held once."""
+    monkeypatch.setattr("spark_channel.connectors.sql.mysql.binlog_decoder._BATCH_ROWS", 8)
+    nothing = MysqlGtids.parse("")
+    window = ChunkWindow(lambda _: False)
+    key = [ReadColumn("id", "int unsigned", pa.uint64(), "")]
+    telling = Telling(window, key, nothing.remaining(nothing), nothing.remaining(nothing))
+    decoder = ChangeDecoder(TABLE, nothing.remaining(nothing), lambda expression, values: [], telling=telling)
+    told = []
+
+    def packets() -> Iterator[bytes]:
+        for number in range(1, 5):
+            told.append(len(window.keys))
+            yield event(33, mysql_gtid(number))
+            yield from transaction(100, checksum=True)
+
+    assert list(decoder.batches(events(packets(), checksums=True))) == []
+    assert told == [0, 0, 3, 3], "five keys of each transaction, of which three differ"
+    assert window.keys == {("100",), ("101",), ("109",)}
 
 
 def test_a_damaged_event_is_told() -> None:

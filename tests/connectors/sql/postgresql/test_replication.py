@@ -198,6 +198,9 @@ def test_a_value_that_is_not_in_the_log_is_asked_for(table: Table) -> None:
     table.run("INSERT INTO $t VALUES (1, repeat('x', 10000), 1); UPDATE $t SET n = 2")
     with pytest.raises(SourceError, match=r"left column 'item' as it was.*REPLICA IDENTITY FULL"):
         rows(feed, token, feed.latest(token, NO_LIMIT))
+    without = table.feed(reader={"columns": "id, n"})
+    found = rows(without, token, without.latest(token, NO_LIMIT))
+    assert [(row["_op"], row["id"], int(row["n"])) for row in found] == [("insert", 1, 1), ("update", 1, 2)]
 
 
 def test_with_replica_identity_full_such_a_value_is_there(table: Table) -> None:
