@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan
 from spark_channel.connectors.direct import DirectWriter, Rejected, Sink
 from spark_channel.connectors.files.names import new_attempt
-from spark_channel.connectors.redis.client import connected, explained, is_passing
+from spark_channel.connectors.redis.client import connected, explained, is_of_row, is_passing
 from spark_channel.connectors.redis.commands import Command, Commands
 from spark_channel.connectors.redis.options import RedisWriteOptions
 from spark_channel.connectors.redis.staging import OWN_KEYS, Stage, Staging
@@ -83,9 +83,9 @@ class RedisWriter(DirectWriter):
         )
 
     def _stages(self, context: WriteContext) -> bool:
-        """A batch of a stream is staged, too, where that can be done: then it is published once."""
-        stream = context.stream is not None and context.commit is None and not self.options.cluster
-        return self.options.is_staged or context.commit == "job" or context.txn is not None or stream
+        """A batch of a stream asks for it, and is published once. A cluster has no transaction for it."""
+        asked = self.options.is_staged or context.commit == "job" or context.txn is not None
+        return asked and not self.options.cluster
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.commit == "task":
@@ -152,9 +152,9 @@ class _Direct:
             for command in commands:
                 pipeline.execute_command(command[0].decode(), *command[1:])
             found: list[Any] = pipeline.execute(raise_on_error=False)
-        lost = next((each for each in found if isinstance(each, Exception) and is_passing(each)), None)
-        if lost is not None:
-            raise lost
+        failed = next((each for each in found if isinstance(each, Exception) and not is_of_row(each)), None)
+        if failed is not None:
+            raise failed
         return found
 
 

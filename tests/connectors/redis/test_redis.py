@@ -261,12 +261,82 @@ def test_a_lost_answer_of_the_publishing_script(server: RedisServer, monkeypatch
     monkeypatch.setattr(redis.Redis, "eval", lose)
     write(server, rows, valueType="list", commit="job")
     assert server.client.llen("a") == 1
+    assert server.client.keys("spark-channel:stage*") == []
+
+
+def test_nothing_is_published_that_the_server_would_refuse_in_the_middle(server: RedisServer) -> None:
+    """A script that fails takes back nothing of what it wrote."""
+    rows = pa.table({"k": ["a", "b"], "v": ["1", "2"]})
+    server.client.hset("a", mapping={"v": "0"})
+    server.client.set("b", "a string")
+    with pytest.raises(CommitError, match=r"key 'b' holds a value of another type.* Nothing was published"):
+        write(server, rows, commit="job", writeMode="delete", hashFields="v")
+    assert server.client.hgetall("a") == {"v": "0"}
+    everything = {"enabled": True, "passwords": ["+pw"], "commands": ["+@all"]}
+    server.client.acl_setuser("clerk", keys=["spark-channel:*", "a*"], reset=True, **everything)
+    try:
+        login = {"user": "clerk", "password": "pw", "valueType": "string", "job": "second"}
+        with pytest.raises(CommitError, match=r"the user may not run 'SET b'.*ACL\. Nothing was published"):
+            write(server, rows, commit="job", writeMode="replace", **login)
+    finally:
+        server.client.acl_deluser("clerk")
+    assert server.client.hgetall("a") == {"v": "0"}
+
+
+def test_a_pair_is_the_same_under_each_name_of_the_server(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    for job, host in (("one", "127.0.0.1"), ("two", "localhost")):
+        found = writer(server, valueType="list", url=f"redis://{host}:{server.port}")
+        plan = found.prepare(WriteContext(job, commit="job", txn=("nightly", 9)), rows.schema)
+        found.commit(plan, [stage(found, plan, rows)])
+    assert server.client.llen("a") == 1
+
+
+def test_a_server_that_removes_any_key_keeps_no_record_of_a_pair(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    server.client.config_set("maxmemory", 1 << 30)
+    server.client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(TargetError, match=r"'maxmemory-policy' is allkeys-lru.*noeviction"):
+            write(server, rows, commit="job", txn=("nightly", 1))
+        write(server, rows, commit="job")
+        server.client.config_set("maxmemory-policy", "volatile-lru")
+        write(server, rows, commit="job", txn=("nightly", 1), job="second")
+    finally:
+        server.client.config_set("maxmemory-policy", "noeviction")
+        server.client.config_set("maxmemory", 0)
+
+
+def test_only_an_answer_about_a_value_refuses_its_row() -> None:
+    import redis
+    from redis._parsers.base import BaseParser
+
+    from spark_channel.connectors.redis.client import is_of_row, is_passing
+
+    told = {
+        "WRONGTYPE Operation against a key holding the wrong kind of value": True,
+        "ERR value is not a valid float": True,
+        "OOM command not allowed when used memory > 'maxmemory'.": False,
+        "READONLY You can't write against a read only replica.": False,
+        "MISCONF Redis is configured to save RDB snapshots": False,
+        "NOPERM User clerk has no permissions": False,
+        "CLUSTERDOWN The cluster is down": False,
+        "MOVED 1 127.0.0.1:1": False,
+    }
+    assert {text: is_of_row(BaseParser.parse_error(text)) for text in told} == told
+    busy = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+    # As the driver tells it of a command of a pipeline.
+    for text in (busy, f"Command # 1 (SET a 1) of pipeline caused error: {busy}"):
+        assert is_passing(redis.ResponseError(text))
+        assert not is_of_row(redis.ResponseError(busy))
+    assert not is_passing(redis.ResponseError("Command # 1 (SET a BUSY) of pipeline caused error: x"))
 
 
 def test_a_cluster() -> None:
     with redis_server(cluster=True) as server:
         rows = pa.table({"k": [f"{n}" for n in range(20)], "v": [f"v{n}" for n in range(20)]})
         write(server, rows, cluster=True)
+        write(server, rows, cluster=True, commit="job", stream=("query", 0))  # as Spark asks for a batch
         found = read(reader(server, cluster=True, schema="_key STRING, v STRING"))
         assert sorted(found.column("v").to_pylist()) == sorted(rows.column("v").to_pylist())
         with pytest.raises(OptionError, match=r"'commit' got 'job'; with 'cluster' it takes task"):
