@@ -196,7 +196,7 @@ class Load:
             connection.response_class = _Response
             connection.putrequest(method, url.path + (f"?{url.query}" if url.query else ""))
             for name, value in {**headers, "Authorization": self._login}.items():
-                connection.putheader(name, value)
+                connection.putheader(name, value.encode())
             connection.endheaders()
             response = self._response(connection, body)
             return response.status, response.getheader("Location"), _whole(response)

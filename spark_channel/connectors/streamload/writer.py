@@ -58,7 +58,9 @@ class StreamLoadWriter(DirectWriter):
 
     def check(self, schema: pa.Schema) -> None:
         check_types(schema)
-        strange = next((name for name in schema.names if "`" in name or "," in name), None)
+        strange = next(
+            (name for name in schema.names if "`" in name or "," in name or not name.isprintable()), None
+        )
         if strange is not None or not schema.names:
             raise SchemaError(f"column {strange!r} cannot be named in a load; rename it")
 

@@ -26,7 +26,7 @@ Servers = tuple[str, Loads]
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Servers]:
-    with stream_load_servers(["id", "name", "at"]) as made:
+    with stream_load_servers(["id", "name", "at", "名"]) as made:
         yield made
 
 
@@ -82,6 +82,9 @@ def test_rows_arrive_as_they_are(servers: Servers) -> None:
         "true",
         "true",
     )
+    servers[1].labels.clear()
+    write(servers, pa.table({"名": [1]}))
+    assert servers[1].seen[-1][2]["columns"].encode("latin-1").decode() == "`名`"
 
 
 @pytest.mark.parametrize("fault", ["lost", "cut", "busy", "slow"])
@@ -113,8 +116,10 @@ def test_what_the_server_refuses_ends_the_task(servers: Servers) -> None:
     assert servers[1].rows == [["3", "c"], ["4", None]]
     with pytest.raises(TargetError, match=r"2 of 4 rows cannot be loaded.*column 'name'"):
         write(servers, rows)
-    with pytest.raises(SchemaError, match="no column 'x'; it has id, name, at"):
+    with pytest.raises(SchemaError, match="no column 'x'; it has id, name, at, 名"):
         write(servers, pa.table({"x": [1]}))
+    with pytest.raises(SchemaError, match="cannot be named in a load"):
+        write(servers, pa.table({"i\nd": [1]}))
     with pytest.raises(SchemaError, match="cast it to a string"):
         write(servers, pa.table({"id": [b"x"]}))
     with pytest.raises(TargetError, match="No such table: missing; check 'dbtable'"):
