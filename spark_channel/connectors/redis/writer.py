@@ -1,6 +1,6 @@
 """Writes rows as values of keys: at once (`commit=task`), or all together at the end of the job (`commit=job`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -31,8 +31,7 @@ class RedisWriter(DirectWriter):
 
     def exists(self) -> bool | None:
         with connected(self.options, TargetError) as client:
-            keys = client.scan_iter(match=_pattern(self.options), count=_PAGE)
-            return any(not key.startswith(OWN_KEYS) for key in keys)
+            return next(_keys(client, self.options), None) is not None
 
     def resource_mark(self) -> str | None:
         return self.options.host
@@ -51,7 +50,7 @@ class RedisWriter(DirectWriter):
             client.ping()
             if empty:
                 some: list[bytes] = []
-                for key in client.scan_iter(match=_pattern(options), count=_PAGE):
+                for key in _keys(client, options):
                     some.append(key)
                     if len(some) == _PAGE:
                         _unlink(client, some)
@@ -102,6 +101,13 @@ class RedisWriter(DirectWriter):
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         if plan.held is not None:
             Staging(self.options).release(plan.held)
+
+
+def _keys(client: Any, options: RedisWriteOptions) -> Iterator[bytes]:
+    """Those with the prefix, without the claims and the staged rows of jobs."""
+    for key in client.scan_iter(match=_pattern(options), count=_PAGE):
+        if not key.startswith(OWN_KEYS):
+            yield key
 
 
 def _pattern(options: RedisWriteOptions) -> str:

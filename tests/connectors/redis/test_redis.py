@@ -170,6 +170,9 @@ def test_an_overwrite_removes_the_keys_of_the_prefix(server: RedisServer) -> Non
     assert {key: server.client.get(key) for key in server.client.keys("*")} == {"u*:1": "new", "ux:1": "kept"}
     with pytest.raises(OptionError, match="'keyPrefix', which is empty"):
         write(server, pa.table({"k": ["1"], "v": ["new"]}), overwrite=True)
+    write(server, pa.table({"k": ["1"], "v": ["new"]}), commit="job", txn=("nightly", 2))
+    write(server, pa.table({"k": ["1"], "v": ["new"]}), keyPrefix="s", overwrite=True)
+    assert len(server.client.keys("spark-channel:claim:*")) == 1
     assert writer(server, keyPrefix="ux").exists()
     assert not writer(server, keyPrefix="uy").exists()
 
