@@ -135,6 +135,10 @@ class StreamLoadOptions(DirectOptions):
         for name, text in (("database", self.database), ("dbtable", self.dbtable)):
             if not text.strip() or re.search(r"[/?#`\s]", text):
                 raise OptionError(f"option {name!r} got {text!r}; it takes a name", option=name, got=text)
+        if self.sslrootcert is not None and not any(each.startswith("https:") for each in self.frontends):
+            raise OptionError(
+                "option 'sslrootcert' is for TLS, and 'url' asks for none: use https://", option="sslrootcert"
+            )
         if (self.start_sql or self.end_sql) and self.query_server is None:
             raise OptionError("options 'startSql' and 'endSql' need 'queryServer'", option="queryServer")
 

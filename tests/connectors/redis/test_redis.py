@@ -355,6 +355,7 @@ def test_a_cluster() -> None:
         ({"valueType": "zset"}, "'scoreColumn' goes together with valueType=zset"),
         ({"valueType": "list", "valueColumns": "k,v"}, "with valueType=list it takes one column"),
         ({"hashFields": "v"}, "'hashFields' is for writeMode=delete"),
+        ({"sslrootcert": "ca.pem"}, "'sslrootcert' is for TLS, and 'url' asks for none"),
     ],
 )
 def test_options_are_refused_by_name(server: RedisServer, options: dict[str, Any], message: str) -> None:

@@ -246,6 +246,7 @@ def test_tls_is_not_left() -> None:
     ("more", "message"),
     [
         ({"url": "fe:8030"}, "option 'url' .*http://fe:8030"),
+        ({"sslrootcert": "ca.pem"}, "'sslrootcert' is for TLS, and 'url' asks for none"),
         ({"dbtable": "a/b"}, "option 'dbtable' got 'a/b'"),
         ({"headers": '{"label": "x"}'}, "option 'headers' .*headers that the connector does not set itself"),
         ({"headers": '{"a": "b\\nc"}'}, "option 'headers'"),

@@ -262,6 +262,7 @@ def test_keys_of_any_bytes_are_split_without_overlap(server: ClickhouseServer) -
     ("more", "message"),
     [
         ({"url": "clickhouse:///x"}, "option 'url' names no server"),
+        ({"sslrootcert": "ca.pem"}, "'sslrootcert' is for TLS, and 'url' asks for none"),
         ({"commit": "job"}, "option 'commit' got 'job'"),
         ({"writeMode": "upsert"}, "option 'writeMode' got 'upsert'.*ReplacingMergeTree"),
         ({"createTable": "true"}, "option 'createTable' got 'true'"),
