@@ -6,6 +6,7 @@ rows have keys and replace one another, that changes nothing.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, Write
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import Amount, CommitMode, WriteOptions
 
-__all__ = ["DirectOptions", "DirectWriter", "Rejected", "Sink"]
+__all__ = ["DirectOptions", "DirectPlan", "DirectWriter", "Rejected", "Sink"]
 
 Rejected = tuple[int, str]
 """A row that the store refused, by its number in the batch, and why."""
@@ -48,6 +49,17 @@ class DirectOptions(WriteOptions):
                 "a published write could be recorded. Write by key, so that a rerun replaces the same rows",
                 option="txnAppId", got=self.txn_app_id,
             )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DirectPlan(WritePlan):
+    """`replaces`: a task that is run again leaves the same."""
+
+    replaces: bool = False
+
+    @property
+    def at_least_once(self) -> bool:
+        return not self.replaces
 
 
 class Sink(Protocol):
@@ -97,7 +109,12 @@ class DirectWriter(Writer, ABC):
             self._check_stream(context)
         self.check(schema)
         self.probe(empty=context.overwrite)
-        return WritePlan(context.job, schema, "task", context.overwrite, context.txn)
+        return DirectPlan(context.job, schema, "task", context.overwrite, context.txn, replaces=self.replaces)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether rows that are written again leave what they left before."""
+        return False
 
     @property
     def before(self) -> Mapping[str, bool]:

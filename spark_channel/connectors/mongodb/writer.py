@@ -50,6 +50,10 @@ class MongoWriter(DirectWriter):
             )  # fmt: skip
 
     @property
+    def replaces(self) -> bool:
+        return self.options.write_mode != "insert"
+
+    @property
     def before(self) -> Mapping[str, bool]:
         return {"deleteFilter": self.options.delete_filter is not None}
 

@@ -29,6 +29,10 @@ class RedisWriter(DirectWriter):
     Options: ClassVar[type[WriteOptions]] = RedisWriteOptions
     options: RedisWriteOptions
 
+    @property
+    def replaces(self) -> bool:
+        return self.options.is_repeatable
+
     def exists(self) -> bool | None:
         with connected(self.options, TargetError) as client:
             return next(_keys(client, self.options), None) is not None

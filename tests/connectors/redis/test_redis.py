@@ -151,6 +151,16 @@ def test_lists_sets_and_sorted_sets(server: RedisServer) -> None:
     assert server.client.zrange("z:a", 0, -1, withscores=True) == [("1,2", 1.5), ("3", 2.0)]
 
 
+def test_whether_a_retried_task_can_add_its_rows_twice_is_told(server: RedisServer) -> None:
+    """In the lines that a job shows when it begins."""
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    listed = {"valueType": "list"}
+    for options, doubles in (({}, False), (listed, True), ({**listed, "writeMode": "replace"}, False)):
+        plan = writer(server, **options).prepare(WriteContext("job"), rows.schema)
+        assert plan.at_least_once is doubles
+    assert writer(server, **listed).prepare(WriteContext("a", "job"), rows.schema).at_least_once is False
+
+
 def test_refused_rows_are_told_and_the_others_written(server: RedisServer) -> None:
     server.client.set("b", "a string")
     rows = pa.table({"k": ["a", "b", None], "v": ["1", "2", "3"]})
