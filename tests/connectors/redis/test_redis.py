@@ -285,11 +285,11 @@ def test_nothing_is_published_that_the_server_would_refuse_in_the_middle(server:
     with pytest.raises(CommitError, match=r"key 'b' holds a value of another type.* Nothing was published"):
         write(server, rows, commit="job", writeMode="delete", hashFields="v")
     assert server.client.hgetall("a") == {"v": "0"}
-    everything = {"enabled": True, "passwords": ["+pw"], "commands": ["+@all"]}
+    everything = {"enabled": True, "passwords": ["+pw"], "categories": ["+@all"]}
     server.client.acl_setuser("clerk", keys=["spark-channel:*", "a*"], reset=True, **everything)
     try:
         login = {"user": "clerk", "password": "pw", "valueType": "string", "job": "second"}
-        with pytest.raises(CommitError, match=r"the user may not run 'SET b'.*ACL\. Nothing was published"):
+        with pytest.raises(CommitError, match=r"the user may not run 'DEL b'.*ACL\. Nothing was published"):
             write(server, rows, commit="job", writeMode="replace", **login)
     finally:
         server.client.acl_deluser("clerk")
