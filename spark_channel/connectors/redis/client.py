@@ -14,7 +14,7 @@ from spark_channel.connectors.redis.options import RedisAddress
 from spark_channel.errors import ChannelError
 from spark_channel.masking import mask_text
 
-__all__ = ["connected", "explained", "is_of_row", "is_passing"]
+__all__ = ["connected", "explained", "is_busy", "is_of_row", "is_passing"]
 
 _BUSY = re.compile(r"(^|: )BUSY \w+ is busy")
 """A script is running. The driver puts the command before it."""
@@ -74,7 +74,12 @@ def is_passing(error: Exception) -> bool:
     """Whether the connection was lost, or the server is loading its data or running a script."""
     lost = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError)
     denied = isinstance(error, redis.AuthenticationError)
-    return (isinstance(error, lost) and not denied) or _BUSY.search(str(error)) is not None
+    return (isinstance(error, lost) and not denied) or is_busy(error)
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether the server runs a script, and has done nothing: a transaction that met it is dropped whole."""
+    return isinstance(error, redis.ResponseError) and _BUSY.search(str(error)) is not None
 
 
 def is_of_row(error: Exception) -> bool:

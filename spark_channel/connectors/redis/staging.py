@@ -18,7 +18,7 @@ from spark_channel.clock import utc_text
 from spark_channel.connectors import commit
 from spark_channel.connectors.commit import Claim, Held, Identity, Taken, own_process
 from spark_channel.connectors.contracts import Receipt, WriteContext
-from spark_channel.connectors.redis.client import connected, explained, is_passing
+from spark_channel.connectors.redis.client import connected, explained, is_busy, is_passing
 from spark_channel.connectors.redis.commands import Command
 from spark_channel.connectors.redis.options import RedisWriteOptions
 from spark_channel.errors import CommitError, TargetError
@@ -138,6 +138,9 @@ class Staging:
 
     def _change(self, client: Any, identity: Identity, change: Any) -> None:
         """Write the claim as `change` decides it, if no other client has written it meanwhile."""
+        self._retry.call(lambda: self._change_now(client, identity, change), is_busy)
+
+    def _change_now(self, client: Any, identity: Identity, change: Any) -> None:
         key = _claim_key(identity)
         for _ in range(_TRIES):
             with client.pipeline(transaction=True) as pipeline:
@@ -237,23 +240,29 @@ class Stage:
         self._options, self._client = options, client
         self.key = f"{_NAMES}:stage:{held.identity.key[:32]}:{held.epoch}:{name}"
         self._index = _index_key(held.identity, held.epoch)
+        self._retry = Retry(options.retry_timeout, what=f"staging in {options.address}")
         self.items = 0
 
     def add(self, commands: Sequence[Command]) -> None:
         if not commands:
             return
-        with explained(self._options, TargetError), self._client.pipeline(transaction=True) as pipeline:
-            pipeline.rpush(self.key, *map(packed, commands))
-            pipeline.expire(self.key, _STAGED_SECONDS)
-            pipeline.sadd(self._index, self.key)
-            pipeline.expire(self._index, _STAGED_SECONDS)
-            found = pipeline.execute()
+        with explained(self._options, TargetError):
+            found = self._retry.call(lambda: self._added(commands), is_busy)
         self.items += len(commands)
         if found[0] != self.items:
             raise TargetError(
                 f"{self._options.address}: {self.key} has {found[0]} items, and this task staged {self.items}: what it "
                 "staged was removed, by another run that took over or by the server's 'maxmemory-policy'"
             )
+
+    def _added(self, commands: Sequence[Command]) -> list[Any]:
+        with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.rpush(self.key, *map(packed, commands))
+            pipeline.expire(self.key, _STAGED_SECONDS)
+            pipeline.sadd(self._index, self.key)
+            pipeline.expire(self._index, _STAGED_SECONDS)
+            found: list[Any] = pipeline.execute()
+        return found
 
     def remove(self) -> None:
         with explained(self._options, TargetError):

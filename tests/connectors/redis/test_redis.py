@@ -1,5 +1,6 @@
 """Redis, against a server that the tests start."""
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -318,6 +319,45 @@ def test_a_server_that_removes_any_key_keeps_no_record_of_a_pair(server: RedisSe
     finally:
         server.client.config_set("maxmemory-policy", "noeviction")
         server.client.config_set("maxmemory", 0)
+
+
+def test_a_server_that_runs_a_script_is_waited_for(server: RedisServer) -> None:
+    """As another job's publication: other clients are told that the server is busy."""
+    import redis
+
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    found = writer(server, valueType="list", retryTimeout="10")
+    plan = found.prepare(WriteContext("one", commit="job", txn=("nightly", 1)), rows.schema)
+    direct = writer(server, valueType="list", writeMode="replace", keyPrefix="direct:", retryTimeout="10")
+    direct_plan = direct.prepare(WriteContext("direct"), rows.schema)
+    server.client.config_set("busy-reply-threshold", 20)
+    told: list[str] = []
+
+    def publish() -> None:
+        other = redis.Redis("127.0.0.1", server.port, password=PASSWORD)
+        other.eval("local from = os.clock() while os.clock() - from < 0.5 do end", 0)
+        other.close()
+
+    try:
+        for work in (
+            lambda: found.commit(plan, [stage(found, plan, rows)]),
+            lambda: found.prepare(WriteContext("two", commit="job"), rows.schema),
+            lambda: stage(direct, direct_plan, rows),
+        ):
+            running = threading.Thread(target=publish)
+            running.start()
+            while not told and running.is_alive():  # until the server says so
+                try:
+                    server.client.ping()
+                except redis.ResponseError as error:
+                    told.append(str(error))
+            assert told
+            work()
+            running.join()
+            told.clear()
+    finally:
+        server.client.config_set("busy-reply-threshold", 5000)
+    assert (server.client.lrange("a", 0, -1), server.client.llen("direct:a")) == (["1"], 1)
 
 
 def test_only_an_answer_about_a_value_refuses_its_row() -> None:
