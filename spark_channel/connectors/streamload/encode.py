@@ -69,7 +69,7 @@ def encoded(batch: pa.RecordBatch, zone: str) -> tuple[bytes, list[tuple[int, st
 def digest(data: bytes) -> int:
     """A number of the rows of `data`, whatever their order; add those of its parts, modulo 2 ** 128."""
     rows = data.split(_ROW.encode())[:-1]
-    return sum(int.from_bytes(hashlib.blake2b(row, digest_size=16).digest()) for row in rows)
+    return sum(int.from_bytes(hashlib.blake2b(row, digest_size=16).digest(), "big") for row in rows)
 
 
 def _text(array: pa.Array, zone: str) -> pa.Array:

@@ -246,7 +246,8 @@ def _is_private(text: str) -> bool:
 
 
 def _whole(response: http.client.HTTPResponse) -> bytes:
-    parts, size = [], 0
+    parts: list[bytes] = []
+    size = 0
     while part := response.read(_BLOCK):
         parts.append(part)
         size += len(part)
