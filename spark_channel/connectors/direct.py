@@ -5,17 +5,18 @@ rows have keys and replace one another, that changes nothing.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pydantic import Field
 
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan, Writer
-from spark_channel.errors import OptionError, TargetError
+from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import Amount, CommitMode, WriteOptions
 
-__all__ = ["DirectOptions", "DirectWriter", "Rejected", "Sink"]
+__all__ = ["DirectOptions", "DirectPlan", "DirectWriter", "Rejected", "Sink"]
 
 Rejected = tuple[int, str]
 """A row that the store refused, by its number in the batch, and why."""
@@ -48,6 +49,17 @@ class DirectOptions(WriteOptions):
                 "a published write could be recorded. Write by key, so that a rerun replaces the same rows",
                 option="txnAppId", got=self.txn_app_id,
             )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class DirectPlan(WritePlan):
+    """`replaces`: a task that is run again leaves the same."""
+
+    replaces: bool = False
+
+    @property
+    def at_least_once(self) -> bool:
+        return not self.replaces
 
 
 class Sink(Protocol):
@@ -93,9 +105,40 @@ class DirectWriter(Writer, ABC):
         self.probe(empty=False)
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
+        if context.stream is not None:
+            self._check_stream(context)
         self.check(schema)
         self.probe(empty=context.overwrite)
-        return WritePlan(context.job, schema, "task", context.overwrite, context.txn)
+        return DirectPlan(context.job, schema, "task", context.overwrite, context.txn, replaces=self.replaces)
+
+    @property
+    def replaces(self) -> bool:
+        """Whether rows that are written again leave what they left before."""
+        return False
+
+    @property
+    def before(self) -> Mapping[str, bool]:
+        """Options whose work is done before the first row, and whether they are given."""
+        return {}
+
+    def _check_stream(self, context: WriteContext) -> None:
+        """Each task of a batch prepares it, beside tasks that write already: it may not remove a row.
+
+        Raises:
+            UnsupportedError: output mode complete. OptionError: work before the first row.
+        """
+        if context.overwrite:
+            raise UnsupportedError(
+                "output mode complete replaces all rows in each batch, and this target shows rows as they are written, "
+                "so that rows of the same batch would be removed. Use another output mode, or write with foreachBatch"
+            )
+        given = next((name for name, is_given in self.before.items() if is_given), None)
+        if given is not None:
+            raise OptionError(
+                f"option {given!r} would run in each task of a stream's batch, beside tasks that write already; omit "
+                "it, or write with foreachBatch",
+                option=given,
+            )
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         tally = Tally(task, attempt)

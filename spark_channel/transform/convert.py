@@ -27,6 +27,8 @@ _TIMES = ("%Y-%m-%d %H:%M:%S", "%Y-%m-%d", "%H:%M:%S")
 
 _EARLIEST, _LATEST = -62_135_596_800_000, 253_402_300_799_999
 """The milliseconds of the years 1 to 9999."""
+_NANOS = (1 << 63) // 1_000_000 - 86_400_000
+"""The milliseconds that nanoseconds since 1970 hold, in any zone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,11 +258,14 @@ def _time_of_text(array: pa.Array, kind: pa.DataType, how: _How) -> Converted:
 def _time_of_millis(array: pa.Array, kind: pa.DataType, how: _How) -> Converted:
     """Milliseconds since 1970: an instant, or the local time that DataX's machine shows then."""
     millis, bad = cast_or_refuse(array, pa.int64())
-    outside = pc.or_(pc.less(millis, _EARLIEST), pc.greater(millis, _LATEST))
+    least, most = _EARLIEST, _LATEST
+    if pa.types.is_timestamp(kind) and kind.unit == "ns":
+        least, most = -_NANOS, _NANOS
+    outside = pc.or_(pc.less(millis, least), pc.greater(millis, most))
     millis = pc.if_else(pc.fill_null(outside, False), pa.scalar(None, pa.int64()), millis)
     bad = _either(bad, outside)
     if pa.types.is_timestamp(kind) and kind.tz:
-        return pc.cast(pc.cast(millis, pa.timestamp("ms", "UTC")), kind), bad
+        return pc.cast(pc.cast(millis, pa.timestamp("ms", "UTC")), kind, safe=False), bad
     local = pc.local_timestamp(pc.cast(millis, pa.timestamp("ms", how.zone)))
     return pc.cast(local, kind, safe=False), bad
 

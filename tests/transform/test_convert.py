@@ -100,6 +100,13 @@ def test_whole_numbers_are_milliseconds_since_1970() -> None:
         [date(2024, 1, 31), None, date(1970, 1, 1)],
         [time(18, 0, 5, 250_000), None, time(8)],
     ]
+    # The year 9892 in nanoseconds would be 1708.
+    for kind in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
+        made, bad = convert(pa.array([250_000_000_000_000, 1]), kind, zone="Asia/Shanghai")
+        assert bad is not None
+        assert (bad.to_pylist(), made.null_count) == ([True, False], 1)
+    seconds, _ = convert(pa.array([1_001]), pa.timestamp("s", "UTC"))
+    assert seconds.cast(pa.int64()).to_pylist() == [1]
 
 
 def test_patterns_of_the_job_read_texts_as_times() -> None:

@@ -35,6 +35,10 @@ class ElasticsearchWriter(DirectWriter):
     Options: ClassVar[type[WriteOptions]] = ElasticWriteOptions
     options: ElasticWriteOptions
 
+    @property
+    def replaces(self) -> bool:
+        return self.options.write_mode != "insert"
+
     def exists(self) -> bool | None:
         with Server(self.options, TargetError) as server:
             return server.ask("GET", path_of(self.options, "/_count"), missing=True) is not None

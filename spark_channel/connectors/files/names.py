@@ -5,12 +5,11 @@ import re
 from dataclasses import dataclass
 from uuid import uuid4
 
-from spark_channel.connectors.files.paths import LOG
+from spark_channel.connectors.files.paths import LOG, PREFIXES
 
 __all__ = ["ALL_FILES", "Names", "file_name", "is_ours", "new_attempt", "run_name", "run_of"]
 
 _NAME = re.compile(r"part-\d+-(?P<job>.+)-e(?P<epoch>\d+)-\d+-[0-9a-f]{8}-\d+\.[a-z0-9.]+")
-_PREFIXES = "prefixes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +24,7 @@ class Names:
 
     def home(self, directory: str) -> str:
         """The directory whose folder `_spark_channel` has the log and the staging."""
-        return directory if self.prefix is None else posixpath.join(directory, LOG, _PREFIXES, self.prefix)
+        return directory if self.prefix is None else posixpath.join(directory, LOG, PREFIXES, self.prefix)
 
     def make(self, task: int, run: str, attempt: int, unique: str, number: int, extension: str) -> str:
         made = file_name(task, run, attempt, unique, number, extension)

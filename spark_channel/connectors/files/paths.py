@@ -24,6 +24,7 @@ from spark_channel.errors import OptionError
 
 __all__ = [
     "LOG",
+    "PREFIXES",
     "Location",
     "azure_account",
     "azure_key",
@@ -38,6 +39,8 @@ __all__ = [
 ]
 
 LOG = "_spark_channel"
+PREFIXES = "prefixes"
+"""The folder in it of the logs of prefixes."""
 """The folder in a target that holds the log and staging. Spark's readers skip names that begin with `_`."""
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -132,14 +135,23 @@ def find_replaced(fs: pafs.FileSystem, path: str) -> pafs.FileInfo | None:
     """The file that was at `path` and was replaced since; None = it is gone."""
     directory, inside = posixpath.split(path)
     while directory not in ("", "/"):
-        kept = posixpath.join(directory, LOG, "replaced")
-        for each in fs.get_file_info(pafs.FileSelector(kept, allow_not_found=True)):
-            found = fs.get_file_info(posixpath.join(each.path, inside))
-            if found.type == pafs.FileType.File:
-                return found
+        for home in (directory, *_homes(fs, directory, inside)):
+            kept = posixpath.join(home, LOG, "replaced")
+            for each in fs.get_file_info(pafs.FileSelector(kept, allow_not_found=True)):
+                found = fs.get_file_info(posixpath.join(each.path, inside))
+                if found.type == pafs.FileType.File:
+                    return found
         directory, name = posixpath.split(directory)
         inside = posixpath.join(name, inside)
     return None
+
+
+def _homes(fs: pafs.FileSystem, directory: str, name: str) -> list[str]:
+    """Where the prefixes whose files are called so keep what they replaced. Names without `__` are used again."""
+    if "/" in name or "__" not in name:
+        return []
+    selector = pafs.FileSelector(posixpath.join(directory, LOG, PREFIXES), allow_not_found=True)
+    return [info.path for info in fs.get_file_info(selector) if name.startswith(info.base_name)]
 
 
 def open_planned(root: str, path: str, login: Login | None) -> pa.NativeFile:

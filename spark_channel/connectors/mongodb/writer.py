@@ -1,6 +1,6 @@
 """Writes documents in bulk. A rerun of a write by key replaces what it wrote before."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, ClassVar
 
@@ -48,6 +48,14 @@ class MongoWriter(DirectWriter):
                 f"{', '.join(schema.names)}",
                 option="keyColumns", got=missing[0], takes=", ".join(schema.names),
             )  # fmt: skip
+
+    @property
+    def replaces(self) -> bool:
+        return self.options.write_mode != "insert"
+
+    @property
+    def before(self) -> Mapping[str, bool]:
+        return {"deleteFilter": self.options.delete_filter is not None}
 
     def probe(self, *, empty: bool) -> None:
         with connected(self.options, TargetError) as documents:

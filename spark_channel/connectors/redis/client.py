@@ -1,5 +1,6 @@
 """A client of Redis, and its errors as ours."""
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,7 +14,10 @@ from spark_channel.connectors.redis.options import RedisAddress
 from spark_channel.errors import ChannelError
 from spark_channel.masking import mask_text
 
-__all__ = ["connected", "explained", "is_passing"]
+__all__ = ["connected", "explained", "is_busy", "is_of_row", "is_passing"]
+
+_BUSY = re.compile(r"(^|: )BUSY \w+ is busy")
+"""A script is running. The driver puts the command before it."""
 
 
 @contextmanager
@@ -70,7 +74,21 @@ def is_passing(error: Exception) -> bool:
     """Whether the connection was lost, or the server is loading its data or running a script."""
     lost = (redis.ConnectionError, redis.TimeoutError, redis.exceptions.BusyLoadingError)
     denied = isinstance(error, redis.AuthenticationError)
-    return (isinstance(error, lost) and not denied) or str(error).startswith("BUSY ")
+    return (isinstance(error, lost) and not denied) or is_busy(error)
+
+
+def is_busy(error: Exception) -> bool:
+    """Whether the server runs a script, and has done nothing: a transaction that met it is dropped whole."""
+    return isinstance(error, redis.ResponseError) and _BUSY.search(str(error)) is not None
+
+
+def is_of_row(error: Exception) -> bool:
+    """Whether the answer is about one value. Others, of memory, rights or a replica, would meet every row.
+
+    The driver leaves the code out where it is ERR, and makes a class of those that it knows.
+    """
+    code = str(error).partition(" ")[0]
+    return type(error) is redis.ResponseError and (code == "WRONGTYPE" or not code.isupper())
 
 
 def _text(error: Exception) -> str:

@@ -67,6 +67,11 @@ class RedisAddress(Options):
                 f"option 'url' names database {self.database}; with 'cluster' it takes 0: a cluster has one database",
                 option="url", takes="redis://host:6379",
             )  # fmt: skip
+        if self.sslrootcert is not None and urlsplit(self.url).scheme != "rediss":
+            raise OptionError(
+                "option 'sslrootcert' is for TLS, and 'url' asks for none: use rediss://",
+                option="sslrootcert",
+            )
 
     @property
     def database(self) -> int:

@@ -18,7 +18,7 @@ from spark_channel.clock import utc_text
 from spark_channel.connectors import commit
 from spark_channel.connectors.commit import Claim, Held, Identity, Taken, own_process
 from spark_channel.connectors.contracts import Receipt, WriteContext
-from spark_channel.connectors.redis.client import connected, explained, is_passing
+from spark_channel.connectors.redis.client import connected, explained, is_busy, is_passing
 from spark_channel.connectors.redis.commands import Command
 from spark_channel.connectors.redis.options import RedisWriteOptions
 from spark_channel.errors import CommitError, TargetError
@@ -37,6 +37,7 @@ _TRIES = 100
 _TYPES = {"hash": "hash", "list": "list", "set": "set", "zset": "zset"}
 # KEYS: the claim, the stages. ARGV: the claim as it must be, as it will be, the seconds that
 # it is kept ("" = forever), the type that keys must have ("" = any), the lengths of the stages.
+# An error in the middle takes nothing back: what a command can be refused for is asked before the first.
 _PUBLISH = """
 if redis.call('GET', KEYS[1]) ~= ARGV[1] then return {'claim'} end
 for i = 2, #KEYS do
@@ -53,13 +54,21 @@ local function each(work)
     end
   end
 end
-if ARGV[4] ~= '' then
-  local bad = each(function(command)
+local why
+local bad = each(function(command)
+  if redis.acl_check_cmd and not redis.acl_check_cmd(unpack(command)) then
+    why = 'denied'
+    return command[1] .. ' ' .. command[2]
+  end
+  if ARGV[4] ~= '' then
     local kind = redis.call('TYPE', command[2])['ok']
-    if kind ~= 'none' and kind ~= ARGV[4] then return command[2] end
-  end)
-  if bad then return {'type', bad} end
-end
+    if kind ~= 'none' and kind ~= ARGV[4] then
+      why = 'type'
+      return command[2]
+    end
+  end
+end)
+if bad then return {why, bad} end
 each(function(command) redis.call(unpack(command)) end)
 redis.call('SET', KEYS[1], ARGV[2])
 if ARGV[3] ~= '' then redis.call('EXPIRE', KEYS[1], ARGV[3]) end
@@ -87,7 +96,8 @@ class Staging:
 
     @property
     def target(self) -> str:
-        return f"{self._options.address} {self._options.key_prefix}*"
+        """Without the server, which holds the claim itself, and may have several names."""
+        return f"{self._options.key_prefix}* of database {self._options.database}"
 
     def take(self, context: WriteContext) -> Taken:
         """Claim the write; what an overtaken run staged is removed."""
@@ -104,14 +114,33 @@ class Staging:
             return made.claim
 
         with self._connected() as client:
+            if identity.kind == "txn":
+                self._check_kept(client)
             self._change(client, identity, change)
             (made,) = taken
             if made.overtaken is not None:
                 self._remove(client, identity, made.overtaken.epoch)
         return made
 
+    def _check_kept(self, client: Any) -> None:
+        """Hold the server to be one that keeps the claim, which says that a pair was published."""
+        try:
+            memory = client.info("memory")
+        except redis.ResponseError:
+            return  # this login, or a hosted server, does not say
+        policy = str(memory.get("maxmemory_policy", ""))
+        if memory.get("maxmemory") and policy.startswith("allkeys"):
+            raise TargetError(
+                f"{self._options.address}: the server's 'maxmemory-policy' is {policy}: it may remove the record that "
+                "a txnVersion was published, and a rerun would write the rows again. Use another policy (noeviction), "
+                "or write without 'txnAppId' and 'txnVersion'"
+            )
+
     def _change(self, client: Any, identity: Identity, change: Any) -> None:
         """Write the claim as `change` decides it, if no other client has written it meanwhile."""
+        self._retry.call(lambda: self._change_now(client, identity, change), is_busy)
+
+    def _change_now(self, client: Any, identity: Identity, change: Any) -> None:
         key = _claim_key(identity)
         for _ in range(_TRIES):
             with client.pipeline(transaction=True) as pipeline:
@@ -164,10 +193,13 @@ class Staging:
             raw = client.get(key)
             done = commit.publish(_parsed(raw), held, at=utc_text(), rows=rows, nbytes=nbytes)
             if done is None:
+                self._forget(client, held)
                 return False
             keeps = str(_JOB_SECONDS) if held.identity.kind == "job" else ""
             # A type matters where a value is changed, not where it is replaced.
-            kind = _TYPES.get(self._options.value_type, "") if self._options.write_mode == "upsert" else ""
+            changes = self._options.write_mode == "upsert" or self._options.hash_fields is not None
+            changed = "hash" if self._options.hash_fields is not None else self._options.value_type
+            kind = _TYPES.get(changed, "") if changes else ""
             keys = [key, *(stage for stage, _ in staged)]
             values = [raw, _text(done), keeps, kind, *(items for _, items in staged)]
             answer = client.eval(_PUBLISH, len(keys), *keys, *values)
@@ -208,23 +240,29 @@ class Stage:
         self._options, self._client = options, client
         self.key = f"{_NAMES}:stage:{held.identity.key[:32]}:{held.epoch}:{name}"
         self._index = _index_key(held.identity, held.epoch)
+        self._retry = Retry(options.retry_timeout, what=f"staging in {options.address}")
         self.items = 0
 
     def add(self, commands: Sequence[Command]) -> None:
         if not commands:
             return
-        with explained(self._options, TargetError), self._client.pipeline(transaction=True) as pipeline:
-            pipeline.rpush(self.key, *map(packed, commands))
-            pipeline.expire(self.key, _STAGED_SECONDS)
-            pipeline.sadd(self._index, self.key)
-            pipeline.expire(self._index, _STAGED_SECONDS)
-            found = pipeline.execute()
+        with explained(self._options, TargetError):
+            found = self._retry.call(lambda: self._added(commands), is_busy)
         self.items += len(commands)
         if found[0] != self.items:
             raise TargetError(
                 f"{self._options.address}: {self.key} has {found[0]} items, and this task staged {self.items}: what it "
                 "staged was removed, by another run that took over or by the server's 'maxmemory-policy'"
             )
+
+    def _added(self, commands: Sequence[Command]) -> list[Any]:
+        with self._client.pipeline(transaction=True) as pipeline:
+            pipeline.rpush(self.key, *map(packed, commands))
+            pipeline.expire(self.key, _STAGED_SECONDS)
+            pipeline.sadd(self._index, self.key)
+            pipeline.expire(self._index, _STAGED_SECONDS)
+            found: list[Any] = pipeline.execute()
+        return found
 
     def remove(self) -> None:
         with explained(self._options, TargetError):
@@ -233,6 +271,8 @@ class Stage:
 
 def _why(word: str, what: bytes) -> str:
     shown = what.decode(errors="replace")
+    if word == "denied":
+        return f"the user may not run {shown!r}; check the user's ACL"
     if word == "type":
         return f"key {shown!r} holds a value of another type; remove it, or use writeMode=replace"
     return (

@@ -1,6 +1,6 @@
 """Writes rows as values of keys: at once (`commit=task`), or all together at the end of the job (`commit=job`)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -10,7 +10,7 @@ import pyarrow as pa
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan
 from spark_channel.connectors.direct import DirectWriter, Rejected, Sink
 from spark_channel.connectors.files.names import new_attempt
-from spark_channel.connectors.redis.client import connected, explained, is_passing
+from spark_channel.connectors.redis.client import connected, explained, is_of_row, is_passing
 from spark_channel.connectors.redis.commands import Command, Commands
 from spark_channel.connectors.redis.options import RedisWriteOptions
 from spark_channel.connectors.redis.staging import OWN_KEYS, Stage, Staging
@@ -29,10 +29,13 @@ class RedisWriter(DirectWriter):
     Options: ClassVar[type[WriteOptions]] = RedisWriteOptions
     options: RedisWriteOptions
 
+    @property
+    def replaces(self) -> bool:
+        return self.options.is_repeatable
+
     def exists(self) -> bool | None:
         with connected(self.options, TargetError) as client:
-            keys = client.scan_iter(match=_pattern(self.options), count=_PAGE)
-            return any(not key.startswith(OWN_KEYS) for key in keys)
+            return next(_keys(client, self.options), None) is not None
 
     def resource_mark(self) -> str | None:
         return self.options.host
@@ -51,7 +54,7 @@ class RedisWriter(DirectWriter):
             client.ping()
             if empty:
                 some: list[bytes] = []
-                for key in client.scan_iter(match=_pattern(options), count=_PAGE):
+                for key in _keys(client, options):
                     some.append(key)
                     if len(some) == _PAGE:
                         _unlink(client, some)
@@ -83,9 +86,9 @@ class RedisWriter(DirectWriter):
         )
 
     def _stages(self, context: WriteContext) -> bool:
-        """A batch of a stream is staged, too, where that can be done: then it is published once."""
-        stream = context.stream is not None and context.commit is None and not self.options.cluster
-        return self.options.is_staged or context.commit == "job" or context.txn is not None or stream
+        """A batch of a stream asks for it, and is published once. A cluster has no transaction for it."""
+        asked = self.options.is_staged or context.commit == "job" or context.txn is not None
+        return asked and not self.options.cluster
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if plan.commit == "task":
@@ -102,6 +105,13 @@ class RedisWriter(DirectWriter):
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:
         if plan.held is not None:
             Staging(self.options).release(plan.held)
+
+
+def _keys(client: Any, options: RedisWriteOptions) -> Iterator[bytes]:
+    """Those with the prefix, without the claims and the staged rows of jobs."""
+    for key in client.scan_iter(match=_pattern(options), count=_PAGE):
+        if not key.startswith(OWN_KEYS):
+            yield key
 
 
 def _pattern(options: RedisWriteOptions) -> str:
@@ -152,9 +162,9 @@ class _Direct:
             for command in commands:
                 pipeline.execute_command(command[0].decode(), *command[1:])
             found: list[Any] = pipeline.execute(raise_on_error=False)
-        lost = next((each for each in found if isinstance(each, Exception) and is_passing(each)), None)
-        if lost is not None:
-            raise lost
+        failed = next((each for each in found if isinstance(each, Exception) and not is_of_row(each)), None)
+        if failed is not None:
+            raise failed
         return found
 
 

@@ -1,12 +1,14 @@
 """Rows as Stream Load's text: columns between \\x01, rows between \\x02, NULL as \\N."""
 
+import hashlib
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.connectors.records.values import json_text
 from spark_channel.errors import SchemaError
 
-__all__ = ["HEADERS", "check_types", "encoded"]
+__all__ = ["HEADERS", "check_types", "digest", "encoded"]
 
 _COLUMN, _ROW, _NULL = "\x01", "\x02", r"\N"
 # The end of a row is `line_delimiter` in Doris and `row_delimiter` in StarRocks; each ignores the other's.
@@ -50,11 +52,24 @@ def encoded(batch: pa.RecordBatch, zone: str) -> tuple[bytes, list[tuple[int, st
                 )
     whole = [pc.fill_null(text, _NULL) for text in texts]
     lines = pc.binary_join_element_wise(*whole, _COLUMN) if len(whole) > 1 else whole[0]
+    if len(whole) == 1:
+        for number in pc.indices_nonzero(pc.equal(lines, "")).to_pylist():
+            refused.setdefault(
+                number,
+                f"column {batch.schema.names[0]!r}, the only one: an empty text is an empty line, which the server "
+                "leaves out; load another column with it",
+            )
     if refused:
         good = [number for number in range(batch.num_rows) if number not in refused]
         lines = lines.take(pa.array(good, pa.int64()))
     data = "".join(f"{line}{_ROW}" for line in lines.to_pylist()).encode()
     return data, sorted(refused.items())
+
+
+def digest(data: bytes) -> int:
+    """A number of the rows of `data`, whatever their order; add those of its parts, modulo 2 ** 128."""
+    rows = data.split(_ROW.encode())[:-1]
+    return sum(int.from_bytes(hashlib.blake2b(row, digest_size=16).digest(), "big") for row in rows)
 
 
 def _text(array: pa.Array, zone: str) -> pa.Array:

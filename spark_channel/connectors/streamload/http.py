@@ -12,11 +12,14 @@ from typing import IO, Any
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
 from spark_channel.connectors.streamload.options import StreamLoadOptions
-from spark_channel.errors import TargetError
+from spark_channel.errors import OptionError, TargetError
+from spark_channel.masking import MASK
 
 __all__ = ["Busy", "Load", "table_columns"]
 
 _BLOCK = 1 << 20
+_LONGEST = 16 << 20
+"""Bytes of an answer: it is held in memory."""
 _MOST_REDIRECTS = 4
 _BUSY = (429, 502, 503, 504)
 _DONE = ("FINISHED", "VISIBLE", "COMMITTED")
@@ -45,9 +48,17 @@ class Load:
     def __init__(self, options: StreamLoadOptions) -> None:
         self._options = options
         user, password = options.login
-        self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
+        token = base64.b64encode(f"{user}:{password}".encode()).decode()
+        self._login, self._secrets = f"Basic {token}", (token, password)
         path = f"/api/{quote(options.database, safe='')}/{quote(options.dbtable, safe='')}"
         self.load_path, self.schema_path = f"{path}/_stream_load", f"{path}/_schema"
+
+    def shown(self, text: str) -> str:
+        """What a server says, without the login, which it may repeat."""
+        for secret in self._secrets:
+            if len(secret) > 3:
+                text = text.replace(secret, MASK)
+        return text
 
     def send(self, label: str, headers: Mapping[str, str], body: IO[bytes], size: int) -> dict[str, Any]:
         """Load `size` bytes of `body` under `label`. Returns the server's answer, {} if the label was loaded before.
@@ -74,9 +85,9 @@ class Load:
         try:
             answer = json.loads(text)
             word = str(answer.get("Status") or answer.get("status") or "")
-        except (ValueError, AttributeError):
-            raise Busy(f"HTTP {status}, and the answer is not JSON: {text[:200]!r}") from None
-        message = str(answer.get("Message") or answer.get("msg") or "")[:400]
+        except (ValueError, AttributeError, RecursionError):
+            raise Busy(f"HTTP {status}, and the answer is not JSON: {self._beginning(text)!r}") from None
+        message = self.shown(str(answer.get("Message") or answer.get("msg") or ""))[:400]
         if word in ("Success", "Publish Timeout"):
             return dict(answer)
         if word == "Label Already Exists":
@@ -86,8 +97,12 @@ class Load:
             raise Busy(f"a load with label {label} is {state or 'not ended'}: {message}")
         filtered = answer.get("NumberFilteredRows") or 0
         more = f"; {filtered} rows do not fit their columns" if filtered else ""
-        where = f"; the server shows them at {answer['ErrorURL']}" if answer.get("ErrorURL") else ""
+        url = self.shown(str(answer.get("ErrorURL") or ""))
+        where = f"; the server shows them at {url}" if url else ""
         raise self._refused(f"{word or f'HTTP {status}'}: {message}{more}{where}")
+
+    def _beginning(self, text: bytes) -> str:
+        return self.shown(text[:2_000].decode(errors="replace"))[:200]
 
     def _refused(self, why: str) -> TargetError:
         return TargetError(
@@ -107,6 +122,11 @@ class Load:
         for frontend in self._options.frontends:
             try:
                 return self._followed(method, urljoin(frontend, path), headers, body)
+            except ssl.SSLCertVerificationError as error:
+                raise TargetError(
+                    f"{self._options.address}: the server's certificate is not trusted: {error.verify_message}; name "
+                    "the CA's file in option 'sslrootcert'"
+                ) from error
             except (OSError, http.client.HTTPException) as error:
                 failed = error
         raise Busy(f"no server answers: {type(failed).__name__} {str(failed)[:200]}") from failed
@@ -119,15 +139,22 @@ class Load:
             status, found, text = self._once(method, urlsplit(url), headers, body)
             if status not in (301, 302, 307, 308):
                 if status in _BUSY:
-                    raise Busy(f"the server is busy: HTTP {status} {text[:200].decode(errors='replace')}")
+                    raise Busy(f"the server is busy: HTTP {status} {self._beginning(text)}")
                 if status in (401, 403):
                     raise TargetError(
-                        f"{self._options.address}: HTTP {status}: {text[:200].decode(errors='replace')}; check 'user', "
+                        f"{self._options.address}: HTTP {status}: {self._beginning(text)}; check 'user', "
                         "'password' and the right LOAD on the table"
                     )
                 return status, text
-            url = urljoin(url, found or "")
-            self._check_redirect(first, urlsplit(url))
+            try:
+                url = urljoin(url, found or "")
+                target = urlsplit(url)
+                target.port  # noqa: B018 - it is parsed here
+            except ValueError:  # its text has the login that a frontend puts into the url
+                raise TargetError(
+                    f"{self._options.address}: the server redirects the load to something that is not a url"
+                ) from None
+            self._check_redirect(first, target)
         raise TargetError(f"{self._options.address}: more than {_MOST_REDIRECTS} redirects; check 'url'")
 
     def _check_redirect(self, first: SplitResult, target: SplitResult) -> None:
@@ -155,9 +182,7 @@ class Load:
             found = {info[4][0] for info in socket.getaddrinfo(host, None)}
         except OSError:
             return False
-        return bool(found) and all(
-            ipaddress.ip_address(str(each).partition("%")[0]).is_private for each in found
-        )
+        return bool(found) and all(_is_private(str(each)) for each in found)
 
     def _once(
         self,
@@ -171,10 +196,10 @@ class Load:
             connection.response_class = _Response
             connection.putrequest(method, url.path + (f"?{url.query}" if url.query else ""))
             for name, value in {**headers, "Authorization": self._login}.items():
-                connection.putheader(name, value)
+                connection.putheader(name, value.encode())
             connection.endheaders()
             response = self._response(connection, body)
-            return response.status, response.getheader("Location"), response.read()
+            return response.status, response.getheader("Location"), _whole(response)
         finally:
             connection.close()
 
@@ -202,9 +227,35 @@ class Load:
     def _connected(self, url: SplitResult) -> http.client.HTTPConnection:
         host, timeout = url.hostname or "", self._options.timeout
         if url.scheme == "https":
-            context = ssl.create_default_context(cafile=self._options.sslrootcert)
+            try:
+                context = ssl.create_default_context(cafile=self._options.sslrootcert)
+            except OSError as error:
+                raise OptionError(
+                    f"option 'sslrootcert' got {self._options.sslrootcert!r}, which cannot be read: {error}",
+                    option="sslrootcert",
+                ) from None
             return http.client.HTTPSConnection(host, url.port or 443, timeout=timeout, context=context)
         return http.client.HTTPConnection(host, url.port or 8030, timeout=timeout)
+
+
+def _is_private(text: str) -> bool:
+    address = ipaddress.ip_address(text.partition("%")[0])
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
+        address = address.ipv4_mapped
+    return address.is_private
+
+
+def _whole(response: http.client.HTTPResponse) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while part := response.read(_BLOCK):
+        parts.append(part)
+        size += len(part)
+        if size > _LONGEST:
+            raise http.client.HTTPException(f"an answer has more than {_LONGEST >> 20} MiB")
+    if response.length:
+        raise http.client.IncompleteRead(b"", response.length)
+    return b"".join(parts)
 
 
 def table_columns(load: Load) -> list[str] | None:
@@ -218,13 +269,13 @@ def table_columns(load: Load) -> list[str] | None:
         answer = json.loads(text)
         answer = answer.get("data", answer) if isinstance(answer.get("data", answer), dict) else answer
         found = answer.get("properties")
-    except (ValueError, AttributeError):
+    except (ValueError, AttributeError, RecursionError):
         return None
     if isinstance(found, list):
         return [str(each["name"]) for each in found if isinstance(each, dict) and "name" in each]
     if status >= 400 or answer.get("exception") or str(answer.get("status")).upper() in ("FAILED", "404"):
         message = answer.get("exception") or answer.get("msg") or answer.get("message") or f"HTTP {status}"
         raise TargetError(
-            f"{load.load_path.removesuffix('/_stream_load')}: {str(message)[:300]}; check 'dbtable'"
+            f"{load.load_path.removesuffix('/_stream_load')}: {load.shown(str(message))[:300]}; check 'dbtable'"
         )
     return None

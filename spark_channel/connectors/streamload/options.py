@@ -4,7 +4,7 @@ import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BeforeValidator, Field
 
@@ -20,6 +20,8 @@ _OURS = frozenset(
     {
         "authorization", "label", "expect", "format", "columns", "column_separator", "row_delimiter", "line_delimiter",
         "content-length", "host", "transfer-encoding", "max_filter_ratio", "strict_mode", "two_phase_commit",
+        "timeout", "compress_type", "enclose", "escape", "trim_double_quotes", "trim_space", "skip_lines",
+        "skip_header",
     }
 )  # fmt: skip
 
@@ -27,13 +29,12 @@ _OURS = frozenset(
 def _urls(value: object) -> str:
     made = []
     for text in str(value).split(","):
-        parts = urlsplit(text.strip())
-        if (
-            parts.scheme not in ("http", "https")
-            or not parts.hostname
-            or parts.path.strip("/")
-            or parts.query
-        ):
+        try:
+            parts = urlsplit(text.strip())
+            named = parts.hostname and parts.port != 0
+        except ValueError:  # its text has the login
+            raise ValueError(_TAKES) from None
+        if parts.scheme not in ("http", "https") or not named or parts.path.strip("/") or parts.query:
             raise ValueError(_TAKES)
         made.append(text.strip().rstrip("/"))
     return ",".join(made)
@@ -134,6 +135,10 @@ class StreamLoadOptions(DirectOptions):
         for name, text in (("database", self.database), ("dbtable", self.dbtable)):
             if not text.strip() or re.search(r"[/?#`\s]", text):
                 raise OptionError(f"option {name!r} got {text!r}; it takes a name", option=name, got=text)
+        if self.sslrootcert is not None and not any(each.startswith("https:") for each in self.frontends):
+            raise OptionError(
+                "option 'sslrootcert' is for TLS, and 'url' asks for none: use https://", option="sslrootcert"
+            )
         if (self.start_sql or self.end_sql) and self.query_server is None:
             raise OptionError("options 'startSql' and 'endSql' need 'queryServer'", option="queryServer")
 
@@ -144,8 +149,10 @@ class StreamLoadOptions(DirectOptions):
     @property
     def login(self) -> tuple[str, str]:
         parts = urlsplit(self.frontends[0])
-        password = self.password.get_secret_value() if self.password is not None else parts.password
-        return self.user or parts.username or "root", password or ""
+        user = self.user or unquote(parts.username or "") or "root"
+        if self.password is not None:
+            return user, self.password.get_secret_value()
+        return user, unquote(parts.password or "")
 
     @property
     def address(self) -> str:

@@ -1,6 +1,7 @@
 """SQL over MySQL's protocol, which these databases speak on a second port."""
 
 from collections.abc import Iterable
+from math import ceil
 
 from spark_channel.connectors.streamload.options import StreamLoadOptions, host_and_port
 from spark_channel.errors import MissingPackageError, TargetError
@@ -27,8 +28,8 @@ def run(options: StreamLoadOptions, statements: Iterable[str]) -> None:
     try:
         connection = pymysql.connect(
             host=host, port=port, user=user, password=password, database=options.database, autocommit=True,
-            connect_timeout=round(options.timeout), read_timeout=round(options.load_timeout),
-            write_timeout=round(options.timeout),
+            connect_timeout=ceil(options.timeout), read_timeout=ceil(options.load_timeout),
+            write_timeout=ceil(options.timeout),
         )  # fmt: skip
     except pymysql.MySQLError as error:
         raise TargetError(f"{place}: {error}; check 'queryServer', 'user' and 'password'") from error

@@ -14,7 +14,7 @@ import pyarrow as pa
 from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, WriteContext, WritePlan
 from spark_channel.connectors.direct import DirectWriter, Sink
 from spark_channel.connectors.files.names import new_attempt
-from spark_channel.connectors.streamload.encode import HEADERS, check_types, encoded
+from spark_channel.connectors.streamload.encode import HEADERS, check_types, digest, encoded
 from spark_channel.connectors.streamload.http import Busy, Load, table_columns
 from spark_channel.connectors.streamload.options import StreamLoadOptions
 from spark_channel.connectors.streamload.sql import run
@@ -30,9 +30,14 @@ _IN_MEMORY = 16 << 20
 
 @dataclass(frozen=True)
 class LoadPlan(WritePlan):
-    """`label`: the beginning of the labels of all tasks."""
+    """`label`: the beginning of the labels of all tasks.
+
+    `by_rows`: labels tell a task's rows, too. A batch of a stream that is run again may be cut into other tasks, of
+    which none may meet the label of another's rows.
+    """
 
     label: str = ""
+    by_rows: bool = False
 
 
 class StreamLoadWriter(DirectWriter):
@@ -53,7 +58,9 @@ class StreamLoadWriter(DirectWriter):
 
     def check(self, schema: pa.Schema) -> None:
         check_types(schema)
-        strange = next((name for name in schema.names if "`" in name or "," in name), None)
+        strange = next(
+            (name for name in schema.names if "`" in name or "," in name or not name.isprintable()), None
+        )
         if strange is not None or not schema.names:
             raise SchemaError(f"column {strange!r} cannot be named in a load; rename it")
 
@@ -64,18 +71,21 @@ class StreamLoadWriter(DirectWriter):
                 "append",
                 option="queryServer",
             )
+        self._columns()
+        if empty:
+            run(self.options, [f"TRUNCATE TABLE `{self.options.database}`.`{self.options.dbtable}`"])
+
+    def _columns(self) -> list[str] | None:
         try:
-            Retry(self.options.retry_timeout, what=f"asking {self.options.address}").call(
+            return Retry(self.options.retry_timeout, what=f"asking {self.options.address}").call(
                 lambda: table_columns(Load(self.options)), lambda error: isinstance(error, Busy)
             )
         except Busy as error:
             raise TargetError(f"{self.options.address}: {error}; check 'url'") from error
-        if empty:
-            run(self.options, [f"TRUNCATE TABLE `{self.options.database}`.`{self.options.dbtable}`"])
 
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         plan = super().prepare(context, schema)
-        found = table_columns(Load(self.options))
+        found = self._columns()
         known = None if found is None else {name.lower() for name in found}
         missing = [name for name in schema.names if known is not None and name.lower() not in known]
         if missing:
@@ -83,10 +93,11 @@ class StreamLoadWriter(DirectWriter):
                 f"{self.options.address} has no column {missing[0]!r}; it has {', '.join(found or ())}: rename the "
                 "column, or select those of the table"
             )
-        # Each batch of a stream has its own labels; a query that is started again uses others.
+        # Each batch of a stream has its own labels, also when the query is started again.
         name = json.dumps([plan.job, context.stream, self.options.address])
         label = f"spark_channel_{hashlib.sha256(name.encode()).hexdigest()[:24]}"
-        return LoadPlan(plan.job, schema, "task", context.overwrite, label=label)
+        by_rows = context.stream is not None
+        return LoadPlan(plan.job, schema, "task", context.overwrite, label=label, by_rows=by_rows)
 
     def connect(self, schema: pa.Schema) -> Sink:
         raise NotImplementedError("rows are sent when a task ends")
@@ -105,9 +116,9 @@ class _LoadTask(TaskWriter):
 
     def __init__(self, options: StreamLoadOptions, plan: LoadPlan, tally: Tally) -> None:
         self._options, self._schema, self._tally = options, plan.schema, tally
-        self._label = f"{plan.label}_{tally.task}"
+        self._label, self._by_rows, self._rows = f"{plan.label}_{tally.task}", plan.by_rows, 0
         self._unique = new_attempt()
-        self._loads, self._size, self._loaded = 0, 0, 0
+        self._loads, self._size = 0, 0
         self._file: IO[bytes] = self._empty()
 
     def _empty(self) -> Any:
@@ -137,6 +148,8 @@ class _LoadTask(TaskWriter):
                 )  # fmt: skip
         self._file.write(data)
         self._size += len(data)
+        if self._by_rows:
+            self._rows = (self._rows + digest(data)) % (1 << 128)
         bad = {number for number, _ in refused}
         keep = pa.array([n for n in range(batch.num_rows) if n not in bad], pa.int64())
         self._tally.add(batch.take(keep) if bad else batch)
@@ -168,10 +181,9 @@ class _LoadTask(TaskWriter):
     def close(self) -> Receipt:
         self._tally.hold_open()
         if self._size:
-            whole = self._loads == 0
-            self._load(
-                self._label if whole else f"{self._label}_{self._tally.attempt}_{self._unique}_{self._loads}"
-            )
+            whole = f"{self._label}_{self._rows:032x}" if self._by_rows else self._label
+            part = f"{self._label}_{self._tally.attempt}_{self._unique}_{self._loads}"
+            self._load(part if self._loads else whole)
         receipt = self._tally.receipt(loads=self._loads)
         self._file.close()
         return receipt

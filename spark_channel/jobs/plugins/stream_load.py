@@ -16,7 +16,8 @@ __all__ = ["stream_load_writer"]
 
 _SHAPES = (
     "format", "column_separator", "row_delimiter", "line_delimiter", "strip_outer_array", "read_json_by_line",
-    "strict_mode", "max_filter_ratio", "columns", "label", "enclose", "escape", "trim_double_quotes",
+    "strict_mode", "max_filter_ratio", "columns", "label", "enclose", "escape", "trim_double_quotes", "trim_space",
+    "skip_lines", "skip_header", "compress_type", "timeout",
 )  # fmt: skip
 _OUR_SHAPE = "rows are sent as text with fixed delimiters, and a value that does not fit ends the job"
 

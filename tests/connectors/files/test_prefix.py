@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from spark_channel.errors import OptionError, TargetError
-from tests.connectors.files.helpers import numbers, prepare, read, stage, write, writer_of
+from tests.connectors.files.helpers import numbers, prepare, read, reader_of, stage, write, writer_of
 
 
 def names(folder: Path, prefix: str = "") -> list[str]:
@@ -66,6 +66,18 @@ def test_readers_see_the_files_of_every_program(tmp_path: Path) -> None:
     (tmp_path / "later.csv").write_text("8\n")
     found = read("csv", tmp_path, header="false")
     assert sorted(found.column(0).to_pylist()) == [1, 7, 8]
+
+
+def test_a_read_keeps_what_it_planned(tmp_path: Path) -> None:
+    put(tmp_path, 1, 2, job="a")
+    found = reader_of("csv", tmp_path, header="false")
+    found.schema()
+    splits = found.split(4)
+    for prefix in ("out", "o"):  # the second removes files of the first, as DataX does
+        put(tmp_path, 3, job=f"b{prefix}", prefix=prefix, context={"overwrite": True})
+    rows = [row for split in splits for batch in found.read(split) for row in batch.column(0).to_pylist()]
+    assert sorted(rows) == [1, 2]
+    assert content(tmp_path, "o") == ["3"]
 
 
 def test_nothing_is_seen_before_the_commit_and_a_dead_run_leaves_nothing(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Redis, against a server that the tests start."""
 
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -151,6 +152,16 @@ def test_lists_sets_and_sorted_sets(server: RedisServer) -> None:
     assert server.client.zrange("z:a", 0, -1, withscores=True) == [("1,2", 1.5), ("3", 2.0)]
 
 
+def test_whether_a_retried_task_can_add_its_rows_twice_is_told(server: RedisServer) -> None:
+    """In the lines that a job shows when it begins."""
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    listed = {"valueType": "list"}
+    for options, doubles in (({}, False), (listed, True), ({**listed, "writeMode": "replace"}, False)):
+        plan = writer(server, **options).prepare(WriteContext("job"), rows.schema)
+        assert plan.at_least_once is doubles
+    assert writer(server, **listed).prepare(WriteContext("a", "job"), rows.schema).at_least_once is False
+
+
 def test_refused_rows_are_told_and_the_others_written(server: RedisServer) -> None:
     server.client.set("b", "a string")
     rows = pa.table({"k": ["a", "b", None], "v": ["1", "2", "3"]})
@@ -170,6 +181,9 @@ def test_an_overwrite_removes_the_keys_of_the_prefix(server: RedisServer) -> Non
     assert {key: server.client.get(key) for key in server.client.keys("*")} == {"u*:1": "new", "ux:1": "kept"}
     with pytest.raises(OptionError, match="'keyPrefix', which is empty"):
         write(server, pa.table({"k": ["1"], "v": ["new"]}), overwrite=True)
+    write(server, pa.table({"k": ["1"], "v": ["new"]}), commit="job", txn=("nightly", 2))
+    write(server, pa.table({"k": ["1"], "v": ["new"]}), keyPrefix="s", overwrite=True)
+    assert len(server.client.keys("spark-channel:claim:*")) == 1
     assert writer(server, keyPrefix="ux").exists()
     assert not writer(server, keyPrefix="uy").exists()
 
@@ -261,12 +275,121 @@ def test_a_lost_answer_of_the_publishing_script(server: RedisServer, monkeypatch
     monkeypatch.setattr(redis.Redis, "eval", lose)
     write(server, rows, valueType="list", commit="job")
     assert server.client.llen("a") == 1
+    assert server.client.keys("spark-channel:stage*") == []
+
+
+def test_nothing_is_published_that_the_server_would_refuse_in_the_middle(server: RedisServer) -> None:
+    """A script that fails takes back nothing of what it wrote."""
+    rows = pa.table({"k": ["a", "b"], "v": ["1", "2"]})
+    server.client.hset("a", mapping={"v": "0"})
+    server.client.set("b", "a string")
+    with pytest.raises(CommitError, match=r"key 'b' holds a value of another type.* Nothing was published"):
+        write(server, rows, commit="job", writeMode="delete", hashFields="v")
+    assert server.client.hgetall("a") == {"v": "0"}
+    everything = {"enabled": True, "passwords": ["+pw"], "categories": ["+@all"]}
+    server.client.acl_setuser("clerk", keys=["spark-channel:*", "a*"], reset=True, **everything)
+    try:
+        login = {"user": "clerk", "password": "pw", "valueType": "string", "job": "second"}
+        with pytest.raises(CommitError, match=r"the user may not run 'DEL b'.*ACL\. Nothing was published"):
+            write(server, rows, commit="job", writeMode="replace", **login)
+    finally:
+        server.client.acl_deluser("clerk")
+    assert server.client.hgetall("a") == {"v": "0"}
+
+
+def test_a_pair_is_the_same_under_each_name_of_the_server(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    for job, host in (("one", "127.0.0.1"), ("two", "localhost")):
+        found = writer(server, valueType="list", url=f"redis://{host}:{server.port}")
+        plan = found.prepare(WriteContext(job, commit="job", txn=("nightly", 9)), rows.schema)
+        found.commit(plan, [stage(found, plan, rows)])
+    assert server.client.llen("a") == 1
+
+
+def test_a_server_that_removes_any_key_keeps_no_record_of_a_pair(server: RedisServer) -> None:
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    server.client.config_set("maxmemory", 1 << 30)
+    server.client.config_set("maxmemory-policy", "allkeys-lru")
+    try:
+        with pytest.raises(TargetError, match=r"'maxmemory-policy' is allkeys-lru.*noeviction"):
+            write(server, rows, commit="job", txn=("nightly", 1))
+        write(server, rows, commit="job")
+        server.client.config_set("maxmemory-policy", "volatile-lru")
+        write(server, rows, commit="job", txn=("nightly", 1), job="second")
+    finally:
+        server.client.config_set("maxmemory-policy", "noeviction")
+        server.client.config_set("maxmemory", 0)
+
+
+def test_a_server_that_runs_a_script_is_waited_for(server: RedisServer) -> None:
+    """As another job's publication: other clients are told that the server is busy."""
+    import redis
+
+    rows = pa.table({"k": ["a"], "v": ["1"]})
+    found = writer(server, valueType="list", retryTimeout="10")
+    plan = found.prepare(WriteContext("one", commit="job", txn=("nightly", 1)), rows.schema)
+    direct = writer(server, valueType="list", writeMode="replace", keyPrefix="direct:", retryTimeout="10")
+    direct_plan = direct.prepare(WriteContext("direct"), rows.schema)
+    server.client.config_set("busy-reply-threshold", 20)
+    told: list[str] = []
+
+    def publish() -> None:
+        other = redis.Redis("127.0.0.1", server.port, password=PASSWORD)
+        other.eval("local from = os.clock() while os.clock() - from < 0.5 do end", 0)
+        other.close()
+
+    try:
+        for work in (
+            lambda: found.commit(plan, [stage(found, plan, rows)]),
+            lambda: found.prepare(WriteContext("two", commit="job"), rows.schema),
+            lambda: stage(direct, direct_plan, rows),
+        ):
+            running = threading.Thread(target=publish)
+            running.start()
+            while not told and running.is_alive():  # until the server says so
+                try:
+                    server.client.ping()
+                except redis.ResponseError as error:
+                    told.append(str(error))
+            assert told
+            work()
+            running.join()
+            told.clear()
+    finally:
+        server.client.config_set("busy-reply-threshold", 5000)
+    assert (server.client.lrange("a", 0, -1), server.client.llen("direct:a")) == (["1"], 1)
+
+
+def test_only_an_answer_about_a_value_refuses_its_row() -> None:
+    import redis
+    from redis._parsers.base import BaseParser
+
+    from spark_channel.connectors.redis.client import is_of_row, is_passing
+
+    told = {
+        "WRONGTYPE Operation against a key holding the wrong kind of value": True,
+        "ERR value is not a valid float": True,
+        "OOM command not allowed when used memory > 'maxmemory'.": False,
+        "READONLY You can't write against a read only replica.": False,
+        "MISCONF Redis is configured to save RDB snapshots": False,
+        "NOPERM User clerk has no permissions": False,
+        "CLUSTERDOWN The cluster is down": False,
+        "MOVED 1 127.0.0.1:1": False,
+    }
+    assert {text: is_of_row(BaseParser.parse_error(text)) for text in told} == told
+    busy = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
+    # As the driver tells it of a command of a pipeline.
+    for text in (busy, f"Command # 1 (SET a 1) of pipeline caused error: {busy}"):
+        assert is_passing(redis.ResponseError(text))
+        assert not is_of_row(redis.ResponseError(busy))
+    assert not is_passing(redis.ResponseError("Command # 1 (SET a BUSY) of pipeline caused error: x"))
 
 
 def test_a_cluster() -> None:
     with redis_server(cluster=True) as server:
         rows = pa.table({"k": [f"{n}" for n in range(20)], "v": [f"v{n}" for n in range(20)]})
         write(server, rows, cluster=True)
+        write(server, rows, cluster=True, commit="job", stream=("query", 0))  # as Spark asks for a batch
         found = read(reader(server, cluster=True, schema="_key STRING, v STRING"))
         assert sorted(found.column("v").to_pylist()) == sorted(rows.column("v").to_pylist())
         with pytest.raises(OptionError, match=r"'commit' got 'job'; with 'cluster' it takes task"):
@@ -282,6 +405,7 @@ def test_a_cluster() -> None:
         ({"valueType": "zset"}, "'scoreColumn' goes together with valueType=zset"),
         ({"valueType": "list", "valueColumns": "k,v"}, "with valueType=list it takes one column"),
         ({"hashFields": "v"}, "'hashFields' is for writeMode=delete"),
+        ({"sslrootcert": "ca.pem"}, "'sslrootcert' is for TLS, and 'url' asks for none"),
     ],
 )
 def test_options_are_refused_by_name(server: RedisServer, options: dict[str, Any], message: str) -> None:

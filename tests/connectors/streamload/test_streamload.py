@@ -10,12 +10,15 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, load_writer
+from spark_channel.connectors.streamload import http as streamload_http
+from spark_channel.connectors.streamload.encode import encoded
 from spark_channel.connectors.streamload.http import Load
 from spark_channel.connectors.streamload.options import StreamLoadOptions
-from spark_channel.errors import ChannelError, OptionError, SchemaError, TargetError
+from spark_channel.errors import ChannelError, OptionError, SchemaError, TargetError, UnsupportedError
 from spark_channel.jobs import load_job
 from tests.jobs.conftest import make_job
 from tests.jobs.test_end_to_end import carry_out
+from tests.servers.rogue import rogue
 from tests.servers.stream_load import Loads, stream_load_servers
 
 Servers = tuple[str, Loads]
@@ -23,7 +26,7 @@ Servers = tuple[str, Loads]
 
 @pytest.fixture(scope="module")
 def running() -> Iterator[Servers]:
-    with stream_load_servers(["id", "name", "at"]) as made:
+    with stream_load_servers(["id", "name", "at", "名"]) as made:
         yield made
 
 
@@ -79,6 +82,9 @@ def test_rows_arrive_as_they_are(servers: Servers) -> None:
         "true",
         "true",
     )
+    servers[1].labels.clear()
+    write(servers, pa.table({"名": [1]}))
+    assert servers[1].seen[-1][2]["columns"].encode("latin-1").decode() == "`名`"
 
 
 @pytest.mark.parametrize("fault", ["lost", "cut", "busy", "slow"])
@@ -110,12 +116,43 @@ def test_what_the_server_refuses_ends_the_task(servers: Servers) -> None:
     assert servers[1].rows == [["3", "c"], ["4", None]]
     with pytest.raises(TargetError, match=r"2 of 4 rows cannot be loaded.*column 'name'"):
         write(servers, rows)
-    with pytest.raises(SchemaError, match="no column 'x'; it has id, name, at"):
+    with pytest.raises(SchemaError, match="no column 'x'; it has id, name, at, 名"):
         write(servers, pa.table({"x": [1]}))
+    with pytest.raises(SchemaError, match="cannot be named in a load"):
+        write(servers, pa.table({"i\nd": [1]}))
     with pytest.raises(SchemaError, match="cast it to a string"):
         write(servers, pa.table({"id": [b"x"]}))
     with pytest.raises(TargetError, match="No such table: missing; check 'dbtable'"):
         write(servers, ROWS, dbtable="missing")
+
+
+def test_an_empty_line_is_refused() -> None:
+    """The servers leave empty lines out, and count them nowhere."""
+    data, refused = encoded(pa.record_batch({"name": pa.array(["a", "", None])}), "UTC")
+    assert (data, [number for number, _ in refused]) == (b"a\x02\\N\x02", [1])
+    two = encoded(pa.record_batch({"name": pa.array([""]), "id": pa.array([""])}), "UTC")
+    assert two == (b"\x01\x02", [])
+
+
+def test_a_batch_of_a_stream_that_is_cut_otherwise_loses_no_row(servers: Servers) -> None:
+    """A query that is started again may run its batch with other tasks, of which none has another's label."""
+    writer, _ = load_writer({"writer": "streamload", **options(servers)})
+    context = WriteContext("stream-q-5", commit="job", stream=("q", 5))
+
+    def run(*ids: int) -> None:
+        rows = pa.table({"id": ids, "name": ["x"] * len(ids)})
+        task = writer.open(writer.prepare(context, rows.schema), 0, 0)
+        for batch in rows.to_batches(max_chunksize=1):
+            task.write(batch)
+        task.close()
+
+    run(1, 2)
+    run(2, 1)
+    assert sorted(row[0] for row in servers[1].rows) == ["1", "2"]
+    run(1, 2, 3)
+    assert "3" in [row[0] for row in servers[1].rows]
+    with pytest.raises(UnsupportedError, match="output mode complete"):
+        writer.prepare(WriteContext("stream-q-6", overwrite=True, stream=("q", 6)), ROWS.schema)
 
 
 def test_a_large_task_is_several_loads(servers: Servers) -> None:
@@ -154,6 +191,48 @@ def test_the_login_goes_to_no_host_that_is_not_allowed(servers: Servers) -> None
     assert "wr0ng" not in str(met.value)
 
 
+def test_a_login_in_the_url_is_decoded_and_not_shown(servers: Servers) -> None:
+    given = {"url": "http://a%40n:p%2Fw%25@fe:8030", "database": "d", "dbtable": "t"}
+    assert StreamLoadOptions.parse(given)[0].login == ("a@n", "p/w%")
+    for url in ("http://ann:s3cret\u2100x@fe:8030", "http://ann:s3cret@fe:80300"):
+        with pytest.raises(OptionError, match="option 'url'") as met:
+            StreamLoadOptions.parse({**given, "url": url})
+        assert "s3cret" not in str(met.value)
+    _, loads = servers
+    kept = loads.redirect
+    try:
+        loads.redirect = "http://ann:s3cret@be:x"
+        with pytest.raises(TargetError, match="not a url") as refused:
+            write(servers, ROWS)
+        assert "s3cret" not in str(refused.value)
+    finally:
+        loads.redirect = kept
+
+
+def test_a_public_address_in_the_form_of_ipv6_is_public() -> None:
+    given = {"url": "http://fe:8030", "database": "d", "dbtable": "t"}
+    load = Load(StreamLoadOptions.parse(given)[0])
+    assert load._is_allowed("::ffff:10.0.0.1")
+    assert not load._is_allowed("::ffff:8.8.8.8")
+
+
+def test_an_answer_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streamload_http, "_LONGEST", 1 << 16)
+
+    def speak(client: Any) -> None:
+        client.recv(1 << 16)
+        client.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+        for _ in range(10_000):
+            client.sendall(b" " * (1 << 16))
+
+    with rogue(speak) as port:
+        given = {"url": f"http://ann:s3cret@127.0.0.1:{port}", "database": "d", "dbtable": "t"}
+        load = Load(StreamLoadOptions.parse(given)[0])
+        with pytest.raises(streamload_http.Busy, match="an answer has more than"):
+            load.ask("GET", "/", {})
+    assert load.shown(f"denied for ann, s3cret, {load._login}") == "denied for ann, ***, Basic ***"
+
+
 def test_tls_is_not_left() -> None:
     from urllib.parse import urlsplit
 
@@ -167,9 +246,14 @@ def test_tls_is_not_left() -> None:
     ("more", "message"),
     [
         ({"url": "fe:8030"}, "option 'url' .*http://fe:8030"),
+        ({"sslrootcert": "ca.pem"}, "'sslrootcert' is for TLS, and 'url' asks for none"),
         ({"dbtable": "a/b"}, "option 'dbtable' got 'a/b'"),
         ({"headers": '{"label": "x"}'}, "option 'headers' .*headers that the connector does not set itself"),
         ({"headers": '{"a": "b\\nc"}'}, "option 'headers'"),
+        (
+            {"headers": '{"Skip_Lines": "1"}'},
+            "option 'headers' .*headers that the connector does not set itself",
+        ),
         ({"startSql": "SELECT 1"}, "need 'queryServer'"),
         ({"overwrite": True}, "an overwrite empties the table by SQL"),
         ({"commit": "job"}, "option 'commit' got 'job'"),

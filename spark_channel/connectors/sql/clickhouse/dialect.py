@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import date
 from typing import Any
 
 import pyarrow as pa
@@ -15,7 +16,7 @@ from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.session import Session
 
-__all__ = ["ClickhouseDialect", "ClickhouseTable", "zone_of"]
+__all__ = ["ClickhouseDialect", "ClickhouseTable", "bounds_of", "takes_null", "zone_of"]
 
 _PLAIN = {
     "Bool": pa.bool_(), "Int8": pa.int8(), "Int16": pa.int16(), "Int32": pa.int32(), "Int64": pa.int64(),
@@ -25,6 +26,7 @@ _PLAIN = {
 }  # fmt: skip
 _DECIMAL = re.compile(r"Decimal\((\d+), (\d+)\)")
 _ZONE = re.compile(r"DateTime(?:64)?\((?:\d+, )?'([^']+)'\)")
+_DAY = 86_400 * 1_000_000
 _AROUND = re.compile(r"(?:Nullable|LowCardinality)\((.*)\)", re.DOTALL)
 
 
@@ -46,6 +48,32 @@ def zone_of(declared: str) -> str:
     """The zone of a DateTime column; "" = the server's."""
     found = _ZONE.search(declared)
     return found[1] if found else ""
+
+
+def bounds_of(declared: str) -> tuple[int, int] | None:
+    """The least and the greatest value of a day (in days) or a moment (in microseconds); None = another type.
+
+    The server takes others for some value within.
+    """
+    bare = _bare(declared)
+    if bare == "Date":
+        return 0, 65_535
+    if bare == "Date32":
+        return _day(1900), _day(2300) - 1
+    if bare.startswith("DateTime64(9"):
+        return _day(1900) * _DAY, 9_223_372_036_854_775
+    if bare.startswith("DateTime64"):
+        return _day(1900) * _DAY, _day(2300) * _DAY - 1
+    return (0, (1 << 32) * 1_000_000 - 1) if bare.startswith("DateTime") else None
+
+
+def takes_null(declared: str) -> bool:
+    """Whether a column keeps a NULL, of which the server makes a default else."""
+    return "Nullable(" in declared or declared.startswith(("Variant", "Dynamic", "JSON", "Object"))
+
+
+def _day(year: int) -> int:
+    return date(year, 1, 1).toordinal() - date(1970, 1, 1).toordinal()
 
 
 def _literal(text: str) -> str:

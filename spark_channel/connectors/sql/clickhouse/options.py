@@ -28,6 +28,11 @@ class ClickhouseAddress(ServerOptions):
             good = False
         if not good:
             raise OptionError(f"option 'url' names no server; it takes {_TAKES}", option="url", takes=_TAKES)
+        named = next((name for name in ("sslrootcert", "sslcert", "sslkey") if getattr(self, name)), None)
+        if named is not None and not self.secure:
+            raise OptionError(
+                f"option {named!r} is for TLS, and 'url' asks for none: add ?ssl=true to it", option=named
+            )
 
     @property
     def _parts(self) -> SplitResult:

@@ -39,7 +39,11 @@ class _Splitter(Splitter):
         # A bound is a number or a text; texts of dates have the order of dates.
         is_date = pa.types.is_date(ClickhouseDialect().arrow_type(about))
         value = f"toString({column})" if is_date else column
-        sample = f"arraySort(groupArraySample({_SAMPLE}, 1)({value}))"
+        # The client shows other bytes by their digits, which have another order.
+        among = (
+            f", isValidUTF8({column})" if pa.types.is_string(ClickhouseDialect().arrow_type(about)) else ", 1"
+        )
+        sample = f"arraySort(groupArraySampleIf({_SAMPLE}, 1)({value}{among}))"
         whole = [f"count({column})", f"count() - count({column})", sample]
         ((present, nulls, found),) = self.session.rows(self.source.sql(whole))
         parts = min(self.advice, len(found))

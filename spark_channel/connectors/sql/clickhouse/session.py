@@ -2,6 +2,7 @@
 
 import http.client
 import io
+import uuid
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
@@ -127,13 +128,19 @@ class ClickhouseSession(Session):
             source.close()
 
     def insert(self, table: str, names: list[str], batch: pa.RecordBatch) -> None:
-        """One INSERT of one block."""
+        """One INSERT of one block, which is stored when this returns.
+
+        Its token is new: replicated tables store a block once, and tell blocks apart by their rows
+        without it, so that a second block of equal rows would be dropped. The client sends a block again after a reset.
+        """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, batch.schema) as writer:
             writer.write_batch(batch)
         settings = {
             "max_insert_block_size": max(batch.num_rows, 1),
             "input_format_arrow_allow_missing_columns": 0,
+            "async_insert": 0,
+            "insert_deduplication_token": uuid.uuid4().hex,
         }
         self._asked(
             lambda: self._client.raw_insert(

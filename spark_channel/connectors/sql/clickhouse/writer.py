@@ -1,7 +1,7 @@
 """Inserts rows in blocks: each is visible at once, and is not taken back."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, ClassVar, cast
 
 import pyarrow as pa
@@ -10,7 +10,13 @@ import pyarrow.compute as pc
 from spark_channel.connectors.contracts import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.direct import DirectOptions, DirectWriter, Rejected, Sink
 from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.clickhouse.dialect import ClickhouseDialect, ClickhouseTable, zone_of
+from spark_channel.connectors.sql.clickhouse.dialect import (
+    ClickhouseDialect,
+    ClickhouseTable,
+    bounds_of,
+    takes_null,
+    zone_of,
+)
 from spark_channel.connectors.sql.clickhouse.options import ClickhouseWriteOptions
 from spark_channel.connectors.sql.clickhouse.session import ClickhouseSession
 from spark_channel.connectors.sql.named import only_name
@@ -25,6 +31,8 @@ _OF_ROWS = re.compile(
     r"DECIMAL_OVERFLOW|VIOLATED_CONSTRAINT|UNKNOWN_ELEMENT_OF_ENUM|TOO_LARGE_STRING_SIZE"
 )
 """Names of the server's errors that a row is the matter of."""
+_ELSEWHERE = re.compile(r"while pushing to view|Received from ")
+"""In errors of a materialized view or another server: by then the table, or a part of it, may have the block."""
 
 
 class ClickhouseWriter(DirectWriter):
@@ -94,6 +102,10 @@ class ClickhouseWriter(DirectWriter):
             fields.append(pa.field(name, kind))
         return pa.schema(fields)
 
+    @property
+    def before(self) -> Mapping[str, bool]:
+        return {"preSql": bool(self._given.pre_sql)}
+
     def probe(self, *, empty: bool) -> None:
         if not empty:
             return
@@ -112,14 +124,11 @@ class ClickhouseWriter(DirectWriter):
         session = self._session()
         try:
             table = self._table(session)
-            zones = [
-                zone_of(about.declared) if (about := table_column(table, name)) else ""
-                for name in schema.names
+            declared = [
+                about.declared if (about := table_column(table, name)) else "" for name in schema.names
             ]
             server = str(session.value("SELECT timezone()"))
-            return _Inserts(
-                session, table, self._columns(session, schema), [zone or server for zone in zones]
-            )
+            return _Inserts(session, table, self._columns(session, schema), declared, server)
         except BaseException:
             session.close()
             raise
@@ -135,9 +144,10 @@ def _fits(given: pa.DataType, kind: pa.DataType) -> bool:
         return True
     if types.is_timestamp(given) and types.is_timestamp(kind):
         return bool(given.tz) == bool(kind.tz) or not given.tz
+    if types.is_floating(given) and types.is_floating(kind):
+        return bool(given.bit_width <= kind.bit_width)
     pairs = (
-        (types.is_floating, types.is_floating), (types.is_decimal, types.is_decimal),
-        (types.is_string, types.is_string),
+        (types.is_decimal, types.is_decimal), (types.is_string, types.is_string),
         (types.is_large_string, types.is_string), (types.is_date, types.is_date), (types.is_boolean, types.is_integer),
         (types.is_integer, types.is_decimal), (types.is_binary, types.is_string),
     )  # fmt: skip
@@ -150,12 +160,22 @@ def table_column(table: ClickhouseTable, name: str) -> Column | None:
 
 
 class _Inserts:
-    """An INSERT for each batch; where the server refuses rows, halves of it find out which."""
+    """An INSERT for each batch; where the server refuses rows, halves of it find out which.
+
+    `declared`: the columns' types in ClickHouse; `zone`: the server's.
+    """
 
     def __init__(
-        self, session: ClickhouseSession, table: ClickhouseTable, schema: pa.Schema, zones: Sequence[str]
+        self,
+        session: ClickhouseSession,
+        table: ClickhouseTable,
+        schema: pa.Schema,
+        declared: Sequence[str],
+        zone: str,
     ) -> None:
-        self._session, self._schema, self._zones = session, schema, zones
+        self._session, self._schema = session, schema
+        self._zones = [zone_of(each) or zone for each in declared]
+        self._declared = declared
         self._name = f"`{table.schema}`.`{table.name}`"
 
     def close(self) -> None:
@@ -169,19 +189,42 @@ class _Inserts:
             return []
         try:
             arrays = [
-                _cast(array, field.type, zone)
-                for array, field, zone in zip(batch.columns, self._schema, self._zones, strict=True)
+                _held(_cast(array, field.type, zone), declared, field.name)
+                for array, field, zone, declared in zip(
+                    batch.columns, self._schema, self._zones, self._declared, strict=True
+                )
             ]
             made = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
             self._session.insert(self._name, self._schema.names, made)
         except (pa.ArrowInvalid, TargetError) as error:
-            if isinstance(error, TargetError) and not _OF_ROWS.search(str(error)):
-                raise
+            told = str(error.__cause__ or error)
+            if isinstance(error, TargetError):
+                if _ELSEWHERE.search(told):
+                    raise TargetError(
+                        f"{error}. Whether the table has the {batch.num_rows} rows of this INSERT is not known: they "
+                        "are not sent again by this task"
+                    ) from error
+                if not _OF_ROWS.search(told):
+                    raise
             if batch.num_rows == 1:
                 return [(first, str(error)[:400])]
             half = batch.num_rows // 2
             return [*self._sent(batch.slice(0, half), first), *self._sent(batch.slice(half), first + half)]
         return []
+
+
+def _held(array: pa.Array, declared: str, name: str) -> pa.Array:
+    """The array, once `declared` is known to hold its values: the server would store others in their place."""
+    if array.null_count and not takes_null(declared):
+        raise pa.ArrowInvalid(f"column {name!r}: a NULL, and its type is {declared}")
+    bounds = bounds_of(declared)
+    if bounds is None or not pa.types.is_temporal(array.type):
+        return array
+    numbers = array.cast(pa.int32() if pa.types.is_date32(array.type) else pa.int64())
+    found = pc.min_max(numbers).as_py()
+    if found["min"] is not None and not (bounds[0] <= found["min"] and found["max"] <= bounds[1]):
+        raise pa.ArrowInvalid(f"column {name!r}: a time that {declared} does not hold")
+    return array
 
 
 def _cast(array: pa.Array, kind: pa.DataType, zone: str) -> pa.Array:

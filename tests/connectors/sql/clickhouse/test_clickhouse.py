@@ -49,7 +49,9 @@ def read(found: Reader, advice: int = 3) -> pa.Table:
 
 
 def write(server: ClickhouseServer, rows: pa.Table, *, dirty: Any = None, **more: Any) -> None:
-    context = WriteContext("job", overwrite=bool(more.pop("overwrite", False)))
+    context = WriteContext(
+        "job", overwrite=bool(more.pop("overwrite", False)), stream=more.pop("stream", None)
+    )
     writer, _ = load_writer({"writer": "clickhouse", **options(server, **more)})
     writer.begin()
     plan = writer.prepare(context, rows.schema)
@@ -178,6 +180,8 @@ def test_refused_rows_are_told_and_the_others_written(server: ClickhouseServer) 
     assert server.sql("SELECT id FROM t ORDER BY id").split() == ["1", "2", "3"]
     with pytest.raises(TargetError, match="refused 1 of 2 rows"):
         write(server, pa.table({"id": [1, -1]}))
+    with pytest.raises(OptionError, match="option 'preSql' would run in each task"):
+        write(server, pa.table({"id": [1]}), preSql="TRUNCATE TABLE t", stream=("query", 1))
     with pytest.raises(SchemaError, match="has no column 'x'"):
         write(server, pa.table({"x": [1]}))
     with pytest.raises(SchemaError, match=r"column 'id' is string.*'convert' to lenient"):
@@ -186,10 +190,79 @@ def test_refused_rows_are_told_and_the_others_written(server: ClickhouseServer) 
         write(server, pa.table({"id": [1]}), dbtable="missing")
 
 
+def test_values_that_the_server_would_change_are_refused(server: ClickhouseServer) -> None:
+    server.sql(
+        "CREATE TABLE t (id UInt8, n Nullable(UInt8), d Date, m DateTime('UTC')) ENGINE = MergeTree ORDER BY id"
+    )
+    day, at = date(2024, 1, 31), datetime(2024, 1, 31, tzinfo=UTC)
+    rows = pa.table(
+        {
+            "id": pa.array([1, None, 3, 4, 5]), "n": pa.array([None] * 5, pa.int64()),
+            "d": [day, day, date(1969, 12, 31), day, day],
+            "m": [at, at, at, at.replace(year=2200), at.replace(year=2106, day=1)],
+        }
+    )  # fmt: skip
+    told: list[Any] = []
+    write(server, rows, dirty=told)
+    assert [why for _, why in told] == [
+        "column 'id': a NULL, and its type is UInt8",
+        "column 'd': a time that Date does not hold",
+        "column 'm': a time that DateTime('UTC') does not hold",
+    ]
+    assert server.sql("SELECT id, n FROM t ORDER BY id") == "1\t\\N\n5\t\\N"
+    server.sql("CREATE TABLE u (f Float32) ENGINE = MergeTree ORDER BY tuple()")
+    with pytest.raises(SchemaError, match=r"column 'f' is double.*'convert' to lenient"):
+        write(server, pa.table({"f": [1e300]}), dbtable="u")
+
+
+def test_a_block_that_a_view_refuses_is_not_sent_again(server: ClickhouseServer) -> None:
+    """The table has its rows by then: each half would be added to them."""
+    server.sql("CREATE TABLE t (s String) ENGINE = MergeTree ORDER BY s")
+    server.sql("CREATE TABLE u (n Int32) ENGINE = MergeTree ORDER BY n")
+    server.sql("CREATE MATERIALIZED VIEW v TO u AS SELECT toInt32(s) AS n FROM t")
+    told: list[Any] = []
+    with pytest.raises(TargetError, match=r"while pushing to view.*the 4 rows of this INSERT is not known"):
+        write(server, pa.table({"s": ["1", "2", "x", "3"]}), dirty=told)
+    assert int(server.sql("SELECT count() FROM t")) <= 4
+    assert told == []
+    server.sql("DROP VIEW v")
+
+
+def test_a_block_is_stored_once_and_not_taken_for_an_equal_one(
+    server: ClickhouseServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicated tables drop a block whose rows, or whose token, they have; asynchronous inserts may be lost."""
+    from clickhouse_connect.driver.httpclient import HttpClient
+
+    server.sql("CREATE TABLE t (id UInt8) ENGINE = MergeTree ORDER BY id")
+    sent: list[dict[str, Any]] = []
+    original = HttpClient.raw_insert
+
+    def noted(self: Any, *values: Any, **named: Any) -> Any:
+        sent.append(named["settings"])
+        return original(self, *values, **named)
+
+    monkeypatch.setattr(HttpClient, "raw_insert", noted)
+    write(server, pa.table({"id": [1, 1]}), batchSize="1")
+    assert [each["async_insert"] for each in sent] == [0, 0]
+    assert len({each["insert_deduplication_token"] for each in sent}) == 2
+
+
+def test_keys_of_any_bytes_are_split_without_overlap(server: ClickhouseServer) -> None:
+    server.sql("CREATE TABLE t (k String, n UInt32) ENGINE = MergeTree ORDER BY k")
+    server.sql(
+        "INSERT INTO t SELECT if(number % 2 = 0, unhex(hex(MD5(toString(number)))), toString(number)), number "
+        "FROM numbers(400)"
+    )
+    found = read(reader(server, columns="n", partitionColumn="k"), 8).column("n").to_pylist()
+    assert sorted(found) == list(range(400))
+
+
 @pytest.mark.parametrize(
     ("more", "message"),
     [
         ({"url": "clickhouse:///x"}, "option 'url' names no server"),
+        ({"sslrootcert": "ca.pem"}, "'sslrootcert' is for TLS, and 'url' asks for none"),
         ({"commit": "job"}, "option 'commit' got 'job'"),
         ({"writeMode": "upsert"}, "option 'writeMode' got 'upsert'.*ReplacingMergeTree"),
         ({"createTable": "true"}, "option 'createTable' got 'true'"),
