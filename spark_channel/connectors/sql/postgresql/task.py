@@ -383,12 +383,13 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
         """In pieces, over a part of the time in which they came."""
-        pieces = self._paced()
-        most, part_of = (
-            (_OVERLAPPED_SECONDS, _OVERLAPPED_PART) if self.overlapped else (_MOVE_SECONDS, _MOVE_PART)
-        )
-        spread = min(most, part_of * (self._clock.now() - self._begun))
-        pieces.begin(sum(rows.num_rows for rows in self._held), spread=spread)
+        pieces, took = self._paced(), self._clock.now() - self._begun
+        count = sum(rows.num_rows for rows in self._held)
+        spread = min(_MOVE_SECONDS, _MOVE_PART * took)
+        if self.overlapped:  # as long as the channel has room for the next task's rows
+            part = min(_OVERLAPPED_PART, self._options.capacity_rows / max(1, count))
+            spread = max(spread, min(_OVERLAPPED_SECONDS, part * took))
+        pieces.begin(count, spread=spread)
         for rows in self._held:
             at = 0
             while at < rows.num_rows:
