@@ -219,6 +219,8 @@ def anchors(page: Path) -> set[str]:
 SYMPTOMS = re.compile(r"\| (?:you see|message or symptom|message|symptom|the message says) \|")
 HOLES = re.compile(r"\.\.\.|'[^']*'|\b[A-Z]{1,9}(?::[A-Z]+)?\b|\b\d+\b|=")
 OF_OTHERS = {
+    "Authentication failed",
+    "too many filtered rows",
     "E11000 duplicate key error",
     "ModuleNotFoundError: No module named 'spark_channel'",
     "Spark needs Java 17 or newer",
@@ -226,7 +228,7 @@ OF_OTHERS = {
     "canceling statement due to conflict with recovery",
     "... holds 'N/A' (text), which is not double",
 }
-"""Messages of databases, of Python and of `.ci/bootstrap`; the last one is ours, made of parts."""
+"""Messages of servers, of Python and of `.ci/bootstrap`; the last one is ours, made of parts."""
 
 
 def messages() -> str:
