@@ -228,7 +228,7 @@ OF_OTHERS = {
     "canceling statement due to conflict with recovery",
     "... holds 'N/A' (text), which is not double",
 }
-"""Messages of servers, of Python and of `.ci/bootstrap`; the last one is ours, made of parts."""
+"""Messages of databases, of Python and of `.ci/bootstrap`; the last one is ours, made of parts."""
 
 
 def messages() -> str:
@@ -271,5 +271,5 @@ def test_each_table_of_benchmarks_names_the_command_that_measures_it() -> None:
     for section in sections:
         title = section.splitlines()[0]
         named = re.findall(r'BENCH=(?:"([\w ]+)"|(\w+))', section)
-        assert named, f"{title}: no command"
+        assert named or "`make soak`" in section, f"{title}: no command"
         assert {name for some in named for name in " ".join(some).split()} <= there, title

@@ -102,6 +102,11 @@ class ServiceServer:
             raise RuntimeError("the service is not running")
         return self._address
 
+    @property
+    def token(self) -> str:
+        """What may do everything; known before `start`."""
+        return self._token
+
     def add_endpoint(self, name: str, endpoint: "Endpoint") -> None:
         """Answer action `name`, before or after `start`."""
         self._endpoints[name] = endpoint

@@ -108,16 +108,8 @@ class SharedLimit:
             raise self._served_already(predecessor)
         port = self._port or (predecessor.address.port if predecessor else 0)
         token = predecessor.address.token if predecessor else None
-        server = self._listen(port, token)
         seconds = predecessor.grant_seconds if predecessor else 0.0
-        server.limits.book.add_limit(
-            self.name,
-            *self._rates,
-            per_mark=self._per_mark,
-            predecessor_seconds=seconds,
-            max_jobs=self._max_jobs,
-        )
-        server.tokens.add(limit_scope(self.name), spending_token(server.address.token, self.name))
+        server = self._listen(port, token, seconds)
         pid = os.getpid()
         advert = Advert.of_this_process(server.address, pid, started(pid) or "")
         standing = rendezvous.publish(file, advert, replace=predecessor.nonce if predecessor else None)
@@ -205,15 +197,28 @@ class SharedLimit:
             )
         return self._server
 
-    def _listen(self, port: int, token: str | None) -> ServiceServer:
+    def _made(self, port: int, token: str | None, predecessor_seconds: float) -> ServiceServer:
+        """Knows its limit and its tokens before it listens: a predecessor's jobs may call at once."""
         server = ServiceServer(self._host, port, token=token, tls=self._tls)
+        server.limits.book.add_limit(
+            self.name,
+            *self._rates,
+            per_mark=self._per_mark,
+            predecessor_seconds=predecessor_seconds,
+            max_jobs=self._max_jobs,
+        )
+        server.tokens.add(limit_scope(self.name), spending_token(server.token, self.name))
+        return server
+
+    def _listen(self, port: int, token: str | None, predecessor_seconds: float) -> ServiceServer:
+        server = self._made(port, token, predecessor_seconds)
         try:
             server.start()
         except ServiceUnavailableError:
             if self._port or not port:
                 raise
             # another program took the predecessor's port: its clients are lost, new ones find this one
-            server = ServiceServer(self._host, 0, token=token, tls=self._tls)
+            server = self._made(0, token, predecessor_seconds)
             server.start()
         return server
 

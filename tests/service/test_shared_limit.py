@@ -20,6 +20,7 @@ from spark_channel.progress import JobSpec
 from spark_channel.service import (
     LimitControl,
     Probe,
+    ServiceAddress,
     ServiceClient,
     ServiceServer,
     SharedLimit,
@@ -241,10 +242,26 @@ def test_a_stopped_limit_has_no_address() -> None:
         _ = SharedLimit("orders-db", rows_per_second=1).address
 
 
+def test_a_limit_is_known_before_anyone_can_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs of one that was killed call the next one in the moment in which it listens."""
+    known: list[tuple[str | None, list[str]]] = []
+    start = ServiceServer.start
+
+    def watched(server: ServiceServer) -> ServiceAddress:
+        scope = server.tokens.scope_of(f"Bearer {spending_token(server.token, 'orders-db')}")
+        known.append((scope, list(server.limits.book.names())))
+        return start(server)
+
+    monkeypatch.setattr(ServiceServer, "start", watched)
+    with SharedLimit("orders-db", rows_per_second=1):
+        pass
+    assert known == [(limit_scope("orders-db"), ["orders-db"])]
+
+
 def test_control_lists_limits_and_names_those_there_are(server: ServiceServer) -> None:
     with SharedLimit("a", rows_per_second=1), SharedLimit("b", bytes_per_second="1MB"):
         assert [kept.name for kept in LimitControl().all()] == ["a", "b"]
-        with pytest.raises(OptionError, match="there are: a, b"):
+        with pytest.raises(OptionError, match="running are: a, b"):
             LimitControl().show("c")
 
 

@@ -200,7 +200,7 @@ def test_a_rename_that_arrives_late_publishes_nothing(client: FolderHdfs, tmp_pa
         raise ConnectionError("the NameNode does not answer")
 
     client.on_rename = delayed
-    with pytest.raises(CommitError, match="The target is as it was before"):
+    with pytest.raises(CommitError, match="The target is unchanged"):
         write("parquet", _uri(target), numbers(2), job="b", context={"txn": ("n", 1)})
     ((old, new, data),) = late
     Path(old).write_bytes(data)  # as if the removal of it had been lost, too

@@ -388,6 +388,6 @@ def test_a_function_that_says_something_loses_no_row(pg: Pg, level: str) -> None
 def test_what_is_no_copy_is_told(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
     pg.psql("CREATE TABLE a AS SELECT g AS v FROM generate_series(1, 10) g; CREATE TABLE b (v int)")
     monkeypatch.setattr(copy_session, "HEADER", b"another header")
-    with pytest.raises(SourceError, match="not what COPY writes"):
+    with pytest.raises(SourceError, match="not in COPY's format"):
         _move(pg)
     assert pg.server.connections() == 0
