@@ -48,6 +48,8 @@ _MOVE_SECONDS, _MOVE_PART = 2.0, 0.2
 _OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
 """For how long a task's rows may be added under a limit, and for what part of the time that the task took. More of it
 where the next task is read meanwhile: the slower, the less is seen of it."""
+_LEAST_PIECE, _LEAST_PIECES = 50, 16
+"""In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
 _EMPTY_STATEMENTS = 3
 _WAYS = 2
 """A COPY goes to the server and back twice."""
@@ -390,10 +392,11 @@ class LimitedTaskWriter(StagedTaskWriter):
             part = min(_OVERLAPPED_PART, self._options.capacity_rows / max(1, count))
             spread = max(spread, min(_OVERLAPPED_SECONDS, part * took))
         pieces.begin(count, spread=spread)
+        most = max(_LEAST_PIECE, count // _LEAST_PIECES)
         for rows in self._held:
             at = 0
             while at < rows.num_rows:
-                part = self._rows_of(rows.slice(at, pieces.rows))
+                part = self._rows_of(rows.slice(at, min(pieces.rows, most)))
                 at += part.count
                 pieces.rest()
                 begun = self._clock.now()
