@@ -1,8 +1,9 @@
 """Hears that Spark wants no more of a running read.
 
 Spark tells a Python worker nothing when a LIMIT is satisfied or a task is cancelled: it closes the
-worker's socket, and the worker notices with its next flush, which a throttled read reaches late. The
-sockets that are open when `read()` begins are watched instead (Linux; elsewhere the next flush tells).
+worker's socket, and the worker notices with its next flush, which a throttled read reaches late. So that
+socket is watched; in a worker without pyspark's daemon all sockets that are open when `read()` begins, of which it is
+one (Linux; elsewhere the next flush tells).
 """
 
 import contextlib
@@ -11,9 +12,11 @@ import select
 import stat
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO, cast
+
+from spark_channel.spark.unread import connection_to_the_jvm
 
 __all__ = ["HangupWatch"]
 
@@ -21,13 +24,15 @@ _DESCRIPTORS = Path("/proc/self/fd")
 
 
 class HangupWatch:
-    """Calls back once, from its own thread, when the other side closes one of this process's sockets.
+    """Calls back once, from its own thread, when Spark's JVM closes this process's socket.
 
     Made when `read()` begins, before anything else opens sockets.
     """
 
     def __init__(self) -> None:
-        self._sockets = _open_sockets()
+        # A connection that other code of a worker keeps, say to an object store, may end at any time.
+        connection = connection_to_the_jvm(sys._getframe())  # noqa: SLF001 - no other way to it
+        self._sockets = _sockets_at(_open_descriptors() if connection is None else [connection.fileno()])
 
     @contextlib.contextmanager
     def calling(self, on_hangup: Callable[[], None]) -> Iterator[None]:
@@ -75,8 +80,9 @@ class _QuietAfterHangup:
     It stays for the rest of the worker's life, since pyspark prints when the task is long over.
     """
 
-    def __init__(self, stream: TextIO, sockets: Iterable[int]) -> None:
+    def __init__(self, stream: TextIO, sockets: Mapping[int, int]) -> None:
         self._stream = stream
+        self._sockets = sockets
         self._poller = select.poll()
         for descriptor in sockets:
             self._poller.register(descriptor, 0)
@@ -85,18 +91,25 @@ class _QuietAfterHangup:
         return len(text) if self._has_hung_up() else self._stream.write(text)
 
     def _has_hung_up(self) -> bool:
-        return any(event & (select.POLLHUP | select.POLLERR) for _, event in self._poller.poll(0))
+        return any(
+            event & (select.POLLHUP | select.POLLERR)
+            and _socket_at(descriptor) == self._sockets[descriptor]  # else the number is another's by now
+            for descriptor, event in self._poller.poll(0)
+        )
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
 
-def _open_sockets() -> dict[int, int]:
-    """Descriptor -> inode."""
+def _open_descriptors() -> list[int]:
     try:
-        descriptors = [int(entry.name) for entry in _DESCRIPTORS.iterdir()]
+        return [int(entry.name) for entry in _DESCRIPTORS.iterdir()]
     except OSError:
-        return {}
+        return []
+
+
+def _sockets_at(descriptors: Iterable[int]) -> dict[int, int]:
+    """Descriptor -> inode."""
     found = {descriptor: _socket_at(descriptor) for descriptor in descriptors}
     sockets = {descriptor: inode for descriptor, inode in found.items() if inode is not None}
     poller = select.poll()

@@ -14,9 +14,9 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_channel.errors import SchemaError
 
-__all__ = ["as_arrow", "as_spark", "has_times"]
+__all__ = ["TIME_SUPPORTED", "as_arrow", "as_spark", "has_times"]
 
-_TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
+TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
 _DECIMAL_DIGITS = 38
 _WITHOUT_ARROW = {
     "VariantType": "write to_json({0}), which parse_json reads back",
@@ -131,7 +131,7 @@ def _plain(kind: pa.DataType, path: str) -> pa.DataType:
         return pa.date32()
     if pt.is_duration(kind):
         return pa.duration("us")
-    if pt.is_time(kind) and _TIME_SUPPORTED:
+    if pt.is_time(kind) and TIME_SUPPORTED:
         return pa.time64("ns")
     if pt.is_null(kind):
         return kind

@@ -92,14 +92,17 @@ class ChannelDataSource(DataSource):
 
     def _as_spark(self, schema: "pa.Schema") -> "StructType":
         from spark_channel.spark.driver import command_of, takes_times
-        from spark_channel.spark.schema import as_spark, has_times
+        from spark_channel.spark.schema import TIME_SUPPORTED, as_spark, has_times
 
-        times = takes_times(command_of()) if self.times is None else self.times
+        times = TIME_SUPPORTED and (takes_times(command_of()) if self.times is None else self.times)
         if not times and (texts := [field.name for field in schema if has_times(field.type)]):
             _log.warning(
-                "the times of day in %s are read as text: spark.sql.timeType.enabled was false when this session was "
-                "registered. To have them as TIME, set it and call spark_channel.register(spark) again",
+                "the times of day in %s are read as text: %s",
                 ", ".join(map(repr, texts)),
+                "spark.sql.timeType.enabled was false when this session was registered. To have them as TIME, set it "
+                "and call spark_channel.register(spark) again"
+                if TIME_SUPPORTED
+                else "Spark has the type TIME from version 4.1 on",
             )
         return as_spark(schema, times=times)
 

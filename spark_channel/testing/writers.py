@@ -6,7 +6,7 @@ import os
 import pickle
 import uuid
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -255,7 +255,8 @@ class _Kit:
 
     def kill_mid_write(self, writer: Writer, plan: WritePlan, task: int) -> None:
         process = _fresh_processes().Process(
-            target=_write_and_die, args=(writer, plan, task, next(self.attempts), _rows(3))
+            target=_write_and_die,
+            args=(dict(os.environ), writer, plan, task, next(self.attempts), _rows(3)),
         )
         process.start()
         process.join(_WAIT_SECONDS)
@@ -315,13 +316,20 @@ def _end(attempt: TaskWriter) -> None:
 
 
 def _fresh_processes() -> Any:
-    """Processes that share nothing with this one, forked from one that may have imported what they need."""
+    """Processes that share nothing with this one, forked from one that may have imported what they need.
+
+    They have the environment that this one had when the first of them was started.
+    """
     known = multiprocessing.get_all_start_methods()
     return multiprocessing.get_context("forkserver" if "forkserver" in known else "spawn")
 
 
-def _write_and_die(writer: Writer, plan: WritePlan, task: int, attempt: int, batch: pa.RecordBatch) -> None:
+def _write_and_die(
+    environment: Mapping[str, str], writer: Writer, plan: WritePlan, task: int, attempt: int, batch: pa.RecordBatch
+) -> None:  # fmt: skip
     """Runs in a separate process, and ends it as SIGKILL would: no `finally`, nothing flushed."""
+    os.environ.clear()
+    os.environ.update(environment)
     task_writer = writer.open(plan, task, attempt)
     task_writer.write(batch)
     task_writer.flush()

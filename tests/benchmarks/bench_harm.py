@@ -212,10 +212,16 @@ class Bench:
     def transfer(self, name: str, rows: int, *, seconds: float = LONGEST_SECONDS, **more: object) -> Run:
         """Ended after so many seconds, whatever is left."""
 
+        ended = threading.Event()
+
+        def end() -> None:
+            ended.set()
+            self.spark.sparkContext.cancelAllJobs()
+
         def copy() -> None:
-            ended = threading.Timer(seconds, self.spark.sparkContext.cancelAllJobs)
-            ended.start()
-            with contextlib.suppress(Exception):  # a job that was ended; that nothing was copied is seen
+            timer = threading.Timer(seconds, end)
+            timer.start()
+            try:
                 spark_channel.transfer(
                     self.spark,
                     reader={
@@ -229,7 +235,11 @@ class Bench:
                     commit="task",
                     **more,  # type: ignore[arg-type] # its keywords
                 )
-            ended.cancel()
+            except Exception:
+                if not ended.is_set():
+                    raise
+            finally:
+                timer.cancel()
 
         return self._watched(name, copy)
 
@@ -430,7 +440,7 @@ def main() -> list[Row]:
         )
         note = (
             f"{', '.join(f'{each:.2f}' for each in ratios)}; {control:.2f} x elsewhere; "
-            f"p50 {p50:.1f} ms, p99 {p99:.1f} ms, {speed:.0f} rows/s"
+            f"p50 {p50:.1f} ms, p99 {p99:.1f} ms" + (f", {speed:.0f} rows/s" if speed else "")
         )
         rows.append(
             Row(

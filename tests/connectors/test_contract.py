@@ -1,11 +1,13 @@
 """The kit itself: a connector that breaks a promise fails it, with a message that names the promise."""
 
 import importlib
+import os
 import pickle
 import re
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
+from multiprocessing import forkserver
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -209,6 +211,12 @@ class FolderTask(TaskWriter):
         self.path.unlink(missing_ok=True)
 
 
+class HasItsHomeInTheEnvironment(Folder):
+    def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
+        assert os.environ["HOME_OF_THE_FOLDER"] == str(self.home)
+        return super().open(plan, task, attempt)
+
+
 class PublishesAllAttempts(Folder):
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         for path in self.home.glob(f"{plan.job}.*.staged"):
@@ -246,8 +254,11 @@ def run(folder: type[Folder], home: Path, *, ledger: bool = False) -> None:
     )  # fmt: skip
 
 
-def test_a_writer_that_keeps_its_promises_passes(tmp_path: Path) -> None:
-    run(Folder, tmp_path)
+def test_a_writer_that_keeps_its_promises_passes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that reads the environment, such as a password, in the process that the kit kills."""
+    forkserver.ensure_running()
+    monkeypatch.setenv("HOME_OF_THE_FOLDER", str(tmp_path))
+    run(HasItsHomeInTheEnvironment, tmp_path)
 
 
 @pytest.mark.parametrize(

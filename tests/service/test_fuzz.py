@@ -137,7 +137,9 @@ def test_broken_requests_are_refused(
     assert set(statuses) <= {0, 200, 400, 401, 403, 413, 431}, statuses
     assert statuses[400] > requests // 10
     assert [each.getMessage() for each in caplog.records if each.exc_info] == []
-    assert more < 200
+    assert more < (200 if requests == 10_000 else 25), (
+        "of a million: 200, and each service has an eighth of them"
+    )
     assert hello(server.address)
 
 

@@ -5,7 +5,9 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -91,6 +93,53 @@ def test_the_number_of_a_socket_that_was_closed_may_be_anothers() -> None:
     with earlier, connection, watch.calling(heard.set):
         server.close()
         assert not heard.wait(0.1)
+
+
+def in_a_worker_of_the_daemon(sock: socket.socket, task: Callable[[], None]) -> None:
+    """Calls `task` from a function that has its socket where the one of pyspark's daemon has it."""
+    names: dict[str, Any] = {}
+    exec(compile("def worker(sock, task): task()", "/x/pyspark/daemon.py", "exec"), names)
+    names["worker"](sock, task)
+
+
+def test_a_socket_that_other_code_of_a_worker_keeps_is_not_sparks(capsys: pytest.CaptureFixture[str]) -> None:
+    """A reused worker may have any: one that its server ends cancelled the read, and silenced the worker for good."""
+    kept, its = socket.socketpair()
+    server = subprocess.Popen(["cat"], stdin=its.fileno())
+    its.close()
+    ours, jvm = socket.socketpair()
+    heard = threading.Event()
+
+    def task() -> None:
+        with HangupWatch().calling(heard.set):
+            server.kill()
+            server.wait()
+            assert not heard.wait(0.1)
+            print("still speaks", file=sys.stderr)
+            jvm.close()
+            assert heard.wait(30)
+            print("Traceback: BrokenPipeError", file=sys.stderr)
+
+    with pytest.MonkeyPatch.context() as patch, kept, ours:
+        patch.setattr(sys, "stderr", sys.stderr)
+        in_a_worker_of_the_daemon(ours, task)
+    assert capsys.readouterr().err == "still speaks\n"
+
+
+def test_a_worker_is_not_silent_when_the_number_of_a_socket_is_anothers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    earlier = socket.socket(type=socket.SOCK_DGRAM)
+    connection, server = socket.socketpair()
+    with pytest.MonkeyPatch.context() as patch, earlier, connection:
+        patch.setattr(sys, "stderr", sys.stderr)
+        with HangupWatch().calling(lambda: None):
+            pass
+        os.dup2(connection.fileno(), earlier.fileno())
+        connection.close()
+        server.close()
+        print("still speaks", file=sys.stderr)
+    assert capsys.readouterr().err == "still speaks\n"
 
 
 def test_a_worker_is_silent_once_the_jvm_has_hung_up(capsys: pytest.CaptureFixture[str]) -> None:

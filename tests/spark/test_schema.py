@@ -10,6 +10,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 from spark_channel.errors import SchemaError
 from spark_channel.pipeline.conform import conform
 from spark_channel.spark.schema import as_arrow, as_spark
+from spark_channel.spark.source import ChannelDataSource
 
 pytestmark = pytest.mark.spark
 
@@ -65,6 +66,21 @@ def test_a_time_of_day_is_held_where_spark_has_the_type() -> None:
     else:
         with pytest.raises(SchemaError, match="'t'"):
             as_spark(schema)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_what_is_said_of_times_as_text_can_be_done(
+    taken: bool, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Spark 4.0 has no TIME, whatever a session sets: with the setting, a table with a time could not be read."""
+    monkeypatch.setattr("spark_channel.spark.schema.TIME_SUPPORTED", taken)
+    monkeypatch.setattr(ChannelDataSource, "times", not taken)
+    schema = pa.schema([("t", pa.time64("us"))])
+    assert ChannelDataSource({})._as_spark(schema)["t"].dataType.simpleString() == "string"
+    said = (
+        "call spark_channel.register(spark) again" if taken else "Spark has the type TIME from version 4.1 on"
+    )
+    assert said in caplog.text
 
 
 def test_a_session_without_times_of_day_gets_them_as_text() -> None:

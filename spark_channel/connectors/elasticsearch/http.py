@@ -19,6 +19,8 @@ __all__ = ["MOST_BYTES", "Busy", "Server", "path_of"]
 _BUSY = (429, 502, 503, 504)
 MOST_BYTES = 256 << 20
 """Of one answer: it is held in memory whole."""
+_MARGIN = 8
+"""So many times larger than the first documents others may be."""
 _PART = 1 << 20
 
 
@@ -40,6 +42,7 @@ class Server:
         self._connection: http.client.HTTPConnection | None = None
         self._headers = {"Accept": "application/json"}
         self._secrets: list[str] = []
+        self._answered = 0
         user, password = options.user, options.password.get_secret_value() if options.password else ""
         if user is None and self._parts.username:
             user, password = unquote(self._parts.username), unquote(self._parts.password or "")
@@ -130,11 +133,17 @@ class Server:
                 self.close()
                 raise self._failure(
                     f"{self._options.address}: an answer has more than {MOST_BYTES >> 20} MiB, and is held in memory: "
-                    "read fewer documents at a time, with option 'fetchsize'"
+                    "documents are too large, or some much larger than the first ones. To find columns name them in "
+                    "option 'schema', or lower 'sampleRows'; to read fewer at a time lower 'rowsPerSecond'"
                 )
         if response.length:  # `read` of some bytes does not say that more were announced
             raise http.client.IncompleteRead(b"", response.length)
+        self._answered = size
         return b"".join(parts)
+
+    def fitting(self, documents: int) -> int:
+        """How many documents to ask for at a time, where the last answer had so many."""
+        return max(1, MOST_BYTES // _MARGIN * documents // max(1, self._answered))
 
     def _shown(self, text: str) -> str:
         """What a server says, without the login, which it may repeat."""

@@ -17,6 +17,8 @@ from spark_channel.planning import Split
 __all__ = ["ElasticsearchReader"]
 
 _ROWS = 5_000
+_FIRST = 20
+"""Documents whose size says how many are asked for at a time."""
 _MOST_SLICES = 1_024
 _ID = "_id"
 
@@ -53,14 +55,24 @@ class ElasticsearchReader(RecordReader):
             found = server.ask("POST", path_of(self.options, "/_count"), {"query": self._query()})
             with server.understood():
                 rows = max(0, int(found["count"]))
+            portion = self._portion(server) if rows else 0
         if rows == 0:
             return []
         slices = max(1, min(advice, rows, _MOST_SLICES))
-        return [Split({"slice": number, "of": slices}, rows // slices) for number in range(slices)]
+        return [
+            Split({"slice": number, "of": slices, "portion": portion}, rows // slices)
+            for number in range(slices)
+        ]
+
+    def _portion(self, server: Server) -> int:
+        """How many documents one answer is asked for."""
+        body = {"size": _FIRST, "query": self._query(), "sort": ["_doc"]}
+        hits, _ = self._page(server, server.ask("POST", path_of(self.options, "/_search"), body))
+        return min(_ROWS, server.fitting(len(hits))) if hits else _ROWS
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         columns = Columns(self.schema(), self.options.rules, key=_ID)
-        size = min(_ROWS, self.fetch_size.rows or _ROWS)
+        size = min(split.params["portion"], self.fetch_size.rows or _ROWS)
         keep = f"{self.options.scroll_seconds}s"
         body: dict[str, Any] = {"size": size, "query": self._query(), "sort": ["_doc"]}
         if split.params["of"] > 1:

@@ -55,6 +55,8 @@ def _loaded(name: str, given: dict[str, Any]) -> "Catalog":
 
     from spark_channel.connectors.iceberg.guard import GuardedRestCatalog, guard
 
+    if "py-catalog-impl" in given:  # the user's own code, which needs no uri
+        return guard(load_catalog(name, **given), _FILE_IO)
     configured: Any = merge_config(Config().get_catalog_config(name) or {}, given)
     try:
         kind = configured.get("type") or infer_catalog_type(name, configured)
@@ -64,8 +66,7 @@ def _loaded(name: str, given: dict[str, Any]) -> "Catalog":
             f"option 'catalogProperties': {without_login(str(error))}; give a 'type', such as rest or sql",
             option="catalogProperties",
         ) from None
-    is_rest = str(getattr(kind, "value", kind)).lower() == "rest" and "uri" in configured
-    if is_rest and "py-catalog-impl" not in given:
+    if str(getattr(kind, "value", kind)).lower() == "rest" and "uri" in configured:
         return guard(GuardedRestCatalog(name, **configured), _FILE_IO)
     return guard(load_catalog(name, **given), _FILE_IO)
 

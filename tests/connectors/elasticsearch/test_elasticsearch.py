@@ -11,6 +11,7 @@ import pytest
 
 from spark_channel.connectors import FetchSize, WriteContext, load_reader, load_writer
 from spark_channel.connectors.contracts import Reader
+from spark_channel.connectors.elasticsearch import http as elastic_http
 from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
 from spark_channel.jobs import load_job
 from spark_channel.testing import reader_conformance
@@ -92,6 +93,18 @@ def test_columns_are_found_and_filtered(server: ElasticServer) -> None:
     some = reader(server, filter='{"term": {"n": 3}}', arraySeparators='{"tags": "|"}', columns="tags,_id")
     assert read(some).to_pylist() == [{"tags": "a|3", "_id": "id3"}]
     assert reader(server, schema="n BIGINT", filter='{"term": {"n": 9}}').split(3) == []
+
+
+def test_large_documents_are_asked_for_a_few_at_a_time(
+    server: ElasticServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """5 000 of more than 53 kB are more than one answer may have: such an index could not be read."""
+    server.indexes["t"] = {f"id{n}": {"n": n, "text": "x" * 4_000} for n in range(300)}
+    monkeypatch.setattr(elastic_http, "MOST_BYTES", 1 << 20)
+    found = reader(server, schema="n BIGINT, text STRING", sampleRows=10)
+    batches = [batch for split in found.split(1) for batch in found.read(split)]
+    assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == list(range(300))
+    assert {20 < batch.num_rows < 40 for batch in batches[:-1]} == {True}
 
 
 def test_a_portion_that_is_lost_ends_the_read(server: ElasticServer) -> None:

@@ -82,7 +82,7 @@ def endless() -> Iterator[int]:
 def test_an_answer_without_end_is_not_held_in_memory(endless: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(elastic_http, "MOST_BYTES", 8 << 20)
     before = resident_mib()
-    with pytest.raises(SourceError, match=r"more than 8 MiB.*'fetchsize'"):
+    with pytest.raises(SourceError, match=r"more than 8 MiB.*'sampleRows'"):
         reader(endless).schema()
     assert resident_mib() - before < 64
 
@@ -145,7 +145,7 @@ def test_answers_of_another_form_are_refused_in_our_words(answer: str) -> None:
 def _split() -> Any:
     from spark_channel.planning import Split
 
-    return Split({"slice": 0, "of": 1})
+    return Split({"slice": 0, "of": 1, "portion": 100})
 
 
 def _write(out: Any, rows: pa.RecordBatch) -> None:

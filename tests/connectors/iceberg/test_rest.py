@@ -13,6 +13,7 @@ pytest.importorskip("pyiceberg")
 pytest.importorskip("sqlalchemy")
 
 from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.sql import SqlCatalog
 
 from spark_channel.connectors import WriteContext
 from spark_channel.connectors.iceberg.guard import guard
@@ -168,6 +169,22 @@ def test_a_table_names_no_code_that_runs_here(
     with pytest.raises(UnsupportedError, match="not run here"):
         late.commit(*staged)
     assert RAN == []
+
+
+class OwnCatalog(SqlCatalog):
+    """Knows by itself where it is."""
+
+    def __init__(self, name: str, place: str, **properties: str) -> None:
+        super().__init__(
+            name, **{**properties, "uri": f"sqlite:///{place}/own.db", "warehouse": f"file://{place}"}
+        )
+
+
+def test_a_catalog_of_the_users_own_needs_no_uri(tmp_path: Path) -> None:
+    properties = {"py-catalog-impl": f"{__name__}.OwnCatalog", "place": str(tmp_path)}
+    more = {"catalog": "own", "catalogProperties": json.dumps(properties)}
+    with pytest.raises(SourceError, match=r"the catalog has no (?:table|namespace)"):
+        read(tmp_path, **more)
 
 
 def test_a_login_in_a_uri_that_is_not_understood_is_not_shown(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Decodes the events of a binary log into the changes of one table: insert, update, delete, truncate. Pure."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -172,7 +173,8 @@ class ChangeDecoder:
             if ended and self.done:
                 break
         yield from self._taken()
-        self._tell_keys()
+        with self._understood():
+            self._tell_keys()
 
     @property
     def done(self) -> bool:
@@ -365,15 +367,20 @@ class ChangeDecoder:
         self._kept = self._bytes = 0
         for chunk in chunks:
             if chunk.operations:
-                try:
+                with self._understood():
                     made = self._batch(chunk)
-                except DAMAGE as error:
-                    raise SourceError(
-                        f"values of {self._table.label} before transaction {self._name} of the binary log are not "
-                        f"understood ({type(error).__name__} {str(error)[:100]}): they are damaged, or of a newer "
-                        "server"
-                    ) from error
                 yield made
+
+    @contextmanager
+    def _understood(self) -> Iterator[None]:
+        try:
+            yield
+        except DAMAGE as error:
+            raise SourceError(
+                f"values of {self._table.label} before transaction {self._name} of the binary log are not "
+                f"understood ({type(error).__name__} {str(error)[:100]}): they are damaged, or of a newer "
+                "server"
+            ) from error
 
     def _batch(self, chunk: _Rows) -> pa.RecordBatch:
         rows = len(chunk.operations)

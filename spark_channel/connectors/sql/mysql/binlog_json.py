@@ -23,7 +23,7 @@ class _Bounds:
     """Offsets that lead back, or to one place again and again, would make a text without end of some bytes."""
 
     def __init__(self, most: int) -> None:
-        self._left, self._depth = most, 0
+        self._left, self._bytes, self._depth = most, most, 0
 
     def enter(self, values: int) -> None:
         self._left -= values
@@ -33,6 +33,13 @@ class _Bounds:
 
     def leave(self) -> None:
         self._depth -= 1
+
+    def within(self, data: bytes, begin: int, length: int) -> bytes:
+        """The bytes of a key or a value: all of them together are no more than there are."""
+        self._bytes -= length
+        if self._bytes < 0:
+            raise ValueError("a JSON value whose texts are longer than it")
+        return data[begin : begin + length]
 
 
 def json_text(data: bytes) -> str:
@@ -56,10 +63,10 @@ def _value(kind: int, data: bytes, at: int, bounds: _Bounds) -> str:
         return _double(unpack_from("<d", data, at)[0])
     if kind == 12:
         length, at = _length(data, at)
-        return _quoted(data[at : at + length].decode())
+        return _quoted(bounds.within(data, at, length).decode())
     if kind == 15:
         length, begin = _length(data, at + 1)
-        return _opaque(data[at], data[begin : begin + length])
+        return _opaque(data[at], bounds.within(data, begin, length))
     raise ValueError(f"a JSON value of kind {kind}")
 
 
@@ -74,7 +81,7 @@ def _nested(data: bytes, at: int, bounds: _Bounds, *, large: bool, is_object: bo
         for _ in range(count):
             (offset,) = unpack_from(form, data, at)
             (length,) = unpack_from("<H", data, at + wide)
-            keys.append(_quoted(data[begin + offset : begin + offset + length].decode()))
+            keys.append(_quoted(bounds.within(data, begin + offset, length).decode()))
             at += wide + 2
     inline = {4, 5, 6} | ({7, 8} if large else set())
     values = []

@@ -195,7 +195,12 @@ def _integers(values: Values, kind: pa.DataType) -> pa.Array | None:
         if not all(value is None or 0 <= value <= 1 for value in values):
             return None
         return pa.array([value if value is None else value == 1 for value in values], pa.bool_())
-    return pa.array(values, kind) if pa.types.is_integer(kind) else None
+    if not pa.types.is_integer(kind):
+        return None
+    try:
+        return pa.array(values, kind)
+    except pa.ArrowInvalid:  # one does not fit: as a text, its error names it
+        return None
 
 
 def _bytes(values: Values, size: int) -> tuple[npt.NDArray[np.uint8], Mask | None]:

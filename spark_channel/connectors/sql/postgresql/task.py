@@ -48,6 +48,8 @@ _MOVE_SECONDS, _MOVE_PART = 2.0, 0.2
 _OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
 """For how long a task's rows may be added under a limit, and for what part of the time that the task took. More of it
 where the next task is read meanwhile: the slower, the less is seen of it."""
+_LEAST_PIECE, _LEAST_PIECES = 50, 16
+"""In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
 _EMPTY_STATEMENTS = 3
 _WAYS = 2
 """A COPY goes to the server and back twice."""
@@ -383,16 +385,18 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
         """In pieces, over a part of the time in which they came."""
-        pieces = self._paced()
-        most, part_of = (
-            (_OVERLAPPED_SECONDS, _OVERLAPPED_PART) if self.overlapped else (_MOVE_SECONDS, _MOVE_PART)
-        )
-        spread = min(most, part_of * (self._clock.now() - self._begun))
-        pieces.begin(sum(rows.num_rows for rows in self._held), spread=spread)
+        pieces, took = self._paced(), self._clock.now() - self._begun
+        count = sum(rows.num_rows for rows in self._held)
+        spread = min(_MOVE_SECONDS, _MOVE_PART * took)
+        if self.overlapped:  # as long as the channel has room for the next task's rows
+            part = min(_OVERLAPPED_PART, self._options.capacity_rows / max(1, count))
+            spread = max(spread, min(_OVERLAPPED_SECONDS, part * took))
+        pieces.begin(count, spread=spread)
+        most = max(_LEAST_PIECE, count // _LEAST_PIECES)
         for rows in self._held:
             at = 0
             while at < rows.num_rows:
-                part = self._rows_of(rows.slice(at, pieces.rows))
+                part = self._rows_of(rows.slice(at, min(pieces.rows, most)))
                 at += part.count
                 pieces.rest()
                 begun = self._clock.now()

@@ -22,6 +22,8 @@ from spark_channel.connectors.sql.mysql.binlog_decoder import ChangeDecoder, Fol
 from spark_channel.connectors.sql.mysql.binlog_events import events, inflated
 from spark_channel.connectors.sql.mysql.binlog_feed import BinlogFeed
 from spark_channel.connectors.sql.mysql.binlog_json import json_text
+from spark_channel.connectors.sql.mysql.binlog_rows import Field
+from spark_channel.connectors.sql.mysql.binlog_values import LogColumn
 from spark_channel.connectors.sql.mysql.gtid import MariadbGtids, MysqlGtids
 from spark_channel.errors import ChannelError, SourceError
 from tests.service.fuzz import mutated
@@ -403,6 +405,40 @@ def test_json_that_refers_to_itself_is_no_endless_text() -> None:
     level = struct.pack("<HH", 2, 10) + (b"\2" + struct.pack("<H", 10)) * 2
     with pytest.raises(ValueError, match="more values than bytes"):
         json_text(b"\2" + level * 50 + struct.pack("<HH", 0, 4))
+
+
+def test_json_whose_values_are_one_long_text_is_no_longer_than_it() -> None:
+    """500 values, each of which is the same 1 000 bytes: 3.5 kB made half a megabyte, and 1 MB more than 100 GB."""
+    long = b"\xe8\x07" + b"x" * 1_000
+    head = struct.pack("<HH", 500, 4 + 3 * 500 + len(long))
+    with pytest.raises(ValueError, match="texts are longer than it"):
+        json_text(b"\2" + head + (b"\x0c" + struct.pack("<H", 4 + 3 * 500)) * 500 + long)
+
+
+def test_a_number_that_customSchema_has_no_room_for_is_not_called_damage() -> None:  # noqa: N802
+    column = LogColumn(ReadColumn("a", "int(11)", pa.int8(), "a"), Field(3, 0, False, "i", 4), "binary")
+    assert column.array((-1, None, 127), _ask_nothing).to_pylist() == [-1, None, 127]
+    with pytest.raises(MisfitError) as met:
+        column.array((1, 300), _ask_nothing)
+    assert "'300'" in met.value.what
+
+
+def test_keys_that_are_damaged_are_told() -> None:
+    """Those of rows that are not wanted, and that a chunk of existing rows is told."""
+    low, after = MysqlGtids.parse(f"{ONE}:1-2"), MysqlGtids.parse(f"{ONE}:1-3")
+    begin = low.meet(after)
+    seen = begin.remaining(low)
+    key = [ReadColumn("item", "varchar(20)", pa.string(), "")]
+    telling = Telling(ChunkWindow(seen.takes), key, begin.remaining(after), seen)
+    decoder = ChangeDecoder(TABLE, after.remaining(after), _ask_nothing, telling=telling)
+    row = mysql_row(1).replace("é".encode(), b"\xff\xfe")
+    packets = [event(33, mysql_gtid(3)), *transaction(1, checksum=True)[:2], event(30, mysql_rows(row))]
+    with pytest.raises(SourceError, match=r"values of table 'shop\.t' .* are not understood"):
+        list(decoder.batches(events(packets, checksums=True)))
+
+
+def _ask_nothing(expression: str, values: object) -> list[str]:
+    return []
 
 
 def test_a_compressed_transaction_is_no_endless_one() -> None:
