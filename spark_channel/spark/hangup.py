@@ -32,7 +32,9 @@ class HangupWatch:
     def __init__(self) -> None:
         # A connection that other code of a worker keeps, say to an object store, may end at any time.
         connection = connection_to_the_jvm(sys._getframe())  # noqa: SLF001 - no other way to it
-        self._sockets = _sockets_at(_open_descriptors() if connection is None else [connection.fileno()])
+        self._sockets = (
+            _alive(_open_descriptors()) if connection is None else _sockets_at([connection.fileno()])
+        )
 
     @contextlib.contextmanager
     def calling(self, on_hangup: Callable[[], None]) -> Iterator[None]:
@@ -111,11 +113,14 @@ def _open_descriptors() -> list[int]:
 def _sockets_at(descriptors: Iterable[int]) -> dict[int, int]:
     """Descriptor -> inode."""
     found = {descriptor: _socket_at(descriptor) for descriptor in descriptors}
-    sockets = {descriptor: inode for descriptor, inode in found.items() if inode is not None}
-    poller = select.poll()
+    return {descriptor: inode for descriptor, inode in found.items() if inode is not None}
+
+
+def _alive(descriptors: Iterable[int]) -> dict[int, int]:
+    """Those that have not hung up yet. The others are not Spark's, which waits for rows, but were lost by user code."""
+    sockets, poller = _sockets_at(descriptors), select.poll()
     for descriptor in sockets:
         poller.register(descriptor, 0)
-    # What has hung up already is not Spark, which waits for rows: a connection that user code keeps, and lost.
     lost = {descriptor for descriptor, _ in poller.poll(0)}
     return {descriptor: inode for descriptor, inode in sockets.items() if descriptor not in lost}
 

@@ -376,7 +376,8 @@ def test_only_an_answer_about_a_value_refuses_its_row() -> None:
         "CLUSTERDOWN The cluster is down": False,
         "MOVED 1 127.0.0.1:1": False,
     }
-    assert {text: is_of_row(BaseParser.parse_error(text)) for text in told} == told
+    parsed: Any = BaseParser.parse_error
+    assert {text: is_of_row(parsed(text)) for text in told} == told
     busy = "BUSY Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE."
     # As the driver tells it of a command of a pipeline.
     for text in (busy, f"Command # 1 (SET a 1) of pipeline caused error: {busy}"):
