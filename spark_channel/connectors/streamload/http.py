@@ -198,8 +198,8 @@ class Load:
             for name, value in {**headers, "Authorization": self._login}.items():
                 connection.putheader(name, value.encode())
             connection.endheaders()
-            response = self._response(connection, body)
-            return response.status, response.getheader("Location"), _whole(response)
+            with self._response(connection, body) as response:
+                return response.status, response.getheader("Location"), _whole(response)
         finally:
             connection.close()
 
