@@ -133,8 +133,10 @@ def test_connections_are_counted_where_they_are_and_need_no_service_where_few_ta
     driver: RemoteDriver, tmp_path: Path, firewall: None
 ) -> None:
     driver.run(recorded.write, str(tmp_path), {"maxConnections": "4"}, timeout=TIMEOUT)
+    more = tmp_path / "more"
+    more.mkdir()
     with pytest.raises(DriverError, match=r"'maxConnections'.*coalesce"):
-        driver.run(recorded.write, str(tmp_path / "more"), {"maxConnections": "1"}, timeout=TIMEOUT)
+        driver.run(recorded.write, str(more), {"maxConnections": "1"}, timeout=TIMEOUT)
 
 
 def into_a_database(spark: Any, folder: str, target: dict[str, str]) -> tuple[int, str]:
