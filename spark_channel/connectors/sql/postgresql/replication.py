@@ -157,7 +157,7 @@ class ReplicationFeed(ChangeFeed):
         lower = None if old.base is None else old.base.after
         if old.base is not None and (new.base is None or new.base.after != lower):
             upper = old.base.until if new.base is None else new.base.after
-            chunk = {"lower": lower, "upper": upper}
+            chunk = {"lower": lower, "upper": upper, "order": old.base.order}
             return [Split({"kind": "window", "after": start, "upto": end, **chunk})]
         return [Split({"kind": "changes", "after": start, "upto": end})] if end > start else []
 
@@ -249,12 +249,14 @@ class ReplicationFeed(ChangeFeed):
         after, upto = int(params["after"]), int(params["upto"])
         lower, upper = params["lower"], params["upper"]
         with Line(self._session) as ours, Line(partial(self._reader.connect, "read")) as rows:
-            log = self._watermarks(upto, partial(_lent, ours), partial(_lent, rows))
+            log = self._watermarks(upto, partial(_lent, ours), partial(_lent, rows), params.get("order", ()))
             yield from read_window(
                 log, after, upto, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
             )
 
-    def _watermarks(self, at: int, connect: Connect, rows: Connect | None = None) -> PgWatermarks:
+    def _watermarks(
+        self, at: int, connect: Connect, rows: Connect | None = None, order: Sequence[str] = ()
+    ) -> PgWatermarks:
         """With `rows`, both open a session again that was lost."""
         seconds = 0.0 if rows is None else getattr(self._reader.options, "retry_timeout", 0.0)
         events = partial(self._events, connect)
@@ -267,6 +269,7 @@ class ReplicationFeed(ChangeFeed):
             self._schema,
             at,
             seconds,
+            order=order,
             evolves=self._evolves,
         )
 
@@ -299,7 +302,7 @@ class ReplicationFeed(ChangeFeed):
         most = _most(limit)
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
-        log = self._watermarks(start, lambda: nullcontext(session))
+        log = self._watermarks(start, lambda: nullcontext(session), order=base.order)
         is_paused = self._pauses(session)
         if is_paused:
             log.mark()  # the position moves on, so that no reader takes the base to be read

@@ -274,6 +274,24 @@ def test_a_key_whose_order_changes_while_the_base_is_read(logged: Shop, change: 
             read()
 
 
+def test_a_key_whose_order_changes_between_two_chunks_of_a_range(
+    logged: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(BinlogWatermarks, "chunk_rows", lambda _: 10)
+    logged.sql(
+        "CREATE TABLE t (id VARCHAR(9) COLLATE utf8mb4_bin PRIMARY KEY, item VARCHAR(9) NOT NULL); "
+        "INSERT INTO t SELECT CONCAT(IF(seq % 2, 'a', 'B'), seq), 'x' FROM seq_1_to_50"
+    )
+    feed = feed_of(logged)
+    token = begin(feed)
+    (split,) = feed.changes(token, feed.latest(token, NO_LIMIT))
+    found = feed.read(split)
+    next(found)
+    logged.sql("ALTER TABLE t MODIFY id VARCHAR(9) COLLATE utf8mb4_general_ci")
+    with pytest.raises(SourceError, match="which of them are left to read is not known"):
+        list(found)
+
+
 def test_a_key_that_widens_while_the_base_is_read(logged: Shop) -> None:
     feed = filled(logged, 60)
     token = begin(feed)
