@@ -38,7 +38,8 @@ _WIDTH = 200
 class BaseChunk:
     """Rows of one statement; see `Chunk`. `batches` have the columns of `keyset`, and `schema` is that of the feed.
 
-    `at` is the position for `_lsn`. `seen` says whether the statement saw a transaction.
+    `at` is the position for `_lsn`. `seen` says whether the statement saw a transaction. `places` says where each
+    column of the feed is in the batches; None = the table has lost it.
     """
 
     batches: Sequence[pa.RecordBatch]
@@ -47,6 +48,7 @@ class BaseChunk:
     seen: Callable[[Any], bool]
     schema: pa.Schema
     at: str
+    places: Sequence[int | None]
 
     def sees(self, transaction: Any) -> bool:
         return self.seen(transaction)
@@ -63,7 +65,10 @@ class BaseChunk:
                     pa.repeat(pa.scalar(self.at), rows),
                     pa.nulls(rows, self.schema[-1].type),
                 ]
-                columns = left.columns[: len(self.schema) - len(marks)]
+                columns = [
+                    pa.nulls(rows, field.type) if place is None else left.column(place)
+                    for place, field in zip(self.places, self.schema, strict=False)
+                ]
                 yield pa.RecordBatch.from_arrays([*columns, *marks], schema=self.schema)
 
     def _left(self, batch: pa.RecordBatch, window: ChunkWindow) -> pa.RecordBatch:

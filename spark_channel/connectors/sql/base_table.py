@@ -1,7 +1,7 @@
 """The table whose existing rows are read in chunks: held, with each chunk, to be as it was when its stream began."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -16,9 +16,8 @@ from spark_channel.connectors.sql.base_chunks import (
     last_key,
 )
 from spark_channel.connectors.sql.catalog import Column, MisfitError
-from spark_channel.connectors.sql.change_feed import new_columns_advice
+from spark_channel.connectors.sql.change_feed import SchemaRule
 from spark_channel.connectors.sql.chunk_window import Key
-from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.keyset import Keyset
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.session import Session
@@ -50,15 +49,14 @@ class BaseTable:
 
     def __init__(
         self, reader: SqlReader, facts: TableFacts, columns: pa.Schema, schema: pa.Schema, order: Sequence[str],
-        *, evolves: bool,
+        rule: SchemaRule,
     ) -> None:  # fmt: skip
-        self._reader, self._facts = reader, facts
+        self._reader, self._facts, self._rule = reader, facts, rule
         self._columns, self._schema, self._order = columns, schema, order
-        self._advice = new_columns_advice(evolves=evolves)
         self._source: ReadSource | None = None
 
     def source(self, session: Session) -> ReadSource:
-        """The table as it was when it was first asked for.
+        """The table as it was when it was first asked for, without columns that the stream leaves out.
 
         Raises:
             SchemaError: it has other columns than its stream began with. SourceError: its keys have another order.
@@ -91,8 +89,8 @@ class BaseTable:
     def read(self, session: Session, lower: Key | None, upper: Key, rows: int) -> list[pa.RecordBatch]:
         """The rows as the session has them, in the transaction that it is in.
 
-        The table is looked at again behind the statement, whose lock keeps it as it is until the transaction ends: in
-        another order of keys, the statement has left out rows.
+        The table is looked at again behind the statement, whose lock keeps its definition until the transaction ends:
+        in another order of keys, the statement has left out rows.
         """
         source = self.source(session)
         keyset = base_keyset(source)
@@ -118,10 +116,15 @@ class BaseTable:
             raise self._reader.misfit(session, source, _WHOLE, error, 0) from None
         is_full = sum(each.num_rows for each in found) >= rows
         last = last_key(found[-1], keyset) if is_full else None
-        return BaseChunk(found, keyset, None if last == upper else last, sees, self._schema, at)
+        names = [column.name for column in source.columns]
+        places = [names.index(name) if name in names else None for name in self._columns.names]
+        return BaseChunk(found, keyset, None if last == upper else last, sees, self._schema, at, places)
 
     def _checked(self, session: Session) -> ReadSource:
         found = self._reader.resolve(session)
-        check_same_columns(self._columns, found.schema, found.label, self._advice)
-        check_order(base_keyset(found), self._facts.sorted_as, self._order)
-        return found
+        keyset = base_keyset(found)
+        self._rule.check(self._columns, found.schema, found.label, [each.name for each in keyset.key])
+        check_order(keyset, self._facts.sorted_as, self._order)
+        return replace(
+            found, columns=tuple(each for each in found.columns if each.name in self._columns.names)
+        )

@@ -23,6 +23,7 @@ from spark_channel.connectors.sql.base_chunks import (
 )
 from spark_channel.connectors.sql.base_table import BaseTable, TableFacts
 from spark_channel.connectors.sql.catalog import Column, ReadColumn
+from spark_channel.connectors.sql.change_feed import SchemaRule
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
 from spark_channel.connectors.sql.keyset import Keyset, keyset_of
 from spark_channel.connectors.sql.mysql.binlog_decoder import Telling
@@ -119,14 +120,12 @@ class BinlogWatermarks:
 
     def __init__(
         self, reader: SqlReader, line: Line, seen: Callable[[MysqlSession], GtidSet], events: Events,
-        columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet, *, evolves: bool = False,
+        columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet, *, rule: SchemaRule,
         order: Sequence[str] = (), since: str = "",
     ) -> None:  # fmt: skip
         self._reader, self._line, self._position, self._events = reader, line, seen, events
         self._after, self._upto = after, upto
-        self._table = BaseTable(
-            reader, TableFacts(_size, _sorted_as), columns, schema, order, evolves=evolves
-        )
+        self._table = BaseTable(reader, TableFacts(_size, _sorted_as), columns, schema, order, rule)
         self._since = type(after).parse(since)
         self._snapshot: tuple[GtidSet, GtidSet, Remaining] | None = None
         self._retry = Retry(

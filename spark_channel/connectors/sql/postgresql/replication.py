@@ -17,9 +17,8 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.split_reader import Token
-from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
+from spark_channel.connectors.sql.change_feed import SchemaRule, change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
-from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.column_types import read_type
 from spark_channel.connectors.sql.postgresql.failures import is_gone
@@ -84,7 +83,7 @@ class ReplicationFeed(ChangeFeed):
         self._publication = options.publication
         self._max_kept = options.max_slot_lag
         self._is_paused = False
-        self._evolves = options.evolves
+        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
         with self._session() as session:
             source = reader.resolve(session)
             self._shape = self._check(session, source)
@@ -132,8 +131,7 @@ class ReplicationFeed(ChangeFeed):
         start = found.lsn
         with self._session() as session:
             source = self._reader.resolve(session)
-            advice = new_columns_advice(evolves=self._evolves)
-            check_same_columns(self._columns, source.schema, source.label, advice)
+            self._rule.check(self._columns, source.schema, source.label, self._key)
             self._check_same_table(source)
             self._check_place(session, start)
             if found.base is not None:
@@ -235,7 +233,7 @@ class ReplicationFeed(ChangeFeed):
             yield from self._decoded(session, decoder, after, upto)
 
     def _decoder(self, after: int, upto: int) -> ChangeDecoder:
-        has = self._has_column if self._evolves else None
+        has = self._rule.has(self._has_column)
         return ChangeDecoder(self._shape, self._schema, after, upto, has=has)
 
     def _has_column(self, name: str) -> bool:
@@ -270,7 +268,7 @@ class ReplicationFeed(ChangeFeed):
             at,
             seconds,
             order=order,
-            evolves=self._evolves,
+            rule=self._rule,
         )
 
     def _events(

@@ -9,6 +9,7 @@ import pyarrow as pa
 from spark_channel.connectors.sql.base_chunks import BaseChunk, base_keyset, key_of, order_of
 from spark_channel.connectors.sql.base_table import BaseTable, TableFacts
 from spark_channel.connectors.sql.catalog import Column
+from spark_channel.connectors.sql.change_feed import SchemaRule
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
 from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
@@ -96,13 +97,11 @@ class PgWatermarks:
 
     def __init__(
         self, reader: SqlReader, connect: Connect, rows: Connect, events: Events, columns: pa.Schema,
-        schema: pa.Schema, upto: int, retry_seconds: float = 0.0, *, order: Sequence[str] = (), evolves: bool = False,
+        schema: pa.Schema, upto: int, retry_seconds: float = 0.0, *, rule: SchemaRule, order: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._reader, self._connect, self._rows, self._events = reader, connect, rows, events
         self._upto = upto
-        self._table = BaseTable(
-            reader, TableFacts(_size, _sorted_as), columns, schema, order, evolves=evolves
-        )
+        self._table = BaseTable(reader, TableFacts(_size, _sorted_as), columns, schema, order, rule)
         self._retry = Retry(retry_seconds, what="reading a chunk of the base")
 
     def mark(self) -> int:

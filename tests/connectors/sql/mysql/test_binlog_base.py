@@ -335,6 +335,21 @@ def test_a_column_that_is_added_while_the_base_is_read(logged: Shop) -> None:
     assert len(out) == 59 + 3, "30 has changed while its chunk was read"
 
 
+def test_columns_that_change_are_ignored_while_the_base_is_read(logged: Shop) -> None:
+    filled(logged, 60)
+    feed = logged.reader(binlog="true").feed(FeedOptions(ignores=True))
+    at = begin(feed)
+    first = feed.latest(at, FeedLimit(rows=20))
+    out = rows(feed, at, first)
+    logged.sql("ALTER TABLE t ADD note TEXT FIRST, DROP n; UPDATE t SET note = 'x' WHERE id IN (5, 30, 55)")
+    out += rows(feed, first, middle := feed.latest(first, FeedLimit(rows=20)))
+    logged.sql("ALTER TABLE t DROP item")
+    out += rows(feed, middle, feed.latest(middle, NO_LIMIT))
+    assert sorted(played(out)) == list(range(1, 61))
+    assert [item for key, item in sorted(played(out).items()) if key <= 20] == ["old"] * 20
+    assert played(out)[60] is None, "read behind the change"
+
+
 def follow(shop: Shop, changes: int, seed: int, count: int, monkeypatch: pytest.MonkeyPatch) -> int:
     """Copy the table while it changes, with clients and sessions that die; returns how many ranges it took."""
     monkeypatch.setattr(BinlogWatermarks, "chunk_rows", lambda _: 37)

@@ -219,6 +219,21 @@ def test_a_generated_column_is_refused_by_name(postgres_server: PostgresServer) 
         table.drop()
 
 
+def test_columns_that_change_are_ignored_while_the_base_is_read(table: Table) -> None:
+    table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 60) i")
+    feed = table.feed(ignores=True)
+    at = begin(feed)
+    first = feed.latest(at, FeedLimit(rows=20))
+    out = rows(feed, at, first)
+    table.run("ALTER TABLE $t ADD note text, DROP n; UPDATE $t SET note = 'x' WHERE id IN (5, 30, 55)")
+    out += rows(feed, first, middle := feed.latest(first, FeedLimit(rows=20)))
+    table.run("ALTER TABLE $t DROP item")
+    out += rows(feed, middle, feed.latest(middle, NO_LIMIT))
+    assert sorted(played(out)) == list(range(1, 61))
+    assert [item for key, item in sorted(played(out).items()) if key <= 20] == ["old"] * 20
+    assert played(out)[60] is None, "read behind the change"
+
+
 ORDERED = 'id text COLLATE "C" PRIMARY KEY, item text NOT NULL, UNIQUE (item, id)'
 OTHER_ORDERS = {
     "another key": "DROP CONSTRAINT $t_pkey, ADD PRIMARY KEY (item, id)",
