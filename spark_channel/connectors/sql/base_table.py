@@ -16,10 +16,10 @@ from spark_channel.connectors.sql.base_chunks import (
     last_key,
 )
 from spark_channel.connectors.sql.catalog import Column, MisfitError
-from spark_channel.connectors.sql.change_feed import SchemaRule
 from spark_channel.connectors.sql.chunk_window import Key
 from spark_channel.connectors.sql.keyset import Keyset
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.planning import Split

@@ -1,11 +1,7 @@
 """Rows of a change feed: the operation in the column `_op`."""
 
-import logging
-from collections.abc import Callable, Collection
-
 import pyarrow as pa
 
-from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.errors import SchemaError
 
 __all__ = [
@@ -13,13 +9,10 @@ __all__ = [
     "OPERATION",
     "TRUNCATES",
     "WRITES",
-    "SchemaRule",
     "change_schema",
     "new_columns_advice",
     "row_fields",
 ]
-
-_log = logging.getLogger(__name__)
 
 OPERATION = "_op"
 """The column that says what a row does to the row of its key."""
@@ -54,61 +47,6 @@ def new_columns_advice(*, goes_on: bool) -> str:
         "Start it again with onSchemaChange=evolve to continue with its new columns; or begin a new stream, or reset "
         "the tunnel, to read all rows again"
     )
-
-
-class SchemaRule:
-    """Option `onSchemaChange` of a log's feed, as its table is looked at. Plain data.
-
-    `evolves`, `ignores`: see `FeedOptions`.
-    """
-
-    def __init__(self, *, evolves: bool = False, ignores: bool = False) -> None:
-        self.evolves, self.ignores = evolves, ignores
-        self._told: set[str] = set()
-
-    @property
-    def advice(self) -> str:
-        return new_columns_advice(goes_on=self.evolves or self.ignores)
-
-    def has(self, asked: Callable[[str], bool]) -> Callable[[str], bool] | None:
-        """For a decoder: whether the table has a column by now that the stream did not begin with; None: the log may
-        have no other columns. `asked` looks at the table.
-        """
-        if self.ignores:
-            return _never
-        return asked if self.evolves else None
-
-    def check(self, was: pa.Schema, now: pa.Schema, source: str, key: Collection[str] = ()) -> None:
-        """Hold a table to have the columns that its stream began with, or those that it can go on with. `key`: those
-        that cannot be NULL.
-
-        Raises:
-            SchemaError: names the first column that differs.
-        """
-        if not self.ignores:
-            check_same_columns(was, now, source, self.advice)
-            return
-        new = [field.name for field in now if field.name not in was.names]
-        # A name in another case may be the same column, or another one.
-        lost = [each for each in was.names if each.lower() not in {name.lower() for name in now.names}]
-        gone = next((name for name in lost if name in key), None)
-        kept = pa.schema([field for field in was if field.name not in lost or field.name == gone])
-        check_same_columns(kept, pa.schema([f for f in now if f.name not in new]), source, self.advice)
-        for name, what in (
-            *((name, "is NULL from now on") for name in lost),
-            *((name, "is left out") for name in new),
-        ):
-            if name not in self._told:
-                self._told.add(name)
-                _log.warning(
-                    "%s has %s column %r since its stream began, which %s (onSchemaChange=ignore)",
-                    source, "lost" if name in lost else "a new", name, what,
-                )  # fmt: skip
-
-
-def _never(_name: str) -> bool:
-    """What the table got is left out, as what it lost before the stream began."""
-    return False
 
 
 def row_fields(schema: pa.Schema) -> list[pa.Field]:

@@ -23,7 +23,6 @@ from spark_channel.connectors.sql.base_chunks import (
 )
 from spark_channel.connectors.sql.base_table import BaseTable, TableFacts
 from spark_channel.connectors.sql.catalog import Column, ReadColumn
-from spark_channel.connectors.sql.change_feed import SchemaRule
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
 from spark_channel.connectors.sql.keyset import Keyset, keyset_of
 from spark_channel.connectors.sql.mysql.binlog_decoder import Telling
@@ -32,6 +31,7 @@ from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlTable
 from spark_channel.connectors.sql.mysql.gtid import GtidSet, Remaining
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession, code_of
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource

@@ -17,7 +17,7 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.change_feed import SchemaRule, change_schema
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, read_window
 from spark_channel.connectors.sql.mysql.binlog_base import (
     BinlogWatermarks,
@@ -41,6 +41,7 @@ from spark_channel.connectors.sql.mysql.gtid import GtidSet, gtids_of
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
 from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource

@@ -17,7 +17,7 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.split_reader import Token
-from spark_channel.connectors.sql.change_feed import SchemaRule, change_schema
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.column_types import read_type
@@ -35,6 +35,7 @@ from spark_channel.connectors.sql.postgresql.slots import kept_bytes
 from spark_channel.connectors.sql.postgresql.wal_kept import warn_of_kept_wal
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource

@@ -9,7 +9,6 @@ import pyarrow as pa
 from spark_channel.connectors.sql.base_chunks import BaseChunk, base_keyset, key_of, order_of
 from spark_channel.connectors.sql.base_table import BaseTable, TableFacts
 from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.change_feed import SchemaRule
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
 from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
@@ -17,6 +16,7 @@ from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.snapshot import Snapshot
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SourceError
 from spark_channel.planning import Split
