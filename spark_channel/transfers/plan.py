@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,6 +37,7 @@ from spark_channel.planning import (
     merge_tasks,
 )
 from spark_channel.planning.by_mark import assign_by_mark
+from spark_channel.planning.channels import SPLITS_PER_CHANNEL
 from spark_channel.transfers.conversion import (
     by_wall_clock,
     is_lenient,
@@ -52,6 +54,7 @@ from spark_channel.transform import Pipeline, prepare
 __all__ = [
     "OpenedTransfer",
     "begin_transfer",
+    "finer_splits",
     "open_targets",
     "open_transfer",
     "refuse_existing",
@@ -59,6 +62,11 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+_MOST_SPLITS = 2_000
+"""However long the job: the driver plans them, and the target notes each."""
+_SLOW = 7
+"""Where no limit says how fast the job will be, it may be so many times slower than is guessed for a fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,10 +274,24 @@ def _cut(
     for number, source in enumerate(sources):
         held.enter_context(source.reader.hold())
         own = source.reader.split(max(1, -(-advice // len(sources))))
+        if targets == 1 and spec.splits_per_channel == SPLITS_PER_CHANNEL:
+            finer = finer_splits(source.reader, writers[0], own)
+            own = own if finer is None else source.reader.split(finer)
         for remark in source.reader.remarks(own):
             _log.warning(remark)
         splits.extend(TransferSource.wrap(number, split) for split in own)
     return _marked(merge_tasks(splits, None if targets == 1 else list(range(targets))), sources, writers)
+
+
+def finer_splits(reader: Reader, writer: Writer, splits: Sequence[Split]) -> int | None:
+    """How many splits there should be for tasks that last no longer than the writer asks; None = no more than these."""
+    most, fetch = writer.task_seconds, reader.fetch_size
+    lasts = [fetch.lasts(split) for split in splits]
+    known = [each for each in lasts if each is not None]
+    if most is None or not known or len(known) < len(lasts):
+        return None
+    wanted = min(_MOST_SPLITS, math.ceil(sum(known) * (_SLOW if fetch.guessed else 1) / most))
+    return wanted if wanted > len(splits) and reader.may_be_finer(splits) else None
 
 
 def _marked(

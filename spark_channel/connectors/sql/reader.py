@@ -76,7 +76,7 @@ class SqlReader(Reader):
         splits = self.splits(session, advice)
         long = [split for split in self._one_statement_each(splits) if split.params["kind"] == "range"]
         seconds = self.statement_seconds
-        longest = max((self._lasts_seconds(split) or 0.0 for split in long), default=0.0)
+        longest = max((self.fetch_size.lasts(split) or 0.0 for split in long), default=0.0)
         if seconds is None or longest <= seconds:
             return splits
         return self.splits(session, advice * min(_MOST_FINER, math.ceil(longest / seconds)))
@@ -167,13 +167,18 @@ class SqlReader(Reader):
         """Whether the read of `split` may see a new state with each statement."""
         return True
 
+    def may_be_finer(self, splits: Sequence[Split]) -> bool:
+        """Where an index finds the rows of each."""
+        source = self._source
+        return source is not None and all(keyset_of(source, split) is not None for split in splits)
+
     def remarks(self, splits: Sequence[Split]) -> list[str]:
         """The warning that a limit makes statements long if no unique key divides them."""
         source, seconds = self._source, self.statement_seconds
         if source is None or seconds is None:
             return []
         whole = [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
-        longest = max((each for split in whole if (each := self._lasts_seconds(split))), default=None)
+        longest = max((each for split in whole if (each := self.fetch_size.lasts(split))), default=None)
         if not whole or (longest is not None and longest <= seconds):
             return []
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
@@ -193,16 +198,6 @@ class SqlReader(Reader):
         if source is None:
             return []
         return [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
-
-    def _lasts_seconds(self, split: Split) -> float | None:
-        """The duration of a split's statement under the limit, in seconds; None = unknown."""
-        limit = self.fetch_size
-        lasts = [
-            amount / (2 * most)
-            for amount, most in ((split.rows, limit.rows), (split.nbytes, limit.nbytes))
-            if amount is not None and most is not None
-        ]
-        return max(lasts, default=None)
 
     def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split through a session that stays open."""
