@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.sql.fits import plain_kind
 from spark_channel.connectors.sql.merge import PLACE, Merge
-from spark_channel.connectors.sql.new_types import plain_kind
 from spark_channel.connectors.sql.publish import hold_planned
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.table_task import ATTEMPT, TableTask

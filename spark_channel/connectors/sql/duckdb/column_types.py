@@ -8,7 +8,7 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
-from spark_channel.connectors.sql.new_types import plain_kind
+from spark_channel.connectors.sql.fits import plain_kind
 from spark_channel.errors import SchemaError
 
 __all__ = [

@@ -1,13 +1,25 @@
 """MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
+from typing import ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION
-from spark_channel.connectors.sql.fits import fits
-from spark_channel.connectors.sql.mysql.column_types import arrow_type, is_text, mysql_type, parts
+from spark_channel.connectors.sql.fits import fits, plain_kind
+from spark_channel.connectors.sql.mysql.column_types import (
+    INSTANT,
+    LOCAL,
+    MOST_SCALE,
+    SIGNED,
+    SPARK_DIGITS,
+    TIME,
+    UNSIGNED,
+    arrow_type,
+    is_text,
+    parts,
+)
 from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.options import SqlWriteOptions
@@ -71,8 +83,26 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
 
     begin = "START TRANSACTION"
 
+    new_types: ClassVar = {
+        **{kind: declared for declared, kind in SIGNED.items() if declared != "mediumint"},
+        **{kind: f"{declared} unsigned" for declared, kind in UNSIGNED.items() if declared != "mediumint"},
+        pa.bool_(): "tinyint(1)", pa.float16(): "float", pa.float32(): "float", pa.float64(): "double",
+        pa.date32(): "date", TIME: "time(6)", LOCAL: "datetime(6)", INSTANT: "timestamp(6)",
+        pa.string(): "longtext", pa.binary(): "longblob",
+    }  # fmt: skip
+    new_key_types: ClassVar = {pa.string(): "varchar(255)", pa.binary(): "varbinary(255)"}
+
+    def new_decimal(self, digits: int, scale: int) -> str | None:
+        return f"decimal({digits},{scale})" if digits <= SPARK_DIGITS else None
+
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
-        return mysql_type(name, kind, key=key)
+        held = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        plain = plain_kind(held)
+        if pa.types.is_decimal(plain) and MOST_SCALE < plain.scale <= plain.precision <= SPARK_DIGITS:
+            raise SchemaError(
+                f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
+            )
+        return super().created_type(name, held, key=key)
 
     def spark_type(self, text: str) -> str | None:
         return text.lower() if text.upper().startswith(("VARCHAR(", "CHAR(")) else None
@@ -116,7 +146,7 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{given}"
 
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
-        natural = mysql_type(field.name, field.type)
+        natural = self.created_type(field.name, field.type, key=False)
         name, sizes, _ = parts(column.declared)
         given = arrow_type(field.name, natural)
         if name == "decimal":
