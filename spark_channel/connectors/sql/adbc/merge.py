@@ -5,7 +5,7 @@ import hashlib
 import pyarrow as pa
 
 from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
-from spark_channel.connectors.sql.adbc.session import Session
+from spark_channel.connectors.sql.adbc.session import AdbcSession
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import TargetError
@@ -24,7 +24,7 @@ def placed(rows: pa.Table, before: int) -> pa.Table:
     return rows.append_column(PLACE, pa.array(range(before, before + rows.num_rows), pa.int64()))
 
 
-def make_unique(session: Session, target: TargetTable, dialect: AdbcDialect) -> None:
+def make_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect) -> None:
     """Give a table that was just made its key, which ON CONFLICT asks for."""
     digest = hashlib.sha256(target.name.encode()).hexdigest()[:12]
     index, on = dialect.quoted(f"spark_channel_key_{digest}"), target.sql
@@ -33,7 +33,7 @@ def make_unique(session: Session, target: TargetTable, dialect: AdbcDialect) -> 
     session.rows(f"CREATE UNIQUE INDEX {index} ON {on} ({', '.join(map(dialect.quoted, target.key))})")
 
 
-def hold_unique(session: Session, target: TargetTable, dialect: AdbcDialect) -> None:
+def hold_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect) -> None:
     """Hold the table to keep the key unique: a statement that needs it, for no rows. Ends the transaction.
 
     Raises:
@@ -58,7 +58,7 @@ class Merged:
     """The rows of a job, or of a task, in one staging table `name`, inside a transaction that the caller ends."""
 
     def __init__(
-        self, session: Session, target: TargetTable, mode: str, name: str, dialect: AdbcDialect
+        self, session: AdbcSession, target: TargetTable, mode: str, name: str, dialect: AdbcDialect
     ) -> None:
         self._session, self._target, self._mode, self._dialect = session, target, mode, dialect
         self._rows = dialect.place(target.schema, name)

@@ -12,15 +12,13 @@ import pyarrow as pa
 from spark_channel.connectors.sql.adbc.options import DriverOptions
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.errors import ChannelError, OptionError, TargetError
 
 __all__ = [
     "FAILURES",
     "AdbcSession",
     "BusyError",
-    "Session",
     "driver_path",
     "is_busy",
     "is_conflict",
@@ -109,7 +107,7 @@ def _waits(dialect: str) -> list[str]:
     return ["PRAGMA busy_timeout = 60000"] if dialect == "sqlite" else []
 
 
-class AdbcSession(SqlSession):
+class AdbcSession(Session):
     """Used by one thread. `failure` is the class of what it raises for anything that the database refuses."""
 
     def __init__(self, options: DriverOptions, failure: type[ChannelError]) -> None:
@@ -267,7 +265,3 @@ class AdbcSession(SqlSession):
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return self._failure(f"ADBC driver {self.name}: {text}")
-
-
-Session = AdbcSession
-"""The name that writers use."""

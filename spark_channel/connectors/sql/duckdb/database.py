@@ -8,14 +8,12 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.retry import Retry
 
 __all__ = [
     "DuckdbSession",
-    "Session",
     "check_file",
     "is_locked",
     "literal_cast",
@@ -26,7 +24,7 @@ _MAGIC = b"DUCK"
 _MAGIC_AT = 8
 
 
-class DuckdbSession(SqlSession):
+class DuckdbSession(Session):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
@@ -139,10 +137,6 @@ class DuckdbSession(SqlSession):
         elif "Permission denied" in text:
             hint = "this user may not use the file or its directory. "
         return self._failure(f"{self.path}: {hint}DuckDB says: {text.splitlines()[0] if text else 'nothing'}")
-
-
-Session = DuckdbSession
-"""The name that writers use."""
 
 
 def _in_the_way(text: str) -> bool:

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.change_feed import OPERATION
-from spark_channel.connectors.sql.duckdb.database import Session
+from spark_channel.connectors.sql.duckdb.database import DuckdbSession
 from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
 from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect, staged_schema
 from spark_channel.connectors.sql.merge import PLACE, Merge
@@ -21,7 +21,7 @@ _STAGE = "spark_channel_stage"
 
 
 def insert_files(
-    session: Session, target: TargetTable, options: DuckdbWriteOptions, files: Iterable[Path]
+    session: DuckdbSession, target: TargetTable, options: DuckdbWriteOptions, files: Iterable[Path]
 ) -> int:
     """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
 

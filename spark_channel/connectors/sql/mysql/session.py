@@ -14,12 +14,11 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.mysql.options import ServerOptions, address_of
 from spark_channel.connectors.sql.mysql.session_variables import session_variables
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
-__all__ = ["LostConnectionError", "MysqlSession", "Session", "code_of", "is_away", "is_ended", "quoted"]
+__all__ = ["LostConnectionError", "MysqlSession", "code_of", "is_away", "is_ended", "quoted"]
 
 _T = TypeVar("_T")
 
@@ -78,7 +77,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-class MysqlSession(SqlSession):
+class MysqlSession(Session):
     """A connection in autocommit: transactions are begun and ended by statements. Used by one thread.
 
     `failure` is the class of what it raises for anything that the server refuses. The session's zone is the server's,
@@ -326,9 +325,6 @@ class MysqlSession(SqlSession):
             f"{self.place}: {hint}the server says: {text} ({code})" if code else f"{self.place}: {hint}{text}"
         )
 
-
-Session = MysqlSession
-"""The name that writers use."""
 
 _HINTS = {
     1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",

@@ -10,11 +10,11 @@ from sqlglot import exp
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
 
-__all__ = ["PgSession", "Session", "literal"]
+__all__ = ["PgSession", "literal"]
 
 _SETTINGS = {
     "DateStyle": "ISO",
@@ -25,7 +25,7 @@ _SETTINGS = {
 }
 
 
-class PgSession(SqlSession):
+class PgSession(Session):
     """`failure` is the class of what it raises for anything the server refuses.
 
     It keeps the server's time zone, unless `sessionTimeZone` or the user's statements set another: values are sent in
@@ -84,10 +84,6 @@ class PgSession(SqlSession):
         for statement in session_script(options, "postgres"):
             self.rows(statement)
         self.rows(exp.select(*calls).sql("postgres"))
-
-
-Session = PgSession
-"""The name that writers use."""
 
 
 def literal(value: str | int | None) -> Node:

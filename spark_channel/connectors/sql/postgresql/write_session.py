@@ -11,7 +11,7 @@ from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
 from spark_channel.connectors.sql.postgresql.failures import explain, is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.session import Session, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -19,7 +19,7 @@ from spark_channel.retry import Retry
 __all__ = ["PgWriteSession", "reach"]
 
 
-class PgWriteSession(Session):
+class PgWriteSession(PgSession):
     """Used by one thread."""
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
@@ -45,7 +45,7 @@ class PgWriteSession(Session):
         return self._connection is not None
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """As `Session.rows`; each `?` of `sql` is the next of `parameters`."""
+        """As `PgSession.rows`; each `?` of `sql` is the next of `parameters`."""
         if parameters:
             sql = marked(sql, lambda number: literal(parameters[number - 1]).sql("postgres"))
         return super().rows(sql)

@@ -13,20 +13,19 @@ from typing import Any, Literal, cast
 import adbc_driver_manager
 import pyarrow as pa
 
-from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import BatchSize, Session
 from spark_channel.connectors.sql.sqlite.apart import ChildConnection
 from spark_channel.connectors.sql.sqlite.connection import FAILURES, Connection
 from spark_channel.connectors.sql.sqlite.elsewhere import connect
 from spark_channel.errors import ChannelError, SourceError, TargetError
 
-__all__ = ["DriverError", "Session", "SqliteSession", "check_file", "refuses_data"]
+__all__ = ["DriverError", "SqliteSession", "check_file", "refuses_data"]
 
 DriverError = adbc_driver_manager.Error
 """What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
 
 
-class SqliteSession(SqlSession):
+class SqliteSession(Session):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that SQLite refuses.
@@ -128,10 +127,6 @@ class SqliteSession(SqlSession):
         elif "failed to open" in text or "unable to open" in text:
             hint = "the file or its directory cannot be opened by this user"
         return f"{self.path}: {hint}. SQLite says: {text}" if hint else f"{self.path}: SQLite says: {text}"
-
-
-Session = SqliteSession
-"""The name that writers use."""
 
 
 def refuses_data(error: BaseException) -> bool:

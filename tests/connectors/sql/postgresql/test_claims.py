@@ -11,7 +11,7 @@ import pytest
 
 from spark_channel.connectors import WritePlan
 from spark_channel.connectors.sql.postgresql import PostgresWriter
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql.target import PostgresPlan
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import SupersededError, TargetError
@@ -221,11 +221,11 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
     pg.psql("CREATE TABLE t (id bigint)")
     writer = pg.writer("t")
     plan = _prepare(pg, writer, commit="task")
-    real = Session.rows
-    old: list[Session] = []
+    real = PgSession.rows
+    old: list[PgSession] = []
     late: list[threading.Timer] = []
 
-    def rows(session: Session, sql: str) -> list[tuple[Any, ...]]:
+    def rows(session: PgSession, sql: str) -> list[tuple[Any, ...]]:
         if sql != "COMMIT" or old:
             return real(session, sql)
         old.append(session)
@@ -235,7 +235,7 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
 
     close = PgWriteSession.close
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "rows", rows)
+        patch.setattr(PgSession, "rows", rows)
         patch.setattr(PgWriteSession, "close", lambda session: None if session in old else close(session))
         receipt = run_task(writer, plan, 0, _rows())
     assert (receipt.rows, receipt.attempt) == (1000, 0)
