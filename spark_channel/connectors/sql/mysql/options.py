@@ -89,29 +89,6 @@ class ServerOptions(AnyServerOptions):
         "of the server, `sessionVariables` and `sessionInitStatement`",
     )
 
-    @property
-    def ssl_mode(self) -> str | None:
-        """`sslmode` in MySQL's own words."""
-        words = {
-            "disable": "disabled",
-            "prefer": "preferred",
-            "require": "required",
-            "verify-full": "verify-identity",
-        }
-        return None if self.sslmode is None else words.get(self.sslmode, self.sslmode)
-
-    @property
-    def ssl_ca(self) -> str | None:
-        return self.sslrootcert
-
-    @property
-    def ssl_cert(self) -> str | None:
-        return self.sslcert
-
-    @property
-    def ssl_key(self) -> str | None:
-        return self.sslkey
-
     @classmethod
     def parse(cls, raw: Mapping[str, Any], *, connector: str = "") -> tuple[Self, list[str]]:
         """Logins in the url become `user` and `password`, so that nothing shows them."""

@@ -149,7 +149,7 @@ class MysqlSession(Session):
         try:
             connection = GuardedConnection(
                 tls=_tls(options, self._failure),
-                tls_required=_mode(options) != "preferred",
+                tls_required=_mode(options) != "prefer",
                 server_public_key=_public_key(options, self._failure),
                 takes_key=options.allow_public_key_retrieval,
                 host=self._address.host,
@@ -367,7 +367,7 @@ def _code(error: BaseException) -> int:
 
 
 def _mode(options: ServerOptions) -> str:
-    return options.ssl_mode or ("verify-identity" if options.ssl_ca else "preferred")
+    return options.sslmode or ("verify-full" if options.sslrootcert else "prefer")
 
 
 def _missing_library(said: str) -> str:
@@ -390,20 +390,20 @@ def _public_key(options: ServerOptions, failure: type[ChannelError]) -> bytes | 
 
 def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext | None:
     mode = _mode(options)
-    if mode == "disabled":
+    if mode == "disable":
         return None
     try:
-        unverified = mode in ("required", "preferred")
-        if unverified and options.ssl_ca is None:
+        unverified = mode in ("require", "prefer")
+        if unverified and options.sslrootcert is None:
             # Nothing is verified: loading the system's certificates would take 20 ms of CPU for each connection.
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         else:
-            context = ssl.create_default_context(cafile=options.ssl_ca)
-        context.check_hostname = mode == "verify-identity"
+            context = ssl.create_default_context(cafile=options.sslrootcert)
+        context.check_hostname = mode == "verify-full"
         if unverified:
             context.verify_mode = ssl.CERT_NONE
-        if options.ssl_cert is not None:
-            context.load_cert_chain(options.ssl_cert, options.ssl_key)
+        if options.sslcert is not None:
+            context.load_cert_chain(options.sslcert, options.sslkey)
     except (OSError, ssl.SSLError) as error:
         raise failure(f"the files of sslrootcert, sslcert and sslkey cannot be used: {error}") from None
     return context
