@@ -1,7 +1,6 @@
 """Prepares a table, and publishes its rows in one transaction."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
 from typing import Any
 
 from spark_channel.connectors.sql.catalog import Table
@@ -10,20 +9,7 @@ from spark_channel.connectors.sql.target import TargetTable, declared_columns, l
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import TargetError
 
-__all__ = ["dropped", "hold_planned", "holds_unique", "is_ready", "make_ready", "transaction"]
-
-
-@contextmanager
-def transaction(session: Any, begin: str) -> Iterator[None]:
-    """Commits in the end; any exception rolls back."""
-    session.rows(begin)
-    try:
-        yield
-        session.rows("COMMIT")
-    except BaseException:
-        with suppress(Exception):  # else the database, or the end of its connection, has rolled back
-            session.rows("ROLLBACK")
-        raise
+__all__ = ["dropped", "hold_planned", "holds_unique", "is_ready", "make_ready"]
 
 
 def make_ready(

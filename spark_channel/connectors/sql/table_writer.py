@@ -67,12 +67,9 @@ class TableWriter(SqlWriter):
         self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
     ) -> WriteSession:
         session = self.connect(failure)
-        try:
+        with session.closed_on_failure():
             for statement in session_script(self.options, self.dialect.sql):
                 session.rows(statement)
-        except BaseException:
-            session.close()
-            raise
         return session
 
     @contextmanager

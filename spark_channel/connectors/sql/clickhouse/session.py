@@ -3,8 +3,9 @@
 import http.client
 import io
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import clickhouse_connect
 import pyarrow as pa
@@ -19,7 +20,6 @@ from spark_channel.masking import mask_text
 
 __all__ = ["ClickhouseSession", "is_lost"]
 
-_T = TypeVar("_T")
 _FAILURES = (
     ClickHouseError,
     urllib3.exceptions.HTTPError,
@@ -78,28 +78,26 @@ class _Watched(io.RawIOBase):
 class ClickhouseSession(Session):
     """`failure` is the class of its errors."""
 
+    failures = _FAILURES
+
     def __init__(self, options: ClickhouseAddress, failure: type[ChannelError]) -> None:
         self.place, self._failure = options.place, failure
         self._client: Any = None
         host, port = options.server
         user, password = options.login
         limit = options.query_timeout
-        self._client = self._asked(
-            lambda: clickhouse_connect.get_client(
+        with self.explained():
+            self._client = clickhouse_connect.get_client(
                 host=host, port=port, username=user, password=password, database=options.database,
                 interface="https" if options.secure else "http", secure=options.secure,
                 ca_cert=options.sslrootcert, client_cert=options.sslcert, client_cert_key=options.sslkey,
                 connect_timeout=max(1, round(options.connect_timeout)), send_receive_timeout=limit or 600,
                 settings={"max_execution_time": limit} if limit else {}, query_limit=0, query_retries=0,
                 client_name="spark-channel", dedicated_pool=True,
-            )
-        )  # fmt: skip
-        try:
+            )  # fmt: skip
+        with self.closed_on_failure():
             for statement in session_script(options, "clickhouse"):
                 self.command(statement)
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         client, self._client = self._client, None
@@ -107,25 +105,23 @@ class ClickhouseSession(Session):
             client.close()
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return self._asked(lambda: [tuple(row) for row in self._client.query(sql).result_rows])
+        with self.explained():
+            return [tuple(row) for row in self._client.query(sql).result_rows]
 
     def command(self, sql: str) -> None:
-        self._asked(lambda: self._client.command(sql))
+        with self.explained():
+            self._client.command(sql)
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         settings = {**_READ, "max_block_size": max(1, size.rows)}
-        source = self._asked(lambda: self._client.raw_stream(sql, fmt="ArrowStream", settings=settings))
-        try:
-            watched = _Watched(source)
-            reader = self._asked(
-                lambda: pa.ipc.open_stream(pa.PythonFile(io.BufferedReader(watched, 1 << 16), "r"))
-            )
-            while (batch := self._asked(lambda: next(reader, None))) is not None:
-                for start in range(0, batch.num_rows, max(1, size.rows)):
-                    yield batch.slice(start, size.rows)
-            self._asked(watched.check_end)
-        finally:
-            source.close()
+        with self.explained():
+            source = self._client.raw_stream(sql, fmt="ArrowStream", settings=settings)
+            with closing(source):
+                watched = _Watched(source)
+                for batch in pa.ipc.open_stream(pa.PythonFile(io.BufferedReader(watched, 1 << 16), "r")):
+                    for start in range(0, batch.num_rows, max(1, size.rows)):
+                        yield batch.slice(start, size.rows)
+                watched.check_end()
 
     def insert(self, table: str, names: list[str], batch: pa.RecordBatch) -> None:
         """One INSERT of one block, which is stored when this returns.
@@ -142,17 +138,10 @@ class ClickhouseSession(Session):
             "async_insert": 0,
             "insert_deduplication_token": uuid.uuid4().hex,
         }
-        self._asked(
-            lambda: self._client.raw_insert(
+        with self.explained():
+            self._client.raw_insert(
                 table, names, sink.getvalue().to_pybytes(), settings=settings, fmt="ArrowStream"
             )
-        )
 
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(f"{self.place}: {mask_text(str(error)).strip()[:600]}")
-
-    def _asked(self, ask: Callable[[], _T]) -> _T:
-        try:
-            return ask()
-        except _FAILURES as error:
-            raise self.explain(error) from error

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.retry import Retry
 
@@ -24,7 +24,7 @@ _MAGIC = b"DUCK"
 _MAGIC_AT = 8
 
 
-class DuckdbSession(Session):
+class DuckdbSession(BoundSession):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
@@ -46,17 +46,15 @@ class DuckdbSession(Session):
         self._failure = failure
         self._lock_timeout = lock_timeout
         self._connection: Any = self._open(read_only, clock)
-        try:
+        with self.closed_on_failure():
             for statement in init:
                 self.rows(statement)
             self.rows("SET TimeZone = 'UTC'")
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, read_only: bool, clock: Clock) -> Any:
         import duckdb
 
+        self.failures = (duckdb.Error, pa.ArrowException, OSError)
         retry = Retry(self._lock_timeout, first=0.02, longest=0.5, what=f"opening {self.path}", clock=clock)
         try:
             return retry.call(
@@ -67,42 +65,23 @@ class DuckdbSession(Session):
             raise self.explain(error) from None
 
     def close(self) -> None:
-        """End the connection, and with it a transaction that is open. Safe twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a small result; [] for a statement without one."""
-        import duckdb
-
-        try:
+        with self.explained():
             self._connection.execute(sql, list(parameters) or None)
             return cast(list[tuple[Any, ...]], self._connection.fetchall())
-        except duckdb.Error as error:
-            raise self.explain(error) from error
-
-    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first column of the first row; None when there is none."""
-        rows = self.rows(sql, parameters)
-        return rows[0][0] if rows else None
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
-        import duckdb
-
-        try:
+        with self.explained():
             yield from self._reader(sql, size.rows)
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
-            raise self.explain(error) from error
 
     def schema_of(self, query: str) -> pa.Schema:
         """The Arrow schema of a query's result."""
-        import duckdb
-
-        try:
+        with self.explained():
             return self._reader(query, 1).schema
-        except duckdb.Error as error:
-            raise self.explain(error) from error
 
     def _reader(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
         relation = self._connection.sql(sql)

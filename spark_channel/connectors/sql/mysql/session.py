@@ -14,7 +14,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.mysql.options import ServerOptions, address_of
 from spark_channel.connectors.sql.mysql.session_variables import session_variables
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
@@ -77,7 +77,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-class MysqlSession(Session):
+class MysqlSession(BoundSession):
     """A connection in autocommit: transactions are begun and ended by statements. Used by one thread.
 
     `failure` is the class of what it raises for anything that the server refuses. The session's zone is the server's,
@@ -119,11 +119,8 @@ class MysqlSession(Session):
 
     def _open(self, options: ServerOptions, local_infile: bool) -> None:
         self._connection = self._connect(options, local_infile)
-        try:
+        with self.closed_on_failure():
             self._make_ready(options)
-        except BaseException:
-            self.close()
-            raise
 
     def _make_ready(self, options: ServerOptions) -> None:
         if options.session_time_zone is not None:
@@ -194,7 +191,6 @@ class MysqlSession(Session):
         return self._connection
 
     def close(self) -> None:
-        """End the connection, and with it a transaction that is open. Safe twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -250,11 +246,6 @@ class MysqlSession(Session):
             return int(cursor.rowcount), int(cursor.warning_count)
 
         return self._asked(run)
-
-    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first column of the first row; None when there is none."""
-        rows = self.rows(sql, parameters)
-        return rows[0][0] if rows else None
 
     def literal(self, value: Any) -> str:
         """A value in a statement, as a literal."""

@@ -300,9 +300,6 @@ def _declared(source: ReadSource) -> list[PgColumn]:
 
 def _reading(session: AnySession) -> AnySession:
     """`session`, which can change nothing."""
-    try:
+    with session.closed_on_failure():
         session.rows("SET default_transaction_read_only = on")
-    except BaseException:
-        session.close()
-        raise
     return session

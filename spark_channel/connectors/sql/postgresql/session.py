@@ -1,8 +1,8 @@
 """The interface of every connection to a server, of any driver; statements begin and end transactions."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlglot import exp
@@ -10,7 +10,7 @@ from sqlglot import exp
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.session import Session, transaction
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
 
@@ -35,11 +35,12 @@ class PgSession(Session):
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError]) -> None:
         self.place = options.address.shown
         self._failure = failure
+        self._connection: Any = None
 
     @property
-    @abstractmethod
     def is_open(self) -> bool:
         """Whether it was not closed; its server may be gone all the same."""
+        return self._connection is not None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._run(sql)
@@ -47,19 +48,8 @@ class PgSession(Session):
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(explain(error, self.place))
 
-    def begin(self) -> None:
-        self.rows("BEGIN")
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commits in the end; any exception rolls back."""
-        self.begin()
-        try:
-            yield
-            self.rows("COMMIT")
-        except BaseException:
-            self.roll_back()
-            raise
+    def transaction(self) -> AbstractContextManager[None]:
+        return transaction(self, "BEGIN")
 
     def roll_back(self) -> None:
         """End the transaction without its changes; a lost connection has done so."""
@@ -71,6 +61,11 @@ class PgSession(Session):
 
     @abstractmethod
     def _run(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+    def _reached(self) -> Any:
+        if self._connection is None:
+            raise self._failure(f"{self.place}: the connection is closed")
+        return self._connection
 
     def _set_up(self, options: PostgresOptions, purpose: str) -> None:
         settings = {**_SETTINGS, "application_name": f"spark-channel {purpose}"}

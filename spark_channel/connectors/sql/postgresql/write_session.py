@@ -9,7 +9,7 @@ import psycopg
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
-from spark_channel.connectors.sql.postgresql.failures import explain, is_gone
+from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal
 from spark_channel.connectors.sql.statements import identifier
@@ -22,27 +22,21 @@ __all__ = ["PgWriteSession", "reach"]
 class PgWriteSession(PgSession):
     """Used by one thread."""
 
+    failures = (psycopg.Error, OSError)
+
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
         super().__init__(options, failure=failure)
-        self._connection: psycopg.Connection[Any] | None = None
-        with self._explained():
+        with self.explained():
             self._connection = psycopg.connect(
                 options.conninfo("spark-channel"), autocommit=True, prepare_threshold=None
             )
-        try:
+        with self.closed_on_failure():
             self._set_up(options, purpose)
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """As `PgSession.rows`; each `?` of `sql` is the next of `parameters`."""
@@ -74,17 +68,9 @@ class PgWriteSession(PgSession):
 
     @contextmanager
     def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
-        if self._connection is None:
-            raise self._failure(f"{self.place}: the connection is closed")
-        with self._explained(), self._connection.cursor() as cursor:
+        connection = self._reached()
+        with self.explained(), connection.cursor() as cursor:
             yield cursor
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (psycopg.Error, OSError) as error:
-            raise self._failure(explain(error, self.place)) from error
 
 
 def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:
