@@ -246,7 +246,7 @@ class StagedTaskWriter(_PostgresTask):
 
     def _hold_there(self) -> None:
         """The claim is this run's, and the staging is there, with all that this attempt has put in."""
-        try:
+        with self._session.closed_on_failure():
             claims = self._claims(self._session)
             claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
             if (
@@ -264,9 +264,6 @@ class StagedTaskWriter(_PostgresTask):
                         f"task {self._task}: the server crashed, and with it went the rows staged in {self._stage}, "
                         "an unlogged table: the task has to begin again"
                     )
-        except BaseException:
-            self._session.close()
-            raise
 
 
 class LimitedTaskWriter(StagedTaskWriter):
@@ -288,16 +285,13 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def _make_ready(self) -> None:
         schema = literal(self._plan.place.staging).sql("postgres")
-        try:
+        with self._session.closed_on_failure():
             if not self._session.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
                 raise _NoStagingError
             claims = self._claims(self._session)
             self._done = claims.task(self._plan.claim, self._task)
             if self._done is None:
                 claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
-        except BaseException:
-            self._session.close()
-            raise
 
     def _hold_there(self) -> None:
         if self._made:
@@ -431,11 +425,8 @@ class DirectTaskWriter(_PostgresTask):
         cast = any(column.cast for column in written_columns(plan.target))
         self._through_rows = self._options.write_mode != "insert" or cast
         self._session = self._reach()
-        try:
+        with self._session.closed_on_failure():
             self._begin()
-        except BaseException:
-            self._session.close()
-            raise
 
     def judge(self, batch: pa.RecordBatch) -> None:
         self._hand_on([self._rows_of(batch)])
