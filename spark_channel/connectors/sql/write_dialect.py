@@ -11,9 +11,9 @@ from spark_channel.connectors.sql.fits import fits, plain_kind
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.script import split_script
 from spark_channel.connectors.sql.target import WriteColumn
-from spark_channel.errors import SchemaError, TargetError
+from spark_channel.errors import OptionError, SchemaError, TargetError
 
-__all__ = ["WriteDialect", "misfit"]
+__all__ = ["WriteDialect", "misfit", "wrong_table_options"]
 
 
 class WriteDialect(Dialect):
@@ -135,6 +135,13 @@ class WriteDialect(Dialect):
             OptionError: one that would leave the transaction in which they run.
         """
         return split_script(texts, option, self.sql)
+
+
+def wrong_table_options(text: str, takes: str, more: str = "") -> OptionError:
+    return OptionError(
+        f"option 'createTableOptions' got {text!r}; it takes {takes}{more}",
+        option="createTableOptions", got=text, takes=takes,
+    )  # fmt: skip
 
 
 def misfit(

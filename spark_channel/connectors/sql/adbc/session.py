@@ -102,11 +102,6 @@ def driver_path(name: str) -> str:
     return str(package._driver_path())  # noqa: SLF001 - how the packages' own dbapi modules find it
 
 
-def _waits(dialect: str) -> list[str]:
-    """SQLite's driver does not wait for another transaction by itself."""
-    return ["PRAGMA busy_timeout = 60000"] if dialect == "sqlite" else []
-
-
 class AdbcSession(BoundSession):
     """Used by one thread. `failure` is the class of what it raises for anything that the database refuses."""
 
@@ -125,10 +120,14 @@ class AdbcSession(BoundSession):
                 db_kwargs=options.database(),
             )
         with self.closed_on_failure():
-            self._run_first([*_waits(options.sql_dialect()), *session_script(options, options.sql_dialect())])
+            self._run_first(options)
 
-    def _run_first(self, statements: Sequence[str]) -> None:
+    def _run_first(self, options: DriverOptions) -> None:
         """Outside transactions: some settings are taken only there, and all must outlive a rollback."""
+        dialect = options.sql_dialect()
+        statements = session_script(options, dialect)
+        if dialect == "sqlite":  # its driver does not wait for another transaction by itself
+            statements = ["PRAGMA busy_timeout = 60000", *statements]
         if not statements:
             return
         connection = self._connection.adbc_connection

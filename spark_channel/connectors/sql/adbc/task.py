@@ -142,6 +142,6 @@ class AdbcTask(SqlTask):
             return
         rows, target = pa.concat_tables(self._kept), self._plan.target
         if target.key:
-            self._host.merged(self._session, self._plan, rows).merge()
+            self._host.merge(self._session, self._plan, self._host.stage_all(self._session, self._plan, rows))
         else:
             self._session.ingest(target.schema, target.name, rows, "append")

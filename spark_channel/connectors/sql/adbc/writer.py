@@ -13,7 +13,7 @@ import pyarrow as pa
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.sql.adbc.claims import claim_dialect
 from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
-from spark_channel.connectors.sql.adbc.merge import Merged, arranged, hold_unique, make_unique, placed
+from spark_channel.connectors.sql.adbc.merge import arranged, hold_unique, make_unique, placed
 from spark_channel.connectors.sql.adbc.options import AdbcWriteOptions
 from spark_channel.connectors.sql.adbc.session import AdbcSession, BusyError, is_busy, is_conflict, is_lost
 from spark_channel.connectors.sql.adbc.task import AdbcTask
@@ -21,6 +21,7 @@ from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.keys import merge_key
+from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
@@ -193,9 +194,7 @@ class AdbcWriter(SqlWriter):
             try:
                 session.ingest(target.schema, target.name, pa.schema(fields).empty_table(), "create")
             except TargetError as error:
-                if is_conflict(
-                    error
-                ):  # another job has made it, and this one writes to it when it tries again
+                if is_conflict(error):  # another job has made it: this one tries again, and writes to it
                     raise BusyError(str(error)) from error
                 raise
             if target.key:
@@ -210,26 +209,30 @@ class AdbcWriter(SqlWriter):
         self._make_ready(session, plan)
         target = plan.target
         listed = ", ".join(map(self.dialect.quoted, target.staged_names))
-        merged = self.merged(session, plan) if target.key else None
-        before = 0
         tables = self.staged_tables(session, receipts, lambda name: self.dialect.place(target.schema, name))
-        for place, staged in tables:
-            if merged is not None:
-                merged.add(place, before)
-            else:
-                session.rows(f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {place}")  # noqa: S608
+        if not target.key:
+            for table, _ in tables:
+                session.rows(f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {table}")  # noqa: S608
+            return
+        merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
+        before = 0
+        for table, staged in tables:
+            session.rows(
+                f"INSERT INTO {merged} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {table}"  # noqa: S608
+            )
             before += staged
-        if merged is not None:
-            merged.merge()
+        self.merge(session, plan, merged)
 
-    def merged(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table | None = None) -> Merged:
-        """A staging table for the rows of all tasks, or of one."""
+    def stage_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> str:
+        """A staging table, as SQL, for the rows of all tasks, or of one; `rows` are in it."""
         name = f"{plan.stage}merged_{secrets.token_hex(2)}"
-        target = plan.target
-        if rows is None:
-            rows = arranged(plan.schema.empty_table(), target)
-        session.ingest(target.schema, name, placed(rows, 0), "create")
-        return Merged(session, target, self.options.write_mode, name, self.dialect)
+        session.ingest(plan.target.schema, name, placed(rows, 0), "create")
+        return self.dialect.place(plan.target.schema, name)
+
+    def merge(self, session: AdbcSession, plan: SqlPlan, stage: str) -> None:
+        """Merge the rows of a staging table into the target, and drop it."""
+        Merge(session.rows, self.dialect, plan.target, stage, self.options.write_mode).bring()
+        session.rows(f"DROP TABLE {stage}")
 
     def stages(self, session: AdbcSession, place: Place, beginning: str) -> list[str]:
         return [name for name in session.tables(place.schema or None, beginning) if _STAGE.match(name)]

@@ -3,10 +3,10 @@
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -20,7 +20,6 @@ from spark_channel.retry import Retry
 
 __all__ = ["LostConnectionError", "MysqlSession", "code_of", "is_away", "is_ended", "quoted"]
 
-_T = TypeVar("_T")
 
 _AWAY = frozenset(
     {1040, 1053, 1077, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
@@ -210,7 +209,9 @@ class MysqlSession(BoundSession):
         Raises:
             LostConnectionError: the connection ended before the answer came.
         """
-        return list(self._asked(lambda cursor: self._fetch(cursor, sql, parameters)))
+        with self._cursor() as cursor:
+            cursor.execute(sql, tuple(parameters) or None)
+            return list(cursor.fetchall())
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""
@@ -240,12 +241,9 @@ class MysqlSession(BoundSession):
 
     def affected(self, sql: str) -> tuple[int, int]:
         """Run a statement: (rows it affected, warnings it left)."""
-
-        def run(cursor: Any) -> tuple[int, int]:
+        with self._cursor() as cursor:
             cursor.execute(sql)
             return int(cursor.rowcount), int(cursor.warning_count)
-
-        return self._asked(run)
 
     def literal(self, value: Any) -> str:
         """A value in a statement, as a literal."""
@@ -254,24 +252,17 @@ class MysqlSession(BoundSession):
 
     def fields(self, sql: str) -> list[Any]:
         """PyMySQL's descriptions of the columns of a result without rows."""
-
-        def run(cursor: Any) -> list[Any]:
+        with self._cursor() as cursor:
             cursor.execute(sql)
             return list(cursor._result.fields)  # noqa: SLF001 - flags and character sets are nowhere else
 
-        return self._asked(run)
-
     def named(self, sql: str) -> dict[str, Any]:
         """The first row of a result by the names of its columns; {} when there is none."""
-
-        def run(cursor: Any) -> dict[str, Any]:
+        with self._cursor() as cursor:
             cursor.execute(sql)
             row = cursor.fetchone()
-            return (
-                {} if row is None else dict(zip((each[0] for each in cursor.description), row, strict=True))
-            )
-
-        return self._asked(run)
+            names = (each[0] for each in cursor.description)
+            return {} if row is None else dict(zip(names, row, strict=True))
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement's first warnings."""
@@ -286,23 +277,19 @@ class MysqlSession(BoundSession):
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(self._text(error))
 
-    def _asked(self, run: Callable[[Any], _T]) -> _T:
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
         import pymysql
 
         try:
             with self._connection.cursor() as cursor:
-                return run(cursor)
+                yield cursor
         except pymysql.err.MySQLError as error:
             if _code(error) in _AWAY - _PASSES or isinstance(error, pymysql.err.InterfaceError):
                 raise LostConnectionError(self._text(error)) from error
             raise self.explain(error) from error
         except OSError as error:
             raise LostConnectionError(self._text(error)) from error
-
-    @staticmethod
-    def _fetch(cursor: Any, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        cursor.execute(sql, tuple(parameters) or None)
-        return cast(list[tuple[Any, ...]], list(cursor.fetchall()))
 
     def _text(self, error: BaseException) -> str:
         arguments = getattr(error, "args", ())

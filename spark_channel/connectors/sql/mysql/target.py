@@ -25,8 +25,8 @@ from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
-from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit
-from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit, wrong_table_options
+from spark_channel.errors import SchemaError, TargetError
 
 __all__ = ["MysqlWriteDialect", "hold_one_zone", "hold_transactional", "staged_columns"]
 
@@ -136,12 +136,7 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         pairs = re.findall(_OPTION, text)
         if re.sub(_OPTION, "", text).strip() or any(name.upper() not in _OPTION_WORDS for name, _ in pairs):
             takes = "NAME=value of " + ", ".join(sorted(_OPTION_WORDS))
-            raise OptionError(
-                f"option 'createTableOptions' got {text!r}; it takes {takes}. New tables are InnoDB and utf8mb4",
-                option="createTableOptions",
-                got=text,
-                takes=takes,
-            )
+            raise wrong_table_options(text, takes, ". New tables are InnoDB and utf8mb4")
         given = "".join(f" {name}={value}" for name, value in pairs)
         return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{given}"
 

@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.postgresql.column_types import ReadType
 from spark_channel.connectors.sql.postgresql.failures import CANNOT_CARRY
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.search import first_failure
 
 __all__ = ["decode", "selected"]
@@ -27,7 +27,7 @@ def selected(text: str, name: str, typname: str, read: ReadType) -> str:
     if not read.is_array:
         return text
     array = "bpchar[]" if typname == "_bpchar" else read.cast or f"{typname[1:]}[]"
-    told = literal(f"{CANNOT_CARRY} column {name!r} holds the array ").sql("postgres")
+    told = literal_sql(f"{CANNOT_CARRY} column {name!r} holds the array ")
     return (
         f"CASE WHEN array_ndims({text}) > 1 OR array_lower({text}, 1) <> 1 "
         f"THEN CAST({told} || CAST({text} AS TEXT) AS {array}) ELSE {text} END"

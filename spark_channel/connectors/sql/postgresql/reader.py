@@ -27,7 +27,7 @@ from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.native import SYSTEM, native_types, own_names
 from spark_channel.connectors.sql.postgresql.options import PostgresReadOptions
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
-from spark_channel.connectors.sql.postgresql.session import PgSession, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.postgresql.splits import PostgresSplitter
 from spark_channel.connectors.sql.postgresql.staging import table_sql
 from spark_channel.connectors.sql.reader import SqlReader
@@ -236,7 +236,7 @@ class PostgresReader(SqlReader):
         if self._long is None:
             table = self.known(session).table
             assert table is not None  # or it had no key
-            name = literal(table_sql(table.schema, table.name)).sql("postgres")
+            name = literal_sql(table_sql(table.schema, table.name))
             self._long = bool(session.value(_LONG_VALUES.format(name=name)))
         return self._long
 
@@ -274,7 +274,7 @@ class PostgresReader(SqlReader):
     def _enter(session: PgSession, snapshot: str | None) -> None:
         session.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         if snapshot is not None:
-            session.rows(f"SET TRANSACTION SNAPSHOT {literal(snapshot).sql('postgres')}")
+            session.rows(f"SET TRANSACTION SNAPSHOT {literal_sql(snapshot)}")
 
     def _copies(self, purpose: str) -> "PgCopySession":
         from spark_channel.connectors.sql.postgresql.copy_session import PgCopySession

@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.session import Session, transaction
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
 
-__all__ = ["PgSession", "literal"]
+__all__ = ["PgSession", "literal", "literal_sql"]
 
 _SETTINGS = {
     "DateStyle": "ISO",
@@ -86,6 +86,10 @@ def literal(value: str | int | None) -> Node:
     if value is None:
         return exp.null()
     return exp.Literal.number(value) if isinstance(value, int) else exp.Literal.string(value)
+
+
+def literal_sql(value: str | int | None) -> str:
+    return literal(value).sql("postgres")
 
 
 def _set(name: str, value: str) -> Node:

@@ -10,7 +10,7 @@ import re
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.merge import PLACE
-from spark_channel.connectors.sql.postgresql.session import PgSession, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.postgresql.target import written_columns
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import TargetTable
@@ -52,5 +52,5 @@ def drop_stage(session: PgSession, schema: str, name: str) -> None:
 
 def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
     """The staging tables in `schema` that this role may drop, and whose names begin so."""
-    found = [str(name) for (name,) in session.rows(_FIND.format(schema=literal(schema).sql("postgres")))]
+    found = [str(name) for (name,) in session.rows(_FIND.format(schema=literal_sql(schema)))]
     return [name for name in found if name.startswith(beginning) and _NAME.match(name)]

@@ -25,9 +25,9 @@ from spark_channel.connectors.sql.postgresql.native import are_native
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.target_columns import create_table, old_target
-from spark_channel.connectors.sql.write_dialect import WriteDialect
+from spark_channel.connectors.sql.write_dialect import WriteDialect, wrong_table_options
 from spark_channel.connectors.sql.writer import SqlPlan
-from spark_channel.errors import OptionError, TargetError
+from spark_channel.errors import TargetError
 
 __all__ = ["DIALECT", "PostgresPlan", "create_statement", "match_target", "new_name", "written_columns"]
 
@@ -108,12 +108,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
             or tokens[0].text.upper() not in ("WITH", "TABLESPACE")
             or words & {";", "AS", "SELECT"}
         ):
-            raise OptionError(
-                f"option 'createTableOptions' got {text!r}; it takes {takes}",
-                option="createTableOptions",
-                got=text,
-                takes=takes,
-            )
+            raise wrong_table_options(text, takes)
         return " " + text.strip()
 
 

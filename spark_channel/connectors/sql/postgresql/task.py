@@ -20,7 +20,7 @@ from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sq
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
 from spark_channel.connectors.sql.postgresql.publish import CHUNKS, bring_staged
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stage_columns, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession, reach
@@ -249,10 +249,7 @@ class StagedTaskWriter(_PostgresTask):
         with self._session.closed_on_failure():
             claims = self._claims(self._session)
             claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
-            if (
-                self._session.value(f"SELECT to_regclass({literal(self._stage).sql('postgres')})::text")
-                is None
-            ):
+            if self._session.value(f"SELECT to_regclass({literal_sql(self._stage)})::text") is None:
                 raise TargetError(
                     f"the staging table {self._stage} does not exist any more: the job was aborted or has ended"
                 )
@@ -284,7 +281,7 @@ class LimitedTaskWriter(StagedTaskWriter):
         return f"{self._plan.stage}{secrets.token_hex(8)}"
 
     def _make_ready(self) -> None:
-        schema = literal(self._plan.place.staging).sql("postgres")
+        schema = literal_sql(self._plan.place.staging)
         with self._session.closed_on_failure():
             if not self._session.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
                 raise _NoStagingError

@@ -11,7 +11,7 @@ from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.session import PgSession, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -41,7 +41,7 @@ class PgWriteSession(PgSession):
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """As `PgSession.rows`; each `?` of `sql` is the next of `parameters`."""
         if parameters:
-            sql = marked(sql, lambda number: literal(parameters[number - 1]).sql("postgres"))
+            sql = marked(sql, lambda number: literal_sql(parameters[number - 1]))
         return super().rows(sql)
 
     def copy(self, schema: str, table: str, rows: CopyRows) -> None:

@@ -13,7 +13,7 @@ from spark_channel.connectors.sql.sqlite.column_types import EXACT_DIGITS, INSTA
 from spark_channel.connectors.sql.sqlite.dialect import SqliteDialect, SqliteTable
 from spark_channel.connectors.sql.sqlite.script import statements_of
 from spark_channel.connectors.sql.target import WriteColumn
-from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit
+from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit, wrong_table_options
 from spark_channel.errors import OptionError
 
 __all__ = ["SqliteWriteDialect"]
@@ -60,19 +60,11 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
         text = options.create_table_options
         if text is None:
             return ""
-        takes = "WITHOUT ROWID"
         if not _TABLE_OPTIONS.fullmatch(text) or "STRICT" in text.upper():
-            why = (
-                "STRICT tables know none of the types that keep decimals, dates and booleans"
-                if ("STRICT" in text.upper())
-                else "SQLite has no other"
-            )
-            raise OptionError(
-                f"option 'createTableOptions' got {text!r}; it takes {takes}: {why}",
-                option="createTableOptions",
-                got=text,
-                takes=takes,
-            )
+            why = "SQLite has no other"
+            if "STRICT" in text.upper():
+                why = "STRICT tables know none of the types that keep decimals, dates and booleans"
+            raise wrong_table_options(text, "WITHOUT ROWID", f": {why}")
         if not options.key_columns:
             raise OptionError(
                 "option 'createTableOptions' WITHOUT ROWID needs a primary key: name it with 'keyColumns'",
