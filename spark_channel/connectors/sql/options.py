@@ -70,8 +70,7 @@ _FetchRows = Annotated[int | None, BeforeValidator(_fetch_rows)]
 
 _COLUMNS_PUSH = "the options 'columns' and 'where' run in the source instead"
 _KERBEROS: Mapping[str, str] = dict.fromkeys(
-    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"),
-    "Kerberos logins are not supported",
+    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"), "Kerberos logins are not supported"
 )
 _DRIVER: Mapping[str, str] = {"driver": "no JDBC driver takes part"}
 _READ_ONLY: Mapping[str, str] = dict.fromkeys(
@@ -228,8 +227,7 @@ class SqlReadOptions(ReadOptions):
         "0: half a second's rows at once; default: 1 on PostgreSQL, else 5",
     )
     custom_schema: str | None = Field(
-        None,
-        description="types of single columns, as Spark writes them: `id BIGINT`; default: none",
+        None, description="types of single columns, as Spark writes them: `id BIGINT`; default: none"
     )
     session_init_statement: Statements | None = Field(
         None, description="SQL that runs in every session before it reads; default: none"

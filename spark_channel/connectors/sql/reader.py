@@ -225,12 +225,7 @@ class SqlReader(Reader):
         return session.stream(sql, self.batch_size(split))
 
     def short_batches(
-        self,
-        session: Session,
-        sql: str,
-        split: Split,
-        columns: Sequence[ReadColumn],
-        pieces: Pieces | None,
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn], pieces: Pieces | None
     ) -> Iterator[pa.RecordBatch]:
         """The session's batches of a short statement that selects `columns`; `pieces` says how large they are.
 

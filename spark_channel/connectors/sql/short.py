@@ -44,12 +44,7 @@ class Reading(Protocol):
     def batch_size(self, split: Split) -> BatchSize: ...
 
     def short_batches(
-        self,
-        session: Session,
-        sql: str,
-        split: Split,
-        columns: Sequence[ReadColumn],
-        pieces: Pieces | None,
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn], pieces: Pieces | None
     ) -> Iterator[pa.RecordBatch]: ...
 
     def misfit(

@@ -15,15 +15,7 @@ from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError, OptionError, TargetError
 
-__all__ = [
-    "FAILURES",
-    "AdbcSession",
-    "BusyError",
-    "driver_path",
-    "is_busy",
-    "is_conflict",
-    "is_lost",
-]
+__all__ = ["FAILURES", "AdbcSession", "BusyError", "driver_path", "is_busy", "is_conflict", "is_lost"]
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
 """What drivers raise, while they connect and while a result is being read."""

@@ -12,13 +12,7 @@ from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = [
-    "DuckdbSession",
-    "check_file",
-    "is_locked",
-    "literal_cast",
-    "text_literal",
-]
+__all__ = ["DuckdbSession", "check_file", "is_locked", "literal_cast", "text_literal"]
 
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8

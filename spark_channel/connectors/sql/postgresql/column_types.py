@@ -4,16 +4,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-__all__ = [
-    "ELEMENTS",
-    "INSTANT",
-    "LOCAL",
-    "TIME",
-    "ReadType",
-    "numeric_digits",
-    "numeric_size",
-    "read_type",
-]
+__all__ = ["ELEMENTS", "INSTANT", "LOCAL", "TIME", "ReadType", "numeric_digits", "numeric_size", "read_type"]
 
 INSTANT = pa.timestamp("us", "UTC")
 LOCAL = pa.timestamp("us")

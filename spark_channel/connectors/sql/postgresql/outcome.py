@@ -19,12 +19,7 @@ def transaction_number(session: PgSession) -> int:
     return int(session.value("SELECT pg_current_xact_id()::text"))
 
 
-def commit(
-    session: PgSession,
-    options: PostgresOptions,
-    number: int,
-    failure: type[ChannelError],
-) -> None:
+def commit(session: PgSession, options: PostgresOptions, number: int, failure: type[ChannelError]) -> None:
     """End the transaction `number` of `session`. When the answer does not come, ask another session for it.
 
     The server's own record of the transaction counts. `session` is closed when its answer did not come.

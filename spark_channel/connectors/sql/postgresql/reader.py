@@ -217,12 +217,7 @@ class PostgresReader(SqlReader):
         return cast(PgReadSession, session).fetch(sql, rows)
 
     def short_batches(
-        self,
-        session: Session,
-        sql: str,
-        split: Split,
-        columns: Sequence[ReadColumn],
-        pieces: Pieces | None,
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn], pieces: Pieces | None
     ) -> Iterator[pa.RecordBatch]:
         """By COPY, which costs the server least; in pieces by a cursor, since a COPY fills the sockets at once."""
         if pieces is None:
