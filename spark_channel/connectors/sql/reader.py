@@ -172,7 +172,7 @@ class SqlReader(Reader):
         source, seconds = self._source, self.statement_seconds
         if source is None or seconds is None:
             return []
-        whole = [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
+        whole = self._one_statement_each(splits)
         longest = max((each for split in whole if (each := self._lasts_seconds(split))), default=None)
         if not whole or (longest is not None and longest <= seconds):
             return []

@@ -182,10 +182,10 @@ class AdbcWriter(SqlWriter):
         self, session: AdbcSession, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         if first:
-            self._make_ready(session, plan)
+            self._ready(session, plan)
         return plan
 
-    def _make_ready(self, session: AdbcSession, plan: SqlPlan) -> None:
+    def _ready(self, session: AdbcSession, plan: SqlPlan) -> None:
         """The table is there, and empty for an overwrite; `preSql` has run."""
         self.script(session, self.options.pre_sql, "preSql")
         target = plan.target
@@ -206,7 +206,7 @@ class AdbcWriter(SqlWriter):
         return AdbcTask(self, plan, task, attempt)
 
     def publish_staged(self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
-        self._make_ready(session, plan)
+        self._ready(session, plan)
         target = plan.target
         listed = ", ".join(map(self.dialect.quoted, target.staged_names))
         tables = self.staged_tables(session, receipts, lambda name: self.dialect.place(target.schema, name))

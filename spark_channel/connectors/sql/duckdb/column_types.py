@@ -8,7 +8,8 @@ import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
-from spark_channel.connectors.sql.fits import plain_kind
+from spark_channel.connectors.sql.fits import is_list, plain_kind
+from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import SchemaError
 
 __all__ = [
@@ -133,7 +134,7 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
     kind = pa.float32() if pa.types.is_float16(kind) else plain_kind(kind)
     if pa.types.is_map(kind):
         return pa.map_(canonical(f"{name}.key", kind.key_type), canonical(f"{name}.value", kind.item_type))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(canonical(f"{name}.element", kind.value_type))
     if pa.types.is_struct(kind):
         inner = [kind.field(number) for number in range(kind.num_fields)]
@@ -181,8 +182,9 @@ def duckdb_type(kind: pa.DataType) -> str:
         return f"MAP({duckdb_type(kind.key_type)}, {duckdb_type(kind.item_type)})"
     if pa.types.is_list(kind):
         return f"{duckdb_type(kind.value_type)}[]"
-    inner = [kind.field(number) for number in range(kind.num_fields)]
-    return "STRUCT(" + ", ".join(f"{_quoted(each.name)} {duckdb_type(each.type)}" for each in inner) + ")"
+    inner = (kind.field(number) for number in range(kind.num_fields))
+    parts = [f"{identifier(each.name).sql('duckdb')} {duckdb_type(each.type)}" for each in inner]
+    return f"STRUCT({', '.join(parts)})"
 
 
 def same_type(one: str, other: str) -> bool:
@@ -196,10 +198,6 @@ def _spelled(declared: str) -> str:
         return exp.DataType.build(declared, dialect="duckdb").sql("duckdb", identify=True)
     except sqlglot.errors.SqlglotError:  # a type that no release of sqlglot knew
         return declared
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def check_range(array: pa.Array) -> None:

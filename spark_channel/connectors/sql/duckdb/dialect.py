@@ -104,7 +104,7 @@ class DuckdbDialect(Dialect):
         return read_as(column.name, column.declared, text)
 
     def decode(self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
-        arrays = [_cast(array, column) for array, column in zip(raw.columns, columns, strict=True)]
+        arrays = [_decoded(array, column) for array, column in zip(raw.columns, columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def hidden_column(self, table: Table) -> str | None:
@@ -153,7 +153,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _cast(array: pa.Array, column: ReadColumn) -> pa.Array:
+def _decoded(array: pa.Array, column: ReadColumn) -> pa.Array:
     try:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.duckdb.database import DuckdbSession
 from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
@@ -28,7 +27,8 @@ def insert_files(
     Raises:
         TargetError: DuckDB refused a row, or two rows have one key.
     """
-    listed, staged = ", ".join(map(_name, target.names)), staged_schema(target)
+    quoted = DuckdbWriteDialect().quoted
+    listed, staged = ", ".join(map(quoted, target.names)), staged_schema(target)
     counted = _Counted(files)
     if options.write_mode == "insert":
         session.insert(
@@ -37,7 +37,7 @@ def insert_files(
         )  # fmt: skip
         return counted.rows
     typed = [
-        f"CAST({_name(each.target)} AS {each.declared}) AS {_name(each.target)}" for each in target.columns
+        f"CAST({quoted(each.target)} AS {each.declared}) AS {quoted(each.target)}" for each in target.columns
     ]
     if target.operation is not None:
         typed.append(OPERATION)
@@ -71,7 +71,3 @@ class _Counted:
                     batch = reader.get_batch(number)
                     self.rows += batch.num_rows
                     yield batch
-
-
-def _name(name: str) -> str:
-    return statements.identifier(name).sql("duckdb")

@@ -136,8 +136,10 @@ class MysqlSession(BoundSession):
         self.rows(f"SET SESSION sql_mode = {mode}, group_concat_max_len = 1048576")
         self.id = int(self._connection.thread_id())
         seconds = getattr(options, "query_timeout", 0)
-        if seconds:
-            self._limit_statements(seconds)
+        if seconds and self.is_mariadb:
+            self.rows(f"SET SESSION max_statement_time = {seconds}")
+        elif seconds:
+            self.rows(f"SET SESSION max_execution_time = {seconds * 1000}")
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
         from spark_channel.connectors.sql.mysql.guard import GuardedConnection
@@ -172,13 +174,6 @@ class MysqlSession(BoundSession):
                 f"{self.place}: what answers there does not speak MySQL's protocol, or asks for a login that is not "
                 f"known here ({type(error).__name__}: {error}); see host and port of 'url', and the plugin of the user"
             ) from None
-
-    def _limit_statements(self, seconds: int) -> None:
-        """MariaDB's and MySQL's name for it differ, and so do their units."""
-        if self.is_mariadb:
-            self.rows(f"SET SESSION max_statement_time = {seconds}")
-        else:
-            self.rows(f"SET SESSION max_execution_time = {seconds * 1000}")
 
     @property
     def is_mariadb(self) -> bool:
