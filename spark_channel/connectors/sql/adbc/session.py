@@ -173,13 +173,10 @@ class AdbcSession(BoundSession):
         try:
             found = self._connection.adbc_get_table_schema(name, db_schema_filter=schema)
         except adbc_driver_manager.Error as error:
-            if (
-                error.status_code == adbc_driver_manager.AdbcStatusCode.NOT_FOUND
-                or "not" in str(error).lower()
-            ):
-                found = None
-            else:
+            is_missing = error.status_code == adbc_driver_manager.AdbcStatusCode.NOT_FOUND
+            if not (is_missing or "not" in str(error).lower()):
                 raise self.explain(error) from _RefusedError.of(error)
+            found = None
         self.rollback()
         return found
 

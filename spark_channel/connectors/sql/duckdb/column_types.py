@@ -1,7 +1,6 @@
 """DuckDB's types and Arrow's, in both directions. Pure; docs/duckdb.md holds it as a table."""
 
 import re
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,6 +8,7 @@ import sqlglot
 from sqlglot import exp
 
 from spark_channel.connectors.sql.fits import is_list, plain_kind
+from spark_channel.connectors.sql.spans import first_outside
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import SchemaError
 
@@ -58,8 +58,6 @@ _UNREADABLE_INSIDE = re.compile(
     r"\b(U?HUGEINT|U?INT128|UNION|BIGNUM|VARINT|TIME WITH TIME ZONE|TIMETZ|BIT|INTERVAL|VARIANT|GEOMETRY|TIME_NS"
     r"|ENUM|UUID|JSON)\b"
 )
-_FIRST = {"us": -62_135_596_800_000_000, "D": -719_162}
-_LAST = {"us": 253_402_300_799_999_999, "D": 2_932_896}
 
 
 class OutOfRangeError(Exception):
@@ -220,22 +218,5 @@ def check_range(array: pa.Array) -> None:
             except OutOfRangeError:
                 raise OutOfRangeError(0) from None
         return
-    outside = _outside(array)
-    index = -1 if outside is None else pc.index(outside, True).as_py()
-    if index >= 0:
+    if (index := first_outside(array)) >= 0:
         raise OutOfRangeError(index)
-
-
-def _outside(array: pa.Array) -> Any:
-    """Which values Spark cannot hold; None for a type of which it holds all."""
-    kind = array.type
-    if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
-        unit = "D" if pa.types.is_date32(kind) else "us"
-        numbers: Any = pc.cast(array, pa.int32() if unit == "D" else pa.int64())
-        return pc.or_(pc.less(numbers, _FIRST[unit]), pc.greater(numbers, _LAST[unit]))
-    if pa.types.is_timestamp(kind):
-        return pc.equal(pc.abs(pc.cast(array, pa.int64())), 2**63 - 1)
-    if pa.types.is_time64(kind):
-        day = 86_400 * (10**9 if kind.unit == "ns" else 10**6)
-        return pc.greater_equal(pc.cast(array, pa.int64()), day)
-    return None

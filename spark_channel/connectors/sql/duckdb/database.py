@@ -12,7 +12,7 @@ from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["DuckdbSession", "check_file", "is_locked", "literal_cast", "text_literal"]
+__all__ = ["DuckdbSession", "check_file", "is_locked", "text_literal"]
 
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8
@@ -141,11 +141,6 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         raise failure(f"{path}: {os.strerror(error.errno or 0)}; let this user read the file") from error
     if start[_MAGIC_AT:] != _MAGIC:
         raise failure(f"{path} is not a DuckDB database, or it is encrypted; name another file")
-
-
-def literal_cast(text: str, declared: str) -> str:
-    """A value in a statement: its text, and the type that DuckDB itself has named."""
-    return f"CAST({text_literal(text)} AS {declared})"
 
 
 def text_literal(text: str) -> str:

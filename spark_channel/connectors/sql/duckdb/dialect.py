@@ -17,7 +17,7 @@ from spark_channel.connectors.sql.duckdb.column_types import (
     is_text,
     read_as,
 )
-from spark_channel.connectors.sql.duckdb.database import DuckdbSession, is_locked, literal_cast, text_literal
+from spark_channel.connectors.sql.duckdb.database import DuckdbSession, is_locked, text_literal
 from spark_channel.connectors.sql.named import name_readings
 from spark_channel.connectors.sql.session import Session
 
@@ -48,7 +48,7 @@ class DuckdbDialect(Dialect):
 
     def literal(self, value: Any, column: Column | None) -> str:
         """A text, of the type that DuckDB itself has named."""
-        return str(value) if column is None else literal_cast(str(value), column.declared)
+        return str(value) if column is None else f"CAST({text_literal(str(value))} AS {column.declared})"
 
     def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
         """None: its indexes find single rows, and no order."""

@@ -86,9 +86,6 @@ class SqliteSession(BoundSession):
         return self._connection
 
     def explain(self, error: BaseException) -> ChannelError:
-        return self._failure(self._explain(error))
-
-    def _explain(self, error: BaseException) -> str:
         text = str(error).split("\nquery", 1)[0]
         hint = ""
         if "is locked" in text or "is busy" in text:
@@ -104,12 +101,14 @@ class SqliteSession(BoundSession):
         elif "readonly" in text:
             hint = "this user may not write the file or its directory, where SQLite keeps its journal"
         elif "not a database" in text:
-            return f"{self.path} is not a SQLite database, or it is encrypted; name another file"
+            return self._failure(
+                f"{self.path} is not a SQLite database, or it is encrypted; name another file"
+            )
         elif "malformed" in text and "JSON" not in text:
             hint = "the file is damaged: see PRAGMA integrity_check, and restore it"
         elif "failed to open" in text or "unable to open" in text:
             hint = "the file or its directory cannot be opened by this user"
-        return f"{self.path}: {hint}. SQLite says: {text}" if hint else f"{self.path}: SQLite says: {text}"
+        return self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
 
 
 def refuses_data(error: BaseException) -> bool:
