@@ -33,6 +33,8 @@ class Session(ABC):
     """The database, for messages: a file, or host and port. Without any secret."""
     failures: tuple[type[BaseException], ...] = ()
     """What the driver raises."""
+    _connection: Any = None
+    """The driver's connection, if `close` has nothing else to end."""
 
     def __enter__(self) -> Self:
         return self
@@ -42,9 +44,12 @@ class Session(ABC):
     ) -> None:
         self.close()
 
-    @abstractmethod
     def close(self) -> None:
         """End the connection, and with it a transaction that is open. Safe twice, and in the middle of a result."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*self.failures):  # it is gone, which is what is wanted
+                connection.close()
 
     @abstractmethod
     def rows(self, sql: str) -> list[tuple[Any, ...]]:

@@ -97,6 +97,8 @@ def driver_path(name: str) -> str:
 class AdbcSession(BoundSession):
     """Used by one thread. `failure` is the class of what it raises for anything that the database refuses."""
 
+    failures = FAILURES
+
     def __init__(self, options: DriverOptions, failure: type[ChannelError]) -> None:
         self._failure = failure
         self._secrets = [
@@ -104,7 +106,6 @@ class AdbcSession(BoundSession):
         ]
         self.name = options.driver
         self.place = f"ADBC driver {options.driver}"
-        self._connection: Any = None
         with self.explained():
             self._connection = adbc_driver_manager.dbapi.connect(
                 driver=driver_path(options.driver),
@@ -128,14 +129,6 @@ class AdbcSession(BoundSession):
             for statement in statements:
                 self.rows(statement)
             connection.set_autocommit(False)
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except FAILURES:
-                pass  # it is gone, which is what is wanted
 
     def commit(self) -> None:
         with self.explained():

@@ -82,12 +82,11 @@ class ClickhouseSession(Session):
 
     def __init__(self, options: ClickhouseAddress, failure: type[ChannelError]) -> None:
         self.place, self._failure = options.place, failure
-        self._client: Any = None
         host, port = options.server
         user, password = options.login
         limit = options.query_timeout
         with self.explained():
-            self._client = clickhouse_connect.get_client(
+            self._connection = clickhouse_connect.get_client(
                 host=host, port=port, username=user, password=password, database=options.database,
                 interface="https" if options.secure else "http", secure=options.secure,
                 ca_cert=options.sslrootcert, client_cert=options.sslcert, client_cert_key=options.sslkey,
@@ -99,23 +98,18 @@ class ClickhouseSession(Session):
             for statement in session_script(options, "clickhouse"):
                 self.command(statement)
 
-    def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
-
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         with self.explained():
-            return [tuple(row) for row in self._client.query(sql).result_rows]
+            return [tuple(row) for row in self._connection.query(sql).result_rows]
 
     def command(self, sql: str) -> None:
         with self.explained():
-            self._client.command(sql)
+            self._connection.command(sql)
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         settings = {**_READ, "max_block_size": max(1, size.rows)}
         with self.explained():
-            source = self._client.raw_stream(sql, fmt="ArrowStream", settings=settings)
+            source = self._connection.raw_stream(sql, fmt="ArrowStream", settings=settings)
             with closing(source):
                 watched = _Watched(source)
                 for batch in pa.ipc.open_stream(pa.PythonFile(io.BufferedReader(watched, 1 << 16), "r")):
@@ -139,7 +133,7 @@ class ClickhouseSession(Session):
             "insert_deduplication_token": uuid.uuid4().hex,
         }
         with self.explained():
-            self._client.raw_insert(
+            self._connection.raw_insert(
                 table, names, sink.getvalue().to_pybytes(), settings=settings, fmt="ArrowStream"
             )
 

@@ -58,11 +58,6 @@ class DuckdbSession(BoundSession):
         except duckdb.Error as error:
             raise self.explain(error) from None
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.explained():
             self._connection.execute(sql, list(parameters) or None)

@@ -71,14 +71,6 @@ class PgReadSession(PgSession):
             )
             self._set_up(options, purpose)
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except _FAILURES:
-                pass  # it is gone, which is what was asked for
-
     def schema_of(self, sql: str) -> pa.Schema:
         """The Arrow schema of a query's result, with the driver's notes on PostgreSQL's types."""
         with self._cursor() as cursor:

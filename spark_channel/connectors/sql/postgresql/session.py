@@ -35,7 +35,6 @@ class PgSession(Session):
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError]) -> None:
         self.place = options.address.shown
         self._failure = failure
-        self._connection: Any = None
 
     @property
     def is_open(self) -> bool:

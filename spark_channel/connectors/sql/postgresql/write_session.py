@@ -33,11 +33,6 @@ class PgWriteSession(PgSession):
         with self.closed_on_failure():
             self._set_up(options, purpose)
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """As `PgSession.rows`; each `?` of `sql` is the next of `parameters`."""
         if parameters:

@@ -55,11 +55,6 @@ class SqliteSession(BoundSession):
             for statement in init:
                 self.rows(statement)
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.explained():
             return self._open.rows(sql, parameters)

@@ -39,7 +39,6 @@ class FirebirdSession(WriteSession):
 
     def __init__(self, options: Address, failure: type[ChannelError], *, reads: bool = False) -> None:
         self.place, self._failure = options.place, failure
-        self._connection: Any = None
         password = None if options.password is None else options.password.get_secret_value()
         with self.explained():
             self._connection = connect(options.place, user=options.user, password=password, charset="UTF8")
@@ -49,14 +48,6 @@ class FirebirdSession(WriteSession):
         self._transaction = self._connection.transaction_manager(
             tpb(isolation=isolation, lock_timeout=wait, access_mode=access)
         )
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except DatabaseError:
-                pass  # it is lost, and the server rolls back what was open
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.explained(), self._implied(), closing(self._transaction.cursor()) as cursor:
