@@ -32,6 +32,8 @@ from spark_channel.working_directory import absolute_url
 __all__ = [
     "Credentials",
     "FileOptions",
+    "FileReadOptions",
+    "FileWriteOptions",
     "LedgerOptions",
     "ServerOptions",
     "SqlReadOptions",
@@ -348,3 +350,15 @@ class SqlWriteOptions(WriteOptions):
                 "option 'keyColumns' needs 'writeMode' upsert or skipExisting: a plain insert has no key",
                 option="keyColumns",
             )
+
+
+_LockTimeout = Annotated[float, Field(gt=0, le=86_400), Trait.SAME_ROWS]
+_LOCK = "timeout for a lock on the file that another process holds, in seconds"
+
+
+class FileReadOptions(FileOptions, SqlReadOptions):
+    lock_timeout: _LockTimeout = Field(30.0, description=_LOCK)
+
+
+class FileWriteOptions(FileOptions, SqlWriteOptions):
+    lock_timeout: _LockTimeout = Field(60.0, description=_LOCK)
