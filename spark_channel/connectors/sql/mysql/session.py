@@ -256,8 +256,9 @@ class MysqlSession(BoundSession):
         with self._cursor() as cursor:
             cursor.execute(sql)
             row = cursor.fetchone()
-            names = (each[0] for each in cursor.description)
-            return {} if row is None else dict(zip(names, row, strict=True))
+            if row is None:
+                return {}
+            return dict(zip((each[0] for each in cursor.description), row, strict=True))
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement's first warnings."""
