@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from spark_channel.errors import ChannelError
 
-__all__ = ["BatchSize", "BoundSession", "Session", "transaction"]
+__all__ = ["BatchSize", "BoundSession", "DriverSession", "Session", "transaction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,6 @@ class Session(ABC):
     """The database, for messages: a file, or host and port. Without any secret."""
     failures: tuple[type[BaseException], ...] = ()
     """What the driver raises."""
-    _connection: Any = None
-    """The driver's connection, if `close` has nothing else to end."""
 
     def __enter__(self) -> Self:
         return self
@@ -44,12 +42,9 @@ class Session(ABC):
     ) -> None:
         self.close()
 
+    @abstractmethod
     def close(self) -> None:
         """End the connection, and with it a transaction that is open. Safe twice, and in the middle of a result."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with suppress(*self.failures):  # it is gone, which is what is wanted
-                connection.close()
 
     @abstractmethod
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
@@ -95,7 +90,19 @@ class Session(ABC):
             raise
 
 
-class BoundSession(Session):
+class DriverSession(Session):
+    """Has its driver's connection in `_connection`, and nothing else to end."""
+
+    _connection: Any = None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*self.failures):  # it is gone, which is what is wanted
+                connection.close()
+
+
+class BoundSession(DriverSession):
     """Its statements may have parameters, marked as the database marks them."""
 
     @abstractmethod

@@ -14,7 +14,7 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 
 from spark_channel.connectors.sql.clickhouse.options import ClickhouseAddress
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.connectors.sql.session import BatchSize, DriverSession
 from spark_channel.errors import ChannelError
 from spark_channel.masking import mask_text
 
@@ -75,7 +75,7 @@ class _Watched(io.RawIOBase):
             raise _CutError(f"the server ended the answer early: {(self.last + rest)[-400:]!r}")
 
 
-class ClickhouseSession(Session):
+class ClickhouseSession(DriverSession):
     """`failure` is the class of its errors."""
 
     failures = _FAILURES

@@ -56,7 +56,8 @@ class _Known:
 
 def claim_dialect(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
     """One for each session, which looks for the tables once."""
-    return session.kept(ledger, lambda: _claim_dialect(session, ledger))
+    found: ClaimDialect = session.kept(ledger, lambda: _claim_dialect(session, ledger))
+    return found
 
 
 def _claim_dialect(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:

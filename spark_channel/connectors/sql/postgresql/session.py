@@ -10,7 +10,7 @@ from sqlglot import exp
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import Session, transaction
+from spark_channel.connectors.sql.session import DriverSession, transaction
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
 
@@ -25,7 +25,7 @@ _SETTINGS = {
 }
 
 
-class PgSession(Session):
+class PgSession(DriverSession):
     """`failure` is the class of what it raises for anything the server refuses.
 
     It keeps the server's time zone, unless `sessionTimeZone` or the user's statements set another: values are sent in
