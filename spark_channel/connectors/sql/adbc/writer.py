@@ -44,6 +44,7 @@ class AdbcWriter(SqlWriter):
 
     Options: ClassVar[type[WriteOptions]] = AdbcWriteOptions
     options: AdbcWriteOptions
+    dialect: AdbcDialect
 
     def __init__(self, options: AdbcWriteOptions) -> None:
         super().__init__(options)

@@ -167,7 +167,7 @@ def test_staging_in_use_is_not_waited_for(pg: Pg) -> None:
     writer = pg.writer("t")
     sleeper = _prepare(pg, writer, commit="job", txn=PAIR)
     with PgWriteSession(writer.options, failure=TargetError, purpose="hangs") as hanging:
-        hanging.begin()
+        hanging.rows("BEGIN")
         hanging.rows(f"INSERT INTO {sleeper.staging} VALUES (1)")
         begun = time.monotonic()
         pg.write(pa.Table.from_batches([_rows()]), commit="job", txn=PAIR)
@@ -202,7 +202,7 @@ def test_an_attempt_that_hangs_does_not_hold_the_publish_up(pg: Pg) -> None:
     writer = pg.writer("t")
     plan = _prepare(pg, writer, commit="job")
     with PgWriteSession(writer.options, failure=TargetError, purpose=f"write {plan.job}") as hanging:
-        hanging.begin()
+        hanging.rows("BEGIN")
         hanging.rows(f"INSERT INTO {plan.staging} VALUES (1)")
         receipt = run_task(writer, plan, 0, _rows())
         begun = time.monotonic()
@@ -240,7 +240,7 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
         receipt = run_task(writer, plan, 0, _rows())
     assert (receipt.rows, receipt.attempt) == (1000, 0)
     late[0].join()
-    close(old[0])  # type: ignore[arg-type]
+    close(old[0])
     writer.commit(plan, [receipt])
     assert _count(pg) == "1000|1000"
 
