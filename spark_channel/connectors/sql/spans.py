@@ -16,15 +16,16 @@ _DAY = 86_400_000_000
 def first_outside(array: pa.Array) -> int:
     """The index of the first date, timestamp or time of day that Spark cannot hold; -1 = there is none."""
     kind = array.type
+    width = pa.int64()
     if pa.types.is_date32(kind):
-        least, most = DAYS
+        width, (least, most) = pa.int32(), DAYS
     elif pa.types.is_timestamp(kind):
         least, most = MICROSECONDS if kind.unit == "us" else _FINITE
     elif pa.types.is_time64(kind):
         least, most = 0, _DAY * (1000 if kind.unit == "ns" else 1) - 1
     else:
         return -1
-    numbers = pc.cast(array, pa.int32() if pa.types.is_date32(kind) else pa.int64())
+    numbers = pc.cast(array, width)
     ends = pc.min_max(numbers).as_py()
     if ends["min"] is None or least <= ends["min"] <= ends["max"] <= most:
         return -1
