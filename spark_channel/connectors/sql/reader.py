@@ -177,7 +177,7 @@ class SqlReader(Reader):
         source, seconds = self._source, self.statement_seconds
         if source is None or seconds is None:
             return []
-        whole = [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
+        whole = self._one_statement_each(splits)
         longest = max((each for split in whole if (each := self.fetch_size.lasts(split))), default=None)
         if not whole or (longest is not None and longest <= seconds):
             return []
@@ -220,12 +220,7 @@ class SqlReader(Reader):
         return session.stream(sql, self.batch_size(split))
 
     def short_batches(
-        self,
-        session: Session,
-        sql: str,
-        split: Split,
-        columns: Sequence[ReadColumn],
-        pieces: Pieces | None,
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn], pieces: Pieces | None
     ) -> Iterator[pa.RecordBatch]:
         """The session's batches of a short statement that selects `columns`; `pieces` says how large they are.
 

@@ -106,8 +106,7 @@ def _split(text: str, option: str, dialect: str) -> list[tuple[str, str]]:
         tokens = sqlglot.tokenize(text, read=dialect)
     except sqlglot.errors.SqlglotError as error:
         raise OptionError(
-            f"option {option!r} holds SQL that cannot be parsed: {str(error).splitlines()[0]}",
-            option=option,
+            f"option {option!r} holds SQL that cannot be parsed: {str(error).splitlines()[0]}", option=option
         ) from None
     found, begin, word = [], 0, ""
     for token in tokens:

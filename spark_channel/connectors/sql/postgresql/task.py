@@ -20,7 +20,7 @@ from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sq
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
 from spark_channel.connectors.sql.postgresql.publish import CHUNKS, bring_staged
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stage_columns, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession, reach
@@ -262,13 +262,10 @@ class StagedTaskWriter(_PostgresTask):
 
     def _hold_there(self) -> None:
         """The claim is this run's, and the staging is there, with all that this attempt has put in."""
-        try:
+        with self._session.closed_on_failure():
             claims = self._claims(self._session)
             claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
-            if (
-                self._session.value(f"SELECT to_regclass({literal(self._stage).sql('postgres')})::text")
-                is None
-            ):
+            if self._session.value(f"SELECT to_regclass({literal_sql(self._stage)})::text") is None:
                 raise TargetError(
                     f"the staging table {self._stage} does not exist any more: the job was aborted or has ended"
                 )
@@ -280,9 +277,6 @@ class StagedTaskWriter(_PostgresTask):
                         f"task {self._task}: the server crashed, and with it went the rows staged in {self._stage}, "
                         "an unlogged table: the task has to begin again"
                     )
-        except BaseException:
-            self._session.close()
-            raise
 
 
 class LimitedTaskWriter(StagedTaskWriter):
@@ -308,17 +302,14 @@ class LimitedTaskWriter(StagedTaskWriter):
         return f"{self._plan.stage}{secrets.token_hex(8)}"
 
     def _make_ready(self) -> None:
-        schema = literal(self._plan.place.staging).sql("postgres")
-        try:
+        schema = literal_sql(self._plan.place.staging)
+        with self._session.closed_on_failure():
             if not self._session.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
                 raise _NoStagingError
             claims = self._claims(self._session)
             self._done = claims.task(self._plan.claim, self._task)
             if self._done is None:
                 claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
-        except BaseException:
-            self._session.close()
-            raise
 
     def _hold_there(self) -> None:
         if self._made:
@@ -496,11 +487,8 @@ class DirectTaskWriter(_PostgresTask):
         cast = any(column.cast for column in written_columns(plan.target))
         self._through_rows = self._options.write_mode != "insert" or cast
         self._session = self._reach()
-        try:
+        with self._session.closed_on_failure():
             self._begin()
-        except BaseException:
-            self._session.close()
-            raise
 
     def judge(self, batch: pa.RecordBatch) -> None:
         self._hand_on([self._rows_of(batch)])

@@ -11,9 +11,9 @@ from psycopg.pq import TransactionStatus
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
-from spark_channel.connectors.sql.postgresql.failures import explain, is_gone
+from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.session import Session, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -21,30 +21,19 @@ from spark_channel.retry import Retry
 __all__ = ["KeptSession", "PgWriteSession", "reach"]
 
 
-class PgWriteSession(Session):
+class PgWriteSession(PgSession):
     """Used by one thread."""
+
+    failures = (psycopg.Error, OSError)
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
         super().__init__(options, failure=failure)
-        self._connection: psycopg.Connection[Any] | None = None
-        with self._explained():
+        with self.explained():
             self._connection = psycopg.connect(
                 options.conninfo("spark-channel"), autocommit=True, prepare_threshold=None
             )
-        try:
+        with self.closed_on_failure():
             self._set_up(options, purpose)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
 
     @property
     def is_idle(self) -> bool:
@@ -62,9 +51,9 @@ class PgWriteSession(Session):
         return True
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """As `Session.rows`; each `?` of `sql` is the next of `parameters`."""
+        """As `PgSession.rows`; each `?` of `sql` is the next of `parameters`."""
         if parameters:
-            sql = marked(sql, lambda number: literal(parameters[number - 1]).sql("postgres"))
+            sql = marked(sql, lambda number: literal_sql(parameters[number - 1]))
         return super().rows(sql)
 
     def copy(self, schema: str, table: str, rows: CopyRows) -> None:
@@ -91,17 +80,9 @@ class PgWriteSession(Session):
 
     @contextmanager
     def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
-        if self._connection is None:
-            raise self._failure(f"{self.place}: the connection is closed")
-        with self._explained(), self._connection.cursor() as cursor:
+        connection = self._reached()
+        with self.explained(), connection.cursor() as cursor:
             yield cursor
-
-    @contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except (psycopg.Error, OSError) as error:
-            raise self._failure(explain(error, self.place)) from error
 
 
 class KeptSession:

@@ -15,7 +15,7 @@ from spark_channel.connectors.sql.postgresql.failures import is_gone, is_locked,
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.publish import is_there, new_table, patient_lock, publish_stage
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stages, table_sql
 from spark_channel.connectors.sql.postgresql.target import (
     DIALECT,
@@ -112,7 +112,7 @@ class PostgresWriter(SqlWriter):
         """The schema and name of a table that is to be created."""
         space, name = new_name(self.options)
         known = session.value("SELECT current_schema()") if space is None else space
-        where = literal(known).sql("postgres")
+        where = literal_sql(known)
         if known is None or not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {where}"):  # noqa: S608
             raise OptionError(
                 f"option 'dbtable' got {self.options.dbtable!r}, and there is no schema "
@@ -198,7 +198,7 @@ class PostgresWriter(SqlWriter):
         with new_table(table):
             session.rows(create_statement(table.sql, plan.schema, self.options))
         if self.options.table_comment is not None:
-            comment = literal(self.options.table_comment).sql("postgres")
+            comment = literal_sql(self.options.table_comment)
             session.rows(f"COMMENT ON TABLE {table.sql} IS {comment}")
         made = find_table(session, table.sql)
         assert made is not None
@@ -215,7 +215,7 @@ class PostgresWriter(SqlWriter):
         if len(name.encode()) < _NAME_BYTES:  # the server cuts longer ones, which another run could share
             session.rows(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
-                f"AND usename = session_user AND application_name = {literal(name).sql('postgres')}"
+                f"AND usename = session_user AND application_name = {literal_sql(name)}"
             )
 
     def publish_staged(

@@ -50,11 +50,6 @@ class SqliteTable(Table):
     def label(self) -> str:
         return self.name
 
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The primary key's columns in their order."""
-        return self.primary
-
     def rowid_alias(self) -> str | None:
         """The column that is the rowid itself (INTEGER PRIMARY KEY), which SQLite fills when it is absent."""
         if len(self.primary) == 1 and not self.without_rowid and not self.is_view:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.sqlite.database import Session, refuses_data
+from spark_channel.connectors.sql.sqlite.database import SqliteSession, refuses_data
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_one, make_stage, merge
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
@@ -28,7 +28,7 @@ class Judge:
 
     def __init__(
         self,
-        session: Session,
+        session: SqliteSession,
         target: TargetTable,
         options: SqliteWriteOptions,
         encode: Callable[[pa.RecordBatch], pa.RecordBatch],

@@ -8,7 +8,7 @@ import pyarrow as pa
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.merge import PLACE, Merge
-from spark_channel.connectors.sql.sqlite.database import Session
+from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.connectors.sql.statements import identifier
@@ -26,7 +26,7 @@ def insert_one(table: str, names: Sequence[str]) -> str:
 
 
 def insert_files(
-    session: Session, target: TargetTable, options: SqliteWriteOptions, files: Iterable[Path]
+    session: SqliteSession, target: TargetTable, options: SqliteWriteOptions, files: Iterable[Path]
 ) -> int:
     """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
 
@@ -50,7 +50,7 @@ def insert_files(
     return rows
 
 
-def make_stage(session: Session, target: TargetTable) -> str:
+def make_stage(session: SqliteSession, target: TargetTable) -> str:
     """A temporary table with the same columns, as SQL: keys are compared in it before the table sees them."""
     columns = [Column(column.target, column.declared) for column in target.columns]
     key: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ def make_stage(session: Session, target: TargetTable) -> str:
     return _STAGE
 
 
-def merge(session: Session, target: TargetTable, options: SqliteWriteOptions, stage: str) -> None:
+def merge(session: SqliteSession, target: TargetTable, options: SqliteWriteOptions, stage: str) -> None:
     """Bring the rows of `stage` (SQL) into the table.
 
     Raises:
