@@ -28,7 +28,7 @@ _MOST_ATTEMPTS = 250_000
 
 
 class JobListener(Protocol):
-    """Hears of jobs, on the service's threads: quick, and never raising."""
+    """Is notified of jobs, on the service's threads: its methods return quickly and never raise."""
 
     def job_opened(self, progress: JobProgress) -> None: ...
 

@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @portable
 class ChannelDataSource(DataSource):
-    """Spark's door to every connector: `spark.read.format("channel")`, `df.write.format("channel")`.
+    """The data source for every connector: `spark.read.format("channel")`, `df.write.format("channel")`.
 
     Register it with `spark_channel.register(spark)`, or plainly with
     `spark.dataSource.register(spark_channel.ChannelDataSource)`.

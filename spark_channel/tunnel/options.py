@@ -27,7 +27,7 @@ def _store(value: SecretStr) -> SecretStr:
 
 
 class TunnelOptions(Options):
-    """What every stream takes."""
+    """Options of every stream."""
 
     tunnel: str | None = Field(
         None,

@@ -9,7 +9,7 @@ _MOST = 20_000
 
 
 class Lag:
-    """Remembers when the log was how long."""
+    """Remembers the length of the log at past times."""
 
     def __init__(self) -> None:
         self._written: deque[tuple[float, float]] = deque(maxlen=_MOST)
