@@ -78,7 +78,7 @@ class ChannelDataSource(DataSource):
 
     def schema(self) -> "StructType":
         from spark_channel.connectors import load_reader
-        from spark_channel.tunnel.options import is_stream
+        from spark_channel.tunnel.option_names import is_stream
 
         with self._on_the_driver():
             _refuse_catalog(self.options)
