@@ -9,7 +9,7 @@ _MOST = 20_000
 
 
 class Lag:
-    """Remembers the length of the log at past times."""
+    """Remembers when the log was how long."""
 
     def __init__(self) -> None:
         self._written: deque[tuple[float, float]] = deque(maxlen=_MOST)

@@ -8,7 +8,7 @@ _SECONDS = 60.0
 
 
 class PerMinute:
-    """The rate of a counter that only grows, except when the server restarts."""
+    """Of a counter that only grows, but for a restart of the server."""
 
     def __init__(self) -> None:
         self._seen: deque[tuple[float, float]] = deque()

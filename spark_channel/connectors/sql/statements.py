@@ -9,6 +9,7 @@ from spark_channel.connectors.sql.parser import Node, exp, sqlglot, tokens
 from spark_channel.errors import OptionError
 
 __all__ = [
+    "Node",
     "Source",
     "condition",
     "identifier",

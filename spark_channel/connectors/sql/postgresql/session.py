@@ -7,11 +7,11 @@ from typing import Any
 
 from sqlglot import exp
 
-from spark_channel.connectors.sql.parser import Node
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
 
 __all__ = ["PgSession", "Session", "literal"]
