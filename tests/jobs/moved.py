@@ -28,19 +28,19 @@ def move(
     with ExitStack() as held:
         opened = open_transfer(begin_transfer(job_options(spec, {})), 2, held)
         (writer,) = opened.writers
-        partial = opened.partial
+        begun = opened.begun
         context = WriteContext(
             name,
-            commit=opened.options.commit if partial is None else "task",
+            commit=opened.options.commit if begun is None else "task",
             overwrite=spec.save_mode == "overwrite",
             txn=transaction_of(opened.options),
-            resume=None if partial is None else partial.epochs.get(0),
+            resume=None if begun is None else begun.epochs.get(0),
         )
         plan = writer.prepare(context, opened.schema)
-        if plan.commit == "task" and context.txn and plan.published_at is None and partial is None:
+        if plan.commit == "task" and context.txn and plan.published_at is None and begun is None:
             writer.keep(plan, plan_text(opened.spec, opened.sources, opened.plan.tasks) or "")
         again = {task.id for task in opened.plan.tasks}
-        earlier = [] if partial is None else [each for each in partial.receipts if each.task not in again]
+        earlier = [] if begun is None else [each for each in begun.receipts if each.task not in again]
         receipts: list[Receipt] = []
         try:
             for task in opened.plan.tasks:
