@@ -27,6 +27,8 @@ SameName = Callable[[str, Sequence[str]], str | None]
 
 _SHOWN = 20
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTED_NAME = re.compile(r'(?:"([^"]+)"\.)?"([^"]+)"')
+_BY_DOUBLE_QUOTES = frozenset({"sqlite", "duckdb", "postgres"})
 
 
 class Named(Protocol):
@@ -116,5 +118,10 @@ def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]
 
     `schema` is where names without one are looked up.
     """
-    tree = None if is_plain_name(text) else parsed_name(text, dialect)
+    if is_plain_name(text):
+        return [(schema, text)]
+    quoted = _QUOTED_NAME.fullmatch(text) if dialect in _BY_DOUBLE_QUOTES else None
+    if quoted:  # as this project writes the names of tables that it has found
+        return [(schema, text), (quoted[1] or schema, quoted[2])]
+    tree = parsed_name(text, dialect)
     return [(schema, text)] if tree is None else [(schema, text), (tree.db or schema, tree.name)]
