@@ -112,6 +112,13 @@ class Reader(SplitReader):
         """Driver, after `split`. Whether more and smaller splits than these would cost the source no more."""
         return False
 
+    def joined(self, splits: Sequence[Split]) -> Sequence[Split]:
+        """Driver, after `split`, in a read through Spark without option `channels`: one split where the rows are few.
+
+        A Spark task takes longer to start than to read a few thousand rows.
+        """
+        return splits
+
     def remarks(self, splits: Sequence[Split]) -> Sequence[str]:
         """Driver, after `split`, with `fetch_size` set: messages for the user before the read starts."""
         return ()

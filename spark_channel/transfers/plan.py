@@ -46,7 +46,7 @@ from spark_channel.transfers.conversion import (
     with_conversion,
 )
 from spark_channel.transfers.job_limits import JobLimits
-from spark_channel.transfers.kept import HalfDone, find_half_done
+from spark_channel.transfers.kept import PartialTransfer, find_partial_transfer
 from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.reachable import first_reachable
 from spark_channel.transform import Pipeline, prepare
@@ -81,7 +81,7 @@ class OpenedTransfer:
     target: str
     per_mark: bool
     limits: JobLimits
-    half_done: HalfDone | None = None
+    begun: PartialTransfer | None = None
     steps: Pipeline | None = None
     """Of one of several targets: its own, after the steps that all share."""
 
@@ -200,13 +200,13 @@ def open_transfer(
     limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
     for source in sources:
         source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
-    half_done = find_half_done(writers, spec, sources[0].pipeline.output_schema) if alone else None
-    if half_done is None:
+    begun = find_partial_transfer(writers, spec, sources[0].pipeline.output_schema) if alone else None
+    if begun is None:
         tasks = _cut(spec, sources, writers, parallelism, held)
     else:
         # Rows that were refused are found only by reading all of them again.
         again = writers[0].options.tolerates_dirty_rows
-        tasks = _marked(half_done.tasks if again else half_done.left, sources, writers)
+        tasks = _marked(begun.tasks if again else begun.left, sources, writers)
     per_mark = any(source.reader.options.limit_per_mark for source in sources)
     made = _dealt(spec, tasks, parallelism, per_mark=per_mark)
     return OpenedTransfer(
@@ -218,7 +218,7 @@ def open_transfer(
         _shown("writer", spec.writer, [writer.options for writer in writers]),
         per_mark,
         limits,
-        half_done,
+        begun,
     )
 
 

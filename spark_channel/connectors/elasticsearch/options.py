@@ -62,7 +62,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class ElasticAddress(Options):
-    """Where an index is, and as whom it is asked."""
+    """The address of an index, and the login."""
 
     url: Annotated[Url, BeforeValidator(_url)] = Field(
         description="`http://host:9200` or `https://host:9200`"
@@ -115,7 +115,7 @@ class ElasticAddress(Options):
 
 
 class ElasticReadOptions(ElasticAddress, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the Elasticsearch reader."""
 
     aliases: ClassVar[Mapping[str, str]] = {**RecordReadOptions.aliases, "dbtable": "index"}
     no_where: ClassVar[str] = (
@@ -130,7 +130,7 @@ class ElasticReadOptions(ElasticAddress, RecordReadOptions):
 
 
 class ElasticWriteOptions(ElasticAddress, DirectOptions):
-    """What the writer takes."""
+    """Options of the Elasticsearch writer."""
 
     aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "dbtable": "index"}
 

@@ -70,7 +70,7 @@ Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class MongoAddress(Options):
-    """Where a collection is, and as whom it is asked."""
+    """The address of a collection, and the login."""
 
     url: Annotated[Url, BeforeValidator(_url)] = Field(
         description="`mongodb://host:27017/database`, `mongodb://host1,host2/database?replicaSet=rs` or "
@@ -123,7 +123,7 @@ class MongoAddress(Options):
 
 
 class MongoReadOptions(MongoAddress, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the MongoDB reader."""
 
     aliases: ClassVar[Mapping[str, str]] = {**RecordReadOptions.aliases, "dbtable": "collection"}
     no_where: ClassVar[str] = 'MongoDB understands no SQL; use \'filter\', such as {"status": "paid"}'
@@ -137,7 +137,7 @@ class MongoReadOptions(MongoAddress, RecordReadOptions):
 
 
 class MongoWriteOptions(MongoAddress, DirectOptions):
-    """What the writer takes."""
+    """Options of the MongoDB writer."""
 
     aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "dbtable": "collection"}
 

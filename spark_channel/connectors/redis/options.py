@@ -33,7 +33,7 @@ ValueType = Literal["hash", "string", "list", "set", "zset"]
 
 
 class RedisAddress(Options):
-    """Where a database of keys is, and as whom it is asked."""
+    """The address of a database of keys, and the login."""
 
     url: Annotated[Url, BeforeValidator(_url)] = Field(
         description="`redis://host:6379/0`, or `rediss://` for TLS; the number is the database"
@@ -96,7 +96,7 @@ class RedisAddress(Options):
 
 
 class RedisReadOptions(RedisAddress, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the Redis reader."""
 
     no_where: ClassVar[str] = "Redis has no conditions on values; 'keys' takes a pattern, such as user:*"
 
@@ -105,7 +105,7 @@ class RedisReadOptions(RedisAddress, RecordReadOptions):
 
 
 class RedisWriteOptions(RedisAddress, DirectOptions):
-    """What the writer takes."""
+    """Options of the Redis writer."""
 
     stages: ClassVar[bool] = True
 

@@ -27,7 +27,7 @@ _REPLY_LINES = 10_000
 
 
 class _Fault(ftplib.Error):
-    """The server says more, or something else, than is taken."""
+    """The server sent more than is accepted, or something else."""
 
 
 @contextmanager
@@ -57,7 +57,7 @@ def _as_os(path: str) -> Iterator[None]:
 
 
 class _Bounded(ftplib.FTP):
-    """Neither an answer nor a listing of the server is held in memory without a bound."""
+    """Bounds the memory that an answer or a listing of the server takes."""
 
     def getmultiline(self) -> str:
         line = self.getline()

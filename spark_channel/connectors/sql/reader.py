@@ -33,6 +33,8 @@ _LIMITED_SECONDS = 5.0
 """Option `statementSeconds` where a limit makes a read long."""
 _PIECE_MILLIS, _STATEMENT_MILLIS = 1.0, 5.0
 """Option `burstMillis`: a statement costs a server about 0.2 ms, and a piece of one a tenth of it."""
+_FEW_ROWS, _FEW_BYTES = 10_000, 4 << 20
+"""Below both, one connection reads a table in less time than Spark takes to start a second task."""
 _MOST_FINER = 8
 """So many times more splits there are where each is one statement: a target pays for each of them, too."""
 
@@ -84,6 +86,23 @@ class SqlReader(Reader):
     def splits(self, session: Session, advice: int) -> list[Split]:
         """The splits, by a session in whatever transaction they are made in."""
         return self.Splitter(session, self.known(session), self.options, advice).splits()
+
+    def joined(self, splits: Sequence[Split]) -> Sequence[Split]:
+        """One range for a small table. A condition may be slow where few rows meet it: then the ranges stay."""
+        source, rows = self._source, [split.rows for split in splits]
+        if source is None or source.table is None or source.condition is not None or len(splits) < 2:
+            return splits
+        if self.options.partition_column is not None or any(
+            each.params["kind"] != "range" for each in splits
+        ):
+            return splits
+        if None in rows or sum(filter(None, rows)) >= _FEW_ROWS:
+            return splits
+        sizes = [split.nbytes for split in splits]
+        if None in sizes or sum(filter(None, sizes)) >= _FEW_BYTES:
+            return splits
+        params = {**splits[0].params, "upper": None}
+        return [Split(params, sum(filter(None, rows)), sum(filter(None, sizes)))]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         with self.reading() as read:

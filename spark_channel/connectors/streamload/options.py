@@ -84,7 +84,7 @@ Statements = Annotated[tuple[str, ...], BeforeValidator(_statements)]
 
 
 class StreamLoadOptions(DirectOptions):
-    """What the writer takes."""
+    """Options of the Stream Load writer."""
 
     url: Annotated[Url, BeforeValidator(_urls)] = Field(
         description="`http://fe:8030`: the HTTP port of the frontends, several with commas; the next one is asked if "

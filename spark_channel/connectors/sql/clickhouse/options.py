@@ -17,7 +17,7 @@ _SECURE = ("secure", "ssl")
 
 
 class ClickhouseAddress(ServerOptions):
-    """Where the HTTP interface is, and as whom it is asked."""
+    """The address of the HTTP interface, and the login."""
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -70,7 +70,7 @@ class ClickhouseAddress(ServerOptions):
 
 
 class ClickhouseReadOptions(ClickhouseAddress, SqlReadOptions):
-    """What the reader takes."""
+    """Options of the ClickHouse reader."""
 
     timestamps_as: Literal["instant", "local"] = Field(
         "instant",
@@ -79,7 +79,7 @@ class ClickhouseReadOptions(ClickhouseAddress, SqlReadOptions):
 
 
 class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
-    """What the writer takes."""
+    """Options of the ClickHouse writer."""
 
     keeps_table: ClassVar[str] = "an overwrite empties the table"
     refused: ClassVar[Mapping[str, str]] = {
