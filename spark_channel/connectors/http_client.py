@@ -24,11 +24,12 @@ class AnswerTooLargeError(http.client.HTTPException):
 
 
 class Login:
-    """Header `Authorization`, if there is a login, and the texts by which a server would give it away."""
+    """Header `Authorization`, if there is a login, and the texts that no message may show."""
 
     def __init__(self, header: str = "", *secrets: str) -> None:
         self.headers = {"Authorization": header} if header else {}
-        self._secrets = [each for each in secrets if len(each) > 3]
+        # The longest first: one may be a part of another.
+        self._secrets = sorted({each for each in secrets if len(each) > 3}, key=len, reverse=True)
 
     def shown(self, text: str) -> str:
         """What a server says, without the login, which it may repeat."""
@@ -83,7 +84,7 @@ def whole(response: http.client.HTTPResponse, most: int) -> bytes:
         parts.append(part)
         size += len(part)
         if size > most:
-            raise AnswerTooLargeError(f"an answer has more than {most >> 20} MiB")
+            raise AnswerTooLargeError(f"an answer has more than {most >> 20} MiB, and is held in memory")
     if response.length:  # `read` of some bytes does not say that more were announced
         raise http.client.IncompleteRead(b"", response.length)
     return b"".join(parts)

@@ -99,7 +99,7 @@ class Server:
         except AnswerTooLargeError as error:
             self.close()
             raise self._failure(
-                f"{self._options.address}: {error}, and is held in memory: documents are too large, or some much "
+                f"{self._options.address}: {error}: documents are too large, or some much "
                 "larger than the first ones. To find columns name them in option 'schema', or lower 'sampleRows'; to "
                 "read fewer at a time lower 'rowsPerSecond'"
             ) from error

@@ -137,7 +137,7 @@ class WebService:
                 raise self._redirected(headers, "and a POST is not sent on")
             return self._judged(status, headers, text)
         url, with_login = _with_parameters(self._url, given), True
-        for _ in range(_MOST_REDIRECTS):
+        for _ in range(_MOST_REDIRECTS + 1):
             status, headers, text = self._once(url, None, with_login=with_login)
             if status not in _REDIRECTS:
                 return self._judged(status, headers, text, redirected=not with_login)
@@ -145,7 +145,7 @@ class WebService:
             # Behind another server it stays away, also if that one redirects back.
             with_login = with_login and _origin(target) == _origin(self._url)
             url = target
-        raise self._redirected(headers, f"the {_MOST_REDIRECTS}. time")
+        raise self._redirected(headers, f"after {_MOST_REDIRECTS} other redirects")
 
     def _target(self, url: SplitResult, headers: http.client.HTTPMessage) -> SplitResult:
         try:
@@ -213,7 +213,7 @@ class WebService:
         except AnswerTooLargeError as error:
             self.close()
             raise SourceError(
-                f"{options.address}: {error}, and is held in memory: ask for fewer rows with 'params' or pages, or "
+                f"{options.address}: {error}: ask for fewer rows with 'params' or pages, or "
                 "raise 'maxAnswerBytes'"
             ) from error
         except (OSError, http.client.HTTPException) as error:

@@ -66,7 +66,7 @@ class HttpReader(RecordReader):
 
     @property
     def _is_inferred(self) -> bool:
-        """Whether nobody asked for these columns: then no row may have others, and no number is rounded."""
+        """Whether the user did not ask for these columns: then no row may have others, and no number is rounded."""
         return self.options.record_schema is None and (self.schema_is_own or not self._is_given)
 
     def split(self, advice: int) -> list[Split]:
@@ -92,7 +92,7 @@ class HttpReader(RecordReader):
     def _check_object(self, row: dict[str, Any], names: list[str]) -> None:
         """
         Raises:
-            SourceError: an answer without an array is no row either, but perhaps a fault that the service tells.
+            SourceError: an answer without an array has none of the columns: it may be an error of the service.
         """
         paths = [(name, path_in(name) or ()) for name in names]
         if not any(name in row or (path and found_at(row, path) is not MISSING) for name, path in paths):

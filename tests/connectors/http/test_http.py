@@ -107,6 +107,18 @@ def test_rows_behind_the_sample_lose_nothing(server: WebServer, later: str, mess
         read(found)
 
 
+def test_columns_that_spark_returns_are_the_samples(server: WebServer) -> None:
+    """Spark gives a reader the schema that it found, in another process."""
+    pages = ['[{"n": 1.5}]', '[{"n": 0.12345678901234567890}]', "[]"]
+    server.answer = lambda asked: as_json(pages[int(asked.query["page"]) - 1])
+    found = reader(server, pageParam="page", sampleRows="1")
+    users = found.with_schema(found.schema())
+    assert read(users)["n"].to_pylist() == [1.5, 0.12345678901234568]
+    found.schema_is_own = True
+    with pytest.raises(SourceError, match="a DOUBLE holds exactly"):
+        read(found.with_schema(found.schema()))
+
+
 @pytest.mark.parametrize("count", [0, 3, 4, 9, 12])
 @pytest.mark.parametrize("most", [1_000_000, 3])
 def test_pages_end_with_an_empty_one(server: WebServer, count: int, most: int) -> None:
@@ -234,7 +246,7 @@ def test_a_redirect_takes_the_login_to_no_other_place(server: WebServer, other: 
     cases = (
         ({"Location": "file:///etc/passwd"}, "not a url"),
         ({"Location": "http://h:99999999/"}, "not a url"),
-        ({}, "the 4. time"),
+        ({}, "after 4 other redirects"),
     )
     for headers, message in cases:
         server.answer = lambda _, headers=headers: as_json({}, 302, **headers)  # type: ignore[misc]
@@ -250,7 +262,8 @@ def test_no_secret_is_shown(server: WebServer) -> None:
     secrets = {"token-of-mine", "k3y-of-mine", "p4ram/of?mine", "url-of-mine"}
     given = {
         "url": f"{server.url}?api_key=url-of-mine&day=2024", "token": "token-of-mine",
-        "headers": '{"X-Api-Key": "k3y-of-mine", "Accept": "text/json"}', "params": '{"secret": "p4ram/of?mine"}',
+        "headers": '{"X-Api-Key": "k3y-of-mine", "Accept": "text/json", "X-Short": "token"}',
+        "params": '{"secret": "p4ram/of?mine"}',
     }  # fmt: skip
     echoes = lambda asked: f"{asked.target} {asked.headers} {list(secrets)}"  # noqa: E731
     shown = []
@@ -273,6 +286,7 @@ def test_no_secret_is_shown(server: WebServer) -> None:
     text = " ".join([*shown, repr(options), describe(options), str(type(options).shown(given))])
     assert [each for each in secrets if each in text] == []
     assert "text/json" in text  # the rest is shown
+    assert "-of-mine" not in text  # one secret is a part of another
 
 
 def test_the_login(server: WebServer) -> None:
