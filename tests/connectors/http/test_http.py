@@ -243,7 +243,7 @@ def test_a_redirect_takes_the_login_to_no_other_place(server: WebServer, other: 
     other.answer = lambda _: as_json({}, 401)
     with pytest.raises(SourceError, match="another address, which gets no login"):
         read(reader(server, **given))
-    cases = (
+    cases: tuple[tuple[dict[str, str], str], ...] = (
         ({"Location": "file:///etc/passwd"}, "not a url"),
         ({"Location": "http://h:99999999/"}, "not a url"),
         ({}, "after 4 other redirects"),
@@ -265,7 +265,10 @@ def test_no_secret_is_shown(server: WebServer) -> None:
         "headers": '{"X-Api-Key": "k3y-of-mine", "Accept": "text/json", "X-Short": "token"}',
         "params": '{"secret": "p4ram/of?mine"}',
     }  # fmt: skip
-    echoes = lambda asked: f"{asked.target} {asked.headers} {list(secrets)}"  # noqa: E731
+
+    def echoes(asked: Asked) -> str:
+        return f"{asked.target} {asked.headers} {list(secrets)}"
+
     shown = []
     for answer in (
         lambda asked: as_json(echoes(asked), 500),
