@@ -1,14 +1,13 @@
-"""Asks a web service for its rows, one page after another."""
+"""The requests to a web service: retries, redirects, logins, proxies."""
 
 import http.client
 import ssl
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urljoin, urlsplit
 
-from spark_channel.connectors.exact_json import Number, parsed, written
+from spark_channel.connectors.exact_json import Number, written
 from spark_channel.connectors.http.options import HttpReadOptions
 from spark_channel.connectors.http_client import (
     BUSY,
@@ -19,26 +18,15 @@ from spark_channel.connectors.http_client import (
     untrusted,
     whole,
 )
-from spark_channel.connectors.records.paths import MISSING, found_at, path_of
 from spark_channel.errors import SourceError
 from spark_channel.masking import without_login
 from spark_channel.retry import Retry
 
-__all__ = ["Page", "WebService"]
+__all__ = ["Client"]
 
-Page = list[dict[str, Any]]
 _MOST_REDIRECTS = 4
 _REDIRECTS = (301, 302, 303, 307, 308)
-_NOT_FOUND, _NO_CONTENT = 404, 204
 _SAFE = "/%:@!$&'()*+,;=~-._"
-_HINTS = {
-    400: "; check 'params'",
-    401: "; check 'token', or 'user' and 'password'",
-    403: "; the login lacks a right",
-    404: "; check 'url'",
-    405: "; check 'method'",
-    407: "; check the login in 'proxy'",
-}
 
 
 class _Wait(Busy):
@@ -49,13 +37,12 @@ class _Wait(Busy):
         self.seconds = seconds
 
 
-class WebService:
-    """One connection, which is kept open between pages. `answered_object`: the answer was one row, without an array."""
+class Client:
+    """One connection, which is kept open between requests."""
 
     def __init__(self, options: HttpReadOptions) -> None:
         self._options, self._login = options, options.login
         self._url = urlsplit(options.url)
-        self.answered_object = False
         self._retry = Retry(options.retry_timeout, what=f"asking {options.address}")
         self._open: tuple[tuple[str, str, int], http.client.HTTPConnection] | None = None
 
@@ -64,68 +51,23 @@ class WebService:
         if opened is not None:
             opened[1].close()
 
-    def __enter__(self) -> "WebService":
-        return self
+    def ask(self, given: dict[str, Any]) -> tuple[int, bytes]:
+        """(status, answer) of a request with these parameters; a GET is repeated while the service is busy.
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def pages(self) -> Iterator[Page]:
-        """The rows of each page, until one is empty.
-
-        Some services answer a request behind their end with HTTP 404, or with their last page again: behind a page
-        that is not full, that is the end, too.
+        Raises:
+            SourceError: the service does not answer, or redirects where the request may not go.
         """
-        options = self._options
-        if options.page_param is None:
-            yield self._page(None) or []
-            return
-        before: Page = []
-        number, full = options.first_page, options.page_size if options.page_size_param else None
-        while True:
-            ended = full is not None and 0 < len(before) < full
-            page = self._page(number, may_lack=ended)
-            if not page or (ended and page == before):
-                return
-            if page == before:
-                raise SourceError(
-                    f"{options.address}: page {number} has the same rows as the page before it, so the server does not "
-                    f"go by parameter {options.page_param!r}, and rows would be missing or doubled: check 'pageParam', "
-                    "or omit it if the server has one page"
-                )
-            yield page
-            full = full or len(page)
-            before, number = page, number + 1
-
-    def _page(self, number: int | None, *, may_lack: bool = False) -> Page | None:
-        """None: the server has no such page."""
-        options = self._options
-        given = options.parameters
-        if number is not None and options.page_param is not None:
-            given[options.page_param] = number
-            if options.page_size_param is not None:
-                given[options.page_size_param] = options.page_size
-
-        def ask() -> tuple[int, bytes]:
-            return self._asked(given)
-
         try:
-            if options.method == "POST":  # whether it may be repeated, only the service knows
-                status, text = ask()
-            else:
-                status, text = self._retry.call(ask, _passes)
+            if self._options.method == "POST":  # whether it may be repeated, only the service knows
+                return self._asked(given)
+            return self._retry.call(lambda: self._asked(given), _passes)
         except Busy as error:
-            once = "; a POST is not repeated" if options.method == "POST" else ""
-            raise SourceError(f"{options.address}: {error}{once}") from error
-        later = number is not None and number > options.first_page
-        if (may_lack and status == _NOT_FOUND) or (later and status == options.end_status):
-            return None
-        if status >= 300:
-            hint = _HINTS.get(status, "")
-            if later and status == _NOT_FOUND:
-                hint = "; if this is how the server says that there are no more pages, set endStatus=404"
-            raise self._refused(f"HTTP {status}", text, hint)
-        return [] if status == _NO_CONTENT else self._rows(text)
+            once = "; a POST is not repeated" if self._options.method == "POST" else ""
+            raise SourceError(f"{self._options.address}: {error}{once}") from error
+
+    def refused(self, what: str, text: bytes, hint: str = "") -> SourceError:
+        """An error that shows the beginning of an answer."""
+        return SourceError(f"{self._options.address}: {what}: {self._login.beginning(text)!r}{hint}")
 
     def _asked(self, given: dict[str, Any]) -> tuple[int, bytes]:
         """(status, answer) of the service, or of where it redirects."""
@@ -142,7 +84,7 @@ class WebService:
             if status not in _REDIRECTS:
                 return self._judged(status, headers, text, redirected=not with_login)
             target = self._target(url, headers)
-            # Behind another server it stays away, also if that one redirects back.
+            # Once a redirect has left the url's own server the login is not sent again, not even back to it.
             with_login = with_login and _origin(target) == _origin(self._url)
             url = target
         raise self._redirected(headers, f"after {_MOST_REDIRECTS} other redirects")
@@ -177,7 +119,7 @@ class WebService:
                 told += f"; it asks to wait {seconds:g} s, and 'retryTimeout' is {self._options.retry_timeout:g} s"
             raise _Wait(f"the server is busy: {told}", seconds)
         if status in (401, 403) and redirected:
-            raise self._refused(
+            raise self.refused(
                 f"HTTP {status}", text, "; the server redirected to another address, which gets no login: give its "
                 "address in 'url', if you trust it",
             )  # fmt: skip
@@ -187,10 +129,6 @@ class WebService:
                 "not asked for"
             )
         return status, text
-
-    def _refused(self, what: str, text: bytes, hint: str = "") -> SourceError:
-        told = self._login.beginning(text)
-        return SourceError(f"{self._options.address}: {what}: {told!r}{hint}")
 
     def _once(
         self, url: SplitResult, body: bytes | None, *, with_login: bool
@@ -252,55 +190,6 @@ class WebService:
             made.set_tunnel(origin[1], origin[2], through)
         self._open = (origin, made)
         return made, headers
-
-    def _rows(self, text: bytes) -> Page:
-        options = self._options
-        encoding = "utf-8-sig" if options.encoding == "utf-8" else options.encoding
-        try:
-            found = parsed(text.decode(encoding))
-        except UnicodeDecodeError as error:
-            raise SourceError(
-                f"{options.address}: the answer is not {options.encoding} text ({error.reason} at byte {error.start}); "
-                "name its encoding in option 'encoding'"
-            ) from None
-        except (ValueError, RecursionError):
-            raise self._refused("the answer is not JSON", text, "; check 'url' and the login") from None
-        for name, value in options.expected.items():
-            got = found_at(found, path_of(name))
-            if got is MISSING or isinstance(got, bool) != isinstance(value, bool) or got != value:
-                shown = "nothing" if got is MISSING else self._login.shown(written(got))[:80]
-                raise self._refused(
-                    f"an answer has {shown} at {name!r}, where 'expect' says {written(value)}", text
-                )
-        rows = found_at(found, path_of(options.result_key))
-        if (rows is MISSING or rows is None) and options.expect is not None:
-            return []
-        if isinstance(rows, dict) and options.page_param is None:
-            rows, self.answered_object = [rows], True
-        if not isinstance(rows, list):
-            raise self._refused(self._without_rows(found, rows), text, f"; {self._instead(rows)}")
-        for number, row in enumerate(rows):
-            if not isinstance(row, dict):
-                shown = self._login.shown(written(row))[:80]
-                raise SourceError(
-                    f"{options.address}: row {number} of an answer is {shown}, which has no columns: it takes an object"
-                )
-        return rows
-
-    def _without_rows(self, found: Any, rows: Any) -> str:
-        place = f"at {self._options.result_key!r} ('resultKey')" if self._options.result_key else "as a whole"
-        if rows is MISSING:
-            names = ", ".join(map(repr, list(found)[:20])) if isinstance(found, dict) else "no names"
-            return f"an answer has nothing {place}; it has {self._login.shown(names)[:200]}"
-        kind = {type(None): "null", dict: "one object"}.get(type(rows), "a single value")
-        return f"an answer is {kind} {place}, where rows are an array"
-
-    def _instead(self, rows: Any) -> str:
-        if isinstance(rows, dict):
-            return "pages have arrays of rows: name the array in 'resultKey'"
-        if rows is None or rows is MISSING:
-            return "if that means no rows, tell by 'expect' how an answer without an error looks, such as {\"code\": 0}"
-        return "name the array of rows in 'resultKey'"
 
 
 def _passes(error: Exception) -> bool | float:

@@ -10,8 +10,8 @@ import pyarrow as pa
 from spark_channel.connectors.exact_json import Number
 from spark_channel.connectors.files.exact_types import SMALL_INT, number_type
 from spark_channel.connectors.files.text_types import merge_inferred
-from spark_channel.connectors.http.client import Page, WebService
 from spark_channel.connectors.http.options import HttpReadOptions
+from spark_channel.connectors.http.pages import Page, WebService
 from spark_channel.connectors.records import Columns, RecordReader
 from spark_channel.connectors.records.paths import MISSING, found_at, path_in
 from spark_channel.errors import SourceError
