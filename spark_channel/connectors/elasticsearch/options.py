@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.network_options import Seconds, TlsOptions
 from spark_channel.connectors.records.options import RecordReadOptions, Zone, texts_by_name
 from spark_channel.errors import OptionError
-from spark_channel.options import Options, Secret, Trait, Url
+from spark_channel.options import Secret, Trait, Url
 
 __all__ = ["ElasticAddress", "ElasticReadOptions", "ElasticWriteOptions"]
 
@@ -58,10 +59,9 @@ def _names(value: object) -> tuple[str, ...]:
 
 _KEY = re.compile(r"[!-~]+")
 Json = Annotated[str, BeforeValidator(_object)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
-class ElasticAddress(Options):
+class ElasticAddress(TlsOptions):
     """The address of an index, and the login."""
 
     url: Annotated[Url, BeforeValidator(_url)] = Field(
@@ -71,9 +71,6 @@ class ElasticAddress(Options):
     user: str | None = Field(None, description="user name")
     password: Secret | None = Field(None, description="password, or `${env:NAME}` or `${file:PATH}`")
     api_key: Secret | None = Field(None, description="an API key, base64, in place of user and password")
-    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="file of the CA certificates that verify the server's; default: the system's"
-    )
     timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
         60.0, description="seconds for one answer of the server"
     )
@@ -102,6 +99,10 @@ class ElasticAddress(Options):
                 "'encoded' form that Elasticsearch shows once",
                 option="apiKey",
             )
+
+    @property
+    def is_secure(self) -> bool:
+        return urlsplit(self.url).scheme == "https"
 
     @property
     def dbtable(self) -> str:

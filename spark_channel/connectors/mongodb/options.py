@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.network_options import Seconds
 from spark_channel.connectors.records.options import RecordReadOptions, Zone, texts_by_name
 from spark_channel.errors import OptionError
 from spark_channel.options import ColumnList, Options, Secret, Trait, Url
@@ -66,7 +67,6 @@ def _field_types(value: object) -> dict[str, str]:
 
 
 Query = Annotated[str, BeforeValidator(_filter)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class MongoAddress(Options):

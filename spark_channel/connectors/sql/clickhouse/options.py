@@ -6,6 +6,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import Field
 
+from spark_channel.connectors.network_options import check_tls
 from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import Amount
@@ -28,11 +29,7 @@ class ClickhouseAddress(ServerOptions):
             good = False
         if not good:
             raise OptionError(f"option 'url' names no server; it takes {_TAKES}", option="url", takes=_TAKES)
-        named = next((name for name in ("sslrootcert", "sslcert", "sslkey") if getattr(self, name)), None)
-        if named is not None and not self.secure:
-            raise OptionError(
-                f"option {named!r} is for TLS, and 'url' asks for none: add ?ssl=true to it", option=named
-            )
+        check_tls(self, is_secure=self.secure, how="add ?ssl=true to it")
 
     @property
     def _parts(self) -> SplitResult:
