@@ -6,12 +6,14 @@ and retention. It has none of a broker's disks, replicas, groups or rights.
 
 import socket
 import socketserver
+import ssl
 import struct
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 __all__ = ["Broker", "broker"]
@@ -403,14 +405,25 @@ class _Handler(socketserver.BaseRequestHandler):
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     allow_reuse_address = True
+    tls: ssl.SSLContext | None = None
+
+    def get_request(self) -> tuple[Any, Any]:
+        connection, address = super().get_request()
+        if self.tls is None:
+            return connection, address
+        return self.tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False), address
 
 
 @contextmanager
-def broker() -> Iterator[Broker]:
+def broker(certificate: Path | None = None, key: Path | None = None) -> Iterator[Broker]:
+    """With a certificate, connections are TLS."""
     made = Broker()
     with _Server(("127.0.0.1", 0), _Handler) as server:
         kept: Any = server
         kept.broker, kept.sockets = made, []
+        if certificate is not None:
+            server.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            server.tls.load_cert_chain(certificate, key)
         made.port = server.server_address[1]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()

@@ -4,13 +4,14 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TypeVar
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.kafka.options import KafkaAddress, KafkaReadOptions, KafkaWriteOptions
-from spark_channel.errors import ChannelError
+from spark_channel.errors import ChannelError, OptionError
 from spark_channel.masking import MASK, is_secret_name, mask_text
 
 __all__ = ["Link", "consumer", "ended", "error_of", "is_passing", "producer"]
@@ -79,17 +80,21 @@ class Link:
                 "sasl.username": options.user,
                 "sasl.password": "" if options.password is None else options.password.get_secret_value(),
             }
-        for name, value in (
-            ("ssl.ca.location", options.sslrootcert),
-            ("ssl.certificate.location", options.sslcert),
-            ("ssl.key.location", options.sslkey),
-            (
-                "ssl.key.password",
-                None if options.sslpassword is None else options.sslpassword.get_secret_value(),
-            ),
+        for option, name, path in (
+            ("sslrootcert", "ssl.ca.location", options.sslrootcert),
+            ("sslcert", "ssl.certificate.location", options.sslcert),
+            ("sslkey", "ssl.key.location", options.sslkey),
         ):
-            if value is not None:
-                made[name] = value
+            if path is not None:
+                if not Path(path).is_file():
+                    raise OptionError(
+                        f"option {option!r} got {path!r}, which is not a file on this machine; put it on the driver's "
+                        "host and on the workers",
+                        option=option, got=path,
+                    )  # fmt: skip
+                made[name] = path
+        if options.sslpassword is not None:
+            made["ssl.key.password"] = options.sslpassword.get_secret_value()
         return {
             **made,
             **{name: value for name, value in options.properties.items() if name != "security.protocol"},

@@ -8,11 +8,11 @@ partition; and a record that is expected and does not come within `timeout` is a
 from collections.abc import Generator, Iterator
 from typing import Any
 
-from confluent_kafka import Consumer, Message, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
 
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.contracts import FetchSize
-from spark_channel.connectors.kafka.client import Link, consumer
+from spark_channel.connectors.kafka.client import Link, consumer, error_of
 from spark_channel.connectors.kafka.offsets import Range
 from spark_channel.connectors.kafka.options import KafkaReadOptions
 from spark_channel.errors import ChannelError, SourceError
@@ -40,8 +40,11 @@ def pages(options: KafkaReadOptions, part: Range, fetch: FetchSize) -> Generator
     link = Link(options, SourceError)
     advance = _Advance(part)
     with consumer(options, link, advance.told, **_prefetch(fetch)) as client:
-        client.assign([TopicPartition(part.topic, part.partition, part.begin)])
-        yield from _Pages(options, part, fetch, link, client, advance).all()
+        try:
+            client.assign([TopicPartition(part.topic, part.partition, part.begin)])
+            yield from _Pages(options, part, fetch, link, client, advance).all()
+        except KafkaException as error:
+            raise link.failed(error_of(error), f"reading partition {part.partition}") from error
 
 
 def _prefetch(fetch: FetchSize) -> dict[str, int]:
@@ -122,7 +125,7 @@ class _Pages:
         )
 
     def _waits(self, message: Message) -> bool:
-        """Whether a message is no reason to stop waiting: the client tries again by itself."""
+        """Whether to wait on after a message: the client tries again by itself."""
         error = message.error()
         if error is None:
             return False

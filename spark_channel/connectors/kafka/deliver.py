@@ -51,7 +51,10 @@ class Deliveries:
         """
         records = self._maker.of(batch)
         if self._transaction is not None and not self._began and records.made:
-            self._client.begin_transaction()
+            try:
+                self._client.begin_transaction()
+            except KafkaException as error:
+                raise self._link.failed(error_of(error), "the task's transaction cannot begin") from error
             self._began = True
         failed = self._delivered(records.made)
         if len(failed) > 1 and self._transaction is None:

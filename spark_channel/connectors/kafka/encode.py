@@ -113,7 +113,7 @@ class _OwnColumns:
             if not topic:
                 refused.append((number, "column 'topic' is NULL or empty"))
             elif partition is not None and not 0 <= partition < 1 << 31:
-                refused.append((number, f"column 'partition': {partition} is no number of a partition"))
+                refused.append((number, f"column 'partition': no partition has the number {partition}"))
             else:
                 record = Record(
                     topic,

@@ -66,7 +66,7 @@ def own_batch(schema: pa.Schema, page: Sequence[Message]) -> pa.RecordBatch:
 
 
 class _Number(float):
-    """A number of a JSON text, which a DECIMAL or a STRING gets as it is written."""
+    """A number of a JSON text: a DECIMAL or a STRING gets its digits unchanged."""
 
     text: str
 

@@ -302,7 +302,7 @@ def _range(given: KafkaReader, place: Place) -> dict[str, str]:
 
 
 def _check_start(given: KafkaReader, place: Place) -> None:
-    """Without a beginning of its own a job reads the whole topic, and never from the offsets of a group."""
+    """Without a begin, a job reads the whole topic, and never from the offsets of a group."""
     settings = {**given.kafka_config, **given.properties, **given.consumer_settings}
     named = 'beginDateTime (yyyyMMddHHmmss), beginOffset, or "beginOffset": "earliest" for the whole topic'
     for key, word in (

@@ -60,7 +60,7 @@ def write(
 def put(
     server: Broker, *values: bytes | None, topic: str = "orders", partition: int = 0, **more: Any
 ) -> None:
-    """Another program's records, each in a batch of its own."""
+    """Another program's records, each in its own batch."""
     client = Producer({"bootstrap.servers": server.address})
     for value in values:
         client.produce(topic, value, partition=partition, **more)

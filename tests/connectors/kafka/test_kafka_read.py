@@ -50,7 +50,7 @@ def test_the_contract_of_readers(server: Broker) -> None:
 
 
 def test_gaps_of_compaction_and_of_transactions(server: Broker) -> None:
-    """Neither lost rows nor a wait for records that nobody will ever send."""
+    """Neither lost rows nor a wait for records that do not exist."""
     server.create("orders")
     transact(server, b"a0", b"a1").close()  # 0, 1 and a marker
     transact(server, b"b3", b"b4", end="abort").close()  # 3, 4 and a marker

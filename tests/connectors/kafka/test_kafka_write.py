@@ -1,22 +1,24 @@
 """Writes to topics: what a record is made of, and that each is delivered or told of."""
 
 import json
+import subprocess
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from confluent_kafka import Producer
 
-from spark_channel.connectors import WriteContext, load_writer
+from spark_channel.connectors import FetchSize, WriteContext, load_writer
 from spark_channel.connectors.kafka.rows import HEADERS
 from spark_channel.connectors.registry import shown_options
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError, UnsupportedError
 from tests.connectors.kafka.conftest import put, reader, rows, transact, write, writer
-from tests.servers.kafka import Broker
+from tests.servers.kafka import Broker, broker
 
 PASSWORD = "s3cret of/tester:%"
 
@@ -136,7 +138,7 @@ def test_rows_that_are_no_records(server: Broker) -> None:
             {"topic": None},
             "'topic' is NULL",
         ),
-        (pa.table({"value": ["a"], "partition": [-1]}), {}, "-1 is no number of a partition"),
+        (pa.table({"value": ["a"], "partition": [-1]}), {}, "no partition has the number -1"),
         (pa.table({"value": ["a"], "partition": [7]}), {}, "_UNKNOWN_PARTITION"),
         (
             pa.table({"a": pa.array([None], pa.string()), "b": ["x"]}),
@@ -284,16 +286,61 @@ def test_a_login_is_used_and_never_shown(server: Broker) -> None:
     assert "hidden-too" not in texts
 
 
-@pytest.fixture
-def mock() -> Iterator[str]:
-    """librdkafka's own cluster, another implementation of the protocol than the tests' broker."""
+def cluster() -> tuple[Producer, str]:
+    """librdkafka's own, of two brokers: another implementation of the protocol than the tests' broker."""
     client = Producer({"bootstrap.servers": "x:1", "test.mock.num.brokers": 2, "log_level": 0})
     found = client.list_topics(timeout=10).brokers.values()
-    yield ",".join(f"{each.host}:{each.port}" for each in found)
+    return client, ",".join(f"{each.host}:{each.port}" for each in found)
+
+
+def test_tls_verifies_the_broker(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "ca.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=127.0.0.1", "-newkey", "rsa:2048",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with broker(certificate, key) as server:
+        server.create("orders")
+        server.login = ("tester", PASSWORD)
+        login = {"user": "tester", "password": PASSWORD, "sslrootcert": str(certificate)}
+        write(server, pa.table({"value": ["a"]}), **login)
+        assert values(server, **login) == [b"a"]
+        for options in ({"user": "tester", "password": PASSWORD}, {"securityProtocol": "SSL"}):
+            with pytest.raises(SourceError, match="certificate verify failed"):
+                values(server, **options, timeout=1)
+        with pytest.raises(OptionError, match=r"'sslrootcert' got '/no-such\.pem', which is not a file"):
+            values(server, sslrootcert="/no-such.pem")
+
+
+@pytest.fixture
+def mock() -> Iterator[str]:
+    client, address = cluster()
+    yield address
     client.close()
 
 
+def test_brokers_that_vanish_during_a_read() -> None:
+    client, mock = cluster()
+    made = Producer({"bootstrap.servers": mock, "batch.num.messages": 10})
+    for _ in range(300):
+        made.produce("orders", b"x" * 1_000, partition=0)
+    assert made.flush(10) == 0
+    made.close()
+    found = reader(mock, timeout=1, partitions="0")
+    found.fetch_size = FetchSize(rows=10)
+    (split,) = found.split(1)
+    batches = found.read(split)
+    read = [next(batches).num_rows]
+    client.close()
+    with pytest.raises(SourceError, match=r"nothing after \d+ came for 1 s \('timeout'\)"):
+        read.extend(batch.num_rows for batch in batches)
+    assert 0 < sum(read) < 300
+
+
 def test_a_cluster_of_two_brokers(mock: str) -> None:
+    for _ in range(2):
+        assert writer(mock).exists() is False, "asking for a topic does not make it"
     made = Producer({"bootstrap.servers": mock})
     made.produce("orders", b"first")  # which makes the topic
     assert made.flush(10) == 0
