@@ -21,7 +21,7 @@ __all__ = ["Broker", "broker"]
 _VERSIONS = {0: (3, 3), 1: (4, 4), 2: (1, 2), 3: (0, 4), 10: (0, 1), 17: (0, 1), 18: (0, 0), 19: (0, 2), 22: (0, 1),
              24: (0, 0), 26: (0, 1), 36: (0, 0)}  # fmt: skip
 _HEADER = struct.Struct(">qiibIhiqqqhii")
-_OUT_OF_RANGE, _UNKNOWN_TOPIC, _TOO_LARGE, _FENCED, _EXISTS = 1, 3, 10, 47, 36
+_OUT_OF_RANGE, _UNKNOWN_TOPIC, _TOO_LARGE, _FENCED, _EXISTS, _NO_GROUP = 1, 3, 10, 47, 36, 30
 
 
 @dataclass
@@ -99,7 +99,8 @@ def _varint(number: int) -> bytes:
 class Broker:
     """`login`: what SASL PLAIN takes. `lose`: how many answers to writes are lost with their connections.
 
-    `largest`: bytes of a batch that are not refused. `asked`: the isolation levels of fetches and of asked offsets.
+    `no_groups`: no client may use a consumer group. `largest`: bytes of a batch that are not refused. `asked`: the
+    isolation levels of fetches and of asked offsets.
     """
 
     def __init__(self) -> None:
@@ -108,6 +109,7 @@ class Broker:
         self.lose = 0
         self.largest = 1 << 20
         self.mute = False
+        self.no_groups = False
         self.asked: set[int] = set()
         self.writes = 0
         self.port = 0
@@ -193,9 +195,9 @@ class Broker:
         return False
 
     def _found(self, wanted: list[Any], committed: int) -> list[Any]:
-        return [(name, [self._piece(name, *part, committed) for part in parts]) for name, parts in wanted]
+        return [(name, [self._piece(name, committed, *part) for part in parts]) for name, parts in wanted]
 
-    def _piece(self, name: str, number: int, offset: int, most: int, committed: int) -> Any:
+    def _piece(self, name: str, committed: int, number: int, offset: int, most: int) -> Any:
         known = self._part(name, number)
         if known is None:
             return number, _UNKNOWN_TOPIC, Partition(), b"", []
@@ -249,8 +251,9 @@ class Broker:
 
     def _coordinator(self, read: "_Reader", made: "_Writer", version: int) -> bool:
         read.string()
+        denied = self.no_groups and version and not read.number("b")
         if version:
-            made.add("ih", 0, 0).string(None)
+            made.add("ih", 0, _NO_GROUP if denied else 0).string(None)
         else:
             made.add("h", 0)
         made.add("i", 1).string("127.0.0.1").add("i", self.port)
@@ -261,7 +264,7 @@ class Broker:
         return False
 
     def _authenticate(self, read: "_Reader", made: "_Writer", _: int) -> bool:
-        _, user, password = read.data_of().decode().split("\0")
+        user, password = read.data_of().decode().split("\0")[1:]
         good = self.login == (user, password)
         # A broker is free to repeat what it was sent.
         made.add("h", 0 if good else 58).string(None if good else f"no login for {user}:{password}").piece(

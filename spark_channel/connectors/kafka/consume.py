@@ -26,7 +26,10 @@ _RECORD = 1 << 10
 _LINGER = 0.05
 _STEP = 1.0
 _GONE = "_AUTO_OFFSET_RESET"
-_PASSING = frozenset({"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE"})
+# The client asks for the coordinator of its group, which is not used here: the right to it is not needed.
+_PASSING = frozenset(
+    {"_TRANSPORT", "_ALL_BROKERS_DOWN", "_TIMED_OUT", "_RESOLVE", "GROUP_AUTHORIZATION_FAILED"}
+)
 
 
 def pages(options: KafkaReadOptions, part: Range, fetch: FetchSize) -> Generator[list[Message], None, None]:

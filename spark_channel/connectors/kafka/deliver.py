@@ -35,8 +35,10 @@ class Deliveries:
         self._link = Link(options, TargetError)
         self._transaction, self._began = transaction, False
         self._client: Any = producer(options, self._link, transaction)
+        self._met = False
         if transaction is not None:
             try:
+                self._meet(options.topic)
                 # Earlier producers of this name are fenced, and their transactions aborted.
                 self._link.asked(self._client, self._client.init_transactions)
             except BaseException:
@@ -50,6 +52,8 @@ class Deliveries:
             TargetError: deliveries that are not confirmed.
         """
         records = self._maker.of(batch)
+        if records.made and not self._met:
+            self._meet(records.made[0][1].topic)
         if self._transaction is not None and not self._began and records.made:
             try:
                 self._client.begin_transaction()
@@ -66,6 +70,12 @@ class Deliveries:
             for number, _, error in self._of_records(failed)
         ]
         return sorted([*records.refused, *refused])
+
+    def _meet(self, topic: str | None) -> None:
+        """Connect. A producer that has records and no connection asks for its id only half a second later."""
+        self._met = True
+        if topic is not None:
+            self._link.asked(self._client, lambda seconds: self._client.list_topics(topic, timeout=seconds))
 
     def _of_records(self, failed: Sequence[Failed]) -> Sequence[Failed]:
         """

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from confluent_kafka import Consumer, TopicPartition
@@ -14,6 +14,7 @@ from spark_channel.planning import Split
 
 __all__ = ["Edges", "Part", "Range", "edges_at", "partitions", "planned", "splits_of"]
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 Part = tuple[str, int]
 """A topic, and the number of one of its partitions."""
 
@@ -75,21 +76,20 @@ def topic_of(link: Link, client: Any, topic: str) -> list[int]:
 
 def edges_at(link: Link, client: Consumer, parts: Iterable[Part]) -> dict[Part, Edges]:
     """Where partitions begin and end now. Records of transactions that are open lie behind the end."""
-    found = {}
-    for topic, number in parts:
-        place = TopicPartition(topic, number)
-        low, high = link.asked(
-            client, lambda seconds, place=place: client.get_watermark_offsets(place, timeout=seconds)
-        )
-        found[topic, number] = Edges(low, high)
-    return found
+    return {part: _edges(link, client, part) for part in parts}
+
+
+def _edges(link: Link, client: Consumer, part: Part) -> Edges:
+    place = TopicPartition(*part)
+    return Edges(*link.asked(client, lambda seconds: client.get_watermark_offsets(place, timeout=seconds)))
 
 
 def offsets_at(
     link: Link, client: Consumer, edges: Mapping[Part, Edges], moment: datetime
 ) -> dict[Part, int]:
     """The first record of `moment` or later in each partition; its end, where there is none."""
-    wanted = [TopicPartition(topic, number, int(moment.timestamp() * 1000)) for topic, number in edges]
+    millis = -((_EPOCH - moment) // timedelta(milliseconds=1))  # the first at `moment` or later
+    wanted = [TopicPartition(topic, number, millis) for topic, number in edges]
     answers = link.asked(client, lambda seconds: client.offsets_for_times(wanted, timeout=seconds))
     found = {}
     for answer in answers:

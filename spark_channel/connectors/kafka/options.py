@@ -244,6 +244,7 @@ _SPARKS = {
 _SPARKS_REFUSED = {
     "subscribePattern": "name the topics in 'topic'",
     "assign": "name the topics in 'topic', and the partitions in 'partitions'",
+    "kafka.group.id": "partitions are assigned, and no consumer group is used",
     "failOnDataLoss": "records that the topic does not have any more are always an error",
     "kafka.sasl.jaas.config": "use 'user' and 'password'",
     "kafka.ssl.truststore.location": "use 'sslrootcert', a PEM file",
@@ -293,11 +294,6 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
         None, description="with `valueFormat=text`: the text that stands for NULL; default: none does"
     )
     include_headers: bool = Field(False, description="with `valueFormat=binary`: the column `headers`, too")
-    group_id: str | None = Field(
-        None,
-        description="the name of the consumer group that the brokers see; its offsets are neither read nor committed; "
-        "default: `spark-channel`",
-    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)

@@ -95,7 +95,7 @@ class KafkaWriter(DirectWriter):
         )
 
     def _create(self) -> None:
-        from confluent_kafka.admin import AdminClient, NewTopic
+        from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]
 
         options, link = self.options, Link(self.options, TargetError)
         assert options.topic is not None

@@ -12,6 +12,7 @@ from spark_channel.connectors import FetchSize
 from spark_channel.connectors.kafka.consume import _prefetch
 from spark_channel.connectors.kafka.offsets import Range, splits_of
 from spark_channel.errors import OptionError, SourceError
+from spark_channel.planning import Split
 from spark_channel.testing import reader_conformance
 from tests.connectors.kafka.conftest import put, reader, rows, transact
 from tests.servers.kafka import Broker
@@ -169,6 +170,20 @@ def test_brokers_that_fall_silent_are_an_error(server: Broker) -> None:
     with pytest.raises(SourceError, match=r"nothing after -1 came for 1 s \('timeout'\).*advertised"):
         list(found.read(split))
     assert time.monotonic() - begun < 10
+
+
+def test_no_right_to_a_consumer_group_is_needed(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"0")
+    server.no_groups = True
+    found = reader(server, timeout=3)
+    (split,) = found.split(1)
+    part = server.topics["orders"][0]
+    part.high += 1  # so that the read waits, and meets the refusal
+    with pytest.raises(SourceError, match=r"nothing after 0 came for 3 s"):
+        list(found.read(Split({**split.params, "end": 2}, 2)))
+    part.high -= 1
+    assert values(server) == [b"0"]
 
 
 def test_no_broker_and_no_topic(server: Broker) -> None:

@@ -14,20 +14,21 @@ from tests.servers.kafka import Broker
 @pytest.mark.spark
 @pytest.mark.newest
 def test_spark_writes_reads_and_follows_topics(server: Broker, spark: SparkSession, tmp_path: Path) -> None:
-    server.create("orders", 3)
+    server.create("orders", 2)
     server.create("copy")
     at = {"bootstrapServers": server.address, "timeout": "20"}
     frame = spark.range(100).select("id", F.concat(F.lit("n"), "id").alias("name"))
     writing = frame.write.format("channel").options(writer="kafka", topic="orders", valueFormat="json", **at)
     writing.options(keyColumns="id", transactional="true").mode("append").save()
-    reading = spark.read.format("channel").options(reader="kafka", subscribe="orders", channels="4", **at)
+    reading = {"reader": "kafka", "subscribe": "orders", "channels": "2", **at}
+    schema = "id BIGINT, name STRING, _partition INT"
     found = (
-        reading.options(valueFormat="json", schema="id BIGINT, name STRING, _partition INT").load().collect()
+        spark.read.format("channel").options(valueFormat="json", schema=schema, **reading).load().collect()
     )
     assert sorted((row.id, row.name) for row in found) == [(number, f"n{number}") for number in range(100)]
-    assert {row._partition for row in found} == {0, 1, 2}
-    texts = reading.schema("key STRING, value STRING").load().where("key = '7'").collect()
-    assert [row.value for row in texts] == ['{"id":7,"name":"n7"}']
+    assert {row._partition for row in found} == {0, 1}
+    texts = spark.read.format("channel").options(**reading).schema("key STRING, value STRING").load()
+    assert [row.value for row in texts.where("key = '7'").collect()] == ['{"id":7,"name":"n7"}']
     stream = spark.readStream.format("channel").options(reader="kafka", topic="orders", **at).load()
     query = (
         stream.select("key", "value")

@@ -191,7 +191,7 @@ def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
         TargetError, match="topic 'orders' does not exist; check 'topic', create it, or set 'createTopic'"
     ):
         found.prepare(WriteContext("job"), table.schema)
-    create = {"createTopic": "true", "topicPartitions": 2, "replicationFactor": 1}
+    create: dict[str, Any] = {"createTopic": "true", "topicPartitions": 2, "replicationFactor": 1}
     made = writer(server, **create)
     made.rehearse(WriteContext("job"), table.schema)
     assert server.topics == {}
@@ -266,7 +266,7 @@ def test_columns_without_a_place_in_a_record(
 def test_a_login_is_used_and_never_shown(server: Broker) -> None:
     server.create("orders")
     server.login = ("tester", PASSWORD)
-    login = {"user": "tester", "password": PASSWORD, "securityProtocol": "SASL_PLAINTEXT"}
+    login: dict[str, Any] = {"user": "tester", "password": PASSWORD, "securityProtocol": "SASL_PLAINTEXT"}
     write(server, pa.table({"value": ["a"]}), **login)
     assert values(server, **login) == [b"a"]
     begun = time.monotonic()
@@ -303,7 +303,7 @@ def test_tls_verifies_the_broker(tmp_path: Path) -> None:
     with broker(certificate, key) as server:
         server.create("orders")
         server.login = ("tester", PASSWORD)
-        login = {"user": "tester", "password": PASSWORD, "sslrootcert": str(certificate)}
+        login: dict[str, Any] = {"user": "tester", "password": PASSWORD, "sslrootcert": str(certificate)}
         write(server, pa.table({"value": ["a"]}), **login)
         assert values(server, **login) == [b"a"]
         for options in ({"user": "tester", "password": PASSWORD}, {"securityProtocol": "SSL"}):
