@@ -18,8 +18,10 @@ from typing import Any
 
 __all__ = ["Broker", "broker"]
 
-_VERSIONS = {0: (3, 3), 1: (4, 4), 2: (1, 2), 3: (0, 4), 10: (0, 1), 17: (0, 1), 18: (0, 0), 19: (0, 2), 22: (0, 1),
-             24: (0, 0), 26: (0, 1), 36: (0, 0)}  # fmt: skip
+_VERSIONS = {
+    0: (3, 3), 1: (4, 4), 2: (1, 2), 3: (0, 4), 9: (1, 1), 10: (0, 1), 17: (0, 1), 18: (0, 0), 19: (0, 2), 22: (0, 1),
+    24: (0, 0), 25: (0, 0), 26: (0, 1), 28: (0, 0), 36: (0, 0),
+}  # fmt: skip
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _OUT_OF_RANGE, _UNKNOWN_TOPIC, _TOO_LARGE, _FENCED, _EXISTS, _NO_GROUP = 1, 3, 10, 47, 36, 30
 
@@ -116,6 +118,9 @@ class Broker:
         self.changed = threading.Condition()
         self._producers = 100
         self._transactions: dict[str, tuple[int, int]] = {}
+        self.offsets: dict[tuple[str, str, int], tuple[int, str]] = {}
+        """What groups have committed, by group, topic and partition."""
+        self._pending: dict[int, dict[tuple[str, str, int], tuple[int, str]]] = {}
 
     @property
     def address(self) -> str:
@@ -318,7 +323,46 @@ class Broker:
         self.changed.notify_all()
         return False
 
+    def _add_offsets(self, read: "_Reader", made: "_Writer", _: int) -> bool:
+        made.add("ih", 0, _FENCED if self._is_fenced(read) else 0)
+        return False
+
+    def _commit_offsets(self, read: "_Reader", made: "_Writer", _: int) -> bool:
+        name, group, producer, epoch = (
+            read.string() or "",
+            read.string() or "",
+            read.number("q"),
+            read.number("h"),
+        )
+        fenced = self._transactions.get(name) != (producer, epoch)
+        made.add("ii", 0, topics := read.number("i"))
+        for _topic in range(topics):
+            topic = read.string() or ""
+            made.string(topic).add("i", parts := read.number("i"))
+            for _part in range(parts):
+                number, offset, text = read.number("i"), read.number("q"), read.string() or ""
+                known = self._part(topic, number) is not None
+                if known and not fenced:
+                    self._pending.setdefault(producer, {})[group, topic, number] = offset, text
+                made.add("ih", number, _FENCED if fenced else 0 if known else _UNKNOWN_TOPIC)
+        return False
+
+    def _fetch_offsets(self, read: "_Reader", made: "_Writer", _: int) -> bool:
+        group = read.string() or ""
+        made.add("i", topics := read.number("i"))
+        for _topic in range(topics):
+            topic = read.string() or ""
+            made.string(topic).add("i", parts := read.number("i"))
+            for _part in range(parts):
+                number = read.number("i")
+                offset, text = self.offsets.get((group, topic, number), (-1, ""))
+                made.add("iq", number, offset).string(text).add("h", 0)
+        return False
+
     def _end_all(self, producer: int, *, commit: bool) -> None:
+        pending = self._pending.pop(producer, {})
+        if commit:
+            self.offsets |= pending
         for parts in self.topics.values():
             for part in parts:
                 part.end(producer, commit=commit)
@@ -328,9 +372,11 @@ class Broker:
         return known[number] if 0 <= number < len(known) else None
 
 
-_NAMES = {0: "produce", 1: "fetch", 2: "list_offsets", 3: "metadata", 10: "coordinator", 17: "handshake",
-          19: "create_topics", 22: "init_producer", 24: "add_partitions", 26: "end_transaction",
-          36: "authenticate"}  # fmt: skip
+_NAMES = {
+    0: "produce", 1: "fetch", 2: "list_offsets", 3: "metadata", 9: "fetch_offsets", 10: "coordinator", 17: "handshake",
+    19: "create_topics", 22: "init_producer", 24: "add_partitions", 25: "add_offsets", 26: "end_transaction",
+    28: "commit_offsets", 36: "authenticate",
+}  # fmt: skip
 
 
 class _Reader:

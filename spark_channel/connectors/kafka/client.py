@@ -14,7 +14,7 @@ from spark_channel.connectors.kafka.options import KafkaAddress, KafkaReadOption
 from spark_channel.errors import ChannelError, OptionError
 from spark_channel.masking import MASK, is_secret_name, mask_text
 
-__all__ = ["Link", "consumer", "ended", "error_of", "is_passing", "producer"]
+__all__ = ["Link", "consumer", "ended", "error_of", "is_passing", "member", "producer"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -223,6 +223,18 @@ def consumer(
     if told is not None:
         settings |= {"statistics.interval.ms": 1_000, "stats_cb": lambda text: told(json.loads(text))}
     client = link.made(Consumer, settings)
+    try:
+        yield client
+    finally:
+        client.close()
+
+
+@contextmanager
+def member(link: Link, group: str) -> Iterator[Consumer]:
+    """A consumer that knows the offsets recorded for `group`, and reads nothing."""
+    client = link.made(
+        Consumer, {"group.id": group, "enable.auto.commit": False, "isolation.level": "read_committed"}
+    )
     try:
         yield client
     finally:

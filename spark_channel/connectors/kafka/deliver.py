@@ -13,6 +13,7 @@ from spark_channel.connectors.direct import Rejected
 from spark_channel.connectors.kafka.client import Link, ended, error_of, producer
 from spark_channel.connectors.kafka.encode import Record, record_maker
 from spark_channel.connectors.kafka.options import KafkaWriteOptions
+from spark_channel.connectors.kafka.receipts import Committed, find_receipt, put_receipt
 from spark_channel.errors import ChannelError, TargetError
 
 __all__ = ["Deliveries"]
@@ -36,11 +37,15 @@ class Deliveries:
         self._transaction, self._began = transaction, False
         self._client: Any = producer(options, self._link, transaction)
         self._met = False
+        self.earlier: Committed | None = None
+        """What an earlier attempt of the task has committed; then this one has nothing to do."""
         if transaction is not None:
+            assert options.topic is not None
             try:
                 self._meet(options.topic)
-                # Earlier producers of this name are fenced, and their transactions aborted.
+                # Earlier producers of this name are fenced, and their transactions aborted, or committed to their end.
                 self._link.asked(self._client, self._client.init_transactions)
+                self.earlier = find_receipt(self._link, transaction, options.topic)
             except BaseException:
                 self.close()
                 raise
@@ -151,13 +156,20 @@ class Deliveries:
                 f"{self._options.delivery_timeout:g} s), and no broker answered"
             )
 
-    def commit(self) -> None:
-        """
+    def commit(self, wrote: Committed) -> None:
+        """Make the records visible, and record what was written, in one.
+
         Raises:
             TargetError: the transaction is aborted, or it is not known whether it is.
         """
         if not self._began:
             return
+        assert self._transaction is not None
+        assert self._options.topic is not None
+        try:
+            put_receipt(self._link, self._client, self._transaction, self._options.topic, wrote)
+        except TargetError as error:
+            raise TargetError(f"{error}. {self._aborted}") from error
         end = SYSTEM_CLOCK.now() + self._options.timeout
         while self._began:
             try:
@@ -168,18 +180,20 @@ class Deliveries:
                 if met.retriable() and SYSTEM_CLOCK.now() < end:
                     continue
                 if met.txn_requires_abort() or met.fatal():
-                    raise self._link.failed(
-                        met,
-                        "the task's transaction is aborted, and none of its records are visible: another attempt took "
-                        "over, or it was open for longer than 'transactionTimeout' "
-                        f"({self._options.transaction_timeout:g} s)",
-                    ) from error
+                    raise self._link.failed(met, self._aborted) from error
                 self._began = False  # an abort now could take back what is committed
                 raise self._link.failed(
                     met,
-                    "the brokers did not say whether the task's transaction is committed; another attempt writes its "
-                    "records again",
+                    "the brokers did not say whether the task's transaction is committed; another attempt asks them",
                 ) from error
+
+    @property
+    def _aborted(self) -> str:
+        return (
+            "The task's transaction is aborted, and none of its records are visible: another attempt took over, it was "
+            f"open for longer than 'transactionTimeout' ({self._options.transaction_timeout:g} s), or the user may not "
+            f"READ the group {self._transaction}"
+        )
 
     def abort(self) -> None:
         """Take the transaction back, unless it is committed. What is left open, the brokers abort later."""

@@ -374,8 +374,8 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
     )
     transactional: bool = Field(
         False,
-        description="each task is one transaction: consumers that read committed records see all records of a task or "
-        "none, and none of a failed attempt",
+        description="each task is one transaction, and writes its rows once in a run: consumers that read committed "
+        "records see all records of a task or none, and none of a failed attempt",
     )
     transaction_timeout: Annotated[float, Field(ge=1, le=86_400)] = Field(
         900.0,
@@ -406,6 +406,12 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
         elif self.topic is None:
             raise OptionError(
                 f"option 'topic' is missing; valueFormat={self.value_format} needs it", option="topic"
+            )
+        if self.transactional and self.topic is None:
+            raise OptionError(
+                "option 'transactional' needs 'topic': with the offsets of its first partition is recorded which tasks "
+                "have committed",
+                option="topic",
             )
         if self.create_topic and self.topic is None:
             raise OptionError("option 'createTopic' needs 'topic'", option="topic")

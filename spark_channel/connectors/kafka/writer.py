@@ -1,5 +1,6 @@
 """Writes rows as records. A row counts as written when its delivery is confirmed by all replicas in sync."""
 
+import logging
 from typing import ClassVar
 
 import pyarrow as pa
@@ -11,11 +12,13 @@ from spark_channel.connectors.kafka.client import Link, ended, error_of, produce
 from spark_channel.connectors.kafka.deliver import Deliveries
 from spark_channel.connectors.kafka.encode import record_maker
 from spark_channel.connectors.kafka.options import KafkaWriteOptions
+from spark_channel.connectors.kafka.receipts import Committed, find_receipt
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import WriteOptions
 
 __all__ = ["KafkaWriter"]
 
+_log = logging.getLogger(__name__)
 _LAST = 5.0
 
 
@@ -43,6 +46,10 @@ class KafkaWriter(DirectWriter):
     def prepare(self, context: WriteContext, schema: pa.Schema) -> WritePlan:
         self._check_modes(context)
         return super().prepare(context, schema)
+
+    @property
+    def replaces(self) -> bool:
+        return self.options.transactional
 
     def _check_modes(self, context: WriteContext) -> None:
         if context.overwrite:
@@ -121,24 +128,44 @@ class KafkaWriter(DirectWriter):
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         if not self.options.transactional:
             return super().open(plan, task, attempt)
-        # The next attempt of the task has the same name: it ends what this one began, and this one can commit nothing.
-        deliveries = Deliveries(self.options, plan.schema, f"spark-channel-{plan.job}-{task}")
-        inner = DirectTask(deliveries, Tally(task, attempt), self.options.batch_size)
-        return _Transaction(deliveries, inner)
+        deliveries = Deliveries(self.options, plan.schema, _name(plan, task))
+        return _Transaction(deliveries, Tally(task, attempt), self.options.batch_size)
+
+    def committed(self, plan: WritePlan, task: int) -> Receipt | None:
+        if not self.options.transactional or self.options.topic is None:
+            return None
+        try:
+            found = find_receipt(Link(self.options, TargetError), _name(plan, task), self.options.topic)
+        except TargetError as error:
+            _log.debug("task %d is written, or its attempt finds that it was: %s", task, error)
+            return None
+        return None if found is None else Receipt(task, 0, found.rows, found.nbytes)
+
+
+def _name(plan: WritePlan, task: int) -> str:
+    """Of a task's transactions. An attempt ends what an earlier one began, which can then commit nothing."""
+    return f"spark-channel-{plan.job}-{task}"
 
 
 class _Transaction(TaskWriter):
-    """A task whose records become visible when it ends, or never."""
+    """A task whose records become visible when it ends, or never. If an earlier attempt committed, it does nothing."""
 
-    def __init__(self, deliveries: Deliveries, inner: TaskWriter) -> None:
-        self._deliveries, self._inner = deliveries, inner
+    def __init__(self, deliveries: Deliveries, tally: Tally, batch_size: int) -> None:
+        self._deliveries, self._tally = deliveries, tally
+        self._inner = DirectTask(deliveries, tally, batch_size)
 
     def write(self, batch: pa.RecordBatch) -> None:
+        if self._deliveries.earlier is not None:
+            self._tally.hold_open()
+            return
         self._inner.tolerant, self._inner.refused = self.tolerant, self.refused
         self._inner.write(batch)
 
     def close(self) -> Receipt:
-        self._deliveries.commit()
+        earlier = self._deliveries.earlier
+        if earlier is not None:
+            self._tally.rows, self._tally.nbytes = earlier.rows, earlier.nbytes
+        self._deliveries.commit(Committed(self._tally.rows, self._tally.nbytes))
         return self._inner.close()
 
     def rollback(self) -> None:

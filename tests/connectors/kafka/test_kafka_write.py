@@ -175,6 +175,34 @@ def test_a_task_is_one_transaction(server: Broker) -> None:
     assert empty.close().rows == 0
 
 
+def test_a_task_that_has_committed_is_not_written_again(server: Broker) -> None:
+    """Its success was lost: another attempt finds the record, which is in the same transaction as the rows."""
+    server.create("orders")
+    found = writer(server, transactional="true")
+    (batch,) = pa.table({"value": ["a", "b"]}).to_batches()
+    plan = found.prepare(WriteContext("job"), batch.schema)
+    assert not plan.at_least_once
+    assert found.committed(plan, 0) is None
+    failed = found.open(plan, 0, 0)
+    failed.write(batch)
+    failed.rollback()
+    assert found.committed(plan, 0) is None
+    first = found.open(plan, 0, 1)
+    first.write(batch)
+    receipt = first.close()
+    again = found.open(plan, 0, 2)
+    again.write(batch)
+    kept = again.close()
+    assert (kept.rows, kept.nbytes) == (receipt.rows, receipt.nbytes) == (2, batch.nbytes)
+    known = found.committed(plan, 0)
+    assert known is not None
+    assert (known.task, known.rows, known.nbytes) == (0, 2, batch.nbytes)
+    assert values(server) == [b"a", b"b"]
+    other = found.prepare(WriteContext("another"), batch.schema)
+    assert found.committed(other, 0) is None
+    assert writer(server).committed(plan, 0) is None
+
+
 def test_a_transaction_with_a_refused_record_is_not_committed(server: Broker) -> None:
     server.create("orders")
     server.largest = 5_000
@@ -223,6 +251,7 @@ def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
         ({"keyColumns": "value"}, {}, OptionError, "'keyColumns' is for valueFormat json and text"),
         ({"valueFormat": "json", "keyColumns": "x"}, {}, OptionError, "'keyColumns' names 'x'"),
         ({"valueFormat": "json", "topic": None}, {}, OptionError, "option 'topic' is missing"),
+        ({"transactional": "true", "topic": None}, {}, OptionError, "'transactional' needs 'topic'"),
         ({"topicPartitions": 1}, {}, OptionError, "'topicPartitions' is for createTopic=true"),
         ({"partition": 9}, {}, OptionError, "'partition' got 9; topic 'orders' has the partitions 0 to 0"),
     ],
