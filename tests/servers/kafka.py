@@ -211,7 +211,9 @@ class Broker:
         data = b""
         end = known.stable if committed else known.high
         for batch in known.log:
-            if offset <= batch.last < end and (not data or len(data) + len(batch.data) <= most):
+            if offset <= batch.last < end:
+                if data and len(data) + len(batch.data) > most:
+                    break
                 data += batch.data
         aborted = [each for each in known.aborted if each[2] >= offset] if committed else []
         return number, 0, known, data, aborted

@@ -142,11 +142,11 @@ class Link:
                     raise self.failed(error_of(error)) from error
                 step = min(_LONGEST, 2 * step)
 
-    def silent(self, what: str) -> ChannelError:
-        """Nothing came for `timeout` seconds."""
+    def silent(self, what: str, waited: str) -> ChannelError:
+        """Nothing came for the seconds of an option; `waited` names both."""
         met = "" if self._last is None else f"; the client says: {self._shown(self._last)}"
         return self._failure(
-            f"{self._options.address}: {what} for {self._options.timeout:g} s ('timeout'){met}. Check that the brokers "
+            f"{self._options.address}: {what} for {waited}{met}. Check that the brokers "
             "run and that this machine reaches each address that they advertise (advertised.listeners)"
         )
 

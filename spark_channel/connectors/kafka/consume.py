@@ -124,7 +124,8 @@ class _Pages:
                 "records with its leader. Read again"
             )
         return self._link.silent(
-            f"{self._shown} has offsets up to {self._part.end}, and nothing after {self._next - 1} came"
+            f"{self._shown} has offsets up to {self._part.end}, and nothing after {self._next - 1} came",
+            f"{self._options.timeout:g} s ('timeout')",
         )
 
     def _waits(self, message: Message) -> bool:

@@ -117,7 +117,7 @@ class Deliveries:
             else:
                 told_of.append((number, record, error))
 
-        end = SYSTEM_CLOCK.now() + self._options.delivery_timeout + 2 * _STEP
+        deadline = _Deadline(self._options.delivery_timeout)
         for place, (number, record) in enumerate(made):
             while True:
                 try:
@@ -126,8 +126,9 @@ class Deliveries:
                         on_delivery=partial(told, number, record), headers=record.headers,
                     )  # fmt: skip
                 except BufferError:
-                    self._link.serve(self._client, _STEP)  # until deliveries have made room, or time out
-                    self._check(end)
+                    self._wait(
+                        deadline, confirmed + len(told_of)
+                    )  # until deliveries have made room, or time out
                     continue
                 except KafkaException as error:
                     failed.append((number, record, error_of(error)))
@@ -135,9 +136,7 @@ class Deliveries:
             if place % _POLL_EVERY == 0:
                 self._link.serve(self._client, 0)
         while len(self._client):
-            self._link.serve(self._client, _STEP)
-            if len(self._client):
-                self._check(end)
+            self._wait(deadline, confirmed + len(told_of))
         unknown = len(made) - confirmed - len(failed) - len(told_of)
         if unknown:
             raise TargetError(
@@ -148,12 +147,13 @@ class Deliveries:
             raise self._unconfirmed(told_of, told_of[0][2])  # the transaction cannot be committed any more
         return failed + told_of
 
-    def _check(self, end: float) -> None:
-        self._link.check()
-        if SYSTEM_CLOCK.now() >= end:
+    def _wait(self, deadline: "_Deadline", told: int) -> None:
+        """For the next deliveries. The client itself gives up on each record after `deliveryTimeout`."""
+        self._link.serve(self._client, _STEP)
+        if len(self._client) and deadline.is_over(told):
             raise self._link.silent(
-                f"{len(self._client)} records wait for their delivery ('deliveryTimeout' "
-                f"{self._options.delivery_timeout:g} s), and no broker answered"
+                f"{len(self._client)} records wait for their delivery, and the client says nothing of them",
+                f"{self._options.delivery_timeout:g} s ('deliveryTimeout')",
             )
 
     def commit(self, wrote: Committed) -> None:
@@ -210,3 +210,17 @@ class Deliveries:
         if client is not None:
             with ended(client, self._link):
                 pass
+
+
+class _Deadline:
+    """Ends when nothing has changed for some seconds."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds + 2 * _STEP
+        self._seen, self._end = 0, SYSTEM_CLOCK.now() + self._seconds
+
+    def is_over(self, seen: int) -> bool:
+        now = SYSTEM_CLOCK.now()
+        if seen != self._seen:
+            self._seen, self._end = seen, now + self._seconds
+        return now >= self._end

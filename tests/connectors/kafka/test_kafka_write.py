@@ -14,6 +14,7 @@ import pytest
 from confluent_kafka import Producer
 
 from spark_channel.connectors import FetchSize, WriteContext, load_writer
+from spark_channel.connectors.kafka import deliver
 from spark_channel.connectors.kafka.rows import HEADERS
 from spark_channel.connectors.registry import shown_options
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError, UnsupportedError
@@ -114,6 +115,23 @@ def test_a_record_without_a_confirmed_delivery_fails_the_task(server: Broker) ->
     with pytest.raises(TargetError, match=r"2 records have no confirmed delivery \('deliveryTimeout' 1 s\)"):
         write(server, pa.table({"value": ["a", "b"]}), deliveryTimeout=1)
     assert time.monotonic() - begun < 15
+
+
+def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
+    server: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.create("orders")
+    waits: list[int] = []
+    wait = deliver.Deliveries._wait
+    monkeypatch.setattr(
+        deliver.Deliveries,
+        "_wait",
+        lambda self, *given: waits.append(len(self._client)) or wait(self, *given),
+    )
+    table = pa.table({"value": [f"{number:01000d}" for number in range(4_000)]})
+    assert write(server, table, capacityBytes="1MiB").rows == 4_000
+    assert 0 < max(waits) <= 1_100, "about a MiB of records of 1 000 bytes"
+    assert values(server) == [f"{number:01000d}".encode() for number in range(4_000)]
 
 
 def test_a_record_that_is_refused_is_one_row(server: Broker) -> None:
