@@ -24,6 +24,7 @@ NEEDED = {
     "collection": "t",
     "index": "t",
     "database": "shop",
+    "bootstrapservers": "host:9092",
 }
 FEEDS = {
     "cursorColumn": "a growing column",
@@ -32,6 +33,7 @@ FEEDS = {
     "files that arrive": "new files",
     "new versions": "new versions",
     "new snapshots": "new snapshots",
+    "new records": "new records",
 }
 
 

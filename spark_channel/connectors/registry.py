@@ -224,6 +224,11 @@ _BUILT_IN = (
         port=6379, secrets=("url", "password"),
     ),
     Connector(
+        "kafka", "spark_channel.connectors.kafka:KafkaReader", "spark_channel.connectors.kafka:KafkaWriter",
+        about="topics of Apache Kafka", needs=("confluent_kafka",),
+        secrets=("password", "sslpassword", "clientProperties"), feed=("new records",),
+    ),
+    Connector(
         "streamload", None, "spark_channel.connectors.streamload:StreamLoadWriter",
         about="Apache Doris, StarRocks and SelectDB, by Stream Load", secrets=("url", "password"),
     ),

@@ -89,7 +89,7 @@ class TunnelOptions(Options):
     starting_timestamp: datetime | None = Field(
         None,
         description="with `tunnelType=stream`: start with changes at this time or later, in UTC unless it has a zone; "
-        "for files and cursor columns of dates or timestamps; default: none",
+        "for files, topics, and cursor columns of dates or timestamps; default: none",
     )
     ending_offsets: str | None = Field(
         None,
