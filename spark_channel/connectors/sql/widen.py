@@ -4,8 +4,7 @@ import re
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.fits import fits, integer_digits
-from spark_channel.connectors.sql.new_types import plain_kind
+from spark_channel.connectors.sql.fits import fits, integer_digits, plain_kind
 
 __all__ = ["is_longer", "widened"]
 
