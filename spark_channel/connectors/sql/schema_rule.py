@@ -1,4 +1,4 @@
-"""Option `onSchemaChange` of a log's feed: with which changes of its table's columns it goes on."""
+"""Option `onSchemaChange` of a log's feed: with which changes of its table's columns it continues."""
 
 import logging
 from collections.abc import Callable, Collection

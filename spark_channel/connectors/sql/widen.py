@@ -20,7 +20,7 @@ _ENDLESS = frozenset({"text", "longtext", "mediumtext", "varchar", "character va
 def widened(column: pa.DataType, rows: pa.DataType) -> pa.DataType | None:
     """The smallest number type in which each value of both is the same number; None = there is none.
 
-    Texts, times and whatever else is no number have none: their types do not differ by how much they hold.
+    Texts, times and other types have none: they do not differ by which numbers they hold.
     """
     kinds = plain_kind(column), plain_kind(rows)
     if not all(map(_is_number, kinds)):

@@ -1,6 +1,6 @@
 """A table whose columns change while a tunnel copies it by its database's log: source and target are equal in the end.
 
-Each change of a row has a number of its own, `n`, so that an event that is lost or doubled is seen.
+Each change of a row has its own number, `n`, so that an event that is lost or doubled is seen.
 """
 
 import json
