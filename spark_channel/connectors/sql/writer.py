@@ -358,7 +358,7 @@ class SqlWriter(Writer):
 
     @contextmanager
     def altering(self, session: Any, place: Place) -> Iterator[None]:
-        """No other write of this package, and if possible no other session, changes the table's definition meanwhile."""
+        """No other write of this package, and if possible no other session, changes the definition meanwhile."""
         with self.transaction(session):
             yield
 
