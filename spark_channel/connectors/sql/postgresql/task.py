@@ -51,7 +51,7 @@ where the next task is read meanwhile: the slower, the less is seen of it."""
 _LEAST_PIECE, _LEAST_PIECES = 50, 16
 """In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
 TASK_SECONDS, _SOME_MORE = 2.5, 1.1
-_OPEN_SECONDS, _SILENT_SECONDS = 3.0, 2
+_OPEN_SECONDS, _SILENT_SECONDS = 3.25, 1.5
 """A task's rows are added as they come if the task is expected to last no longer than the first; a transaction is left
 once it lasts longer than the second, or the server counts so many seconds without a statement, as in a pause."""
 _OPEN = """BEGIN;
@@ -359,7 +359,7 @@ class LimitedTaskWriter(StagedTaskWriter):
             if self._opened_at is None:
                 self._hold_session()
                 session = self._session
-                session.rows(_OPEN.format(millis=_SILENT_SECONDS * 1000))
+                session.rows(_OPEN.format(millis=round(_SILENT_SECONDS * 1000)))
                 self._opened_at = self._clock.now()
             elif self._clock.now() - self._opened_at > _OPEN_SECONDS:
                 self._leave()

@@ -271,11 +271,11 @@ def test_a_task_that_lasts_longer_than_expected_leaves_its_transaction(pg: Pg) -
     assert pg.psql("SELECT count(*), sum(id) FROM t") == "40|780"
 
 
-@pytest.mark.parametrize(("own", "seconds"), [("0", 2.5), ("300ms", 0.8)])
+@pytest.mark.parametrize(("own", "seconds"), [("0", 2.0), ("300ms", 0.8)])
 def test_a_paused_task_holds_nothing_also_if_its_process_stands_still(
     pg: Pg, own: str, seconds: float
 ) -> None:
-    """The server ends the transaction, after 2 s or the DBA's shorter time. Its rows are added in the end, once."""
+    """The server ends the transaction, after 1.5 s or the DBA's shorter time. Its rows are added in the end, once."""
     set_own = f"SET idle_in_transaction_session_timeout = '{own}'"
     writer, plan, task, _ = _short(pg, sessionInitStatement=set_own)
     _send(task, _rows(0, 10))
