@@ -62,6 +62,8 @@ def own() -> dict[str, Connector]:
 
 def commits(connector: Connector) -> str:
     """The values of `commit` that the writer's options take."""
+    if connector.writer is None:
+        return "no"
     model: type[WriteOptions] = connector.writer_class().Options
     names = model.names()
     given = {name: value for name, value in NEEDED.items() if name in names and value}

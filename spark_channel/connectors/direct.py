@@ -23,7 +23,7 @@ Rejected = tuple[int, str]
 
 
 class DirectOptions(WriteOptions):
-    """What a writer to a store without transactions takes."""
+    """Options of a writer to a store without transactions."""
 
     commit: CommitMode | None = Field(
         None,

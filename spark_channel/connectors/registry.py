@@ -209,6 +209,11 @@ _BUILT_IN = (
         about="Elasticsearch and OpenSearch indexes", secrets=("url", "password", "apiKey"),
     ),
     Connector(
+        "http", "spark_channel.connectors.http:HttpReader", None,
+        about="JSON answers of web services",
+        secrets=("url", "password", "token", "params", "body", "headers", "proxy"),
+    ),
+    Connector(
         "mongodb", "spark_channel.connectors.mongodb:MongoReader", "spark_channel.connectors.mongodb:MongoWriter",
         schemes=("mongodb", "mongodb+srv"), about="MongoDB collections", needs=("pymongo",),
         port=27017, secrets=("url", "password"),

@@ -45,6 +45,7 @@ _READERS: dict[str, Builder] = {
     "elasticsearchreader": _late("elasticsearch", "elasticsearch_reader"),
     "ftpreader": _late("ftp", "ftp_reader"),
     "hivereader": _late("hive", "hive_reader"),
+    "httpreader": _late("http", "http_reader"),
     "kafkareader": _late("kafka", "kafka_reader"),
     "mongodbreader": _late("mongodb", "mongodb_reader"),
     "ossreader": _late("stores", "oss_reader"),
