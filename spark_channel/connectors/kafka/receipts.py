@@ -43,4 +43,4 @@ def find_receipt(link: Link, name: str, topic: str) -> Committed | None:
         )
     if found.error is not None:
         raise link.failed(found.error, f"the record of task {name}")
-    return None if found.offset < 0 else Committed(**json.loads(found.metadata))
+    return None if found.offset < 0 else Committed(**json.loads(found.metadata or "{}"))

@@ -123,11 +123,12 @@ def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
     server.create("orders")
     waits: list[int] = []
     wait = deliver.Deliveries._wait
-    monkeypatch.setattr(
-        deliver.Deliveries,
-        "_wait",
-        lambda self, *given: waits.append(len(self._client)) or wait(self, *given),
-    )
+
+    def counted(self: deliver.Deliveries, *given: Any) -> None:
+        waits.append(len(self._client))
+        wait(self, *given)
+
+    monkeypatch.setattr(deliver.Deliveries, "_wait", counted)
     table = pa.table({"value": [f"{number:01000d}" for number in range(4_000)]})
     assert write(server, table, capacityBytes="1MiB").rows == 4_000
     assert 0 < max(waits) <= 1_100, "about a MiB of records of 1 000 bytes"
