@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BeforeValidator, Field, SecretStr
 
 from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.network_options import Seconds
 from spark_channel.connectors.records.options import RecordReadOptions, Zone
 from spark_channel.errors import OptionError
 from spark_channel.options import Amount, ColumnList, CommitMode, Options, Secret, Trait, resolve_secret
@@ -139,7 +140,6 @@ def _properties(value: object) -> SecretStr:
     return SecretStr(json.dumps(found))
 
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Names = Annotated[tuple[str, ...], BeforeValidator(_topics)]
 
 
