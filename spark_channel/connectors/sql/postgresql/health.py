@@ -89,7 +89,7 @@ class PerMinute:
 
 
 class PostgresHealth(Health):
-    """Of a primary, or of a standby that is read from."""
+    """The health of a primary, or of a standby that is read."""
 
     def __init__(self, options: PostgresOptions, failure: type[ChannelError]) -> None:
         self._options = options

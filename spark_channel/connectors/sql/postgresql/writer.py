@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.health import Health
@@ -23,8 +24,8 @@ from spark_channel.connectors.sql.postgresql.target import (
     match_target,
     new_name,
 )
-from spark_channel.connectors.sql.postgresql.task import open_task
-from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
+from spark_channel.connectors.sql.postgresql.task import TASK_SECONDS, open_task
+from spark_channel.connectors.sql.postgresql.write_session import KeptSession, PgWriteSession
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, TargetError
@@ -49,6 +50,19 @@ class PostgresWriter(SqlWriter):
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
+    task_speed: float | None = None
+    """Rows per second of the last limited task in this process."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.kept = KeptSession()
+
+    def writing(self) -> AbstractContextManager[None]:
+        return self.kept.keeping()
+
+    @property
+    def task_seconds(self) -> float | None:
+        return None if self.options.commit == "job" else TASK_SECONDS
 
     @property
     def shown(self) -> str:

@@ -9,7 +9,6 @@ from spark_channel.connectors.sql.sqlite.database import SqliteSession, refuses_
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_one, make_stage, merge
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
-from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError, TargetError
 
@@ -88,7 +87,7 @@ class Judge:
 
     def _note_keys(self, stage: str) -> None:
         """Refuse a key that an earlier batch brought."""
-        names = ", ".join(identifier(name).sql("sqlite") for name in self._target.key)
+        names = ", ".join(map(SqliteWriteDialect().quoted, self._target.key))
         try:
             self._session.rows(f"INSERT INTO {_KEYS} ({names}) SELECT {names} FROM {stage}")  # noqa: S608
         except TargetError as error:

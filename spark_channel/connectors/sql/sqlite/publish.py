@@ -11,7 +11,6 @@ from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
-from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import TargetTable
 
 __all__ = ["insert_files", "insert_one", "make_stage", "merge"]
@@ -21,7 +20,7 @@ _STAGE = "temp.spark_channel_stage"
 
 def insert_one(table: str, names: Sequence[str]) -> str:
     """INSERT of one row of parameters into `table`, as SQL."""
-    listed = ", ".join(identifier(name).sql("sqlite") for name in names)
+    listed = ", ".join(map(SqliteWriteDialect().quoted, names))
     return f"INSERT INTO {table} ({listed}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - quoted names
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from spark_channel.connectors.contracts import TaskWriter
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.file_writer import FileWriter
-from spark_channel.connectors.sql.named import parsed_name
+from spark_channel.connectors.sql.named import is_plain_name, parsed_name
 from spark_channel.connectors.sql.sqlite.database import SqliteSession, check_file, refuses_data
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_files
@@ -79,7 +79,7 @@ class SqliteWriter(FileWriter):
     def _new_name(self) -> str:
         """The name of a table that is not there yet: `main.` is dropped, other schemas are refused."""
         text = self.options.dbtable
-        tree = parsed_name(text, "sqlite")
+        tree = None if is_plain_name(text) else parsed_name(text, "sqlite")
         if tree is None:
             return text
         if tree.db.lower() not in ("", "main"):
