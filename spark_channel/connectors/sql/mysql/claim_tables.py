@@ -5,7 +5,7 @@ from spark_channel.connectors.sql.ledger import Ledger
 from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
 
-__all__ = ["claim_dialect"]
+__all__ = ["claims_of"]
 
 _TABLES = (CLAIMS, TASKS, PLANS)
 # By equality: MariaDB opens only the tables that are named so.
@@ -54,13 +54,13 @@ class _Known:
         self._found = found
 
 
-def claim_dialect(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
+def claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
     """One for each session, which looks for the tables once."""
-    found: ClaimDialect = session.kept(ledger, lambda: _claim_dialect(session, ledger))
+    found: ClaimDialect = session.kept(ledger, lambda: _claims_of(session, ledger))
     return found
 
 
-def _claim_dialect(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
+def _claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
     known = _Known(session, ledger)
     return ClaimDialect(
         table=lambda name: f"{quoted(ledger.schema)}.{quoted(ledger.name(name))}",

@@ -11,7 +11,7 @@ from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.health import Health
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.ledger import Ledger
-from spark_channel.connectors.sql.mysql.claim_tables import claim_dialect
+from spark_channel.connectors.sql.mysql.claim_tables import claims_of
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable, name_places
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.sql.mysql.publish import (
@@ -95,7 +95,7 @@ class MysqlWriter(SqlWriter):
         return is_conflict(error)
 
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
-        return claim_dialect(session, place.ledger or Ledger(place.schema, place.schema))
+        return claims_of(session, place.ledger or Ledger(place.schema, place.schema))
 
     def is_denied(self, error: TargetError) -> bool:
         return code_of(error) in _DENIED
