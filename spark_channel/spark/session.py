@@ -41,7 +41,8 @@ _log = logging.getLogger(__name__)
 _HIDDEN = "spark.sql.redaction.options.regex"
 _OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
 _LOGIN_IN_A_PATH = r"//[^/\s]*:\S*@"
-"""As in s3://KEY:SECRET@bucket: Spark holds the pattern against values, too."""
+"""As in s3://KEY:SECRET@bucket: Spark holds the pattern against values, too, so that names of options are whole: a table
+`tokens` is shown."""
 
 _services: "dict[int, ServiceServer]" = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""
@@ -152,7 +153,7 @@ def _hide_logins(spark: SparkSession) -> None:
             "(?i)url",
         ):  # unset, or Spark's default: another is the user's
             names = "|".join(re.escape(name) for name in sorted({*hidden_options(), *_OF_EVERY_CONNECTOR}))
-            spark.conf.set(_HIDDEN, f"(?i){names}|{_LOGIN_IN_A_PATH}")
+            spark.conf.set(_HIDDEN, f"(?i)^({names})$|password|secret|{_LOGIN_IN_A_PATH}")
     except (
         Exception
     ) as error:  # serverless compute and declarative pipelines let no session set, or even read

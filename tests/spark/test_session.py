@@ -20,8 +20,9 @@ from spark_channel.spark.slots import slots_of
 from spark_channel.testing import VirtualClock
 
 HIDDEN = (
-    "(?i)apiKey|catalogProperties|driverOptions|password|sharedLimitToken|sslpassword|storageOptions|tunnelStore|uri|url"
-    r"|//[^/\s]*:\S*@"  # a login in a path: Spark holds the pattern against values, too
+    "(?i)^(apiKey|body|catalogProperties|clientProperties|driverOptions|headers|params|password|"
+    "proxy|sharedLimitToken|sslpassword|storageOptions|token|tunnelStore|uri|url)$"
+    r"|password|secret|//[^/\s]*:\S*@"  # a login in a path: Spark holds the pattern against values, too
 )
 
 
@@ -98,8 +99,9 @@ def test_the_secrets_of_a_third_party_s_connector_are_hidden_too(monkeypatch: py
     monkeypatch.setattr("spark_channel.spark.session._remote", set())
     session = Session()
     spark_channel.register(cast(SparkSession, session))
-    assert "|password|" in session.conf.settings["spark.sql.redaction.options.regex"]
-    assert "apiKey|" in session.conf.settings["spark.sql.redaction.options.regex"]
+    pattern = re.compile(session.conf.settings["spark.sql.redaction.options.regex"])
+    assert all(pattern.search(each) for each in ("apikey", "password", "postgresql://etl:pw@host/shop"))
+    assert not any(pattern.search(each) for each in ("tokens", "body_of_letters", "dbtable"))
 
 
 @pytest.mark.parametrize("path", ["s3://KEY:SE/CRET@bucket/a", "sftp://me:pa?ss@host/x"])
