@@ -115,7 +115,7 @@ class ChangeFeed(SplitReader):
     can_evolve: ClassVar[bool] = False
     """Whether it takes `FeedOptions.evolves`."""
     reads_base: bool = True
-    """Whether `latest` goes on with existing rows beside the changes; False: its reader has paused that."""
+    """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
 
     @property
     def waits_seconds(self) -> float:

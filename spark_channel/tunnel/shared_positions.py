@@ -121,7 +121,7 @@ class SharedPositions(Positions):
             if found is not None:
                 news[run.channel.id] = found
         if not news:
-            self.check_base(run.token for run in self._all() if not run.channel.is_base)
+            self.check_base(run.token for run in self._all() if not (run.channel.is_base or run.stopping))
             return done if done is not None else self._offset({})
         self._offered = self._offset(news)
         return self._offered

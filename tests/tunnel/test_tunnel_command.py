@@ -212,7 +212,7 @@ def test_a_base_beside_its_changes_and_a_slot_without_a_tunnel(
             [],
         )
         found = call("list", "--orphans", *server, *store).output
-        assert cells(found, name)[1] == "no", "a tunnel of another server has a slot of its own"
+        assert cells(found, name)[1] == "no", "a tunnel of another server has its own slot"
         assert (
             f"{name}: a slot of this name belongs to tunnel elsewhere of postgresql postgresql://other/db"
             in found
