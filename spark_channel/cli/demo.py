@@ -78,7 +78,7 @@ def run_demo(*, rows_per_second: str, directory: Path | None) -> None:
         spark_channel.register(spark)
         flights = spark.read.format("channel").option("nullValue", "NA").load(str(source))
         console.print(f"\n[bold]1. read {source.name} without a limit[/]")
-        flights.write.format("channel").option("writer", "discard").mode("append").save()
+        flights.count()
 
         console.print(f"\n[bold]2. copy it to {database.name} at {rows_per_second} rows/s[/]")
         (

@@ -37,7 +37,8 @@ class FeedOptions:
     light; None = the feed's default. `partitions`: how many partitions the feed should have, where it can choose.
     `slot` and `publication`: of logical replication. `max_slot_lag`: bytes of log that the slot may keep before the
     reading of existing rows stops. `evolves`: columns that the source gets or loses are no error of a feed that begins
-    with the new ones, and whose log has rows with the old ones.
+    with the new ones, and whose log has rows with the old ones. `ignores`: nor are they of a feed that has begun: it
+    leaves new ones out, and has NULL for lost ones.
     """
 
     cursor_column: str | None = None
@@ -48,6 +49,7 @@ class FeedOptions:
     publication: str | None = None
     max_slot_lag: int | None = None
     evolves: bool = False
+    ignores: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +115,7 @@ class ChangeFeed(SplitReader):
     """One source's changes. Plain data, pickled into tasks; used by one thread at a time on the driver."""
 
     can_evolve: ClassVar[bool] = False
-    """Whether it takes `FeedOptions.evolves`."""
+    """Whether it takes `FeedOptions.evolves` and `ignores`."""
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
 

@@ -1,4 +1,4 @@
-"""What a tunnel is of: its source's feed, and the channels that it is cut into."""
+"""The source of a tunnel: its change feed, and the channels that it is divided into."""
 
 import logging
 import uuid
@@ -29,7 +29,7 @@ _SLOT = "; slot="
 
 
 class StreamSource:
-    """A source as options describe it: its reader, its feed, and what tells it from other sources.
+    """A source as options describe it: its reader, its feed, and what distinguishes it from other sources.
 
     Raises:
         ChannelError: options that do not fit, or a source without a change feed.
@@ -43,12 +43,12 @@ class StreamSource:
             _log.warning(warning)
         self.reader: Reader = reader if schema is None else reader.with_schema(schema)
         self.feed: ChangeFeed = self.reader.feed(self.options.feed())
-        self._evolves = self.options.on_schema_change == "evolve"
-        if self._evolves and not self.feed.can_evolve:
+        mode = self.options.on_schema_change
+        if mode != "fail" and not self.feed.can_evolve:
             raise OptionError(
-                "option 'onSchemaChange' got 'evolve', and only a stream of a database's log can take columns that "
+                f"option 'onSchemaChange' got {mode!r}, and only a stream of a database's log can take columns that "
                 "change: omit it, or follow the table by 'slot' or 'binlog'",
-                option="onSchemaChange", got="evolve", takes="fail",
+                option="onSchemaChange", got=mode, takes="fail",
             )  # fmt: skip
         about = [f"{connector.name} {describe(reader.options)}"]
         said = {name: getattr(reader.options, name, None) for name in ("columns", "where", "query")}
@@ -115,7 +115,7 @@ class StreamSource:
         """
         self.check_source(record)
         now = self.schema_text()
-        if record.schema != now and not self._evolves:
+        if record.schema != now and self.options.on_schema_change == "fail":
             advice = "Reset the tunnel to take the new columns"
             if self.feed.can_evolve:
                 advice += ", or continue with them by option 'onSchemaChange' evolve"

@@ -1,20 +1,22 @@
 """The dialect of a database for writing: types, CREATE TABLE, and the values that a column holds."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column, Table
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.fits import fits
-from spark_channel.connectors.sql.new_types import declared_as, plain_kind
+from spark_channel.connectors.sql.fits import fits, plain_kind
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.script import split_script
+from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.target import WriteColumn
-from spark_channel.errors import SchemaError, TargetError
+from spark_channel.connectors.sql.widen import is_longer, widened
+from spark_channel.errors import OptionError, SchemaError, TargetError
 
-__all__ = ["WriteDialect", "misfit"]
+__all__ = ["WriteDialect", "misfit", "wrong_table_options"]
 
 
 class WriteDialect(Dialect):
@@ -43,8 +45,24 @@ class WriteDialect(Dialect):
         Raises:
             SchemaError: there is none; names the column.
         """
+        plain = plain_kind(kind)
         types = {**self.new_types, **self.new_key_types} if key else self.new_types
-        return declared_as(name, kind, self.product, types, self.new_decimal)
+        if plain in types:
+            return types[plain]
+        is_whole = pa.types.is_decimal(plain) and 0 <= plain.scale <= plain.precision
+        if is_whole and (found := self.new_decimal(plain.precision, plain.scale)) is not None:
+            return found
+        if pa.types.is_nested(plain):
+            why = f"{self.no_nested(plain)}; write it as text, with Spark's to_json for one"
+        elif pa.types.is_null(plain):
+            why = "it has no type; cast it to the type it should have"
+        else:
+            why = f"{self.product} has no such type; cast it to a number or to text"
+        raise SchemaError(f"column {name!r} is {kind}: {why}")
+
+    def no_nested(self, kind: pa.DataType) -> str:
+        """Why no column holds values of the nested type `kind`."""
+        return f"{self.product} holds no nested values"
 
     def spark_type(self, text: str) -> str | None:
         """The declared type for a type of `createTableColumnTypes`, if its text says more than its Arrow type."""
@@ -105,6 +123,42 @@ class WriteDialect(Dialect):
         """As `write_column`, with `convert=lenient`: a local time may be written where the column holds instants."""
         return self.write_column(field, column)
 
+    def number_type(self, column: Column) -> pa.DataType | None:
+        """The type of a column of plain numbers, whose type the database can change; None = it is none."""
+        return None
+
+    def wider(self, field: pa.Field, column: Column, chosen: str | None = None) -> Column | None:
+        """`column` of a type that holds its values and those of `field`; None = there is none, or it holds them.
+
+        `chosen`: the type that `createTableColumnTypes` chooses for it.
+        """
+        if chosen is not None and is_longer(column.declared, chosen):
+            return self.declared_as(column, chosen)
+        was = self.number_type(column)
+        kind = None if was is None else widened(was, field.type)
+        if was is None or kind is None or kind.equals(was):
+            return None
+        try:
+            return self.declared_as(column, self.created_type(field.name, kind, key=False))
+        except SchemaError:
+            return None  # no type of the database has that many digits
+
+    def declared_as(self, column: Column, declared: str) -> Column:
+        """The column with another type."""
+        return replace(column, declared=declared)
+
+    def retyped(self, table: str, column: Column, declared: str) -> str:
+        """The statement that changes a column's type, for people. `table` is SQL."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column.name)} TYPE {declared}"
+
+    def retype(self, session: Session, table: str, column: Column, declared: str) -> str | None:
+        """The same, to be run, of which nothing else of the column changes; None = it cannot be made."""
+        return self.retyped(table, column, declared)
+
+    def nullable(self, table: str, column: Column) -> str:
+        """The statement that lets a column be NULL, for people."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column.name)} DROP NOT NULL"
+
     def is_same_type(self, found: str, planned: str) -> bool:
         """Whether two declared types are one, as the catalog shows them and as they were written."""
         return found == planned
@@ -120,6 +174,13 @@ class WriteDialect(Dialect):
             OptionError: one that would leave the transaction in which they run.
         """
         return split_script(texts, option, self.sql)
+
+
+def wrong_table_options(text: str, takes: str, more: str = "") -> OptionError:
+    return OptionError(
+        f"option 'createTableOptions' got {text!r}; it takes {takes}{more}",
+        option="createTableOptions", got=text, takes=takes,
+    )  # fmt: skip
 
 
 def misfit(

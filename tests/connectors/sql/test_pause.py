@@ -97,7 +97,9 @@ def _transfer(
     try:
         time.sleep(ROWS / SPEED / 2)
         limit.set_rates(0.001, None)
-        time.sleep(1.5)  # what was fetched and paid is staged: a chunk is a second's rows
+        time.sleep(
+            2.5
+        )  # what was paid is staged: a chunk is a second's rows. An open transaction is silent for 1.5 s
         samples, end = [], time.monotonic() + pause
         while time.monotonic() < end:
             samples.append(held())

@@ -1,24 +1,38 @@
 """MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
+from dataclasses import replace
+from typing import ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION
-from spark_channel.connectors.sql.fits import fits
-from spark_channel.connectors.sql.mysql.column_types import arrow_type, is_text, mysql_type, parts
+from spark_channel.connectors.sql.fits import fits, plain_kind
+from spark_channel.connectors.sql.mysql.column_types import (
+    INSTANT,
+    LOCAL,
+    MOST_SCALE,
+    SIGNED,
+    SPARK_DIGITS,
+    TIME,
+    UNSIGNED,
+    arrow_type,
+    is_text,
+    parts,
+)
 from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
-from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit
-from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit, wrong_table_options
+from spark_channel.errors import SchemaError, TargetError
 
 __all__ = ["MysqlWriteDialect", "hold_one_zone", "hold_transactional", "staged_columns"]
 
 _NAME_LETTERS = 64
+_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"})
 _OPTION = r"\s*([A-Za-z_]+)\s*=\s*([A-Za-z0-9_]+)\s*,?"
 _OPTION_WORDS = frozenset({
     "ROW_FORMAT", "KEY_BLOCK_SIZE", "AUTO_INCREMENT", "STATS_PERSISTENT", "STATS_AUTO_RECALC", "STATS_SAMPLE_PAGES",
@@ -71,8 +85,26 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
 
     begin = "START TRANSACTION"
 
+    new_types: ClassVar = {
+        **{kind: declared for declared, kind in SIGNED.items() if declared != "mediumint"},
+        **{kind: f"{declared} unsigned" for declared, kind in UNSIGNED.items() if declared != "mediumint"},
+        pa.bool_(): "tinyint(1)", pa.float16(): "float", pa.float32(): "float", pa.float64(): "double",
+        pa.date32(): "date", TIME: "time(6)", LOCAL: "datetime(6)", INSTANT: "timestamp(6)",
+        pa.string(): "longtext", pa.binary(): "longblob",
+    }  # fmt: skip
+    new_key_types: ClassVar = {pa.string(): "varchar(255)", pa.binary(): "varbinary(255)"}
+
+    def new_decimal(self, digits: int, scale: int) -> str | None:
+        return f"decimal({digits},{scale})" if digits <= SPARK_DIGITS else None
+
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
-        return mysql_type(name, kind, key=key)
+        held = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        plain = plain_kind(held)
+        if pa.types.is_decimal(plain) and MOST_SCALE < plain.scale <= plain.precision <= SPARK_DIGITS:
+            raise SchemaError(
+                f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
+            )
+        return super().created_type(name, held, key=key)
 
     def spark_type(self, text: str) -> str | None:
         return text.lower() if text.upper().startswith(("VARCHAR(", "CHAR(")) else None
@@ -106,17 +138,12 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         pairs = re.findall(_OPTION, text)
         if re.sub(_OPTION, "", text).strip() or any(name.upper() not in _OPTION_WORDS for name, _ in pairs):
             takes = "NAME=value of " + ", ".join(sorted(_OPTION_WORDS))
-            raise OptionError(
-                f"option 'createTableOptions' got {text!r}; it takes {takes}. New tables are InnoDB and utf8mb4",
-                option="createTableOptions",
-                got=text,
-                takes=takes,
-            )
+            raise wrong_table_options(text, takes, ". New tables are InnoDB and utf8mb4")
         given = "".join(f" {name}={value}" for name, value in pairs)
         return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{given}"
 
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
-        natural = mysql_type(field.name, field.type)
+        natural = self.created_type(field.name, field.type, key=False)
         name, sizes, _ = parts(column.declared)
         given = arrow_type(field.name, natural)
         if name == "decimal":
@@ -139,6 +166,38 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
                 field.name, column, field.type
             )  # the server reads its text in the session's zone
         return self.write_column(field, column)
+
+    def number_type(self, column: Column) -> pa.DataType | None:
+        name, sizes, unsigned = parts(column.declared)
+        is_float = name in ("float", "double")
+        if name not in _NUMBERS or "zerofill" in column.declared or (is_float and sizes):
+            return None
+        if unsigned and (is_float or name == "decimal"):
+            return None
+        if name == "tinyint":  # TINYINT(1) too
+            return pa.uint8() if unsigned else pa.int8()
+        try:
+            return arrow_type(column.name, column.declared)
+        except SchemaError:
+            return None  # more digits than Arrow's decimals have
+
+    def retyped(self, table: str, column: Column, declared: str) -> str:
+        made = self.definition(replace(column, declared=declared))
+        return f"ALTER TABLE {table} MODIFY COLUMN {made} /* DEFAULT and COMMENT as before */"
+
+    def retype(self, session: Session, table: str, column: Column, declared: str) -> str | None:
+        """MODIFY takes the whole definition, and forgets what it does not repeat: so as the server shows it."""
+        shown = str(session.rows(f"SHOW CREATE TABLE {table}")[0][1])
+        begins = f"  {self.quoted(column.name)} {column.declared}"
+        for line in shown.split("\n"):
+            if line.startswith(begins) and line[len(begins) : len(begins) + 1] in ("", " ", ","):
+                rest = line[len(begins) :].rstrip(",")
+                return f"ALTER TABLE {table} MODIFY COLUMN {self.quoted(column.name)} {declared}{rest}"
+        return None
+
+    def nullable(self, table: str, column: Column) -> str:
+        made = self.definition(replace(column, not_null=False))
+        return f"ALTER TABLE {table} MODIFY COLUMN {made}"
 
     def is_same_type(self, found: str, planned: str) -> bool:
         """Servers add display widths to integers: `int` is shown as `int(11)`."""

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.health import Health
-from spark_channel.connectors.sql.claims import ClaimDialect, Claims
-from spark_channel.connectors.sql.ledger import Ledger, NoClaims
-from spark_channel.connectors.sql.mysql.claim_tables import claims_in, claims_of
+from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.ledger import Ledger
+from spark_channel.connectors.sql.mysql.claim_tables import claims_of
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable, name_places
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.sql.mysql.publish import (
@@ -95,10 +95,7 @@ class MysqlWriter(SqlWriter):
         return is_conflict(error)
 
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
-        return claims_of(session, _ledger(place))
-
-    def claims(self, session: Any, place: Place) -> Claims:
-        return claims_in(session, _ledger(place)) if place.has_ledger else NoClaims()
+        return claims_of(session, place.ledger or Ledger(place.schema, place.schema))
 
     def is_denied(self, error: TargetError) -> bool:
         return code_of(error) in _DENIED
@@ -135,6 +132,16 @@ class MysqlWriter(SqlWriter):
         session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
         try:
             session.rows(statement)
+        finally:
+            session.rows("SET SESSION lock_wait_timeout = DEFAULT")
+
+    @contextmanager
+    def altering(self, session: Any, place: Place) -> Iterator[None]:
+        """DDL commits, so the lock of publishes is what keeps other writes out."""
+        hold(session, _table_lock(place.label))
+        session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
+        try:
+            yield
         finally:
             session.rows("SET SESSION lock_wait_timeout = DEFAULT")
 
@@ -203,7 +210,7 @@ class MysqlWriter(SqlWriter):
         The lock is the session's: DDL does not end it, and neither does what ends a transaction.
         """
         target = plan.target
-        hold(session, _table_lock(target))
+        hold(session, _table_lock(target.label))
         session.end_when_silent()
         made = create and create_table(session, target)
         try:
@@ -239,10 +246,6 @@ def _commits(texts: Sequence[str], option: str) -> bool:
     return False
 
 
-def _ledger(place: Place) -> Ledger:
-    return place.ledger or Ledger(place.schema, place.schema)
-
-
-def _table_lock(target: TargetTable) -> str:
+def _table_lock(label: str) -> str:
     """Publishes to one table take turns; the server's names of locks have at most 64 letters."""
-    return "spark_channel:" + hashlib.sha256(target.label.encode()).hexdigest()[:32]
+    return "spark_channel:" + hashlib.sha256(label.encode()).hexdigest()[:32]

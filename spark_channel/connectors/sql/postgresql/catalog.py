@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from spark_channel.connectors.sql import catalog
 from spark_channel.connectors.sql.named import parsed_name
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.session import Session
 
 __all__ = ["PgColumn", "PgTable", "find_table", "name_parts", "table_names"]
@@ -21,7 +21,9 @@ _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL,
   a.attgenerated <> '', b.typname, b.typcategory::text,
   CASE WHEN t.typtype = 'd' AND a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END, a.attidentity::text, e.typname,
-  b.typnamespace = 'pg_catalog'::regnamespace
+  b.typnamespace = 'pg_catalog'::regnamespace,
+  (SELECT cn.nspname || '.' || k.collname FROM pg_catalog.pg_collation k
+   JOIN pg_catalog.pg_namespace cn ON cn.oid = k.collnamespace WHERE k.oid = a.attcollation)
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
@@ -79,6 +81,7 @@ class PgColumn(catalog.Column):
     identity: str = ""
     element: str | None = None
     builtin: bool = False
+    collation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,11 +131,9 @@ def table_names(session: Session) -> list[str]:
 
 def _lookup(session: Session, schema: str | None, name: str) -> tuple[int, str, str, str] | None:
     where = (
-        "pg_catalog.pg_table_is_visible(c.oid)"
-        if schema is None
-        else f"n.nspname = {literal(schema).sql('postgres')}"
+        "pg_catalog.pg_table_is_visible(c.oid)" if schema is None else f"n.nspname = {literal_sql(schema)}"
     )
-    rows = session.rows(_FIND.format(name=literal(name).sql("postgres"), where=where))
+    rows = session.rows(_FIND.format(name=literal_sql(name), where=where))
     return None if not rows else (int(rows[0][0]), str(rows[0][1]), str(rows[0][2]), str(rows[0][3]))
 
 

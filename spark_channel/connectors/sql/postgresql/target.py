@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import pyarrow as pa
 import sqlglot
@@ -10,9 +10,10 @@ from sqlglot import exp
 
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql.catalog import Column, Table
+from spark_channel.connectors.sql.fits import is_list
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, name_parts
-from spark_channel.connectors.sql.postgresql.column_types import created_type
+from spark_channel.connectors.sql.postgresql.column_types import INSTANT, LOCAL, TIME, read_type
 from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.sql.postgresql.encode import (
     PgWriteColumn,
@@ -24,9 +25,9 @@ from spark_channel.connectors.sql.postgresql.native import are_native
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.target_columns import create_table, old_target
-from spark_channel.connectors.sql.write_dialect import WriteDialect
+from spark_channel.connectors.sql.write_dialect import WriteDialect, wrong_table_options
 from spark_channel.connectors.sql.writer import SqlPlan
-from spark_channel.errors import OptionError, TargetError
+from spark_channel.errors import TargetError
 
 __all__ = ["DIALECT", "PostgresPlan", "create_statement", "match_target", "new_name", "written_columns"]
 
@@ -48,8 +49,28 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     """Whatever the role's default is: a row that another transaction held is read as that one left it."""
 
+    new_types: ClassVar = {
+        pa.bool_(): "boolean", pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer",
+        pa.int64(): "bigint", pa.uint8(): "smallint", pa.uint16(): "integer", pa.uint32(): "bigint",
+        pa.uint64(): "numeric(20,0)", pa.float16(): "real", pa.float32(): "real", pa.float64(): "double precision",
+        pa.string(): "text", pa.binary(): "bytea", pa.date32(): "date", TIME: "time", LOCAL: "timestamp",
+        INSTANT: "timestamptz",
+    }  # fmt: skip
+
+    def new_decimal(self, digits: int, scale: int) -> str:
+        return f"numeric({digits},{scale})"
+
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
-        return created_type(name, kind)
+        if pa.types.is_duration(kind):
+            return "interval"
+        if is_list(kind) and not (pa.types.is_nested(kind.value_type) or pa.types.is_null(kind.value_type)):
+            return self.created_type(name, kind.value_type, key=key) + "[]"
+        return super().created_type(name, kind, key=key)
+
+    def no_nested(self, kind: pa.DataType) -> str:
+        if is_list(kind):
+            return "PostgreSQL's arrays of arrays must be rectangular"
+        return "PostgreSQL holds no such nested values"
 
     def spark_type(self, text: str) -> str | None:
         return exp.DataType.build(text, dialect="spark").sql("postgres")
@@ -69,6 +90,32 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
         return lenient_column(field, cast(PgColumn, column))
 
+    def number_type(self, column: Column) -> pa.DataType | None:
+        """Not of a domain, whose checks the column would lose."""
+        about = cast(PgColumn, column)
+        words = _NUMBERS.get(about.base, "")
+        is_plain = bool(words) and about.builtin and about.declared.partition("(")[0] == words
+        kind = read_type(about.base, about.typmod).kind
+        return kind if is_plain and not pa.types.is_string(kind) else None
+
+    def declared_as(self, column: Column, declared: str) -> Column:
+        words, _, sizes = declared.partition("(")
+        base = next((base for base, each in _NUMBERS.items() if each == words), None)
+        if base is None:
+            is_sized = bool(sizes)
+            typmod = int(sizes.rstrip(") ")) + 4 if is_sized else -1
+            return replace(
+                cast(PgColumn, column),
+                declared=declared,
+                base="varchar" if is_sized else "text",
+                typmod=typmod,
+            )
+        typmod = -1
+        if sizes:
+            precision, scale = map(int, sizes.rstrip(")").split(","))
+            typmod = ((precision << 16) | scale) + 4
+        return replace(cast(PgColumn, column), declared=declared, base=base, typmod=typmod)
+
     def emptied(self, table: str, options: SqlWriteOptions) -> str:
         return f"TRUNCATE {table}{' CASCADE' if cast(PostgresWriteOptions, options).cascade_truncate else ''}"
 
@@ -87,14 +134,15 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
             or tokens[0].text.upper() not in ("WITH", "TABLESPACE")
             or words & {";", "AS", "SELECT"}
         ):
-            raise OptionError(
-                f"option 'createTableOptions' got {text!r}; it takes {takes}",
-                option="createTableOptions",
-                got=text,
-                takes=takes,
-            )
+            raise wrong_table_options(text, takes)
         return " " + text.strip()
 
+
+_NUMBERS = {
+    "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real", "float8": "double precision",
+    "numeric": "numeric",
+}  # fmt: skip
+"""Their names in declarations."""
 
 DIALECT = PostgresWriteDialect()
 
