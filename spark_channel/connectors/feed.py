@@ -17,7 +17,15 @@ from spark_channel.connectors.split_reader import SplitReader, Token
 from spark_channel.errors import OptionError, UnsupportedError
 from spark_channel.planning import Split
 
-__all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions", "HeldLog", "HoldsLogs"]
+__all__ = ["BASE", "ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions", "HeldLog", "HoldsLogs", "has_base"]
+
+BASE = "base"
+"""A name in tokens: how much of the existing rows was read beside the changes; without it, no more are to be read."""
+
+
+def has_base(token: Token) -> bool:
+    """Whether existing rows are left to read beside the changes."""
+    return BASE in token
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +68,8 @@ class FeedLag:
     """The lag of a token; unknown values are None.
 
     `kept`: bytes of log that the source keeps for its reader. `base_read` and `base_rows`: existing rows that were read
-    beside the changes, and how many there are, about; None where the base is not read so, or is read.
+    beside the changes, and how many there are, about; `base_chunks`: in how many chunks. None where the base is not
+    read so, or is read. `base_held`: the source keeps so much that no chunks are read.
     """
 
     rows: int | None = None
@@ -69,15 +78,28 @@ class FeedLag:
     kept: int | None = None
     base_read: int | None = None
     base_rows: int | None = None
+    base_chunks: int | None = None
+    base_held: bool = False
+
+    @property
+    def chunks(self) -> int | None:
+        """How many chunks there will be in all, if the others are as large as those that were read; None = unknown."""
+        if not self.base_chunks or not self.base_read or self.base_rows is None:
+            return None
+        return max(self.base_chunks + 1, -(-self.base_chunks * self.base_rows // self.base_read))
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:
-    """What a source keeps for one reader of its log. `kept`: bytes; None = not known."""
+    """What a source keeps for one reader of its log. `kept`: bytes; None = not known.
+
+    `named_by`: what reads from a slot of this name, at a place that has another name than this source.
+    """
 
     slot: str
     is_active: bool
     kept: int | None
+    named_by: str = ""
 
 
 @runtime_checkable
@@ -94,6 +116,8 @@ class ChangeFeed(SplitReader):
 
     can_evolve: ClassVar[bool] = False
     """Whether it takes `FeedOptions.evolves` and `ignores`."""
+    reads_base: bool = True
+    """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
 
     @property
     def waits_seconds(self) -> float:
