@@ -6,7 +6,7 @@ start and closed at their end.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Protocol, runtime_checkable
@@ -17,7 +17,16 @@ from spark_channel.connectors.split_reader import SplitReader, Token
 from spark_channel.errors import OptionError, UnsupportedError
 from spark_channel.planning import Split
 
-__all__ = ["ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions", "HeldLog", "HoldsLogs"]
+__all__ = [
+    "ChangeFeed",
+    "FeedLag",
+    "FeedLimit",
+    "FeedOptions",
+    "FollowsTables",
+    "HeldLog",
+    "HoldsLogs",
+    "TableLag",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,8 @@ class FeedOptions:
     light; None = the feed's default. `partitions`: how many partitions the feed should have, where it can choose.
     `slot` and `publication`: of logical replication. `max_slot_lag`: bytes of log that the slot may keep before the
     reading of existing rows stops. `evolves`: columns that the source gets or loses are no error of a feed that begins
-    with the new ones, and whose log has rows with the old ones.
+    with the new ones, and whose log has rows with the old ones. `tables`: the tables of a feed of several, as the user
+    lists them. `has_base`: existing rows are asked for.
     """
 
     cursor_column: str | None = None
@@ -40,6 +50,8 @@ class FeedOptions:
     publication: str | None = None
     max_slot_lag: int | None = None
     evolves: bool = False
+    tables: str | None = None
+    has_base: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +66,25 @@ class FeedLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class TableLag:
+    """One table of several. `stage`: `waits` for its existing rows to be read, reads its `base`, or its `changes` only.
+
+    `base_read` and `base_rows`: see `FeedLag`.
+    """
+
+    name: str
+    stage: str
+    base_read: int | None = None
+    base_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FeedLag:
     """The lag of a token; unknown values are None.
 
     `kept`: bytes of log that the source keeps for its reader. `base_read` and `base_rows`: existing rows that were read
-    beside the changes, and how many there are, about; None where the base is not read so, or is read.
+    beside the changes, and how many there are, about; None where the base is not read so, or is read. `tables`: of a
+    feed of several.
     """
 
     rows: int | None = None
@@ -67,6 +93,7 @@ class FeedLag:
     kept: int | None = None
     base_read: int | None = None
     base_rows: int | None = None
+    tables: tuple[TableLag, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +114,24 @@ class HoldsLogs(Protocol):
         ...
 
 
+@runtime_checkable
+class FollowsTables(Protocol):
+    """A reader whose log has the changes of several tables in one order."""
+
+    def tables_feed(self, options: FeedOptions) -> "ChangeFeed":
+        """A feed with `has_tables`, of `FeedOptions.tables`; what the reader's own options name is not read."""
+        ...
+
+
 class ChangeFeed(SplitReader):
     """One source's changes. Plain data, pickled into tasks; used by one thread at a time on the driver."""
 
     can_evolve: ClassVar[bool] = False
     """Whether it takes `FeedOptions.evolves`."""
+    has_tables: ClassVar[bool] = False
+    """Whether each batch of `read` is of one of several tables: it has its table's columns, and those of `schema`."""
+    range_seconds: ClassVar[float | None] = None
+    """The longest time that a range should take, where a longer one would delay the changes in it."""
 
     @property
     def waits_seconds(self) -> float:
@@ -194,6 +234,20 @@ class ChangeFeed(SplitReader):
         None: this feed, or this source, has none; `base` is read before the changes then.
         """
         return None
+
+    def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
+        """What adds a table to a token, from there on; `again`: what has the existing rows of one read once more.
+
+        What it returns is pure, and quick: called inside a transaction of the tunnel's store. It raises `TunnelError`
+        where the token has the table, or does not have it.
+
+        Raises:
+            UnsupportedError: a feed of one table. SourceError, OptionError: the table cannot be followed.
+        """
+        raise UnsupportedError(
+            "this tunnel is of one table, and takes no others: make one with option 'tables'; `spark-channel tunnel "
+            "reset` reads its one table again"
+        )
 
     def is_passing(self, error: BaseException) -> bool:
         """Whether `error`, which a call of this feed raised, is of the moment: a connection was lost, or another
