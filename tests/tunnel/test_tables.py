@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors.contracts import Token
 from spark_channel.errors import OptionError, TunnelError, UnsupportedError
-from spark_channel.tunnel import Delivery, Tunnel
+from spark_channel.tunnel import Delivery, Tunnel, desk
+from spark_channel.tunnel.records import Channel, TunnelState
 from spark_channel.tunnel.source import StreamSource
 from tests.connectors.sql.postgresql.test_tables import Shop
 from tests.servers.postgres import PostgresServer
@@ -241,6 +243,26 @@ def test_what_does_not_go_with_several_tables(shop: Shop, tmp_path: Path) -> Non
     with pytest.raises(UnsupportedError, match="this tunnel is of one table"):
         tunnel.add_table(f"{shop.name}.items")
     tunnel.delete()
+
+
+def test_a_channel_is_continued_behind_what_was_handed_out() -> None:
+    def change(token: Token) -> Token:
+        return {**token, "tables": [*token["tables"], "more"]}
+
+    handed_out = {"n": 2, "tables": ["a"]}
+    state = TunnelState(
+        {"stream-0": Channel("stream-0", 0, token={"n": 1, "tables": ["a"]}, pending=handed_out)}
+    )
+    state, made = desk.continued(state, change)
+    assert made == "stream-1"
+    assert state.channels["stream-0"].until == handed_out
+    assert state.channels["stream-1"].token == {"n": 2, "tables": ["a", "more"]}
+    assert state.channels["stream-1"].parents == ("stream-0",)
+    state, made = desk.continued(state, change)
+    assert (made, state.channels["stream-2"].token["tables"]) == ("stream-2", ["a", "more", "more"])
+    assert state.channels["stream-2"].parents == ("stream-1",)
+    with pytest.raises(TunnelError, match="has no stream channel"):
+        desk.continued(TunnelState({"base-0": Channel("base-0", 0, {"split": {}})}), change)
 
 
 def test_tables_of_a_tunnel_that_has_an_end_cannot_be_changed(shop: Shop, tmp_path: Path) -> None:

@@ -319,8 +319,8 @@ def test_the_log_is_kept_from_where_a_table_joined() -> None:
 @pytest.mark.parametrize(
     "damage",
     [
-        {"tables": {}}, {"tables": None}, {"tables": {"a": {}}}, {"lsn": 7}, {"safe": None}, {"doubt": ["x"]},
-        {"tables": {"a": {"oid": 1, "columns": "x", "base": {"after": None}}}}, {"waited": "1"},
+        {"tables": {}}, {"tables": None}, {"tables": {"a": {}}}, {"lsn": 7}, {"base": None}, {"base": {"doubt": ["x"]}},
+        {"tables": {"a": {"oid": 1, "columns": "x", "base": {"after": None}}}},
     ],
 )  # fmt: skip
 def test_a_damaged_token_is_told(damage: dict[str, Any]) -> None:

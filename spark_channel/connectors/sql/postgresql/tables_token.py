@@ -125,7 +125,7 @@ class TablesToken:
             "tables": {name: _noted(each) for name, each in self.tables.items()},
         }
         if not self.is_read:
-            found |= {
+            found["base"] = {
                 "safe": lsn_text(self.safe),
                 "doubt_at": lsn_text(self.doubt_at),
                 "doubt": list(self.doubt),
@@ -146,13 +146,14 @@ class TablesToken:
             made = cls(position_of(token["lsn"]), tables)
             if made.is_read:
                 return made
-            doubt, waited = token["doubt"], token["waited"]
+            base = token["base"]
+            doubt, waited = base["doubt"], base["waited"]
             if not all(isinstance(each, int) for each in (*doubt, waited)):
                 raise ValueError
             return replace(
                 made,
-                safe=position_of(token["safe"]),
-                doubt_at=position_of(token["doubt_at"]),
+                safe=position_of(base["safe"]),
+                doubt_at=position_of(base["doubt_at"]),
                 doubt=tuple(doubt),
                 waited=waited,
             )
