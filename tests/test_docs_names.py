@@ -28,7 +28,7 @@ PAGES = sorted([ROOT / "README.md", *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 QUOTED = re.compile(r"`([^`\n]+)`")
 COMMAND = re.compile(
-    r"(?:^|`|; )spark-channel((?: (?:limits|tunnel))? [a-z]+)((?:[^\n`;#]|\\\n)*)", re.MULTILINE
+    r"(?:^|`|; )spark-channel((?: (?:limits|tunnel))? [a-z]+(?:-[a-z]+)*)((?:[^\n`;#]|\\\n)*)", re.MULTILINE
 )
 NO_COMMANDS = {"read", "write", "health", "found"}
 """Names of sessions in a database begin so, and an error."""

@@ -36,6 +36,8 @@ CHANGES_PER_SECOND = 2_000
 LAG_SECONDS = 30
 JOINING_ROWS = 300_000
 JOINING_CHANGES = 500
+JOINING_SPEED = 30_000
+"""Rows a second that the processor takes."""
 
 
 def make_orders(path: Path, rows: int) -> None:
@@ -451,6 +453,7 @@ def joining(home: Path) -> list[Row]:
                 seen.extend((now, now - each.timestamp()) for each in batch["_commit_ts"].to_pylist() if each)
             else:
                 read += batch.num_rows
+                time.sleep(batch.num_rows / JOINING_SPEED)
 
     def change() -> None:
         began, made = time.monotonic(), 0

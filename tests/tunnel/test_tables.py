@@ -130,7 +130,7 @@ Tunnel("shop", source, store=store).consume(process, threads=2, drained=drained)
 
 
 @pytest.mark.timeout(180)
-def test_a_consumer_that_is_killed_in_the_base_of_the_second_table(shop: Shop, tmp_path: Path) -> None:
+def test_a_consumer_that_is_killed_in_the_base_of_a_table_that_was_added(shop: Shop, tmp_path: Path) -> None:
     shop.run(
         "INSERT INTO $s.items SELECT i, 'old' FROM generate_series(1, 1000) i;"
         "INSERT INTO $s.orders SELECT i, 'old' FROM generate_series(1, 20000) i;"
@@ -139,8 +139,9 @@ def test_a_consumer_that_is_killed_in_the_base_of_the_second_table(shop: Shop, t
         "CREATE TABLE $s_copy.events (n serial, name text, op text, id int, item text)"
     )
     store = str(tmp_path / "tunnels.db")
-    source = options(shop, maxRowsPerTrigger="300")
-    Tunnel("shop", source, store=store).create()
+    source = options(shop, "$s.items", maxRowsPerTrigger="300")
+    tunnel = Tunnel("shop", source, store=store)
+    tunnel.create()
     server = {
         "host": str(shop.server.directory), "port": shop.server.port, "user": shop.server.user, "dbname": "postgres",
     }  # fmt: skip
@@ -168,20 +169,23 @@ def test_a_consumer_that_is_killed_in_the_base_of_the_second_table(shop: Shop, t
         for kills in range(3):
             children[-1].go()
             children.append(begin(kills == 2))  # it starts meanwhile, as far as it can
+            if not kills:
+                children[0].next()
+                tunnel.add_table(f"{shop.name}.orders")
             least = int(shop.run(reads))
             while int(shop.run(reads)) <= least:
                 change()
                 children[-2].next()
             time.sleep(0.1 * chance.random())  # anywhere: within a range, or between two
             children[-2].kill()
-            assert 0 < int(shop.run(reads)) < 19000, "it is in the base of the second table"
+            assert 0 < int(shop.run(reads)) < 19000, "it is in the base of the table that was added"
             change()
         children[-1].go()
         children[-1].finish()
     finally:
         for each in children:
             each.kill()
-        Tunnel("shop", source, store=store).delete()
+        tunnel.delete()
     found = shop.run("SELECT name, op, id, item FROM $s_copy.events ORDER BY n").splitlines()
     events = [line.split("|") for line in found]
     shop.run("SET client_min_messages = error; DROP SCHEMA $s_copy CASCADE")

@@ -55,7 +55,7 @@ _log = logging.getLogger(__name__)
 
 _TABLE = "_table"
 _OWN = (_TABLE, "_op", "_lsn", "_commit_ts")
-_RANGE_SECONDS = 0.5
+_RANGE_SECONDS = 0.4
 _ADVICE = "Reset the tunnel to follow its tables as they are now"
 
 
