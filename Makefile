@@ -69,7 +69,7 @@ ready-oldest:
 test-oldest: ready-oldest servers
 	@$(call archive,$(OLDEST))
 	PYSPARK_PYTHON=$(CURDIR)/$(OLDEST)/bin/python PYSPARK_DRIVER_PYTHON=$(CURDIR)/$(OLDEST)/bin/python \
-	  $(TESTS) $(OLDEST)/bin/python -n 2 $(SPREAD) -m 'spark and not newest and not soak' \
+	  $(TESTS) $(OLDEST)/bin/python -n 3 $(SPREAD) -m 'spark and not newest and not soak' \
 	    -W 'ignore::ResourceWarning' -W 'ignore::pytest.PytestUnraisableExceptionWarning'
 
 bench: ready servers

@@ -1,4 +1,4 @@
-"""Packages that import a name on its first use, because every Python process of Spark pays for its imports.
+"""Names and modules that are imported on their first use, because every Python process of Spark pays for its imports.
 
 A package states what it exports once, for readers, type checkers, import-linter and this module::
 
@@ -20,7 +20,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-__all__ = ["exports", "load"]
+__all__ = ["LazyModule", "exports", "load"]
 
 
 def load(name: str) -> ModuleType:
@@ -36,6 +36,24 @@ def load(name: str) -> ModuleType:
     finally:
         if collects:
             gc.enable()
+
+
+class LazyModule:
+    """Stands for a library's module in one of ours, and imports it when something of it is first used::
+
+    if TYPE_CHECKING:
+        from sqlglot import exp
+    else:
+        exp = lazy.LazyModule("sqlglot.expressions")
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        value = getattr(load(self._name), attribute)
+        setattr(self, attribute, value)
+        return value
 
 
 def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:

@@ -467,7 +467,7 @@ def _takes(detail: Any) -> str:
 
 
 class CommonOptions(Options):
-    """What both halves of every connector take."""
+    """Options of every reader and writer."""
 
     job_id: JobId | None = Field(
         None, description="the job's name in staging, progress and logs; default: generated"
@@ -522,8 +522,7 @@ class CommonOptions(Options):
             raise OptionError(
                 "options 'rowsPerSecondPerTask' and 'bytesPerSecondPerTask' are the fallback where "
                 "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond', 'sharedLimit', 'protect' "
-                "and 'pressure': "
-                "give one kind",
+                "and 'pressure': give one kind",
                 option="rowsPerSecondPerTask",
             )
         if self.shared_limit_token is not None and self.shared_limit is None:
@@ -542,7 +541,7 @@ class CommonOptions(Options):
 
 
 class ReadOptions(CommonOptions):
-    """What every reader takes."""
+    """Options of every reader."""
 
     aliases: ClassVar[Mapping[str, str]] = {"numPartitions": "channels"}
 
@@ -565,7 +564,7 @@ class ReadOptions(CommonOptions):
 
 
 class WriteOptions(CommonOptions):
-    """What every writer takes."""
+    """Options of every writer."""
 
     aliases: ClassVar[Mapping[str, str]] = {}
 

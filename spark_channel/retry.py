@@ -36,8 +36,11 @@ class Retry:
     what: str = ""
     clock: Clock = SYSTEM_CLOCK
 
-    def call(self, work: Callable[[], _T], passes: Callable[[Exception], bool]) -> _T:
+    def call(self, work: Callable[[], _T], passes: Callable[[Exception], bool | float]) -> _T:
         """What `work` returns. It is called again after each error that `passes` says to be of the moment.
+
+        `passes` may return seconds, a `float` above 0, for which the server asks to wait: the pause lasts at least
+        as long. A pause that would end behind the deadline is not begun.
 
         The last error is raised unchanged. `work` may have had an effect when it raises: where that matters, it begins
         by asking for it.
@@ -55,10 +58,12 @@ class Retry:
         def pause(error: BaseException) -> bool | float:
             nonlocal failed
             left = end - self.clock.now()
-            if left <= 0 or not isinstance(error, Exception) or not passes(error):
+            verdict = left > 0 and isinstance(error, Exception) and passes(error)
+            asked = verdict if isinstance(verdict, float) else 0.0
+            if not verdict or asked > left:
                 return False
             failed += 1
-            seconds = min(left, self.pause(failed))
+            seconds = min(left, max(asked, self.pause(failed)))
             _log.debug("%s failed with %s; again in %.2f s", self.what, type(error).__name__, seconds)
             if self.clock is SYSTEM_CLOCK:
                 return seconds

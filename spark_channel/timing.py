@@ -1,4 +1,4 @@
-"""Tells whoever times a step of this thread how much of it went into connecting."""
+"""Tells the code that times a step of this thread how much of it was spent connecting."""
 
 import threading
 import time

@@ -45,9 +45,9 @@ overrides a shared one.
 
 TITLES = {
     "adbc": "Any ADBC driver", "clickhouse": "ClickHouse", "delta": "Delta Lake", "duckdb": "DuckDB",
-    "elasticsearch": "Elasticsearch and OpenSearch", "iceberg": "Apache Iceberg", "mongodb": "MongoDB",
-    "mysql": "MySQL and MariaDB", "postgresql": "PostgreSQL", "redis": "Redis",
-    "sqlite": "SQLite", "streamload": "Doris, StarRocks, SelectDB",
+    "elasticsearch": "Elasticsearch and OpenSearch", "iceberg": "Apache Iceberg", "kafka": "Kafka",
+    "mongodb": "MongoDB", "mysql": "MySQL and MariaDB", "postgresql": "PostgreSQL", "redis": "Redis",
+    "http": "Web services", "sqlite": "SQLite", "streamload": "Doris, StarRocks, SelectDB",
 }  # fmt: skip
 
 SHARED: tuple[tuple[str, str, type[Options], type[Options] | None], ...] = (

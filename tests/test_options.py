@@ -15,6 +15,8 @@ from pydantic import Field
 import spark_channel.options
 from spark_channel.errors import OptionError
 from spark_channel.options import ColumnList, Options, ReadOptions, Secret, WriteOptions, parse_amount
+from spark_channel.tunnel.option_names import STREAM_OPTIONS
+from spark_channel.tunnel.options import TunnelOptions
 
 
 class Sample(ReadOptions):
@@ -360,3 +362,8 @@ def test_what_is_exported_is_there() -> None:
     assert sorted(spark_channel.options.__all__) == list(spark_channel.options.__all__)
     assert all(hasattr(spark_channel.options, name) for name in spark_channel.options.__all__)
     assert ColumnList is not None
+
+
+def test_the_listed_options_of_streams_are_those_of_their_model() -> None:
+    """A read asks by their names, and does not import the model."""
+    assert set(TunnelOptions.names()) == STREAM_OPTIONS

@@ -24,6 +24,7 @@ NEEDED = {
     "collection": "t",
     "index": "t",
     "database": "shop",
+    "bootstrapservers": "host:9092",
 }
 FEEDS = {
     "cursorColumn": "a growing column",
@@ -32,6 +33,7 @@ FEEDS = {
     "files that arrive": "new files",
     "new versions": "new versions",
     "new snapshots": "new snapshots",
+    "new records": "new records",
 }
 
 
@@ -60,6 +62,8 @@ def own() -> dict[str, Connector]:
 
 def commits(connector: Connector) -> str:
     """The values of `commit` that the writer's options take."""
+    if connector.writer is None:
+        return "no"
     model: type[WriteOptions] = connector.writer_class().Options
     names = model.names()
     given = {name: value for name, value in NEEDED.items() if name in names and value}

@@ -49,6 +49,17 @@ def test_what_passes_is_done_again_with_pauses_that_grow(clock: VirtualClock) ->
     assert work.called[0] == begin
 
 
+@pytest.mark.parametrize(("asked", "attempts"), [(30.0, 3), (59.0, 2), (61.0, 1)])
+def test_a_server_is_left_alone_for_as_long_as_it_asks(
+    clock: VirtualClock, asked: float, attempts: int
+) -> None:
+    """A pause that would end behind the deadline is not begun: what is asked before it would be refused."""
+    work, begin = Work(clock, 1_000_000), clock.now()
+    with pytest.raises(BusyError):
+        Retry(60, clock=clock).call(work, lambda error: asked)
+    assert work.called == pytest.approx([begin + n * asked for n in range(attempts)])
+
+
 def test_the_last_attempt_begins_at_the_deadline_and_its_error_is_raised(clock: VirtualClock) -> None:
     work, begin = Work(clock, 1_000_000), clock.now()
     with pytest.raises(BusyError, match=r"attempt \d+"):

@@ -1,4 +1,4 @@
-"""Arrow bytes of a batch: `RecordBatch.nbytes`, at a fifth of its price for the usual layouts.
+"""Arrow bytes of a batch: `RecordBatch.nbytes`, at a fifth of its cost for the usual layouts.
 
 `nbytes` takes 3 us a column. A batch of plain columns that is not a slice says the same through the sizes of
 its buffers: a buffer of exactly as many bytes as its column's rows take leaves no offset open. Without nulls

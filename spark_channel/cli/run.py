@@ -60,7 +60,7 @@ class RunOptions:
 
 
 @dataclass
-class _Job:
+class _JobRun:
     file: Path
     label: str
     """Unique among the jobs of this command, where there are several; names them in logs and limits."""
@@ -96,7 +96,7 @@ def run_jobs(given: Sequence[Path], options: RunOptions) -> int:
     return run.outcome.code
 
 
-def _run_all(run: "_Run", jobs: Sequence[_Job], options: RunOptions, settings: dict[str, str]) -> None:
+def _run_all(run: "_Run", jobs: Sequence[_JobRun], options: RunOptions, settings: dict[str, str]) -> None:
     specs = [spec for job in jobs if job.loaded is not None for spec in job.loaded.specs]
     engine = chosen_engine(options.engine, specs, master=options.master, conf=settings)
     for note in _notes(specs, options):
@@ -113,7 +113,7 @@ def _run_all(run: "_Run", jobs: Sequence[_Job], options: RunOptions, settings: d
 class _Run:
     """The jobs as they go. The first exception that is not a job's, such as Ctrl-C, ends all of them."""
 
-    def __init__(self, jobs: Sequence[_Job], options: RunOptions) -> None:
+    def __init__(self, jobs: Sequence[_JobRun], options: RunOptions) -> None:
         self._jobs = jobs
         self._options = options
         self._began = time.monotonic()
@@ -165,7 +165,7 @@ class _Run:
     def end(self) -> None:
         self.outcome.seconds = time.monotonic() - self._began
 
-    def _not_run(self, job: _Job) -> JobOutcome:
+    def _not_run(self, job: _JobRun) -> JobOutcome:
         outcome = JobOutcome(
             utc_now(), 0.0, str(job.file), job.label, "not run", 1, "the command ended before"
         )
@@ -205,12 +205,12 @@ class _Run:
             self.outcome.jobs[place] = outcome
 
 
-def _loaded(files: Sequence[Path], options: RunOptions) -> list[_Job]:
+def _loaded(files: Sequence[Path], options: RunOptions) -> list[_JobRun]:
     labels: dict[str, int] = {}
     jobs = []
     for file in files:
         number = labels[file.stem] = labels.get(file.stem, 0) + 1
-        job = _Job(file, file.stem if number == 1 else f"{file.stem}-{number}")
+        job = _JobRun(file, file.stem if number == 1 else f"{file.stem}-{number}")
         try:
             job.loaded = load(
                 file,

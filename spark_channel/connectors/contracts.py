@@ -43,11 +43,24 @@ class FetchSize:
     """The most that one fetch from the source should return, so that the limit slows the source.
 
     None = the connector's choice. The channel slices larger batches, but the source has already
-    sent them.
+    sent them. `guessed`: no limit says how fast the job will be.
     """
 
     rows: int | None = None
     nbytes: int | None = None
+    guessed: bool = False
+
+    def lasts(self, split: Split) -> float | None:
+        """Seconds for which the rows of `split` last at the channel's part of the limit; None = unknown.
+
+        A fetch is what half a second allows.
+        """
+        lasts = [
+            amount / (2 * most)
+            for amount, most in ((split.rows, self.rows), (split.nbytes, self.nbytes))
+            if amount is not None and most is not None
+        ]
+        return max(lasts, default=None)
 
 
 class Reader(SplitReader):
@@ -94,6 +107,17 @@ class Reader(SplitReader):
 
         `advice` is the planner's preferred number; more or fewer are allowed. Empty source: [].
         """
+
+    def may_be_finer(self, splits: Sequence[Split]) -> bool:
+        """Driver, after `split`. Whether more and smaller splits than these would cost the source no more."""
+        return False
+
+    def joined(self, splits: Sequence[Split]) -> Sequence[Split]:
+        """Driver, after `split`, in a read through Spark without option `channels`: one split where the rows are few.
+
+        A Spark task takes longer to start than to read a few thousand rows.
+        """
+        return splits
 
     def remarks(self, splits: Sequence[Split]) -> Sequence[str]:
         """Driver, after `split`, with `fetch_size` set: messages for the user before the read starts."""
@@ -265,6 +289,9 @@ class TaskWriter(ABC):
     refused: Callable[[pa.RecordBatch, str], None] | None = None
     overlapped: bool = False
     """The host reads the next task's rows while `close` runs. Under a limit it may then spread its work."""
+    expected_rows: int | None = None
+    expected_seconds: float | None = None
+    """Estimates by the host, before the first `write`: the task's rows, and how long they last under the limit."""
 
     @abstractmethod
     def write(self, batch: pa.RecordBatch) -> None:
@@ -296,6 +323,14 @@ class Writer(ABC):
 
     def __init__(self, options: Any) -> None:
         self.options = options
+
+    @property
+    def task_seconds(self) -> float | None:
+        """Driver, only in a transfer. How long a task should last at most under a limit; None = it does not matter.
+
+        There are more and smaller tasks then, where the source can be split so.
+        """
+        return None
 
     def exists(self) -> bool | None:
         """Driver, before `prepare`. Whether the target exists, according to its catalog; None = unknown."""
@@ -329,6 +364,10 @@ class Writer(ABC):
     @abstractmethod
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         """Executor. `attempt` is unique among all attempts of the job."""
+
+    def writing(self) -> AbstractContextManager[None]:
+        """Executor. Around the tasks that one thread writes: what they share is kept until its end."""
+        return nullcontext()
 
     def resource_mark(self) -> str | None:
         """Driver, before `prepare`. The resource (a host) that writing to this target loads; None = no mark.

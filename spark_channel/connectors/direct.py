@@ -16,14 +16,14 @@ from spark_channel.connectors.contracts import Receipt, Tally, TaskWriter, Write
 from spark_channel.errors import OptionError, TargetError, UnsupportedError
 from spark_channel.options import Amount, CommitMode, WriteOptions
 
-__all__ = ["DirectOptions", "DirectPlan", "DirectWriter", "Rejected", "Sink"]
+__all__ = ["DirectOptions", "DirectPlan", "DirectTask", "DirectWriter", "Rejected", "Sink"]
 
 Rejected = tuple[int, str]
 """A row that the store refused, by its number in the batch, and why."""
 
 
 class DirectOptions(WriteOptions):
-    """What a writer to a store without transactions takes."""
+    """Options of a writer to a store without transactions."""
 
     commit: CommitMode | None = Field(
         None,
@@ -142,7 +142,7 @@ class DirectWriter(Writer, ABC):
 
     def open(self, plan: WritePlan, task: int, attempt: int) -> TaskWriter:
         tally = Tally(task, attempt)
-        return _DirectTask(self.connect(plan.schema), tally, self.options.batch_size)
+        return DirectTask(self.connect(plan.schema), tally, self.options.batch_size)
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         """The tasks have published their rows."""
@@ -151,7 +151,9 @@ class DirectWriter(Writer, ABC):
         """Nothing is staged; rows that were written remain."""
 
 
-class _DirectTask(TaskWriter):
+class DirectTask(TaskWriter):
+    """One attempt, which sends its rows by `batch_size`."""
+
     def __init__(self, sink: Sink, tally: Tally, batch_size: int) -> None:
         self._sink, self._tally, self._batch_size = sink, tally, batch_size
 

@@ -19,7 +19,7 @@ class DiscardOptions(WriteOptions):
 
 
 class DiscardWriter(Writer):
-    """Every type fits, nothing is kept, and so nothing is ever there twice."""
+    """Accepts every type and stores nothing, so a repeated task changes nothing."""
 
     Options: ClassVar[type[WriteOptions]] = DiscardOptions
 

@@ -209,6 +209,11 @@ _BUILT_IN = (
         about="Elasticsearch and OpenSearch indexes", secrets=("url", "password", "apiKey"),
     ),
     Connector(
+        "http", "spark_channel.connectors.http:HttpReader", None,
+        about="JSON answers of web services",
+        secrets=("url", "password", "token", "params", "body", "headers", "proxy"),
+    ),
+    Connector(
         "mongodb", "spark_channel.connectors.mongodb:MongoReader", "spark_channel.connectors.mongodb:MongoWriter",
         schemes=("mongodb", "mongodb+srv"), about="MongoDB collections", needs=("pymongo",),
         port=27017, secrets=("url", "password"),
@@ -217,6 +222,11 @@ _BUILT_IN = (
         "redis", "spark_channel.connectors.redis:RedisReader", "spark_channel.connectors.redis:RedisWriter",
         schemes=("redis", "rediss"), about="keys of Redis and Valkey", needs=("redis",),
         port=6379, secrets=("url", "password"),
+    ),
+    Connector(
+        "kafka", "spark_channel.connectors.kafka:KafkaReader", "spark_channel.connectors.kafka:KafkaWriter",
+        about="topics of Apache Kafka", needs=("confluent_kafka",),
+        secrets=("password", "sslpassword", "clientProperties"), feed=("new records",),
     ),
     Connector(
         "streamload", None, "spark_channel.connectors.streamload:StreamLoadWriter",

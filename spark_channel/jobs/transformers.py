@@ -1,4 +1,4 @@
-"""DataX's transformer list: dx_substr, dx_pad, dx_replace, dx_filter, dx_digest."""
+"""DataX's transformer list: dx_substr, dx_pad, dx_replace, dx_filter, dx_digest, and Addax's dx_map."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ from spark_channel.errors import JobFileError
 from spark_channel.jobs.document import Step
 from spark_channel.jobs.place import at
 from spark_channel.jobs.values import NotNegative, Section, Text, parse_section, refusal, refused
-from spark_channel.transform import Digest, DropRows, Labelled, Pad, Replace, Substr, Transformer
+from spark_channel.transform import Calculate, Digest, DropRows, Labelled, Pad, Replace, Substr, Transformer
 
 __all__ = ["job_transformers"]
 
@@ -46,12 +46,17 @@ def _digest(column: int, algorithm: str, case: str) -> Transformer:
     return Digest(column, algorithm.lower(), cases[case.lower()])  # type: ignore[arg-type]  # Digest checks it
 
 
+def _map(column: int, operation: str, number: str) -> Transformer:
+    return Calculate(column, operation, number)  # type: ignore[arg-type]  # Calculate checks it
+
+
 _STEPS: dict[str, tuple[Callable[..., Transformer], tuple[str, ...]]] = {
     "dx_substr": (_substr, ("start", "length")),
     "dx_pad": (_pad, ("l or r", "length", "fill")),
     "dx_replace": (_replace, ("start", "length", "text")),
     "dx_filter": (_filter, ("operator", "value")),
     "dx_digest": (_digest, ("md5 or sha1", "toUpperCase or toLowerCase")),
+    "dx_map": (_map, ("+, -, *, /, % or ^", "number")),
 }
 
 

@@ -1,4 +1,4 @@
-"""The kinds of values that a job file holds, and the one voice in which they are refused.
+"""The kinds of values that a job file holds, and the error for a value that is refused.
 
 DataX reads numbers and flags from strings too; so do these.
 """

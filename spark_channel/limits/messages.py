@@ -1,4 +1,4 @@
-"""What clients and the coordinator say to each other: plain data, one request, one reply.
+"""The messages between clients and the coordinator: plain data, one request, one reply.
 
 Amounts are rows and bytes, times are seconds. No message holds an instant of another host's clock that
 the other has to read: a grant says how long it lasts, and the client counts from when it asked, so it
@@ -53,7 +53,7 @@ class Join:
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """A client wants to go on. Answer: `Grant` or `Hold`.
+    """A client asks for a grant. Answer: `Grant` or `Hold`.
 
     `number` counts this client's asks and returns from 1 up: a repeated number gets the same answer
     again, a lower one is refused. `grant`: the grant that it spends (0 = none), until it has the answer,
@@ -91,7 +91,7 @@ class Return:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """A client that asks for nothing is still there. Answer: `Done`."""
+    """A client that needs no grant is alive. Answer: `Done`."""
 
     limit: str
     client: str
@@ -101,7 +101,7 @@ class Heartbeat:
 
 @dataclass(frozen=True, slots=True)
 class Listen:
-    """A client wants to hear of changes sooner than at its next ask. Answer: `News`.
+    """A client subscribes to changes, to hear of them sooner than at its next ask. Answer: `News`.
 
     The shell answers as soon as `version`, which the client heard last (-1 = never), is out of date, and
     again at each change, until the client leaves or a minute has passed; and when `calls`, how often the client
@@ -154,7 +154,7 @@ class Resume:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """How is the limit? Answer: `LimitStatus`."""
+    """Asks for the state of the limit. Answer: `LimitStatus`."""
 
     limit: str
 
@@ -177,7 +177,7 @@ class ReturnPermit:
 
 @dataclass(frozen=True, slots=True)
 class Permit:
-    """Go. Ask again, as the same holder, within `renew_in` seconds while it is needed."""
+    """The permit is granted. Ask again, as the same holder, within `renew_in` seconds while it is needed."""
 
     renew_in: float
 
@@ -215,7 +215,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Nothing yet: ask again in `retry_in` seconds. `drop`: stop spending the grant you hold, too.
+    """No grant yet: ask again in `retry_in` seconds. `drop`: stop spending the grant you hold, too.
 
     `reason`: "turn" (others have it), "paused", "pressure", "restart", or "connections" (permits).
     """
@@ -241,7 +241,7 @@ class Joined:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """Understood. Be heard of again within `heartbeat_in` seconds."""
+    """The request was carried out. Send a message again within `heartbeat_in` seconds."""
 
     heartbeat_in: float
 

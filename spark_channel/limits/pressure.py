@@ -1,4 +1,4 @@
-"""AIMD: a limit that backs off while the protected system says that it hurts."""
+"""AIMD: a limit that backs off while the protected system is overloaded."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -9,7 +9,7 @@ __all__ = ["Pressure", "PressureState", "UnreachablePolicy"]
 
 
 class PressureState(StrEnum):
-    """What the last probe said."""
+    """The result of the last probe."""
 
     OK = "ok"
     PRESSED = "pressed"

@@ -1,4 +1,4 @@
-"""What a short job does not wait for."""
+"""Keeps imports that a short job does not need from slowing it down."""
 
 import importlib
 import sys

@@ -9,7 +9,7 @@ _T = TypeVar("_T")
 
 
 class Handover(Generic[_T]):
-    """Holds one thing at most: the giver is at most one ahead of the taker."""
+    """Holds at most one object, so the giving thread is at most one ahead of the taking one."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()

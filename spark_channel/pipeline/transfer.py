@@ -263,11 +263,17 @@ class GroupTransfer:
     # ---- the writing half
 
     def _write(self, lane: Handover[_InFlight]) -> None:
-        while (in_flight := lane.take()) is not None:
-            outcome = self._write_task(in_flight, lane)
-            with self._lock:
-                self._open.pop(in_flight.task.id, None)
-                self._outcomes.append(outcome)
+        shared: set[int] = set()
+        with contextlib.ExitStack() as held:
+            while (in_flight := lane.take()) is not None:
+                target = in_flight.task.writer_part or 0
+                if target not in shared:
+                    shared.add(target)
+                    held.enter_context(self._work.targets[target][0].writing())
+                outcome = self._write_task(in_flight, lane)
+                with self._lock:
+                    self._open.pop(in_flight.task.id, None)
+                    self._outcomes.append(outcome)
 
     def _write_task(self, in_flight: _InFlight, lane: Handover[_InFlight]) -> TaskOutcome:
         task, counters = in_flight.task, in_flight.counters
@@ -282,6 +288,7 @@ class GroupTransfer:
         )
         try:
             with self._opened(writer, plan, task, counters) as task_writer:
+                self._expect(task, task_writer)
                 self._drain(in_flight, task_writer, plan, log)
                 task_writer.overlapped = lane.holds
                 with counters.trace.timed("publish"):
@@ -296,6 +303,12 @@ class GroupTransfer:
             return TaskOutcome(task.id, None, log.finish())
         counters.enter(Phase.DONE)
         return TaskOutcome(task.id, part.into(receipt), replace(part, samples=()))
+
+    def _expect(self, task: Task, task_writer: TaskWriter) -> None:
+        source, split = self._work.source_of(task)
+        fetch = source.reader.fetch_size
+        task_writer.expected_rows = split.rows
+        task_writer.expected_seconds = None if fetch.guessed else fetch.lasts(split)
 
     @contextlib.contextmanager
     def _opened(

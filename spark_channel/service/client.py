@@ -1,4 +1,4 @@
-"""`ServiceClient`: what a Spark task holds of the service."""
+"""`ServiceClient`: a Spark task's connection to the service."""
 
 import logging
 import os

@@ -28,7 +28,7 @@ _MOST_ATTEMPTS = 250_000
 
 
 class JobListener(Protocol):
-    """Hears of jobs, on the service's threads: quick, and never raising."""
+    """Is notified of jobs, on the service's threads: its methods return quickly and never raise."""
 
     def job_opened(self, progress: JobProgress) -> None: ...
 
@@ -37,7 +37,7 @@ class JobListener(Protocol):
 
 
 @dataclass(slots=True)
-class _Job:
+class _KnownJob:
     progress: JobProgress
     owned: bool
     clients: dict[str, float] = field(default_factory=dict)
@@ -67,8 +67,8 @@ class JobBook:
         self._idle_seconds = idle_seconds
         self._keep = keep
         self._lock = threading.RLock()
-        self._live: dict[str, _Job] = {}
-        self._closed: OrderedDict[str, _Job] = OrderedDict()
+        self._live: dict[str, _KnownJob] = {}
+        self._closed: OrderedDict[str, _KnownJob] = OrderedDict()
         self._listeners: list[JobListener] = []
 
     def subscribe(self, listener: JobListener) -> None:
@@ -223,15 +223,15 @@ class JobBook:
         clients = sum(len(each.clients) for each in self._live.values())
         return max(_REPORT_EVERY, clients / _REPORTS_PER_SECOND)
 
-    def _add(self, job: str, spec: JobSpec, *, owned: bool) -> _Job:
+    def _add(self, job: str, spec: JobSpec, *, owned: bool) -> _KnownJob:
         if len(self._live) >= _MOST_JOBS:
             raise ValueError(f"there are {_MOST_JOBS} jobs already")
-        known = _Job(JobProgress(job, spec, clock=self._clock), owned, idle_since=self._clock.now())
+        known = _KnownJob(JobProgress(job, spec, clock=self._clock), owned, idle_since=self._clock.now())
         self._live[job] = known
         self._tell("job_opened", known.progress)
         return known
 
-    def _reopen(self, job: str) -> _Job:
+    def _reopen(self, job: str) -> _KnownJob:
         known = self._live[job] = self._closed.pop(job)
         known.progress.reopen()
         self._tell("job_opened", known.progress)
@@ -257,7 +257,7 @@ class JobBook:
                 _log.exception("a listener failed on %s of job %s", event, progress.job)
 
 
-def _tell_of_silence(known: _Job, now: float) -> float | None:
+def _tell_of_silence(known: _KnownJob, now: float) -> float | None:
     """Say of a job whose tasks never report how its limit is kept; returns seconds until that is due."""
     tasks = known.progress.spec.static_tasks
     if not known.owned or tasks is None or known.progress.attempts or known.told or known.clients:

@@ -59,7 +59,7 @@ def limit_scope(name: str) -> str:
 
 
 class LimitDesk:
-    """A `LimitBook` behind a counter: tokens are checked, jobs' own limits come and go with the jobs.
+    """A `LimitBook` with access control: checks tokens, and adds and removes each job's own limit with the job.
 
     A `JobListener`. A token of the service may do everything; one of a limit may spend it and look at it, not
     change it. `book` takes the limits that several jobs share (`add_limit`). Who listens waits here, in the

@@ -1,4 +1,4 @@
-"""`Probe`: asks the protected system how it feels, at an interval, and presses a limit accordingly."""
+"""`Probe`: measures the protected system at an interval, and lowers or raises a limit accordingly."""
 
 import logging
 import threading

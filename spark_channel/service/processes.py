@@ -1,4 +1,4 @@
-"""Processes: who they are, which one is the driver's JVM, and waiting for the end of one."""
+"""Identifies processes, finds the driver's JVM, and waits for the end of a process."""
 
 import os
 import select

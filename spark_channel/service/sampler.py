@@ -1,4 +1,4 @@
-"""`Sampler`: a thread that asks one side of a job how it is, and tells the service."""
+"""`Sampler`: a thread that samples the health of one side of a job, and sends it to the service."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""JSON bodies: bounded, strict, and never a surprise to the one who decodes them."""
+"""JSON bodies of requests and answers: bounded in size, and checked strictly."""
 
 import json
 import math

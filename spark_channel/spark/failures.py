@@ -1,4 +1,4 @@
-"""Our own errors on their way through Spark: short where they leave a worker, found in what Spark makes of them."""
+"""Passes this package's errors through Spark: shortens them in the worker, and finds them in Spark's exception."""
 
 import logging
 import os

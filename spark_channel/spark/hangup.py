@@ -1,4 +1,4 @@
-"""Hears that Spark wants no more of a running read.
+"""Detects that Spark needs no more rows of a running read.
 
 Spark tells a Python worker nothing when a LIMIT is satisfied or a task is cancelled: it closes the
 worker's socket, and the worker notices with its next flush, which a throttled read reaches late. So that

@@ -1,4 +1,4 @@
-"""What is said of a read that one channel does, because nothing cuts its source."""
+"""The warning for a read that one channel does, because its source cannot be split."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Hears Spark's JVM without a delay.
+"""Removes a delay of 40 ms between Spark's JVM and each task.
 
 The JVM hands a Python task its code and its rows in two writes to a TCP socket. Nagle's algorithm holds the second one
 back until the first is acknowledged, and Linux acknowledges 40 ms late what it has no answer to: most of the time of a

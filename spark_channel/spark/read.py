@@ -2,7 +2,7 @@
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from spark_channel.connectors import FetchSize, find_connector
 from spark_channel.errors import ChannelError
 from spark_channel.options import ReadOptions
-from spark_channel.planning import TaskGroup, assign_fairly
+from spark_channel.planning import Split, TaskGroup, assign_fairly
 from spark_channel.progress import JobSpec
 from spark_channel.service import run_id
 from spark_channel.spark.facts import SessionFacts
@@ -107,7 +107,10 @@ class ChannelReader(Prompt, DataSourceReader):
         channels = plan_channels(self._options.channels, parallelism)
         limits = JobLimits.of(self._options).watching(self._reader)
         fetch = self._reader.fetch_size = limits.fetch_size(channels)
-        splits = self._reader.split(split_advice(channels))
+        splits: Sequence[Split] = self._reader.split(split_advice(channels))
+        per_task = self._options.rows_per_second_per_task or self._options.bytes_per_second_per_task
+        if self._options.channels is None and not per_task:  # fewer tasks would have less of a limit per task
+            splits = self._reader.joined(splits)
         for remark in self._reader.remarks(splits):
             _log.warning(remark)
         if why := one_split(self._options, splits, channels, self._source):

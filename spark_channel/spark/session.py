@@ -1,4 +1,4 @@
-"""`register`: what a session needs once."""
+"""`register`: sets up a Spark session, and keeps the reports of its jobs."""
 
 import atexit
 import contextlib

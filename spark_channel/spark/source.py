@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 
 @portable
 class ChannelDataSource(DataSource):
-    """Spark's door to every connector: `spark.read.format("channel")`, `df.write.format("channel")`.
+    """The data source for every connector: `spark.read.format("channel")`, `df.write.format("channel")`.
 
     Register it with `spark_channel.register(spark)`, or plainly with
     `spark.dataSource.register(spark_channel.ChannelDataSource)`.
@@ -78,7 +78,7 @@ class ChannelDataSource(DataSource):
 
     def schema(self) -> "StructType":
         from spark_channel.connectors import load_reader
-        from spark_channel.tunnel.options import is_stream
+        from spark_channel.tunnel.option_names import is_stream
 
         with self._on_the_driver():
             _refuse_catalog(self.options)

@@ -1,4 +1,4 @@
-"""How far a query is behind its source, asked so seldom that it costs nothing to speak of."""
+"""How far a query is behind its source, measured rarely enough to cost almost nothing."""
 
 import logging
 from collections.abc import Callable

@@ -39,6 +39,7 @@ def reader_conformance(
     _reads_side_by_side(make_reader, schema, wanted, advice)
     _reads_one_after_another(make_reader, schema, wanted, advice)
     _fetch_size_changes_nothing(make_reader, schema, wanted, advice)
+    _joining_changes_nothing(make_reader, schema, wanted, advice)
 
 
 def _schema(make_reader: Callable[[], Reader]) -> pa.Schema:
@@ -178,3 +179,13 @@ def _fetch_size_changes_nothing(
         reader.fetch_size = size
         found = rows_of(batch for split in splits for batch in _read(reader, split, schema))
         same_rows(found, wanted, f"with {size}")
+
+
+def _joining_changes_nothing(
+    make_reader: Callable[[], Reader], schema: pa.Schema, wanted: Counter[str], advice: int
+) -> None:
+    reader, splits = _ready(make_reader, advice)
+    joined = reader.joined(splits)
+    expect(len(joined) <= len(splits), f"joined() made {len(joined)} splits of {len(splits)}")
+    found = rows_of(batch for split in joined for batch in _read(reader, split, schema))
+    same_rows(found, wanted, "the splits that joined() returned")

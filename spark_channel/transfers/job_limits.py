@@ -93,7 +93,7 @@ class JobLimits:
         """About half a second of the limit over all channels: a fetch is sent before it is paid."""
         rows, nbytes = (tighter(own, shared) for own, shared in zip(self.own, self.shared, strict=True))
         if rows is None and nbytes is None and (self.protect or self.pressure):
-            return FetchSize(_UNKNOWN_ROWS, _UNKNOWN_BYTES)
+            return FetchSize(_UNKNOWN_ROWS, _UNKNOWN_BYTES, guessed=True)
         return FetchSize(_half_second(rows, channels), _half_second(nbytes, channels))
 
 

@@ -22,7 +22,7 @@ from spark_channel.pipeline import TransferSource
 from spark_channel.planning import Endpoint, Split, Task, TransferSpec
 from spark_channel.tunnel import plain
 
-__all__ = ["HalfDone", "find_half_done", "job_of", "plan_text", "transaction_of"]
+__all__ = ["PartialTransfer", "find_partial_transfer", "job_of", "plan_text", "transaction_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Kept(BaseModel):
 
 
 @dataclass(frozen=True, slots=True)
-class HalfDone:
+class PartialTransfer:
     """A transfer that committed some of its tasks, and how it continues.
 
     `tasks` is the whole plan, `receipts` are of the tasks that committed, `epochs` what `WriteContext.resume` takes,
@@ -72,7 +72,9 @@ def job_of(job: str, target: int) -> str:
     return f"{job}-{target}" if target else job
 
 
-def find_half_done(writers: Sequence[Writer], spec: TransferSpec, schema: pa.Schema) -> HalfDone | None:
+def find_partial_transfer(
+    writers: Sequence[Writer], spec: TransferSpec, schema: pa.Schema
+) -> PartialTransfer | None:
     """The `commit=task` transfer of the same transaction pair that failed; None = there is none, or none with a plan.
 
     Raises:
@@ -98,11 +100,11 @@ def find_half_done(writers: Sequence[Writer], spec: TransferSpec, schema: pa.Sch
         *txn, job, len(receipts), len(tasks), rows,
     )  # fmt: skip
     epochs = {number: one.epoch for number, one in found.items() if one.epoch is not None}
-    return HalfDone(job, tasks, receipts, epochs)
+    return PartialTransfer(job, tasks, receipts, epochs)
 
 
 def plan_text(spec: TransferSpec, sources: Sequence[TransferSource], tasks: Sequence[Task]) -> str | None:
-    """The plan as `find_half_done` reads it; None when a split would say something else in a later run."""
+    """The plan as `find_partial_transfer` reads it; None when a split would say something else in a later run."""
     listed = []
     for task in tasks:
         source, split = task.split.params["source"], task.split.params["split"]

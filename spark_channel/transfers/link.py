@@ -1,4 +1,4 @@
-"""What a Spark task holds of its job: counters that are reported, and the limit that it pays."""
+"""The link of a Spark task to its job: the counters that it reports, and the limit that it pays."""
 
 import logging
 from collections.abc import Callable, Mapping

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -36,6 +37,7 @@ from spark_channel.planning import (
     merge_tasks,
 )
 from spark_channel.planning.by_mark import assign_by_mark
+from spark_channel.planning.channels import SPLITS_PER_CHANNEL
 from spark_channel.transfers.conversion import (
     by_wall_clock,
     is_lenient,
@@ -44,7 +46,7 @@ from spark_channel.transfers.conversion import (
     with_conversion,
 )
 from spark_channel.transfers.job_limits import JobLimits
-from spark_channel.transfers.kept import HalfDone, find_half_done
+from spark_channel.transfers.kept import PartialTransfer, find_partial_transfer
 from spark_channel.transfers.options import JobOptions
 from spark_channel.transfers.reachable import first_reachable
 from spark_channel.transform import Pipeline, prepare
@@ -52,6 +54,7 @@ from spark_channel.transform import Pipeline, prepare
 __all__ = [
     "OpenedTransfer",
     "begin_transfer",
+    "finer_splits",
     "open_targets",
     "open_transfer",
     "refuse_existing",
@@ -59,6 +62,11 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+_MOST_SPLITS = 2_000
+"""However long the job: the driver plans them, and the target notes each."""
+_SLOW = 7
+"""Where no limit says how fast the job will be, it may be so many times slower than is guessed for a fetch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +81,7 @@ class OpenedTransfer:
     target: str
     per_mark: bool
     limits: JobLimits
-    half_done: HalfDone | None = None
+    begun: PartialTransfer | None = None
     steps: Pipeline | None = None
     """Of one of several targets: its own, after the steps that all share."""
 
@@ -192,13 +200,13 @@ def open_transfer(
     limits = JobLimits.of(writers[0].options).watching(*readers[:1], writers[0])
     for source in sources:
         source.reader.fetch_size = limits.fetch_size(spec.channels or parallelism)
-    half_done = find_half_done(writers, spec, sources[0].pipeline.output_schema) if alone else None
-    if half_done is None:
+    begun = find_partial_transfer(writers, spec, sources[0].pipeline.output_schema) if alone else None
+    if begun is None:
         tasks = _cut(spec, sources, writers, parallelism, held)
     else:
         # Rows that were refused are found only by reading all of them again.
         again = writers[0].options.tolerates_dirty_rows
-        tasks = _marked(half_done.tasks if again else half_done.left, sources, writers)
+        tasks = _marked(begun.tasks if again else begun.left, sources, writers)
     per_mark = any(source.reader.options.limit_per_mark for source in sources)
     made = _dealt(spec, tasks, parallelism, per_mark=per_mark)
     return OpenedTransfer(
@@ -210,7 +218,7 @@ def open_transfer(
         _shown("writer", spec.writer, [writer.options for writer in writers]),
         per_mark,
         limits,
-        half_done,
+        begun,
     )
 
 
@@ -266,10 +274,24 @@ def _cut(
     for number, source in enumerate(sources):
         held.enter_context(source.reader.hold())
         own = source.reader.split(max(1, -(-advice // len(sources))))
+        if targets == 1 and spec.splits_per_channel == SPLITS_PER_CHANNEL:
+            finer = finer_splits(source.reader, writers[0], own)
+            own = own if finer is None else source.reader.split(finer)
         for remark in source.reader.remarks(own):
             _log.warning(remark)
         splits.extend(TransferSource.wrap(number, split) for split in own)
     return _marked(merge_tasks(splits, None if targets == 1 else list(range(targets))), sources, writers)
+
+
+def finer_splits(reader: Reader, writer: Writer, splits: Sequence[Split]) -> int | None:
+    """How many splits there should be for tasks that last no longer than the writer asks; None = no more than these."""
+    most, fetch = writer.task_seconds, reader.fetch_size
+    lasts = [fetch.lasts(split) for split in splits]
+    known = [each for each in lasts if each is not None]
+    if most is None or not known or len(known) < len(lasts):
+        return None
+    wanted = min(_MOST_SPLITS, math.ceil(sum(known) * (_SLOW if fetch.guessed else 1) / most))
+    return wanted if wanted > len(splits) and reader.may_be_finer(splits) else None
 
 
 def _marked(

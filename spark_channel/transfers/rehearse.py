@@ -1,4 +1,4 @@
-"""Both ends of a transfer, opened and looked at: what would be refused is refused here, and nothing is changed."""
+"""Checks both ends of a transfer without changing them: what the job would refuse is refused here."""
 
 from contextlib import ExitStack
 from dataclasses import replace

@@ -191,28 +191,28 @@ class Transfer:
 
     def _prepare(self) -> None:
         opened, options = self._opened, self._options
-        if opened.spec.save_mode == "errorIfExists" and opened.half_done is None:
+        if opened.spec.save_mode == "errorIfExists" and opened.begun is None:
             for writer in opened.writers:
                 refuse_existing(writer, opened)
         path = options.dirty_rows_path
         if path is not None:
             self.dirty_store = DirtyStore.prepare(path, self.job, opened.target)
-        half_done = opened.half_done
+        begun = opened.begun
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
         native = opened.native_rows()
         for number, writer in enumerate(opened.writers):
             context = WriteContext(
                 job=job_of(self.job, number),
-                commit=commit if half_done is None else "task",
+                commit=commit if begun is None else "task",
                 overwrite=opened.spec.save_mode == "overwrite",
                 txn=transaction_of(options),
                 native=native,
-                resume=None if half_done is None else half_done.epochs.get(number),
+                resume=None if begun is None else begun.epochs.get(number),
             )
             self._plans.append(writer.prepare(context, opened.schema))
         for source in opened.sources:
             source.reader.native = self._plans[0].native
-        if half_done is None and transaction_of(options) is not None:
+        if begun is None and transaction_of(options) is not None:
             self._keep()  # a run that continues follows the plan that is kept
 
     def _keep(self) -> None:
@@ -230,9 +230,9 @@ class Transfer:
 
     def _committed(self, tasks: Sequence[TaskOutcome]) -> list[Receipt]:
         """Receipts of an earlier run, of tasks that were not run again."""
-        half_done = self._opened.half_done
+        begun = self._opened.begun
         again = {task.task for task in tasks}
-        return [] if half_done is None else [each for each in half_done.receipts if each.task not in again]
+        return [] if begun is None else [each for each in begun.receipts if each.task not in again]
 
     def spec(self) -> JobSpec:
         opened, options = self._opened, self._options

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from spark_channel import lazy
 
 if TYPE_CHECKING:
+    from spark_channel.transform.calculate import Calculate
     from spark_channel.transform.columns import Output, Rename, Select
     from spark_channel.transform.contract import Outcome, Refused, Transformer
     from spark_channel.transform.digest import Digest
@@ -24,6 +25,7 @@ else:
 
 __all__ = [
     "Apply",
+    "Calculate",
     "CsvTexts",
     "Digest",
     "DropRows",

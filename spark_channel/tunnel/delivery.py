@@ -1,4 +1,4 @@
-"""What a tunnel hands to a program, and what the program gives to take it."""
+"""The interface between a tunnel and the program that processes its rows."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -10,10 +10,11 @@ from pydantic import AfterValidator, Field, SecretStr, field_validator
 from spark_channel.connectors.feed import FeedLimit, FeedOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import Amount, ByteAmount, Options, Secret
+from spark_channel.tunnel.option_names import STREAM_OPTIONS
 from spark_channel.tunnel.states import TunnelType
 from spark_channel.working_directory import absolute_path
 
-__all__ = ["TunnelOptions", "is_stream", "split_options"]
+__all__ = ["TunnelOptions", "split_options"]
 
 
 def _store(value: SecretStr) -> SecretStr:
@@ -27,7 +28,7 @@ def _store(value: SecretStr) -> SecretStr:
 
 
 class TunnelOptions(Options):
-    """What every stream takes."""
+    """Options of every stream."""
 
     tunnel: str | None = Field(
         None,
@@ -93,7 +94,7 @@ class TunnelOptions(Options):
     starting_timestamp: datetime | None = Field(
         None,
         description="with `tunnelType=stream`: start with changes at this time or later, in UTC unless it has a zone; "
-        "for files and cursor columns of dates or timestamps; default: none",
+        "for files, topics, and cursor columns of dates or timestamps; default: none",
     )
     ending_offsets: str | None = Field(
         None,
@@ -211,20 +212,12 @@ class TunnelOptions(Options):
         )  # fmt: skip
 
 
-_OURS = {field.alias.lower() for field in TunnelOptions.model_fields.values() if field.alias}
-
-
-def is_stream(options: Mapping[str, Any]) -> bool:
-    """Whether an option is given that only a stream accepts."""
-    return any(key.lower() in _OURS for key in options)
-
-
 def split_options(options: Mapping[str, Any]) -> tuple[TunnelOptions, dict[str, Any]]:
     """What a stream is given, taken apart: the stream's own, and the reader's.
 
     Raises:
         OptionError: a value that is not taken, or options that contradict each other.
     """
-    ours = {key: value for key, value in options.items() if key.lower() in _OURS}
-    rest = {key: value for key, value in options.items() if key.lower() not in _OURS}
+    ours = {key: value for key, value in options.items() if key.lower() in STREAM_OPTIONS}
+    rest = {key: value for key, value in options.items() if key.lower() not in STREAM_OPTIONS}
     return TunnelOptions.parse(ours)[0], rest

@@ -1,4 +1,4 @@
-"""What a tunnel is of: its source's feed, and the channels that it is cut into."""
+"""The source of a tunnel: its change feed, and the channels that it is divided into."""
 
 import logging
 import uuid
@@ -29,7 +29,7 @@ _SLOT = "; slot="
 
 
 class StreamSource:
-    """A source as options describe it: its reader, its feed, and what tells it from other sources.
+    """A source as options describe it: its reader, its feed, and what distinguishes it from other sources.
 
     Raises:
         ChannelError: options that do not fit, or a source without a change feed.

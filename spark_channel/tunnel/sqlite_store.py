@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from spark_channel.clock import utc_now
-from spark_channel.connectors.sql.sqlite.database import Session
+from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.errors import TunnelError, TunnelStoreError
 from spark_channel.tunnel.sql_store import ONE_TUNNEL, SCHEMA, SqlStore, Statements
 
@@ -50,7 +50,9 @@ class SqliteStore(SqlStore):
                 "or name its file with option 'tunnelStore'"
             )
         mode: Any = "rwc" if make else "rw"
-        with Session(self._path, mode, lock_timeout=self._lock_timeout, failure=TunnelStoreError) as session:
+        with SqliteSession(
+            self._path, mode, lock_timeout=self._lock_timeout, failure=TunnelStoreError
+        ) as session:
             session.rows("BEGIN IMMEDIATE")
             try:
                 if make:

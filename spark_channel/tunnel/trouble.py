@@ -11,7 +11,7 @@ _JITTER = 0.25
 
 
 class Verdict(Enum):
-    """What to do about a channel that failed."""
+    """The next step for a channel that failed."""
 
     AGAIN = "again"
     PARK = "park"

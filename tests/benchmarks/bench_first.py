@@ -53,7 +53,7 @@ def rounds(folder: Path) -> dict[str, list[Found]]:
     """Each kind so often, none twice in a row."""
     versions = {"": ROOT, **({" before": Path(BEFORE)} if BEFORE else {})}
     kinds = [("count-channel", version) for version in versions] + [("save", version) for version in versions]
-    kinds += [("count-made_up", ""), ("count-empty", ""), ("count-csv", "")]
+    kinds += [("count-short", ""), ("count-made_up", ""), ("count-empty", ""), ("count-csv", "")]
     if first_hour.SQLITE_JDBC.exists():
         kinds.append(("count-jdbc", ""))
     found: dict[str, list[Found]] = {what + version: [] for what, version in kinds}

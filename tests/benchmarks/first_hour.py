@@ -19,6 +19,8 @@ ROWS = 1_000
 LIMIT = 100_000
 WARM = 9
 SQLITE_JDBC = Path(os.environ.get("SQLITE_JDBC", "/usr/share/java/sqlite-jdbc.jar"))
+SHORT_LIFE = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+"""The options of docs/tune.md for the JVM of a short job."""
 NATIVE = os.environ.get("SQLITE_JDBC_NATIVE", "/usr/lib/x86_64-linux-gnu/jni")
 """Where Debian's `libxerial-sqlite-jdbc-java` puts both."""
 
@@ -151,7 +153,7 @@ def made_up(rows_of_it: int = ROWS) -> Any:
 def frame_of(how: str, spark: Any, folder: Path) -> Callable[[], Any]:
     """Makes the DataFrame of the table, after what a session needs once."""
     database = str(folder / "first.db")
-    if how == "channel":
+    if how in ("channel", "short"):
         import spark_channel
 
         spark_channel.register(spark)
@@ -185,10 +187,10 @@ def count(how: str, spark: Any, folder: Path) -> dict[str, Any]:
 
 def steps(how: str, spark: Any, folder: Path) -> dict[str, float]:
     """Where the seconds of a warm count go, in the slower one of its tasks; medians."""
-    if how not in ("channel", "made_up", "empty"):
+    if how not in ("channel", "short", "made_up", "empty"):
         return {}
     marks = folder / f"marks-{os.getpid()}"
-    if how == "channel":
+    if how in ("channel", "short"):
         import spark_channel
 
         source = timed_source(spark_channel.ChannelDataSource, str(marks))
@@ -274,6 +276,8 @@ def main() -> None:
         builder = builder.config("spark.jars", str(SQLITE_JDBC)).config(
             "spark.driver.extraJavaOptions", f"-Dorg.sqlite.lib.path={NATIVE}"
         )
+    if how == "short":
+        builder = builder.config("spark.driver.extraJavaOptions", SHORT_LIFE)
     began = time.perf_counter()
     spark = builder.getOrCreate()
     session = time.perf_counter() - began

@@ -28,19 +28,19 @@ def move(
     with ExitStack() as held:
         opened = open_transfer(begin_transfer(job_options(spec, {})), 2, held)
         (writer,) = opened.writers
-        half_done = opened.half_done
+        begun = opened.begun
         context = WriteContext(
             name,
-            commit=opened.options.commit if half_done is None else "task",
+            commit=opened.options.commit if begun is None else "task",
             overwrite=spec.save_mode == "overwrite",
             txn=transaction_of(opened.options),
-            resume=None if half_done is None else half_done.epochs.get(0),
+            resume=None if begun is None else begun.epochs.get(0),
         )
         plan = writer.prepare(context, opened.schema)
-        if plan.commit == "task" and context.txn and plan.published_at is None and half_done is None:
+        if plan.commit == "task" and context.txn and plan.published_at is None and begun is None:
             writer.keep(plan, plan_text(opened.spec, opened.sources, opened.plan.tasks) or "")
         again = {task.id for task in opened.plan.tasks}
-        earlier = [] if half_done is None else [each for each in half_done.receipts if each.task not in again]
+        earlier = [] if begun is None else [each for each in begun.receipts if each.task not in again]
         receipts: list[Receipt] = []
         try:
             for task in opened.plan.tasks:

@@ -13,6 +13,8 @@ from spark_channel.jobs.plugins import (
     files,
     ftp,
     hive,
+    http,
+    kafka,
     mongodb,
     readers,
     redis,
@@ -24,7 +26,8 @@ from spark_channel.jobs.plugins import (
 from spark_channel.jobs.transformers import _STEPS
 from spark_channel.jobs.values import Section
 
-PAGE = Path(__file__).resolve().parents[2].joinpath("docs", "datax.md").read_text()
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT.joinpath("docs", "datax.md").read_text()
 SECTIONS = dict(re.findall(r"^##+ (.*?)\n(.*?)(?=^##|\Z)", PAGE, re.DOTALL | re.MULTILINE))
 TEXT_READER = "txtfilereader, and hdfsreader with text or csv"
 WHERE: list[tuple[type[Section], str]] = [
@@ -53,6 +56,9 @@ WHERE: list[tuple[type[Section], str]] = [
     (elasticsearch.ElasticColumn, "elasticsearchwriter"),
     (ftp.FtpReader, "ftpreader"),
     (ftp.FtpWriter, "ftpwriter"),
+    (kafka.KafkaReader, "kafkareader"),
+    (kafka.KafkaWriter, "kafkawriter"),
+    (kafka.KafkaColumn, "kafkareader"),
     (mongodb.MongoReader, "mongodbreader"),
     (mongodb.MongoColumn, "mongodbwriter"),
     (mongodb.MongoConnection, "mongodbreader"),
@@ -60,6 +66,11 @@ WHERE: list[tuple[type[Section], str]] = [
     (mongodb.Upsert, "mongodbwriter"),
     (mongodb.PreAction, "mongodbwriter"),
     (mongodb.PreItem, "mongodbwriter"),
+    (http.HttpReader, "httpreader"),
+    (http.HttpConnection, "httpreader"),
+    (http.HttpProxy, "httpreader"),
+    (http.PageParams, "httpreader"),
+    (http.PageParameter, "httpreader"),
     (redis.RedisReader, "redisreader"),
     (redis.RedisWriter, "rediswriter"),
     (redis.RedisConfig, "rediswriter"),
@@ -77,6 +88,32 @@ WHERE: list[tuple[type[Section], str]] = [
 @pytest.mark.parametrize("plugin", sorted({*readers(), *writers()}))
 def test_every_plugin_is_named(plugin: str) -> None:
     assert f"`{plugin}`" in SECTIONS["Readers and writers"]
+
+
+PROOFS = {
+    "real server": "MariadbServer|PostgresServer|RedisServer",
+    "another product": "MariadbServer|PostgresServer",
+    "engine": "chdb",
+    "emulator": "start_s3",
+    "test server": r"tests\.servers\.",
+    "no server": "",
+    "planned only": "",
+}
+"""How a plugin was proven, and what a test that does so names."""
+
+
+def test_how_each_plugin_was_proven() -> None:
+    """Each is in one row, and the row's test has it, and such a server."""
+    rows = [line.strip("| ").split(" | ") for line in SECTIONS["How each plugin was proven"].splitlines()]
+    shown = []
+    for names, proof, _, test in (row for row in rows if row[0].startswith("`")):
+        text = ROOT.joinpath(test.strip("`")).read_text()
+        plugins = re.findall(r"`(\w+)`", names)
+        shown += plugins
+        assert re.search(PROOFS[proof], text), (names, proof)
+        assert proof in ("planned only", "no server") or re.search(r"carry_out\(|move\(", text), names
+        assert [each for each in plugins if re.sub("(reader|writer)$", "", each) not in text] == []
+    assert sorted(shown) == sorted({*readers(), *writers()})
 
 
 @pytest.mark.parametrize("name", sorted({*_STEPS, "dx_groovy"}))

@@ -118,10 +118,11 @@ def test_transformers_run_in_order(make_job: Any) -> None:
             step("dx_digest", 3, "MD5", "toUpperCase"),
             step("dx_filter", 4, "==", 8),
             step("dx_filter", 4, "NOT  LIKE", "[5-9]"),
+            step("dx_map", 4, "/", 2),
         ],
     )
     (row, _, _) = rows_of(loaded)
-    assert list(row.values()) == ["taxTe", "da****est", "Axyz", "9CDFFC4FA4E45A99DB8BBCD762ACFFA2", 7]
+    assert list(row.values()) == ["taxTe", "da****est", "Axyz", "9CDFFC4FA4E45A99DB8BBCD762ACFFA2", "3.50"]
 
 
 def test_a_transformer_on_a_column_that_is_not_there_names_its_place(make_job: Any) -> None:
@@ -150,6 +151,8 @@ def test_a_transformer_on_a_column_that_is_not_there_names_its_place(make_job: A
         (step("dx_filter", 0, "like", "("), r"a regular expression of RE2"),
         (step("dx_digest", 0, "crc", "toUpperCase"), r"digest got algorithm 'crc'"),
         (step("dx_digest", 0, "md5", "upper"), r"it takes 'toUpperCase' or 'toLowerCase'"),
+        (step("dx_map", 0, "&", "1"), r"transformer\[0\]: calculate got operation '&'"),
+        (step("dx_map", 0, "/", "0"), r"calculate got number '0'; it takes a number other than 0"),
         ("dx_pad", r"transformer\[0\] got 'dx_pad'; it takes an object"),
     ],
 )

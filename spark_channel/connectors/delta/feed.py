@@ -31,7 +31,7 @@ _AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its ne
 
 
 class DeltaFeed(ChangeFeed):
-    """One partition."""
+    """The changes of one table, in one partition."""
 
     def __init__(self, reader: "DeltaReader", options: FeedOptions) -> None:
         if options.cursor_column is not None:

@@ -15,7 +15,7 @@ __all__ = ["DeltaWriter"]
 
 
 class DeltaWriter(LakeWriter):
-    """Data files are below `<table>/spark-channel/`; which rows are in the table, its log alone says."""
+    """Writes data files below `<table>/spark-channel/`; only the table's log says which of them are in the table."""
 
     Options = DeltaWriteOptions
     options: DeltaWriteOptions

@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.network_options import Seconds, TlsOptions
 from spark_channel.connectors.records.options import RecordReadOptions, Zone, texts_by_name
 from spark_channel.errors import OptionError
-from spark_channel.options import Options, Secret, Trait, Url
+from spark_channel.options import Secret, Trait, Url
 
 __all__ = ["ElasticAddress", "ElasticReadOptions", "ElasticWriteOptions"]
 
@@ -58,11 +59,10 @@ def _names(value: object) -> tuple[str, ...]:
 
 _KEY = re.compile(r"[!-~]+")
 Json = Annotated[str, BeforeValidator(_object)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
-class ElasticAddress(Options):
-    """Where an index is, and as whom it is asked."""
+class ElasticAddress(TlsOptions):
+    """The address of an index, and the login."""
 
     url: Annotated[Url, BeforeValidator(_url)] = Field(
         description="`http://host:9200` or `https://host:9200`"
@@ -71,9 +71,6 @@ class ElasticAddress(Options):
     user: str | None = Field(None, description="user name")
     password: Secret | None = Field(None, description="password, or `${env:NAME}` or `${file:PATH}`")
     api_key: Secret | None = Field(None, description="an API key, base64, in place of user and password")
-    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="file of the CA certificates that verify the server's; default: the system's"
-    )
     timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
         60.0, description="seconds for one answer of the server"
     )
@@ -104,6 +101,10 @@ class ElasticAddress(Options):
             )
 
     @property
+    def is_secure(self) -> bool:
+        return urlsplit(self.url).scheme == "https"
+
+    @property
     def dbtable(self) -> str:
         """For messages."""
         return self.index
@@ -115,7 +116,7 @@ class ElasticAddress(Options):
 
 
 class ElasticReadOptions(ElasticAddress, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the Elasticsearch reader."""
 
     aliases: ClassVar[Mapping[str, str]] = {**RecordReadOptions.aliases, "dbtable": "index"}
     no_where: ClassVar[str] = (
@@ -130,7 +131,7 @@ class ElasticReadOptions(ElasticAddress, RecordReadOptions):
 
 
 class ElasticWriteOptions(ElasticAddress, DirectOptions):
-    """What the writer takes."""
+    """Options of the Elasticsearch writer."""
 
     aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "dbtable": "index"}
 

@@ -49,7 +49,7 @@ def parse(raw: bytes, shown: str) -> tuple[Manifest, str] | None:
                 f"{FORMAT!r}: use the version that wrote it, or a newer one"
             )
         schemas, ledger = data["schemas"], data["ledger"]
-        claims, tasks = _half_done(ledger["jobs"])
+        claims, tasks = _unfinished(ledger["jobs"])
         made = Manifest(
             format=data["format"],
             files=tuple(DataFile(**file) for file in data["files"]),
@@ -80,7 +80,7 @@ def parse(raw: bytes, shown: str) -> tuple[Manifest, str] | None:
         ) from error
 
 
-def _half_done(jobs: Mapping[str, Any]) -> tuple[dict[str, Claim], dict[str, tuple[Receipt, ...]]]:
+def _unfinished(jobs: Mapping[str, Any]) -> tuple[dict[str, Claim], dict[str, tuple[Receipt, ...]]]:
     """Jobs that published some tasks of a transaction pair and did not end: claims that no run holds."""
     claims, tasks = {}, {}
     for job in jobs.values():

@@ -147,8 +147,7 @@ class TextFile:
                 if not cut and len(pending) > _LARGEST_RECORD:
                     raise SourceError(
                         f"{self._shown} holds a line of more than {_LARGEST_RECORD >> 20} MiB after byte "
-                        f"{position}; "
-                        "is it a text file, and are the quotes closed?"
+                        f"{position}; is it a text file, and are the quotes closed?"
                     )
             if end is not None and position + cut > end:
                 edge = pending.find(self.newline, end - position - 1) + 1

@@ -119,9 +119,8 @@ def strptime_pattern(pattern: str) -> str:
             made.append(_JAVA_PARTS[text])
         else:
             raise ValueError(
-                f"a pattern of {', '.join(_JAVA_PARTS)} and quoted text; {text!r} is not among them. ISO "
-                "8601 "
-                "(2020-01-31 13:05:00.123456+01:00) needs no pattern"
+                f"a pattern of {', '.join(_JAVA_PARTS)} and quoted text; {text!r} is not among them. "
+                "ISO 8601 (2020-01-31 13:05:00.123456+01:00) needs no pattern"
             )
     return "".join(made)
 
@@ -593,9 +592,8 @@ class CsvWriteOptions(_TextWriteOptions):
         _distinct_characters(self.sep, self.quote, self.escape)
         if any(character in self.null_value for character in (self.sep, self.quote, "\n", "\r")):
             raise OptionError(
-                f"option 'nullValue' got {self.null_value!r}; it takes a text without the separator, the "
-                "quote "
-                "and line ends",
+                f"option 'nullValue' got {self.null_value!r}; it takes a text without "
+                "the separator, the quote and line ends",
                 option="nullValue", got=self.null_value,
             )  # fmt: skip
         return self

@@ -229,8 +229,7 @@ def _as_given(
         if len(in_files) and len(wanted) != len(in_files):
             raise SourceError(
                 f"the given schema has column {strange[0]!r}, and the files have "
-                f"{', '.join(in_files.names)}: "
-                "name the files' columns, or give as many as they have"
+                f"{', '.join(in_files.names)}: name the files' columns, or give as many as they have"
             )
         in_files = pa.schema(wanted)
     kinds = {field.name.lower(): field for field in given}

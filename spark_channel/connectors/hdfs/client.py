@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 import hdfs_native
 
 from spark_channel.connectors.remote.client import Entry, Remote
+from spark_channel.connectors.remote.download import Download
 
 __all__ = ["HdfsClient"]
 
@@ -136,23 +137,10 @@ def _entry(path: str, found: Any) -> Entry:
     return Entry(path, found.isdir, found.length, found.modification_time / 1000)
 
 
-class _Download(io.RawIOBase):
+class _Download(Download):
     def __init__(self, file: Any, path: str) -> None:
-        self._file, self._path, self._size, self._place = file, path, len(file), 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        self._place = max(0, start + offset)
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
+        super().__init__(path, len(file))
+        self._file = file
 
     def readinto(self, buffer: Any) -> int:
         count = max(0, min(len(buffer), self._size - self._place))
@@ -160,7 +148,7 @@ class _Download(io.RawIOBase):
             with _as_os(self._path):
                 data = self._file.read_range(self._place, count)
             if len(data) != count:
-                raise ConnectionError(f"{self._path} ended at byte {self._place + len(data)} of {self._size}")
+                raise self._cut(self._place + len(data))
             buffer[:count] = data
             self._place += count
         return count

@@ -29,7 +29,7 @@ _AGAIN = "Begin a new stream, or reset the tunnel, to read the table from its ne
 
 
 class IcebergFeed(ChangeFeed):
-    """One partition."""
+    """The changes of one table, in one partition."""
 
     def __init__(self, reader: "IcebergReader", options: FeedOptions) -> None:
         if options.cursor_column is not None:

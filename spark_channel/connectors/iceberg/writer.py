@@ -15,7 +15,7 @@ __all__ = ["IcebergWriter"]
 
 
 class IcebergWriter(LakeWriter):
-    """Data files are below `<location>/data/spark-channel/`."""
+    """Writes data files below `<location>/data/spark-channel/`."""
 
     Options = IcebergWriteOptions
     options: IcebergWriteOptions

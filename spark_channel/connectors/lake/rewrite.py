@@ -23,7 +23,7 @@ Read = Callable[[TableFile], Iterable[pa.RecordBatch]]
 
 
 class Rows(ABC):
-    """Which rows of the table go."""
+    """The rows of the table that a write replaces."""
 
     @abstractmethod
     def goes(self, batch: pa.RecordBatch) -> pa.Array:
@@ -32,7 +32,7 @@ class Rows(ABC):
 
 @dataclass(frozen=True)
 class WhereMatch(Rows):
-    """Those that match a condition."""
+    """The rows that match a condition."""
 
     condition: Condition
 
@@ -41,7 +41,7 @@ class WhereMatch(Rows):
 
 
 class KeyMatch(Rows):
-    """Those whose key is among `keys`, a table with a column for each of `names`.
+    """The rows whose key is among `keys`, a table with a column for each of `names`.
 
     Raises:
         TargetError: two rows have one key.

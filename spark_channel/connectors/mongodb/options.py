@@ -8,6 +8,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.network_options import Seconds
 from spark_channel.connectors.records.options import RecordReadOptions, Zone, texts_by_name
 from spark_channel.errors import OptionError
 from spark_channel.options import ColumnList, Options, Secret, Trait, Url
@@ -66,11 +67,10 @@ def _field_types(value: object) -> dict[str, str]:
 
 
 Query = Annotated[str, BeforeValidator(_filter)]
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 
 
 class MongoAddress(Options):
-    """Where a collection is, and as whom it is asked."""
+    """The address of a collection, and the login."""
 
     url: Annotated[Url, BeforeValidator(_url)] = Field(
         description="`mongodb://host:27017/database`, `mongodb://host1,host2/database?replicaSet=rs` or "
@@ -123,7 +123,7 @@ class MongoAddress(Options):
 
 
 class MongoReadOptions(MongoAddress, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the MongoDB reader."""
 
     aliases: ClassVar[Mapping[str, str]] = {**RecordReadOptions.aliases, "dbtable": "collection"}
     no_where: ClassVar[str] = 'MongoDB understands no SQL; use \'filter\', such as {"status": "paid"}'
@@ -137,7 +137,7 @@ class MongoReadOptions(MongoAddress, RecordReadOptions):
 
 
 class MongoWriteOptions(MongoAddress, DirectOptions):
-    """What the writer takes."""
+    """Options of the MongoDB writer."""
 
     aliases: ClassVar[Mapping[str, str]] = {**DirectOptions.aliases, "dbtable": "collection"}
 

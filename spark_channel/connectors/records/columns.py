@@ -5,6 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors.records.paths import MISSING, Path, found_at, path_in
 from spark_channel.connectors.records.values import Rules, converter
 from spark_channel.errors import SchemaError, SourceError
 
@@ -36,7 +37,7 @@ class Columns:
                     f"column {field.name!r} is to have type {field.type}, which a record's value cannot become; read "
                     f"it as STRING (JSON), or its parts as columns {field.name}.<part>"
                 ) from None
-            self._converters.append((field, plain, made))
+            self._converters.append((field, path_in(field.name), plain, made))
 
     def batch(self, records: Sequence[Mapping[str, Any]]) -> pa.RecordBatch:
         """
@@ -44,8 +45,8 @@ class Columns:
             SourceError: a value that its column cannot hold; names the column and the record.
         """
         arrays = []
-        for field, plain, convert in self._converters:
-            values = [_found(record, field.name) for record in records]
+        for field, path, plain, convert in self._converters:
+            values = [_found(record, field.name, path) for record in records]
             if not set(map(type, values)) <= {plain, type(None)}:
                 values = [
                     None if value is None else self._converted(convert, value, field, record)
@@ -91,13 +92,9 @@ class Columns:
         )
 
 
-def _found(record: Mapping[str, Any], name: str) -> Any:
+def _found(record: Mapping[str, Any], name: str, path: Path | None) -> Any:
     value = record.get(name)
-    if value is not None or "." not in name:
+    if value is not None or path is None:
         return value
-    inside: Any = record
-    for part in name.split("."):
-        if not isinstance(inside, Mapping):
-            return None
-        inside = inside.get(part)
-    return inside
+    value = found_at(record, path)
+    return None if value is MISSING else value

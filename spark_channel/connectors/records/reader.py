@@ -43,7 +43,7 @@ class RecordReader(Reader):
 
     def with_schema(self, schema: pa.Schema) -> Self:
         made = type(self)(self.options, schema)
-        made.fetch_size = self.fetch_size
+        made.fetch_size, made.schema_is_own = self.fetch_size, self.schema_is_own
         return made
 
     def _picked(self, schema: pa.Schema) -> pa.Schema:

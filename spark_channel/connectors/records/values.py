@@ -11,6 +11,8 @@ from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 
+from spark_channel.connectors.exact_json import Number, written
+
 __all__ = ["Rules", "converter", "json_text", "text_of"]
 
 _EXACT = Context(prec=38, traps=[Inexact, InvalidOperation])
@@ -20,18 +22,31 @@ Convert = Callable[[Any], Any]
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """`zone`: in which instants become local times and texts. `separators`: of columns whose arrays are joined."""
+    """`zone`: in which instants become local times and texts. `separators`: of columns whose arrays are joined.
+
+    `exact`: a number that a DOUBLE would round is refused.
+    """
 
     zone: str = "UTC"
     separators: tuple[tuple[str, str], ...] = ()
+    exact: bool = False
+
+
+class _HasNumber(Exception):  # noqa: N818 - a property of a value
+    """A `Number` is inside, which Python's encoder cannot write."""
 
 
 def json_text(value: Any) -> str:
     """A nested value as JSON."""
-    return json.dumps(value, ensure_ascii=False, default=_json_default, separators=(",", ":"))
+    try:
+        return json.dumps(value, ensure_ascii=False, default=_json_default, separators=(",", ":"))
+    except _HasNumber:
+        return written(value, ",", ":")
 
 
 def _json_default(value: Any) -> str:
+    if isinstance(value, Number):
+        raise _HasNumber
     if isinstance(value, bytes):
         return value.hex()
     return value.isoformat() if isinstance(value, (datetime, date, time)) else str(value)
@@ -46,6 +61,8 @@ def text_of(value: Any, zone: ZoneInfo) -> str:
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, Number):
+        return value.text
     if isinstance(value, datetime):
         return _local(value, zone).isoformat(" ")
     if isinstance(value, bytes):
@@ -74,7 +91,7 @@ def converter(kind: pa.DataType, rules: Rules, separator: str | None = None) -> 
         least, most = _range(kind)
         return lambda value: _whole(value, least, most)
     if types.is_floating(kind):
-        return _float
+        return _exact_float if rules.exact else _float
     if types.is_decimal(kind):
         step = Decimal(1).scaleb(-kind.scale)
         return lambda value: _decimal(value, step, kind.precision)
@@ -144,6 +161,13 @@ def _float(value: Any) -> float:
             raise _refused(value, "a number that a DOUBLE holds")
         return found
     raise _refused(value, "a number")
+
+
+def _exact_float(value: Any) -> float:
+    found = _float(value)
+    if isinstance(value, Decimal) and math.isfinite(found) and Decimal(repr(found)) != value:
+        raise _refused(value, "a number that a DOUBLE holds exactly")
+    return found
 
 
 def _decimal(value: Any, step: Decimal, precision: int) -> Decimal:

@@ -45,7 +45,7 @@ def _client(options: RedisAddress) -> Any:
         "socket_timeout": options.socket_timeout,
         "client_name": "spark-channel",
     }
-    if parts.scheme == "rediss":
+    if options.is_secure:
         settings |= {"ssl": True, "ssl_ca_certs": options.sslrootcert}
     if options.cluster:
         return redis.RedisCluster(**settings)

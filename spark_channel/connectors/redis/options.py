@@ -6,9 +6,10 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.network_options import Seconds, TlsOptions
 from spark_channel.connectors.records.options import RecordReadOptions, Zone
 from spark_channel.errors import OptionError
-from spark_channel.options import Amount, ColumnList, CommitMode, Options, Secret, Trait, Url
+from spark_channel.options import Amount, ColumnList, CommitMode, Secret, Trait, Url
 
 __all__ = ["RedisAddress", "RedisReadOptions", "RedisWriteOptions", "ValueType"]
 
@@ -28,12 +29,13 @@ def _url(value: object) -> str:
     return text
 
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 ValueType = Literal["hash", "string", "list", "set", "zset"]
 
 
-class RedisAddress(Options):
-    """Where a database of keys is, and as whom it is asked."""
+class RedisAddress(TlsOptions):
+    """The address of a database of keys, and the login."""
+
+    tls_url: ClassVar[str] = "use rediss://"
 
     url: Annotated[Url, BeforeValidator(_url)] = Field(
         description="`redis://host:6379/0`, or `rediss://` for TLS; the number is the database"
@@ -46,9 +48,6 @@ class RedisAddress(Options):
     )
     cluster: bool = Field(
         False, description="the server is a member of a Redis Cluster, which names the others"
-    )
-    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="file of the CA certificates that verify the server's; default: the system's"
     )
     connect_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
         10.0, description="seconds to wait for a connection"
@@ -67,11 +66,10 @@ class RedisAddress(Options):
                 f"option 'url' names database {self.database}; with 'cluster' it takes 0: a cluster has one database",
                 option="url", takes="redis://host:6379",
             )  # fmt: skip
-        if self.sslrootcert is not None and urlsplit(self.url).scheme != "rediss":
-            raise OptionError(
-                "option 'sslrootcert' is for TLS, and 'url' asks for none: use rediss://",
-                option="sslrootcert",
-            )
+
+    @property
+    def is_secure(self) -> bool:
+        return urlsplit(self.url).scheme == "rediss"
 
     @property
     def database(self) -> int:
@@ -96,7 +94,7 @@ class RedisAddress(Options):
 
 
 class RedisReadOptions(RedisAddress, RecordReadOptions):
-    """What the reader takes."""
+    """Options of the Redis reader."""
 
     no_where: ClassVar[str] = "Redis has no conditions on values; 'keys' takes a pattern, such as user:*"
 
@@ -105,7 +103,7 @@ class RedisReadOptions(RedisAddress, RecordReadOptions):
 
 
 class RedisWriteOptions(RedisAddress, DirectOptions):
-    """What the writer takes."""
+    """Options of the Redis writer."""
 
     stages: ClassVar[bool] = True
 

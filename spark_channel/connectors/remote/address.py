@@ -1,4 +1,4 @@
-"""The address of a server of files, and the login."""
+"""The address of a file server, and the login."""
 
 from dataclasses import dataclass, field
 from urllib.parse import unquote, urlsplit

@@ -1,4 +1,4 @@
-"""What a server of files does for us. Errors are `OSError`s, as those of a disk."""
+"""The operations of a file server that readers and writers need. Errors are `OSError`s, as those of a disk."""
 
 import posixpath
 from abc import ABC, abstractmethod

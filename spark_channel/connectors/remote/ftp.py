@@ -13,6 +13,7 @@ from typing import Any
 
 from spark_channel.connectors.remote.address import Address
 from spark_channel.connectors.remote.client import MOST_BYTES, MOST_ENTRIES, Entry, Remote, plain_name
+from spark_channel.connectors.remote.download import Download
 
 __all__ = ["FtpRemote"]
 
@@ -27,7 +28,7 @@ _REPLY_LINES = 10_000
 
 
 class _Fault(ftplib.Error):
-    """The server says more, or something else, than is taken."""
+    """The server sent more than is accepted, or something else."""
 
 
 @contextmanager
@@ -57,7 +58,7 @@ def _as_os(path: str) -> Iterator[None]:
 
 
 class _Bounded(ftplib.FTP):
-    """Neither an answer nor a listing of the server is held in memory without a bound."""
+    """Bounds the memory that an answer or a listing of the server takes."""
 
     def getmultiline(self) -> str:
         line = self.getline()
@@ -228,30 +229,19 @@ class FtpRemote(Remote):
             self._ftp.mkd(path)
 
 
-class _Download(io.RawIOBase):
+class _Download(Download):
     """Reads on from any position, by a new transfer from there."""
 
     def __init__(self, remote: FtpRemote, ftp: ftplib.FTP, path: str, size: int) -> None:
-        self._remote, self._ftp, self._path, self._size = remote, ftp, path, size
-        self._place = 0
+        super().__init__(path, size)
+        self._remote, self._ftp = remote, ftp
         self._data: Any = None
 
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        place = max(0, start + offset)
-        if place != self._place and self._data is not None:
+        before, place = self._place, super().seek(offset, whence)
+        if place != before and self._data is not None:
             self._break_off()
-        self._place = place
         return place
-
-    def tell(self) -> int:
-        return self._place
 
     def readinto(self, buffer: Any) -> int:
         if self._place >= self._size:
@@ -261,10 +251,7 @@ class _Download(io.RawIOBase):
                 self._data = self._ftp.transfercmd(f"RETR {self._path}", rest=self._place or None)
             count = int(self._data.recv_into(buffer))
             if count == 0:
-                raise ConnectionError(
-                    f"{self._path}: the transfer ended at byte {self._place} of {self._size}: the file was changed, or "
-                    "the connection is lost"
-                )
+                raise self._cut(self._place)
             self._place += count
             if self._place >= self._size:
                 self._end()

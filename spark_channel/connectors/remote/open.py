@@ -1,4 +1,4 @@
-"""Opens a connection to a server of files."""
+"""Opens a connection to a file server."""
 
 from importlib.util import find_spec
 

@@ -18,6 +18,7 @@ from paramiko.sftp import CMD_CLOSE, CMD_HANDLE, CMD_NAME, CMD_OPENDIR, CMD_READ
 
 from spark_channel.connectors.remote.address import Address
 from spark_channel.connectors.remote.client import MOST_ENTRIES, Entry, Remote, plain_name
+from spark_channel.connectors.remote.download import Download
 
 __all__ = ["SftpRemote"]
 
@@ -234,27 +235,12 @@ def _entry(path: str, found: Any) -> Entry:
     return Entry(path, is_folder, 0 if is_folder else found.st_size or 0, float(found.st_mtime or 0))
 
 
-class _Download(io.RawIOBase):
+class _Download(Download):
     """A window of requests at a time: neither one answer for each, nor the whole file in memory."""
 
     def __init__(self, file: Any, path: str, size: int | None) -> None:
-        if size is None:
-            raise OSError(f"{path}: the server does not say how large the file is")
-        self._file, self._path, self._size, self._place = file, path, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._place, io.SEEK_END: self._size}[whence]
-        self._place = max(0, start + offset)
-        return self._place
-
-    def tell(self) -> int:
-        return self._place
+        super().__init__(path, size)
+        self._file = file
 
     def readinto(self, buffer: Any) -> int:
         end = min(self._place + len(buffer), self._size)
@@ -267,9 +253,7 @@ class _Download(io.RawIOBase):
         with _as_os(self._path):
             for (_, size), data in zip(wanted, self._file.readv(wanted) if wanted else (), strict=True):
                 if len(data) != size:
-                    raise ConnectionError(
-                        f"the file ended at byte {self._place + count + len(data)} of {self._size}"
-                    )
+                    raise self._cut(self._place + count + len(data))
                 buffer[count : count + size] = data
                 count += size
         self._place += count

@@ -4,36 +4,34 @@ from functools import cache
 from typing import Any
 
 import pyarrow as pa
-import sqlglot
-from sqlglot import exp
 
+from spark_channel.connectors.sql.parser import exp, sqlglot
 from spark_channel.errors import OptionError
 
 __all__ = ["arrow_columns", "sql_columns"]
 
-_Type = exp.DataType.Type  # its members are looked up, never named in a signature
-
 
 @cache
 def _simple_types() -> dict[Any, pa.DataType]:
+    types = exp.DataType.Type
     instant, local = pa.timestamp("us", "UTC"), pa.timestamp("us")
     return {
-        _Type.BOOLEAN: pa.bool_(),
-        _Type.TINYINT: pa.int8(),
-        _Type.SMALLINT: pa.int16(),
-        _Type.INT: pa.int32(),
-        _Type.BIGINT: pa.int64(),
-        _Type.FLOAT: pa.float32(),
-        _Type.DOUBLE: pa.float64(),
-        _Type.TEXT: pa.string(),
-        _Type.VARCHAR: pa.string(),
-        _Type.CHAR: pa.string(),
-        _Type.BINARY: pa.binary(),
-        _Type.DATE: pa.date32(),
-        _Type.TIMESTAMP: instant,
-        _Type.TIMESTAMPTZ: instant,
-        _Type.TIMESTAMPLTZ: instant,
-        _Type.TIMESTAMPNTZ: local,
+        types.BOOLEAN: pa.bool_(),
+        types.TINYINT: pa.int8(),
+        types.SMALLINT: pa.int16(),
+        types.INT: pa.int32(),
+        types.BIGINT: pa.int64(),
+        types.FLOAT: pa.float32(),
+        types.DOUBLE: pa.float64(),
+        types.TEXT: pa.string(),
+        types.VARCHAR: pa.string(),
+        types.CHAR: pa.string(),
+        types.BINARY: pa.binary(),
+        types.DATE: pa.date32(),
+        types.TIMESTAMP: instant,
+        types.TIMESTAMPTZ: instant,
+        types.TIMESTAMPLTZ: instant,
+        types.TIMESTAMPNTZ: local,
     }
 
 
@@ -55,7 +53,7 @@ def sql_columns(text: str, option: str) -> dict[str, str]:
     return {name: kind.sql("spark") for name, kind in _definitions(text, option).items()}
 
 
-def _definitions(text: str, option: str) -> dict[str, exp.DataType]:
+def _definitions(text: str, option: str) -> "dict[str, exp.DataType]":
     takes = "columns with types, such as: id BIGINT, price DECIMAL(10, 2)"
     wrong = OptionError(
         f"option {option!r} got {text!r}; it takes {takes}", option=option, got=text, takes=takes
@@ -82,8 +80,8 @@ def _definitions(text: str, option: str) -> dict[str, exp.DataType]:
     return found
 
 
-def _arrow(kind: exp.DataType, name: str, text: str, option: str) -> pa.DataType:
-    if kind.this == _Type.DECIMAL:
+def _arrow(kind: "exp.DataType", name: str, text: str, option: str) -> pa.DataType:
+    if kind.this == exp.DataType.Type.DECIMAL:
         sizes = [int(size.name) for size in kind.expressions]
         precision, scale = (*sizes, 0)[:2] if sizes else (10, 0)
         if 1 <= precision <= 38 and 0 <= scale <= precision:

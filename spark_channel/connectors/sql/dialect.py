@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column, KeyColumn, MisfitError, ReadColumn, Table
+from spark_channel.connectors.sql.parser import Node
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.statements import Node
 
 __all__ = ["Dialect"]
 

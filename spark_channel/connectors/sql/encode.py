@@ -7,6 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.connectors.sql.search import first_failure
+from spark_channel.connectors.sql.spans import DAYS, MICROSECONDS
 from spark_channel.connectors.sql.target import WriteColumn
 
 __all__ = [
@@ -19,10 +20,6 @@ __all__ = [
     "refuse_where",
     "storage",
 ]
-
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-_YEARS = (-62_135_596_800_000_000, 253_402_300_799_999_999)
-"""Microseconds of the years 1 to 9999."""
 
 
 class BadValueError(Exception):
@@ -74,7 +71,7 @@ def dates(array: pa.Array, column: WriteColumn) -> pa.Array:
     """Dates as days, of the years 1 to 9999."""
     array = convert(array, pa.date32(), column, "a date has no time of day")
     days = pc.cast(array, pa.int32())
-    outside = pc.or_(pc.less(days, _FIRST_DAY), pc.greater(days, _LAST_DAY))
+    outside = pc.or_(pc.less(days, DAYS[0]), pc.greater(days, DAYS[1]))
     refuse_where(outside, array, column, "dates go from year 1 to 9999")
     return array
 
@@ -82,7 +79,7 @@ def dates(array: pa.Array, column: WriteColumn) -> pa.Array:
 def local_timestamps(
     array: pa.Array,
     column: WriteColumn,
-    span: tuple[int, int] = _YEARS,
+    span: tuple[int, int] = MICROSECONDS,
     why: str = "timestamps go from year 1 to 9999",
 ) -> pa.Array:
     """Timestamps in microseconds, those with a zone in UTC; without a zone, as Arrow would look for a time zone

@@ -23,9 +23,7 @@ from spark_channel.connectors.commit import Held, Identity
 from spark_channel.connectors.contracts import Receipt, Unfinished, WriteContext, WritePlan
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.claims import STAGE, Claims, stage_prefix
-from spark_channel.connectors.sql.database_file import hold_writable
-from spark_channel.connectors.sql.publish import make_ready
-from spark_channel.connectors.sql.receipts import refuse_two_receipts
+from spark_channel.connectors.sql.publish import make_ready, refuse_two_receipts
 from spark_channel.connectors.sql.staging_files import Staging, stages_beside, target_errors
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import CommitError, SupersededError, TargetError
@@ -66,7 +64,7 @@ class FileWriter(SqlWriter):
         self.check_scripts()
         if self.path.exists():
             self.check_file()
-        hold_writable(self.path, self.dialect.product, self.beside)
+        _hold_writable(self.path, self.dialect.product, self.beside)
 
     def look(self, session: Any) -> Place:
         table = self.dialect.find_table(session, self.options.dbtable)
@@ -321,3 +319,22 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _hold_writable(path: Path, product: str, beside: str) -> None:
+    """Hold this user to be able to write the file, which may not be there yet, and its directory.
+
+    `beside` is what `product` keeps in the directory while it writes.
+
+    Raises:
+        TargetError: no directory, or no right; says what to do.
+    """
+    directory = path.absolute().parent
+    if not directory.is_dir():
+        raise TargetError(f"there is no directory {directory}; make it, or name the database in another one")
+    for each in (directory, *([path] if path.exists() else [])):
+        if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
+            raise TargetError(
+                f"this user may not write {each}; {product} needs the file and its directory, where it keeps its "
+                f"{beside}, to be writable"
+            )

@@ -1,11 +1,32 @@
-"""Whether one Arrow type holds every value of another. Pure."""
+"""Arrow types compared: whether one holds every value of another. Pure."""
 
 import pyarrow as pa
 
-__all__ = ["fits", "integer_digits"]
+__all__ = ["fits", "integer_digits", "is_list", "plain_kind"]
 
 _DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
 _WIDER = {pa.uint8(): 16, pa.uint16(): 32, pa.uint32(): 64}
+
+
+def plain_kind(kind: pa.DataType) -> pa.DataType:
+    """The one type that stands for all which hold the same values: of texts, bytes, dates, times and timestamps."""
+    if pa.types.is_dictionary(kind):
+        return plain_kind(kind.value_type)
+    if pa.types.is_large_string(kind) or kind == pa.string_view():
+        return pa.string()
+    if pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or kind == pa.binary_view():
+        return pa.binary()
+    if pa.types.is_date(kind):
+        return pa.date32()
+    if pa.types.is_time(kind):
+        return pa.time64("us")
+    if pa.types.is_timestamp(kind):
+        return pa.timestamp("us", None if kind.tz is None else "UTC")
+    return kind
+
+
+def is_list(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
 
 
 def integer_digits(kind: pa.DataType) -> int:

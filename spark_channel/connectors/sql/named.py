@@ -1,17 +1,19 @@
 """Resolves the tables and columns that options name."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeVar
 
 import pyarrow as pa
-from sqlglot import exp
 
 from spark_channel.connectors.sql.ddl import arrow_columns
+from spark_channel.connectors.sql.parser import exp
 from spark_channel.errors import OptionError, SourceError
 
 __all__ = [
     "SameName",
     "custom_kinds",
+    "is_plain_name",
     "known_name",
     "missing_table",
     "name_readings",
@@ -24,6 +26,9 @@ SameName = Callable[[str, Sequence[str]], str | None]
 """The one of several names that a database takes a name for; None = none of them."""
 
 _SHOWN = 20
+_PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_QUOTED_NAME = re.compile(r'(?:"([^"]+)"\.)?"([^"]+)"')
+_BY_DOUBLE_QUOTES = frozenset({"sqlite", "duckdb", "postgres"})
 
 
 class Named(Protocol):
@@ -94,7 +99,7 @@ def only_name(name: str, names: Sequence[str]) -> str | None:
     return near[0] if len(near) == 1 else None
 
 
-def parsed_name(text: str, dialect: str) -> exp.Table | None:
+def parsed_name(text: str, dialect: str) -> "exp.Table | None":
     """`schema.name` as the database's SQL reads it; None for a text that it cannot read as a name."""
     try:
         tree = exp.to_table(text, dialect=dialect or None)
@@ -103,10 +108,20 @@ def parsed_name(text: str, dialect: str) -> exp.Table | None:
     return tree if isinstance(tree.this, exp.Identifier) and not tree.catalog and not tree.alias else None
 
 
+def is_plain_name(text: str) -> bool:
+    """Whether every database reads `text` as one name without a schema, which needs no parser."""
+    return _PLAIN_NAME.fullmatch(text) is not None
+
+
 def name_readings(text: str, dialect: str, schema: str) -> list[tuple[str, str]]:
     """(schema, name) that `dbtable` may mean: the whole text as a name first, then `schema.name`.
 
     `schema` is where names without one are looked up.
     """
+    if is_plain_name(text):
+        return [(schema, text)]
+    quoted = _QUOTED_NAME.fullmatch(text) if dialect in _BY_DOUBLE_QUOTES else None
+    if quoted:  # as this project writes the names of tables that it has found
+        return [(schema, text), (quoted[1] or schema, quoted[2])]
     tree = parsed_name(text, dialect)
     return [(schema, text)] if tree is None else [(schema, text), (tree.db or schema, tree.name)]

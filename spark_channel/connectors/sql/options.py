@@ -32,6 +32,8 @@ from spark_channel.working_directory import absolute_url
 __all__ = [
     "Credentials",
     "FileOptions",
+    "FileReadOptions",
+    "FileWriteOptions",
     "LedgerOptions",
     "ServerOptions",
     "SqlReadOptions",
@@ -70,8 +72,7 @@ _FetchRows = Annotated[int | None, BeforeValidator(_fetch_rows)]
 
 _COLUMNS_PUSH = "the options 'columns' and 'where' run in the source instead"
 _KERBEROS: Mapping[str, str] = dict.fromkeys(
-    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"),
-    "Kerberos logins are not supported",
+    ("keytab", "principal", "refreshKrb5Config", "connectionProvider"), "Kerberos logins are not supported"
 )
 _DRIVER: Mapping[str, str] = {"driver": "no JDBC driver takes part"}
 _READ_ONLY: Mapping[str, str] = dict.fromkeys(
@@ -228,8 +229,7 @@ class SqlReadOptions(ReadOptions):
         "0: half a second's rows at once; default: 1 on PostgreSQL, else 5",
     )
     custom_schema: str | None = Field(
-        None,
-        description="types of single columns, as Spark writes them: `id BIGINT`; default: none",
+        None, description="types of single columns, as Spark writes them: `id BIGINT`; default: none"
     )
     session_init_statement: Statements | None = Field(
         None, description="SQL that runs in every session before it reads; default: none"
@@ -350,3 +350,15 @@ class SqlWriteOptions(WriteOptions):
                 "option 'keyColumns' needs 'writeMode' upsert or skipExisting: a plain insert has no key",
                 option="keyColumns",
             )
+
+
+_LockTimeout = Annotated[float, Field(gt=0, le=86_400), Trait.SAME_ROWS]
+_LOCK = "timeout for a lock on the file that another process holds, in seconds"
+
+
+class FileReadOptions(FileOptions, SqlReadOptions):
+    lock_timeout: _LockTimeout = Field(30.0, description=_LOCK)
+
+
+class FileWriteOptions(FileOptions, SqlWriteOptions):
+    lock_timeout: _LockTimeout = Field(60.0, description=_LOCK)

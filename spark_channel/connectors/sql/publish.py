@@ -1,29 +1,29 @@
 """Prepares a table, and publishes its rows in one transaction."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from spark_channel.connectors.contracts import Receipt
 from spark_channel.connectors.sql.catalog import Table
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.target import TargetTable, declared_columns, listed
 from spark_channel.connectors.sql.write_dialect import WriteDialect
-from spark_channel.errors import TargetError
+from spark_channel.errors import CommitError, TargetError
 
-__all__ = ["dropped", "hold_planned", "holds_unique", "is_ready", "make_ready", "transaction"]
+__all__ = ["dropped", "hold_planned", "holds_unique", "is_ready", "make_ready", "refuse_two_receipts"]
 
 
-@contextmanager
-def transaction(session: Any, begin: str) -> Iterator[None]:
-    """Commits in the end; any exception rolls back."""
-    session.rows(begin)
-    try:
-        yield
-        session.rows("COMMIT")
-    except BaseException:
-        with suppress(Exception):  # else the database, or the end of its connection, has rolled back
-            session.rows("ROLLBACK")
-        raise
+def refuse_two_receipts(receipts: Sequence[Receipt]) -> None:
+    """Hold each task to have one receipt.
+
+    Raises:
+        CommitError: one has two, so that nothing says which rows are meant.
+    """
+    counts = Counter(receipt.task for receipt in receipts)
+    twice = [task for task, count in counts.items() if count > 1]
+    if twice:
+        raise CommitError(f"two receipts of task {min(twice)}: nothing was published")
 
 
 def make_ready(

@@ -33,6 +33,8 @@ _LIMITED_SECONDS = 5.0
 """Option `statementSeconds` where a limit makes a read long."""
 _PIECE_MILLIS, _STATEMENT_MILLIS = 1.0, 5.0
 """Option `burstMillis`: a statement costs a server about 0.2 ms, and a piece of one a tenth of it."""
+_FEW_ROWS, _FEW_BYTES = 10_000, 4 << 20
+"""Below both, one connection reads a table in less time than Spark takes to start a second task."""
 _MOST_FINER = 8
 """So many times more splits there are where each is one statement: a target pays for each of them, too."""
 
@@ -76,7 +78,7 @@ class SqlReader(Reader):
         splits = self.splits(session, advice)
         long = [split for split in self._one_statement_each(splits) if split.params["kind"] == "range"]
         seconds = self.statement_seconds
-        longest = max((self._lasts_seconds(split) or 0.0 for split in long), default=0.0)
+        longest = max((self.fetch_size.lasts(split) or 0.0 for split in long), default=0.0)
         if seconds is None or longest <= seconds:
             return splits
         return self.splits(session, advice * min(_MOST_FINER, math.ceil(longest / seconds)))
@@ -84,6 +86,23 @@ class SqlReader(Reader):
     def splits(self, session: Session, advice: int) -> list[Split]:
         """The splits, by a session in whatever transaction they are made in."""
         return self.Splitter(session, self.known(session), self.options, advice).splits()
+
+    def joined(self, splits: Sequence[Split]) -> Sequence[Split]:
+        """One range for a small table. A condition may be slow where few rows meet it: then the ranges stay."""
+        source, rows = self._source, [split.rows for split in splits]
+        if source is None or source.table is None or source.condition is not None or len(splits) < 2:
+            return splits
+        if self.options.partition_column is not None or any(
+            each.params["kind"] != "range" for each in splits
+        ):
+            return splits
+        if None in rows or sum(filter(None, rows)) >= _FEW_ROWS:
+            return splits
+        sizes = [split.nbytes for split in splits]
+        if None in sizes or sum(filter(None, sizes)) >= _FEW_BYTES:
+            return splits
+        params = {**splits[0].params, "upper": None}
+        return [Split(params, sum(filter(None, rows)), sum(filter(None, sizes)))]
 
     def read(self, split: Split) -> Iterator[pa.RecordBatch]:
         with self.reading() as read:
@@ -167,13 +186,18 @@ class SqlReader(Reader):
         """Whether the read of `split` may see a new state with each statement."""
         return True
 
+    def may_be_finer(self, splits: Sequence[Split]) -> bool:
+        """Where an index finds the rows of each."""
+        source = self._source
+        return source is not None and all(keyset_of(source, split) is not None for split in splits)
+
     def remarks(self, splits: Sequence[Split]) -> list[str]:
         """The warning that a limit makes statements long if no unique key divides them."""
         source, seconds = self._source, self.statement_seconds
         if source is None or seconds is None:
             return []
-        whole = [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
-        longest = max((each for split in whole if (each := self._lasts_seconds(split))), default=None)
+        whole = self._one_statement_each(splits)
+        longest = max((each for split in whole if (each := self.fetch_size.lasts(split))), default=None)
         if not whole or (longest is not None and longest <= seconds):
             return []
         lasts = "" if longest is None else f" of up to {longest:.0f} s at this limit"
@@ -193,16 +217,6 @@ class SqlReader(Reader):
         if source is None:
             return []
         return [split for split in splits if self.may_be_short(split) and keyset_of(source, split) is None]
-
-    def _lasts_seconds(self, split: Split) -> float | None:
-        """The duration of a split's statement under the limit, in seconds; None = unknown."""
-        limit = self.fetch_size
-        lasts = [
-            amount / (2 * most)
-            for amount, most in ((split.rows, limit.rows), (split.nbytes, limit.nbytes))
-            if amount is not None and most is not None
-        ]
-        return max(lasts, default=None)
 
     def rows(self, session: Session, split: Split) -> Iterator[pa.RecordBatch]:
         """The rows of a split through a session that stays open."""
@@ -225,12 +239,7 @@ class SqlReader(Reader):
         return session.stream(sql, self.batch_size(split))
 
     def short_batches(
-        self,
-        session: Session,
-        sql: str,
-        split: Split,
-        columns: Sequence[ReadColumn],
-        pieces: Pieces | None,
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn], pieces: Pieces | None
     ) -> Iterator[pa.RecordBatch]:
         """The session's batches of a short statement that selects `columns`; `pieces` says how large they are.
 

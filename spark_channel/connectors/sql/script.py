@@ -4,9 +4,7 @@ import re
 from collections.abc import Collection, Iterable
 from typing import Any, Protocol
 
-import sqlglot
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
-
+from spark_channel.connectors.sql.parser import sqlglot, tokens
 from spark_channel.errors import OptionError, TargetError
 
 __all__ = [
@@ -103,15 +101,14 @@ def session_script(options: Any, dialect: str) -> list[str]:
 
 def _split(text: str, option: str, dialect: str) -> list[tuple[str, str]]:
     try:
-        tokens = sqlglot.tokenize(text, read=dialect)
+        read = sqlglot.tokenize(text, read=dialect)
     except sqlglot.errors.SqlglotError as error:
         raise OptionError(
-            f"option {option!r} holds SQL that cannot be parsed: {str(error).splitlines()[0]}",
-            option=option,
+            f"option {option!r} holds SQL that cannot be parsed: {str(error).splitlines()[0]}", option=option
         ) from None
     found, begin, word = [], 0, ""
-    for token in tokens:
-        if token.token_type == TokenType.SEMICOLON:
+    for token in read:
+        if token.token_type == tokens.TokenType.SEMICOLON:
             if word:
                 found.append((text[begin : token.start].strip(), word))
             begin, word = token.end + 1, ""

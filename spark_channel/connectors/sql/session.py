@@ -1,7 +1,8 @@
 """The interface of a connection to a database."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -10,7 +11,7 @@ import pyarrow as pa
 
 from spark_channel.errors import ChannelError
 
-__all__ = ["BatchSize", "Session"]
+__all__ = ["BatchSize", "BoundSession", "DriverSession", "Session", "transaction"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,8 @@ class Session(ABC):
 
     place: str
     """The database, for messages: a file, or host and port. Without any secret."""
+    failures: tuple[type[BaseException], ...] = ()
+    """What the driver raises."""
 
     def __enter__(self) -> Self:
         return self
@@ -68,3 +71,56 @@ class Session(ABC):
     @abstractmethod
     def explain(self, error: BaseException) -> ChannelError:
         """`error` of the driver as what a user is told."""
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """What the driver raises in the block is raised as a user is told it."""
+        try:
+            yield
+        except self.failures as error:
+            raise self.explain(error) from error
+
+    @contextmanager
+    def closed_on_failure(self) -> Iterator[None]:
+        """Also when a generator is left in the middle of the block."""
+        try:
+            yield
+        except BaseException:
+            self.close()
+            raise
+
+
+class DriverSession(Session):
+    """Has its driver's connection in `_connection`, and nothing else to end."""
+
+    _connection: Any = None
+
+    def close(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(*self.failures):  # it is gone, which is what is wanted
+                connection.close()
+
+
+class BoundSession(DriverSession):
+    """Its statements may have parameters, marked as the database marks them."""
+
+    @abstractmethod
+    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]: ...
+
+    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
+        rows = self.rows(sql, parameters)
+        return rows[0][0] if rows else None
+
+
+@contextmanager
+def transaction(session: Session, begin: str) -> Iterator[None]:
+    """Commits in the end; any exception rolls back."""
+    session.rows(begin)
+    try:
+        yield
+        session.rows("COMMIT")
+    except BaseException:
+        with suppress(Exception):  # else the database, or the end of its connection, has rolled back
+            session.rows("ROLLBACK")
+        raise

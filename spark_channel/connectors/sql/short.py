@@ -7,7 +7,7 @@ has handed on nothing that the next one reads again.
 
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, closing
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, ClassVar, Protocol, Self, cast
@@ -44,12 +44,7 @@ class Reading(Protocol):
     def batch_size(self, split: Split) -> BatchSize: ...
 
     def short_batches(
-        self,
-        session: Session,
-        sql: str,
-        split: Split,
-        columns: Sequence[ReadColumn],
-        pieces: Pieces | None,
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn], pieces: Pieces | None
     ) -> Iterator[pa.RecordBatch]: ...
 
     def misfit(
@@ -85,6 +80,20 @@ class Line:
         if self._session is None:
             self._session = self._open.enter_context(self._connect())
         return self._session
+
+    @contextmanager
+    def answering(self) -> Iterator[Session]:
+        """The session where its server still answers, else a new one; it ends with a block that fails."""
+        if self._session is not None:
+            try:
+                self._session.rows("SELECT 1")
+            except ChannelError:
+                self.drop()
+        try:
+            yield self.session()
+        except BaseException:
+            self.drop()
+            raise
 
     def drop(self) -> None:
         """End the session, which may be lost."""

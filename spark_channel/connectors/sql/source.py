@@ -6,15 +6,14 @@ from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
-from sqlglot import exp
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import Column, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.named import custom_kinds, known_name, missing_table, pick_columns
 from spark_channel.connectors.sql.options import SqlReadOptions
+from spark_channel.connectors.sql.parser import Node, exp
 from spark_channel.connectors.sql.session import Session
-from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["ReadSource", "read_source"]
@@ -180,7 +179,7 @@ def _condition(source: ReadSource, options: SqlReadOptions) -> str | None:
 
     as_written = dialect.sql in _KNOWN and hidden is None
 
-    def bound(column: exp.Column) -> Node:
+    def bound(column: "exp.Column") -> Node:
         nonlocal as_written
         qualifier, wanted = column.table, column.name
         as_written = as_written and not qualifier
@@ -206,6 +205,6 @@ def _is_read_as(dialect: Dialect, wanted: str, name: str) -> bool:
     return wanted.lower() == name if dialect.sql == "postgres" else wanted.lower() == name.lower()
 
 
-def _node(source: ReadSource, name: str) -> exp.Column:
+def _node(source: ReadSource, name: str) -> "exp.Column":
     column, table = (statements.identifier(source.dialect.spelled(each)) for each in (name, source.name))
     return exp.column(column, table=table)

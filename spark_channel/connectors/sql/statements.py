@@ -2,15 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from functools import cache
+from typing import Any
 
-import sqlglot
-from sqlglot import exp
-from sqlglot.tokens import TokenType  # type: ignore[attr-defined]
-
+from spark_channel.connectors.sql.parser import Node, exp, sqlglot, tokens
 from spark_channel.errors import OptionError
 
 __all__ = [
+    "Node",
     "Source",
     "condition",
     "identifier",
@@ -22,19 +21,18 @@ __all__ = [
     "top_columns",
 ]
 
-_FORBIDDEN = (
-    exp.Alter, exp.Attach, exp.Command, exp.Commit, exp.Create, exp.Delete, exp.Detach, exp.Drop, exp.Insert,
-    exp.Into, exp.Merge, exp.Pragma, exp.Rollback, exp.Set, exp.Transaction, exp.TruncateTable,
-    exp.Update, exp.Use,
-)  # fmt: skip
-_UNBOUND = (exp.Placeholder, exp.Parameter, exp.SessionParameter)
+
+@cache
+def _forbidden() -> tuple[type[Any], ...]:
+    return (
+        exp.Alter, exp.Attach, exp.Command, exp.Commit, exp.Create, exp.Delete, exp.Detach, exp.Drop, exp.Insert,
+        exp.Into, exp.Merge, exp.Pragma, exp.Rollback, exp.Set, exp.Transaction, exp.TruncateTable,
+        exp.Update, exp.Use,
+    )  # fmt: skip
 
 
-if TYPE_CHECKING:
-    Node: TypeAlias = exp.Expr
-else:
-    Node = exp.Expression  # what releases before 29 call it, and later ones too
-"""Any part of a parsed statement."""
+def _unbound() -> tuple[type[Any], ...]:
+    return (exp.Placeholder, exp.Parameter, exp.SessionParameter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +42,11 @@ class Source:
     expression: Node
     name: str
 
-    def column(self, name: str) -> exp.Column:
+    def column(self, name: str) -> "exp.Column":
         return exp.column(identifier(name), table=identifier(self.name))
 
 
-def identifier(name: str) -> exp.Identifier:
+def identifier(name: str) -> "exp.Identifier":
     return exp.to_identifier(name, quoted=True)
 
 
@@ -64,7 +62,7 @@ def inside(text: str, dialect: str) -> str:
     """The text inside the outer parentheses of `(subquery) alias`."""
     depth = 0
     for token in sqlglot.tokenize(text, read=dialect):
-        depth += {TokenType.L_PAREN: 1, TokenType.R_PAREN: -1}.get(token.token_type, 0)
+        depth += {tokens.TokenType.L_PAREN: 1, tokens.TokenType.R_PAREN: -1}.get(token.token_type, 0)
         if depth == 0:
             return text[text.index("(") + 1 : token.start]
     return text
@@ -76,7 +74,7 @@ def named_table(parts: Sequence[str]) -> Source:
     return Source(exp.Table(this=identifier(parts[-1]), db=schema), parts[-1])
 
 
-def query(text: str, dialect: str, option: str) -> exp.Query:
+def query(text: str, dialect: str, option: str) -> "exp.Query":
     """`text` as the one statement it must be: a SELECT, without parameters.
 
     Raises:
@@ -123,7 +121,7 @@ def source_query(dbtable: str, dialect: str, option: str) -> Source:
     return subquery(inner.this, inner.alias or "source")
 
 
-def subquery(tree: exp.Query, name: str) -> Source:
+def subquery(tree: "exp.Query", name: str) -> Source:
     """A query in FROM, under `name`."""
     return Source(tree.subquery(identifier(name), copy=True), name)
 
@@ -145,12 +143,12 @@ def condition(text: str, dialect: str, option: str) -> Node:
     return tree
 
 
-def top_columns(tree: Node) -> list[exp.Column]:
+def top_columns(tree: Node) -> "list[exp.Column]":
     """The columns in a condition, outside its subqueries."""
     return [column for column in tree.find_all(exp.Column) if column.find_ancestor(exp.Query) is None]
 
 
-def bind_columns(tree: Node, replace: Callable[[exp.Column], Node]) -> Node:
+def bind_columns(tree: Node, replace: "Callable[[exp.Column], Node]") -> Node:
     """A copy of the condition, its top columns replaced."""
     copy = tree.copy()
     holder = exp.Paren(this=copy)
@@ -161,14 +159,14 @@ def bind_columns(tree: Node, replace: Callable[[exp.Column], Node]) -> Node:
 
 def _check(tree: Node, option: str, text: str, takes: str) -> None:
     for node in tree.walk():
-        if isinstance(node, _FORBIDDEN):
+        if isinstance(node, _forbidden()):
             raise _refused(option, text, f"it holds {_kind(node)}", takes)
-        if isinstance(node, _UNBOUND):
+        if isinstance(node, _unbound()):
             raise _refused(option, text, "it holds a parameter that nothing would fill", takes)
 
 
 def _kind(tree: Node) -> str:
-    return "a " + type(tree).__name__.upper() + " statement" if isinstance(tree, _FORBIDDEN) else "no query"
+    return "a " + type(tree).__name__.upper() + " statement" if isinstance(tree, _forbidden()) else "no query"
 
 
 def _first_line(error: Exception) -> str:

@@ -49,8 +49,7 @@ def parse_bound(text: str, kind: pa.DataType, option: str) -> Bound:
             takes=takes,
         ) from None
     raise OptionError(
-        f"option 'partitionColumn' names a column of type {kind}; a stride needs a number, a date or "
-        "a timestamp. "
+        f"option 'partitionColumn' names a column of type {kind}; a stride needs a number, a date or a timestamp. "
         "Without 'lowerBound' and 'upperBound' any type is taken",
         option="partitionColumn",
     )

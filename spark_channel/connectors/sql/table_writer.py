@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
+from spark_channel.connectors.sql.fits import plain_kind
 from spark_channel.connectors.sql.merge import PLACE, Merge
-from spark_channel.connectors.sql.new_types import plain_kind
 from spark_channel.connectors.sql.publish import hold_planned
 from spark_channel.connectors.sql.script import session_script
 from spark_channel.connectors.sql.table_task import ATTEMPT, TableTask
@@ -67,12 +67,9 @@ class TableWriter(SqlWriter):
         self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
     ) -> WriteSession:
         session = self.connect(failure)
-        try:
+        with session.closed_on_failure():
             for statement in session_script(self.options, self.dialect.sql):
                 session.rows(statement)
-        except BaseException:
-            session.close()
-            raise
         return session
 
     @contextmanager

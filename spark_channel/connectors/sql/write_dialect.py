@@ -7,14 +7,13 @@ import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column, Table
 from spark_channel.connectors.sql.dialect import Dialect
-from spark_channel.connectors.sql.fits import fits
-from spark_channel.connectors.sql.new_types import declared_as, plain_kind
+from spark_channel.connectors.sql.fits import fits, plain_kind
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.script import split_script
 from spark_channel.connectors.sql.target import WriteColumn
-from spark_channel.errors import SchemaError, TargetError
+from spark_channel.errors import OptionError, SchemaError, TargetError
 
-__all__ = ["WriteDialect", "misfit"]
+__all__ = ["WriteDialect", "misfit", "wrong_table_options"]
 
 
 class WriteDialect(Dialect):
@@ -43,8 +42,24 @@ class WriteDialect(Dialect):
         Raises:
             SchemaError: there is none; names the column.
         """
+        plain = plain_kind(kind)
         types = {**self.new_types, **self.new_key_types} if key else self.new_types
-        return declared_as(name, kind, self.product, types, self.new_decimal)
+        if plain in types:
+            return types[plain]
+        is_whole = pa.types.is_decimal(plain) and 0 <= plain.scale <= plain.precision
+        if is_whole and (found := self.new_decimal(plain.precision, plain.scale)) is not None:
+            return found
+        if pa.types.is_nested(plain):
+            why = f"{self.no_nested(plain)}; write it as text, with Spark's to_json for one"
+        elif pa.types.is_null(plain):
+            why = "it has no type; cast it to the type it should have"
+        else:
+            why = f"{self.product} has no such type; cast it to a number or to text"
+        raise SchemaError(f"column {name!r} is {kind}: {why}")
+
+    def no_nested(self, kind: pa.DataType) -> str:
+        """Why no column holds values of the nested type `kind`."""
+        return f"{self.product} holds no nested values"
 
     def spark_type(self, text: str) -> str | None:
         """The declared type for a type of `createTableColumnTypes`, if its text says more than its Arrow type."""
@@ -120,6 +135,13 @@ class WriteDialect(Dialect):
             OptionError: one that would leave the transaction in which they run.
         """
         return split_script(texts, option, self.sql)
+
+
+def wrong_table_options(text: str, takes: str, more: str = "") -> OptionError:
+    return OptionError(
+        f"option 'createTableOptions' got {text!r}; it takes {takes}{more}",
+        option="createTableOptions", got=text, takes=takes,
+    )  # fmt: skip
 
 
 def misfit(

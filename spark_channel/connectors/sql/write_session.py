@@ -5,18 +5,14 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.session import BoundSession
 from spark_channel.errors import ChannelError
 
 __all__ = ["WriteSession"]
 
 
-class WriteSession(Session):
+class WriteSession(BoundSession):
     """Outside a transaction each statement is committed by itself."""
-
-    @abstractmethod
-    def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a small result; [] for a statement without one."""
 
     @abstractmethod
     def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:

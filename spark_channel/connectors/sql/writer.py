@@ -37,9 +37,9 @@ from spark_channel.connectors.sql.ledger import Ledger, NoClaims
 from spark_channel.connectors.sql.named import parsed_name
 from spark_channel.connectors.sql.nothing import NothingWriter
 from spark_channel.connectors.sql.options import LedgerOptions, SqlWriteOptions
-from spark_channel.connectors.sql.publish import transaction
-from spark_channel.connectors.sql.receipts import refuse_two_receipts
+from spark_channel.connectors.sql.publish import refuse_two_receipts
 from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
+from spark_channel.connectors.sql.session import transaction
 from spark_channel.connectors.sql.target import NOWHERE, TargetTable
 from spark_channel.connectors.sql.target_columns import added_columns, new_target, old_target
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError

@@ -1,6 +1,5 @@
 """One Stream Load: asked of a frontend, which names the backend that takes the rows."""
 
-import base64
 import http.client
 import ipaddress
 import json
@@ -11,9 +10,9 @@ from fnmatch import fnmatchcase
 from typing import IO, Any
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
+from spark_channel.connectors.http_client import BUSY, Busy, basic, connection_to, untrusted, whole
 from spark_channel.connectors.streamload.options import StreamLoadOptions
-from spark_channel.errors import OptionError, TargetError
-from spark_channel.masking import MASK
+from spark_channel.errors import TargetError
 
 __all__ = ["Busy", "Load", "table_columns"]
 
@@ -21,12 +20,7 @@ _BLOCK = 1 << 20
 _LONGEST = 16 << 20
 """Bytes of an answer: it is held in memory."""
 _MOST_REDIRECTS = 4
-_BUSY = (429, 502, 503, 504)
 _DONE = ("FINISHED", "VISIBLE", "COMMITTED")
-
-
-class Busy(Exception):  # noqa: N818 - a state of the server
-    """It is not known whether the rows are loaded; under the same label they may be sent again."""
 
 
 class _Response(http.client.HTTPResponse):
@@ -47,18 +41,9 @@ class Load:
 
     def __init__(self, options: StreamLoadOptions) -> None:
         self._options = options
-        user, password = options.login
-        token = base64.b64encode(f"{user}:{password}".encode()).decode()
-        self._login, self._secrets = f"Basic {token}", (token, password)
+        self.login = basic(*options.login)
         path = f"/api/{quote(options.database, safe='')}/{quote(options.dbtable, safe='')}"
         self.load_path, self.schema_path = f"{path}/_stream_load", f"{path}/_schema"
-
-    def shown(self, text: str) -> str:
-        """What a server says, without the login, which it may repeat."""
-        for secret in self._secrets:
-            if len(secret) > 3:
-                text = text.replace(secret, MASK)
-        return text
 
     def send(self, label: str, headers: Mapping[str, str], body: IO[bytes], size: int) -> dict[str, Any]:
         """Load `size` bytes of `body` under `label`. Returns the server's answer, {} if the label was loaded before.
@@ -86,8 +71,8 @@ class Load:
             answer = json.loads(text)
             word = str(answer.get("Status") or answer.get("status") or "")
         except (ValueError, AttributeError, RecursionError):
-            raise Busy(f"HTTP {status}, and the answer is not JSON: {self._beginning(text)!r}") from None
-        message = self.shown(str(answer.get("Message") or answer.get("msg") or ""))[:400]
+            raise Busy(f"HTTP {status}, and the answer is not JSON: {self.login.beginning(text)!r}") from None
+        message = self.login.shown(str(answer.get("Message") or answer.get("msg") or ""))[:400]
         if word in ("Success", "Publish Timeout"):
             return dict(answer)
         if word == "Label Already Exists":
@@ -97,12 +82,9 @@ class Load:
             raise Busy(f"a load with label {label} is {state or 'not ended'}: {message}")
         filtered = answer.get("NumberFilteredRows") or 0
         more = f"; {filtered} rows do not fit their columns" if filtered else ""
-        url = self.shown(str(answer.get("ErrorURL") or ""))
+        url = self.login.shown(str(answer.get("ErrorURL") or ""))
         where = f"; the server shows them at {url}" if url else ""
         raise self._refused(f"{word or f'HTTP {status}'}: {message}{more}{where}")
-
-    def _beginning(self, text: bytes) -> str:
-        return self.shown(text[:2_000].decode(errors="replace"))[:200]
 
     def _refused(self, why: str) -> TargetError:
         return TargetError(
@@ -123,13 +105,12 @@ class Load:
             try:
                 return self._followed(method, urljoin(frontend, path), headers, body)
             except ssl.SSLCertVerificationError as error:
-                raise TargetError(
-                    f"{self._options.address}: the server's certificate is not trusted: {error.verify_message}; name "
-                    "the CA's file in option 'sslrootcert'"
-                ) from error
+                raise TargetError(f"{self._options.address}: {untrusted(error)}") from error
             except (OSError, http.client.HTTPException) as error:
                 failed = error
-        raise Busy(f"no server answers: {type(failed).__name__} {str(failed)[:200]}") from failed
+        raise Busy(
+            f"no server answers: {type(failed).__name__} {self.login.shown(str(failed))[:200]}"
+        ) from failed
 
     def _followed(
         self, method: str, url: str, headers: Mapping[str, str], body: Callable[[], Iterator[bytes]] | None
@@ -138,11 +119,11 @@ class Load:
         for _ in range(_MOST_REDIRECTS):
             status, found, text = self._once(method, urlsplit(url), headers, body)
             if status not in (301, 302, 307, 308):
-                if status in _BUSY:
-                    raise Busy(f"the server is busy: HTTP {status} {self._beginning(text)}")
+                if status in BUSY:
+                    raise Busy(f"the server is busy: HTTP {status} {self.login.beginning(text)}")
                 if status in (401, 403):
                     raise TargetError(
-                        f"{self._options.address}: HTTP {status}: {self._beginning(text)}; check 'user', "
+                        f"{self._options.address}: HTTP {status}: {self.login.beginning(text)}; check 'user', "
                         "'password' and the right LOAD on the table"
                     )
                 return status, text
@@ -195,11 +176,11 @@ class Load:
         try:
             connection.response_class = _Response
             connection.putrequest(method, url.path + (f"?{url.query}" if url.query else ""))
-            for name, value in {**headers, "Authorization": self._login}.items():
+            for name, value in {**headers, **self.login.headers}.items():
                 connection.putheader(name, value.encode())
             connection.endheaders()
             with self._response(connection, body) as response:
-                return response.status, response.getheader("Location"), _whole(response)
+                return response.status, response.getheader("Location"), whole(response, _LONGEST)
         finally:
             connection.close()
 
@@ -225,17 +206,11 @@ class Load:
         return connection.getresponse()
 
     def _connected(self, url: SplitResult) -> http.client.HTTPConnection:
-        host, timeout = url.hostname or "", self._options.timeout
-        if url.scheme == "https":
-            try:
-                context = ssl.create_default_context(cafile=self._options.sslrootcert)
-            except OSError as error:
-                raise OptionError(
-                    f"option 'sslrootcert' got {self._options.sslrootcert!r}, which cannot be read: {error}",
-                    option="sslrootcert",
-                ) from None
-            return http.client.HTTPSConnection(host, url.port or 443, timeout=timeout, context=context)
-        return http.client.HTTPConnection(host, url.port or 8030, timeout=timeout)
+        port = url.port or (443 if url.scheme == "https" else 8030)
+        return connection_to(
+            url.scheme, url.hostname or "", port,
+            timeout=self._options.timeout, sslrootcert=self._options.sslrootcert,
+        )  # fmt: skip
 
 
 def _is_private(text: str) -> bool:
@@ -243,19 +218,6 @@ def _is_private(text: str) -> bool:
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped is not None:
         address = address.ipv4_mapped
     return address.is_private
-
-
-def _whole(response: http.client.HTTPResponse) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while part := response.read(_BLOCK):
-        parts.append(part)
-        size += len(part)
-        if size > _LONGEST:
-            raise http.client.HTTPException(f"an answer has more than {_LONGEST >> 20} MiB")
-    if response.length:
-        raise http.client.IncompleteRead(b"", response.length)
-    return b"".join(parts)
 
 
 def table_columns(load: Load) -> list[str] | None:
@@ -276,6 +238,6 @@ def table_columns(load: Load) -> list[str] | None:
     if status >= 400 or answer.get("exception") or str(answer.get("status")).upper() in ("FAILED", "404"):
         message = answer.get("exception") or answer.get("msg") or answer.get("message") or f"HTTP {status}"
         raise TargetError(
-            f"{load.load_path.removesuffix('/_stream_load')}: {load.shown(str(message))[:300]}; check 'dbtable'"
+            f"{load.load_path.removesuffix('/_stream_load')}: {load.login.shown(str(message))[:300]}; check 'dbtable'"
         )
     return None

@@ -9,6 +9,7 @@ from urllib.parse import unquote, urlsplit
 from pydantic import BeforeValidator, Field
 
 from spark_channel.connectors.direct import DirectOptions
+from spark_channel.connectors.network_options import Seconds, TlsOptions
 from spark_channel.connectors.records.options import Zone, texts_by_name
 from spark_channel.errors import OptionError
 from spark_channel.options import ByteAmount, Secret, Trait, Url
@@ -79,12 +80,11 @@ def _statements(value: object) -> tuple[str, ...]:
     return tuple(str(each) for each in found if str(each).strip())
 
 
-Seconds = Annotated[float, Field(gt=0, le=86_400)]
 Statements = Annotated[tuple[str, ...], BeforeValidator(_statements)]
 
 
-class StreamLoadOptions(DirectOptions):
-    """What the writer takes."""
+class StreamLoadOptions(TlsOptions, DirectOptions):
+    """Options of the Stream Load writer."""
 
     url: Annotated[Url, BeforeValidator(_urls)] = Field(
         description="`http://fe:8030`: the HTTP port of the frontends, several with commas; the next one is asked if "
@@ -115,9 +115,6 @@ class StreamLoadOptions(DirectOptions):
         1 << 30, description="most bytes of one load; a task with more rows is written in several loads"
     )
     time_zone: Zone = Field("UTC", description="zone in which instants are written")
-    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
-        None, description="file of the CA certificates that verify the servers'; default: the system's"
-    )
     timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
         60.0, description="seconds to wait for a connection, and for a server to accept a load"
     )
@@ -135,12 +132,12 @@ class StreamLoadOptions(DirectOptions):
         for name, text in (("database", self.database), ("dbtable", self.dbtable)):
             if not text.strip() or re.search(r"[/?#`\s]", text):
                 raise OptionError(f"option {name!r} got {text!r}; it takes a name", option=name, got=text)
-        if self.sslrootcert is not None and not any(each.startswith("https:") for each in self.frontends):
-            raise OptionError(
-                "option 'sslrootcert' is for TLS, and 'url' asks for none: use https://", option="sslrootcert"
-            )
         if (self.start_sql or self.end_sql) and self.query_server is None:
             raise OptionError("options 'startSql' and 'endSql' need 'queryServer'", option="queryServer")
+
+    @property
+    def is_secure(self) -> bool:
+        return any(each.startswith("https:") for each in self.frontends)
 
     @property
     def frontends(self) -> tuple[str, ...]:

@@ -110,7 +110,7 @@ class CsvReaderConfig(Section):
 
 
 class TextReader(Section):
-    """What every file reader takes."""
+    """Settings of every file reader."""
 
     column: Any = None
     field_delimiter: Text = ","
@@ -207,7 +207,7 @@ def _codec(compress: str, place: Place) -> str:
 
 
 class TextWriter(Section):
-    """What every writer of texts takes."""
+    """Settings of every writer of text files."""
 
     field_delimiter: Text = ","
     encoding: Text = "utf-8"

@@ -27,7 +27,7 @@ Pattern = Annotated[Literal["pasv", "port"], BeforeValidator(_word)]
 
 
 class Server(Section):
-    """Where files are, and as whom they are asked for. `timeout` is in milliseconds."""
+    """The address of the server, and the login. `timeout` is in milliseconds."""
 
     protocol: Protocol
     host: Text

@@ -50,7 +50,7 @@ Columns = Annotated[tuple[MongoColumn, ...], BeforeValidator(_columns)]
 
 
 class MongoConnection(Section):
-    """Addax's object of an address."""
+    """Addax's `connection` object: the address of a server."""
 
     address: Texts = ()
     database: Text = ""

@@ -38,7 +38,7 @@ _MEGABYTE = 1 << 20
 
 
 class Bucket(Section):
-    """Where a bucket is, and as whom it is asked."""
+    """The address of a bucket, and the login."""
 
     endpoint: Text
     access_id: Text = ""

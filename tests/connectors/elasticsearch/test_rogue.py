@@ -176,6 +176,8 @@ def test_a_certificate_that_nobody_signed_gets_no_login(tmp_path: Path) -> None:
         assert reader(port, sslrootcert=str(certificate), **login).split(1) == []
         with pytest.raises(OptionError, match="'sslrootcert' got '/no/file'"):
             reader(port, sslrootcert="/no/file", **login).split(1)
+    with pytest.raises(OptionError, match="'sslrootcert' is for TLS, and 'url' asks for none: use https://"):
+        reader(port, sslrootcert=str(certificate))
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ import pytest
 from spark_channel.channel import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Health, find_connector
-from spark_channel.connectors.sql.lag import Lag
-from spark_channel.connectors.sql.rate import PerMinute
+from spark_channel.connectors.sql.postgresql.health import Lag, PerMinute
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.limits import LimitStatus, Sample, Status
 from spark_channel.options import CommonOptions

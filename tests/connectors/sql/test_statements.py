@@ -12,6 +12,7 @@ from sqlglot import exp
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
+from spark_channel.connectors.sql.named import name_readings, parsed_name
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.sqlite.dialect import SqliteDialect
@@ -103,3 +104,13 @@ def test_types_of_sql_keep_their_lengths() -> None:
 )  # fmt: skip
 def test_scripts_are_taken_apart(text: str, found: list[str]) -> None:
     assert statements_of([text], "preSql") == found
+
+
+@pytest.mark.parametrize("dialect", ["sqlite", "duckdb", "postgres", "mysql"])
+@pytest.mark.parametrize(
+    "text", ["orders", "Orders_2", '"orders"', '"main"."or ders"', 'main."x"', '"a""b"', "a.b"]
+)
+def test_names_that_are_read_without_a_parser_are_read_as_by_it(text: str, dialect: str) -> None:
+    tree = parsed_name(text, dialect)
+    wanted = {("here", text)} if tree is None else {("here", text), (tree.db or "here", tree.name)}
+    assert set(name_readings(text, dialect, "here")) == wanted

@@ -230,7 +230,20 @@ def test_an_answer_without_end_is_an_error(monkeypatch: pytest.MonkeyPatch) -> N
         load = Load(StreamLoadOptions.parse(given)[0])
         with pytest.raises(streamload_http.Busy, match="an answer has more than"):
             load.ask("GET", "/", {})
-    assert load.shown(f"denied for ann, s3cret, {load._login}") == "denied for ann, ***, Basic ***"
+    header = load.login.headers["Authorization"]
+    assert load.login.shown(f"denied for ann, s3cret, {header}") == "denied for ann, ***, Basic ***"
+
+
+def test_a_server_that_repeats_the_login_in_a_broken_answer_does_not_have_it_shown() -> None:
+    def speak(client: Any) -> None:
+        heard = client.recv(1 << 16).split(b"\r\n")
+        client.sendall(next(line for line in heard if line.startswith(b"Authorization")) + b"\r\n")
+
+    with rogue(speak) as port:
+        given = {"url": f"http://ann:s3cret@127.0.0.1:{port}", "database": "d", "dbtable": "t"}
+        load = Load(StreamLoadOptions.parse(given)[0])
+        with pytest.raises(streamload_http.Busy, match=r"no server answers: BadStatusLine .*Basic \*\*\*"):
+            load.ask("GET", "/", {})
 
 
 def test_tls_is_not_left() -> None:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors.exact_json import Number, parsed, written
 from spark_channel.connectors.files.exact_types import keeps, number_type
 from spark_channel.connectors.files.formats.base import Wanted
 from spark_channel.connectors.files.options import JsonReadOptions
@@ -26,21 +27,6 @@ LONG_NUMBER = re.compile(
 """A number that a double may round, or a text that looks like one."""
 
 _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "INF": math.inf, "-INF": -math.inf}
-
-
-class _Number(Decimal):
-    """A number, and how it is written."""
-
-    text: str
-
-    def __new__(cls, text: str) -> Self:
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
-
-
-def _whole(text: str) -> int | Decimal:
-    return _Number(text) if text == "-0" else int(text)
 
 
 def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
@@ -75,7 +61,7 @@ def parse_lines(
         shown = text.decode("utf-8", "replace")
         shown = shown if len(shown) <= 200 else shown[:197] + "..."
         try:
-            row = json.loads(text, parse_float=_Number, parse_int=_whole)
+            row = parsed(text)
         except (ValueError, RecursionError) as error:
             yield number, LineError(f"not JSON ({error}): {shown}", error)
             continue
@@ -93,7 +79,7 @@ def parse_lines(
             try:
                 values.append(None if value is None else convert(value))
             except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
-                got = _written(value)
+                got = written(value)
                 got = got if len(got) <= 80 else got[:77] + "..."
                 yield (
                     number,
@@ -112,7 +98,7 @@ def infer_lines(lines: Iterable[bytes]) -> pa.Schema:
     kinds: dict[str, pa.DataType] = {}
     for line in lines:
         try:
-            row = json.loads(line, parse_float=_Number, parse_int=_Number)
+            row = json.loads(line, parse_float=Number, parse_int=Number)
         except (ValueError, RecursionError):
             continue
         if isinstance(row, dict):
@@ -131,7 +117,7 @@ def _kind_of(value: Any) -> pa.DataType:
         return pa.list_(element)
     if isinstance(value, bool):
         return pa.bool_()
-    if isinstance(value, _Number):
+    if isinstance(value, Number):
         return number_type(value.text)
     if isinstance(value, float):
         return pa.float64()
@@ -268,18 +254,4 @@ def _binary(value: Any) -> bytes:
 
 
 def _as_text(value: Any) -> str:
-    return value if isinstance(value, str) else _written(value)
-
-
-def _written(value: Any) -> str:
-    """The JSON of a value, with its numbers as they are written."""
-    if isinstance(value, _Number):
-        return value.text
-    if isinstance(value, dict):
-        pairs = [
-            f"{json.dumps(name, ensure_ascii=False)}: {_written(inner)}" for name, inner in value.items()
-        ]
-        return "{" + ", ".join(pairs) + "}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(_written, value)) + "]"
-    return json.dumps(value, ensure_ascii=False)
+    return value if isinstance(value, str) else written(value)

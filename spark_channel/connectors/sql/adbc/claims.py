@@ -1,14 +1,14 @@
 """How a database behind an ADBC driver keeps the claims of writes."""
 
 from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
-from spark_channel.connectors.sql.adbc.session import Session
+from spark_channel.connectors.sql.adbc.session import AdbcSession
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.postgresql import claims as postgresql
 
 __all__ = ["claim_dialect"]
 
 
-def claim_dialect(session: Session, schema: str, dialect: str) -> ClaimDialect:
+def claim_dialect(session: AdbcSession, schema: str, dialect: str) -> ClaimDialect:
     """The tables that the database's own connector has, where there is one."""
     if dialect == "postgres":
         return postgresql.claim_dialect(session.rows, schema, lambda number: f"${number}")

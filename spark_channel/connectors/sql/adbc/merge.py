@@ -1,16 +1,16 @@
-"""Merges staged rows into the target by `writeMode`, in the SQL of databases with ON CONFLICT."""
+"""Staged rows in the shape that a merge takes, and the unique key that it needs."""
 
 import hashlib
 
 import pyarrow as pa
 
 from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
-from spark_channel.connectors.sql.adbc.session import Session
-from spark_channel.connectors.sql.merge import PLACE, Merge
+from spark_channel.connectors.sql.adbc.session import AdbcSession
+from spark_channel.connectors.sql.merge import PLACE
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import TargetError
 
-__all__ = ["Merged", "arranged", "hold_unique", "make_unique", "placed"]
+__all__ = ["arranged", "hold_unique", "make_unique", "placed"]
 
 
 def arranged(rows: pa.Table, target: TargetTable) -> pa.Table:
@@ -24,7 +24,7 @@ def placed(rows: pa.Table, before: int) -> pa.Table:
     return rows.append_column(PLACE, pa.array(range(before, before + rows.num_rows), pa.int64()))
 
 
-def make_unique(session: Session, target: TargetTable, dialect: AdbcDialect) -> None:
+def make_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect) -> None:
     """Give a table that was just made its key, which ON CONFLICT asks for."""
     digest = hashlib.sha256(target.name.encode()).hexdigest()[:12]
     index, on = dialect.quoted(f"spark_channel_key_{digest}"), target.sql
@@ -33,7 +33,7 @@ def make_unique(session: Session, target: TargetTable, dialect: AdbcDialect) -> 
     session.rows(f"CREATE UNIQUE INDEX {index} ON {on} ({', '.join(map(dialect.quoted, target.key))})")
 
 
-def hold_unique(session: Session, target: TargetTable, dialect: AdbcDialect) -> None:
+def hold_unique(session: AdbcSession, target: TargetTable, dialect: AdbcDialect) -> None:
     """Hold the table to keep the key unique: a statement that needs it, for no rows. Ends the transaction.
 
     Raises:
@@ -52,29 +52,3 @@ def hold_unique(session: Session, target: TargetTable, dialect: AdbcDialect) -> 
         ) from error
     finally:
         session.rollback()
-
-
-class Merged:
-    """The rows of a job, or of a task, in one staging table `name`, inside a transaction that the caller ends."""
-
-    def __init__(
-        self, session: Session, target: TargetTable, mode: str, name: str, dialect: AdbcDialect
-    ) -> None:
-        self._session, self._target, self._mode, self._dialect = session, target, mode, dialect
-        self._rows = dialect.place(target.schema, name)
-
-    def add(self, stage: str, before: int) -> None:
-        """The rows of another staging table, which come after `before` rows."""
-        listed = ", ".join(map(self._dialect.quoted, self._target.staged_names))
-        self._session.rows(
-            f"INSERT INTO {self._rows} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {stage}"  # noqa: S608
-        )
-
-    def merge(self) -> None:
-        """Bring them into the target, and drop the staging table.
-
-        Raises:
-            TargetError: a key holds NULL, two rows have one key, `_op` says nothing known, or a row is refused.
-        """
-        Merge(self._session.rows, self._dialect, self._target, self._rows, self._mode).bring()
-        self._session.rows(f"DROP TABLE {self._rows}")

@@ -2,7 +2,7 @@
 
 import importlib
 from collections.abc import Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import Any, Self, cast
 
 import adbc_driver_manager
@@ -12,20 +12,10 @@ import pyarrow as pa
 from spark_channel.connectors.sql.adbc.options import DriverOptions
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError, OptionError, TargetError
 
-__all__ = [
-    "FAILURES",
-    "AdbcSession",
-    "BusyError",
-    "Session",
-    "driver_path",
-    "is_busy",
-    "is_conflict",
-    "is_lost",
-]
+__all__ = ["FAILURES", "AdbcSession", "BusyError", "driver_path", "is_busy", "is_conflict", "is_lost"]
 
 FAILURES = (adbc_driver_manager.Error, pa.ArrowException, OSError)
 """What drivers raise, while they connect and while a result is being read."""
@@ -104,13 +94,10 @@ def driver_path(name: str) -> str:
     return str(package._driver_path())  # noqa: SLF001 - how the packages' own dbapi modules find it
 
 
-def _waits(dialect: str) -> list[str]:
-    """SQLite's driver does not wait for another transaction by itself."""
-    return ["PRAGMA busy_timeout = 60000"] if dialect == "sqlite" else []
-
-
-class AdbcSession(SqlSession):
+class AdbcSession(BoundSession):
     """Used by one thread. `failure` is the class of what it raises for anything that the database refuses."""
+
+    failures = FAILURES
 
     def __init__(self, options: DriverOptions, failure: type[ChannelError]) -> None:
         self._failure = failure
@@ -119,90 +106,58 @@ class AdbcSession(SqlSession):
         ]
         self.name = options.driver
         self.place = f"ADBC driver {options.driver}"
-        self._connection: Any = None
-        try:
+        with self.explained():
             self._connection = adbc_driver_manager.dbapi.connect(
                 driver=driver_path(options.driver),
                 entrypoint=options.entrypoint,
                 db_kwargs=options.database(),
             )
-        except FAILURES as error:
-            raise self.explain(error) from _RefusedError.of(error)
-        try:
-            self._run_first([*_waits(options.sql_dialect()), *session_script(options, options.sql_dialect())])
-        except BaseException:
-            self.close()
-            raise
+        with self.closed_on_failure():
+            self._run_first(options)
 
-    def _run_first(self, statements: Sequence[str]) -> None:
+    def _run_first(self, options: DriverOptions) -> None:
         """Outside transactions: some settings are taken only there, and all must outlive a rollback."""
+        dialect = options.sql_dialect()
+        statements = session_script(options, dialect)
+        if dialect == "sqlite":  # its driver does not wait for another transaction by itself
+            statements = ["PRAGMA busy_timeout = 60000", *statements]
         if not statements:
             return
         connection = self._connection.adbc_connection
-        try:
+        with self.explained():
             connection.set_autocommit(True)
             for statement in statements:
                 self.rows(statement)
             connection.set_autocommit(False)
-        except FAILURES as error:
-            raise self.explain(error) from _RefusedError.of(error)
-
-    def close(self) -> None:
-        """End the connection, and with it a transaction that is open. Safe twice."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except FAILURES:
-                pass  # it is gone, which is what is wanted
 
     def commit(self) -> None:
-        try:
+        with self.explained():
             self._connection.commit()
-        except FAILURES as error:
-            raise self.explain(error) from _RefusedError.of(error)
 
     def rollback(self) -> None:
-        try:
+        with self.explained():
             self._connection.rollback()
-        except FAILURES as error:
-            raise self.explain(error) from _RefusedError.of(error)
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a small result; [] for a statement without one."""
-        try:
-            with closing(self._connection.cursor()) as cursor:
-                cursor.execute(sql, tuple(parameters) or None)
-                return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []
-        except FAILURES as error:
-            raise self.explain(error) from _RefusedError.of(error)
-
-    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first column of the first row; None when there is none."""
-        rows = self.rows(sql, parameters)
-        return rows[0][0] if rows else None
+        with self.explained(), closing(self._connection.cursor()) as cursor:
+            cursor.execute(sql, tuple(parameters) or None)
+            return cast(list[tuple[Any, ...]], cursor.fetchall()) if cursor.description else []
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """In the driver's own batches, cut where they are larger."""
-        try:
-            with closing(self._connection.cursor()) as cursor:
-                cursor.execute(sql)
-                with cursor.fetch_record_batch() as batches:
-                    for batch in batches:
-                        rows = max(1, min(size.rows, size.nbytes * batch.num_rows // max(1, batch.nbytes)))
-                        yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
-        except FAILURES as error:
-            raise self.explain(error) from None
+        with self.explained(), closing(self._connection.cursor()) as cursor:
+            cursor.execute(sql)
+            with cursor.fetch_record_batch() as batches:
+                for batch in batches:
+                    rows = max(1, min(size.rows, size.nbytes * batch.num_rows // max(1, batch.nbytes)))
+                    yield from (batch.slice(start, rows) for start in range(0, batch.num_rows, rows))
 
     def schema_of(self, query: str) -> pa.Schema:
         """The Arrow schema of a query's result. Ends the transaction."""
-        try:
-            with closing(self._connection.cursor()) as cursor:
-                cursor.execute(query)
-                with cursor.fetch_record_batch() as batches:
-                    schema = batches.schema
-        except FAILURES as error:
-            raise self.explain(error) from None
+        with self.explained(), closing(self._connection.cursor()) as cursor:
+            cursor.execute(query)
+            with cursor.fetch_record_batch() as batches:
+                schema = batches.schema
         self.rollback()
         return schema
 
@@ -211,13 +166,10 @@ class AdbcSession(SqlSession):
         try:
             found = self._connection.adbc_get_table_schema(name, db_schema_filter=schema)
         except adbc_driver_manager.Error as error:
-            if (
-                error.status_code == adbc_driver_manager.AdbcStatusCode.NOT_FOUND
-                or "not" in str(error).lower()
-            ):
-                found = None
-            else:
+            is_missing = error.status_code == adbc_driver_manager.AdbcStatusCode.NOT_FOUND
+            if not (is_missing or "not" in str(error).lower()):
                 raise self.explain(error) from _RefusedError.of(error)
+            found = None
         self.rollback()
         return found
 
@@ -232,14 +184,12 @@ class AdbcSession(SqlSession):
 
         Without `schema` those of the current one, which a name without a schema means, where the driver tells it.
         """
-        try:
+        with self.explained():
             found = self._connection.adbc_get_objects(
                 depth="tables",
                 db_schema_filter=schema or self.current_schema(),
                 table_name_filter=f"{beginning}%",
             ).read_all()
-        except FAILURES as error:
-            raise self.explain(error) from _RefusedError.of(error)
         names = set()
         for catalog in found.to_pylist():
             for each in catalog["catalog_db_schemas"] or ():
@@ -255,9 +205,14 @@ class AdbcSession(SqlSession):
 
     def ingest(self, schema: str, name: str, rows: pa.RecordBatch | pa.Table, mode: str) -> None:
         """Append rows to a table; `mode` "create" makes it, "create_append" where it is not there."""
+        with self.explained(), closing(self._connection.cursor()) as cursor:
+            cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema or None)
+
+    @contextmanager
+    def explained(self) -> Iterator[None]:
+        """From the error's codes: its text may contain secrets."""
         try:
-            with closing(self._connection.cursor()) as cursor:
-                cursor.adbc_ingest(name, rows, mode=mode, db_schema_name=schema or None)
+            yield
         except FAILURES as error:
             raise self.explain(error) from _RefusedError.of(error)
 
@@ -267,7 +222,3 @@ class AdbcSession(SqlSession):
         for secret in sorted(self._secrets, key=len, reverse=True):
             text = text.replace(secret, "***")
         return self._failure(f"ADBC driver {self.name}: {text}")
-
-
-Session = AdbcSession
-"""The name that writers use."""

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import Receipt
 from spark_channel.connectors.sql.adbc.merge import arranged, placed
-from spark_channel.connectors.sql.adbc.session import Session, is_busy, is_conflict, is_lost
+from spark_channel.connectors.sql.adbc.session import AdbcSession, is_busy, is_conflict, is_lost
 from spark_channel.connectors.sql.task import SqlTask
 from spark_channel.connectors.sql.writer import SqlPlan, SqlWriter
 from spark_channel.errors import BatchRefusedError, TargetError
@@ -32,7 +32,7 @@ class AdbcTask(SqlTask):
         self._stage: str | None = None
         self._kept: list[pa.Table] = []
         self._judging = False
-        self._session = Session(self._options, TargetError)
+        self._session = AdbcSession(self._options, TargetError)
         try:
             self._peek()
             if plan.commit == "job":
@@ -142,6 +142,6 @@ class AdbcTask(SqlTask):
             return
         rows, target = pa.concat_tables(self._kept), self._plan.target
         if target.key:
-            self._host.merged(self._session, self._plan, rows).merge()
+            self._host.merge(self._session, self._plan, self._host.stage_all(self._session, self._plan, rows))
         else:
             self._session.ingest(target.schema, target.name, rows, "append")

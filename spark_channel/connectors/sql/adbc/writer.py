@@ -13,14 +13,15 @@ import pyarrow as pa
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.sql.adbc.claims import claim_dialect
 from spark_channel.connectors.sql.adbc.dialect import AdbcDialect
-from spark_channel.connectors.sql.adbc.merge import Merged, arranged, hold_unique, make_unique, placed
+from spark_channel.connectors.sql.adbc.merge import arranged, hold_unique, make_unique, placed
 from spark_channel.connectors.sql.adbc.options import AdbcWriteOptions
-from spark_channel.connectors.sql.adbc.session import BusyError, Session, is_busy, is_conflict, is_lost
+from spark_channel.connectors.sql.adbc.session import AdbcSession, BusyError, is_busy, is_conflict, is_lost
 from spark_channel.connectors.sql.adbc.task import AdbcTask
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.keys import merge_key
+from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
@@ -43,6 +44,7 @@ class AdbcWriter(SqlWriter):
 
     Options: ClassVar[type[WriteOptions]] = AdbcWriteOptions
     options: AdbcWriteOptions
+    dialect: AdbcDialect
 
     def __init__(self, options: AdbcWriteOptions) -> None:
         super().__init__(options)
@@ -56,14 +58,16 @@ class AdbcWriter(SqlWriter):
     def check(self, context: WriteContext) -> None:
         self.check_scripts()
 
-    def session(self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True) -> Session:
-        return Session(self.options, failure)
+    def session(
+        self, failure: type[TargetError], purpose: str = "write", *, patient: bool = True
+    ) -> AdbcSession:
+        return AdbcSession(self.options, failure)
 
     def is_lost(self, error: BaseException) -> bool:
         return isinstance(error, TargetError) and (is_busy(error) or is_lost(error))
 
     @contextmanager
-    def transaction(self, session: Session) -> Iterator[None]:
+    def transaction(self, session: AdbcSession) -> Iterator[None]:
         session.rollback()  # reads before this one have begun a transaction
         try:
             yield
@@ -75,7 +79,7 @@ class AdbcWriter(SqlWriter):
                 pass  # it ended with its connection
             raise
 
-    def undo(self, session: Session) -> None:
+    def undo(self, session: AdbcSession) -> None:
         session.rollback()
 
     def is_conflict(self, error: TargetError) -> bool:
@@ -85,10 +89,10 @@ class AdbcWriter(SqlWriter):
     def script_dialect(self) -> str:
         return self.sql_name
 
-    def claim_dialect(self, session: Session, place: Place) -> ClaimDialect:
+    def claim_dialect(self, session: AdbcSession, place: Place) -> ClaimDialect:
         return claim_dialect(session, place.schema, self.sql_name)
 
-    def look(self, session: Session) -> Place:
+    def look(self, session: AdbcSession) -> Place:
         schema, name = self.dialect.named(self.options.dbtable)
         if self.sql_name != "postgres":
             return self._look(session, schema, name)
@@ -110,7 +114,7 @@ class AdbcWriter(SqlWriter):
             )
         return Place(schema, name, f"{schema}.{name}")
 
-    def _look(self, session: Session, schema: str | None, name: str) -> Place:
+    def _look(self, session: AdbcSession, schema: str | None, name: str) -> Place:
         """By the name that the catalog has: one table has one claim, however it is spelled."""
         if self.sql_name == "sqlite" and (schema or "").lower() == "main":
             schema = None  # the driver's name for it
@@ -127,7 +131,7 @@ class AdbcWriter(SqlWriter):
     def _folds(self) -> bool:
         return self.sql_name in ("sqlite", "duckdb")
 
-    def plan(self, session: Session, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+    def plan(self, session: AdbcSession, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
         there: pa.Schema | None = place.table
         feed = self.options.write_mode == "apply"
         fields = row_fields(plan.schema) if feed else list(plan.schema)
@@ -170,17 +174,19 @@ class AdbcWriter(SqlWriter):
             found.append(known)
         return found
 
-    def make_staging(self, session: Session, plan: SqlPlan, place: Place, context: WriteContext) -> SqlPlan:
+    def make_staging(
+        self, session: AdbcSession, plan: SqlPlan, place: Place, context: WriteContext
+    ) -> SqlPlan:
         return plan  # each attempt makes its own table
 
     def make_ready(
-        self, session: Session, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
+        self, session: AdbcSession, plan: SqlPlan, place: Place, context: WriteContext, *, first: bool
     ) -> SqlPlan:
         if first:
-            self._make_ready(session, plan)
+            self._ready(session, plan)
         return plan
 
-    def _make_ready(self, session: Session, plan: SqlPlan) -> None:
+    def _ready(self, session: AdbcSession, plan: SqlPlan) -> None:
         """The table is there, and empty for an overwrite; `preSql` has run."""
         self.script(session, self.options.pre_sql, "preSql")
         target = plan.target
@@ -189,9 +195,7 @@ class AdbcWriter(SqlWriter):
             try:
                 session.ingest(target.schema, target.name, pa.schema(fields).empty_table(), "create")
             except TargetError as error:
-                if is_conflict(
-                    error
-                ):  # another job has made it, and this one writes to it when it tries again
+                if is_conflict(error):  # another job has made it: this one tries again, and writes to it
                     raise BusyError(str(error)) from error
                 raise
             if target.key:
@@ -202,35 +206,39 @@ class AdbcWriter(SqlWriter):
     def open_task(self, plan: SqlPlan, task: int, attempt: int) -> TaskWriter:
         return AdbcTask(self, plan, task, attempt)
 
-    def publish_staged(self, session: Session, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
-        self._make_ready(session, plan)
+    def publish_staged(self, session: AdbcSession, plan: SqlPlan, receipts: Sequence[Receipt]) -> None:
+        self._ready(session, plan)
         target = plan.target
         listed = ", ".join(map(self.dialect.quoted, target.staged_names))
-        merged = self.merged(session, plan) if target.key else None
-        before = 0
         tables = self.staged_tables(session, receipts, lambda name: self.dialect.place(target.schema, name))
-        for place, staged in tables:
-            if merged is not None:
-                merged.add(place, before)
-            else:
-                session.rows(f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {place}")  # noqa: S608
+        if not target.key:
+            for table, _ in tables:
+                session.rows(f"INSERT INTO {target.sql} ({listed}) SELECT {listed} FROM {table}")  # noqa: S608
+            return
+        merged = self.stage_all(session, plan, arranged(plan.schema.empty_table(), target))
+        before = 0
+        for table, staged in tables:
+            session.rows(
+                f"INSERT INTO {merged} ({listed}, {PLACE}) SELECT {listed}, {PLACE} + {before:d} FROM {table}"  # noqa: S608
+            )
             before += staged
-        if merged is not None:
-            merged.merge()
+        self.merge(session, plan, merged)
 
-    def merged(self, session: Session, plan: SqlPlan, rows: pa.Table | None = None) -> Merged:
-        """A staging table for the rows of all tasks, or of one."""
+    def stage_all(self, session: AdbcSession, plan: SqlPlan, rows: pa.Table) -> str:
+        """A staging table, as SQL, for the rows of all tasks, or of one; `rows` are in it."""
         name = f"{plan.stage}merged_{secrets.token_hex(2)}"
-        target = plan.target
-        if rows is None:
-            rows = arranged(plan.schema.empty_table(), target)
-        session.ingest(target.schema, name, placed(rows, 0), "create")
-        return Merged(session, target, self.options.write_mode, name, self.dialect)
+        session.ingest(plan.target.schema, name, placed(rows, 0), "create")
+        return self.dialect.place(plan.target.schema, name)
 
-    def stages(self, session: Session, place: Place, beginning: str) -> list[str]:
+    def merge(self, session: AdbcSession, plan: SqlPlan, stage: str) -> None:
+        """Merge the rows of a staging table into the target, and drop it."""
+        Merge(session.rows, self.dialect, plan.target, stage, self.options.write_mode).bring()
+        session.rows(f"DROP TABLE {stage}")
+
+    def stages(self, session: AdbcSession, place: Place, beginning: str) -> list[str]:
         return [name for name in session.tables(place.schema or None, beginning) if _STAGE.match(name)]
 
-    def drop_stage(self, session: Session, place: Place, name: str) -> None:
+    def drop_stage(self, session: AdbcSession, place: Place, name: str) -> None:
         try:
             with self.transaction(session):
                 if self.sql_name == "postgres":

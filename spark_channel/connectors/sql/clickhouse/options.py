@@ -6,6 +6,7 @@ from urllib.parse import SplitResult, parse_qsl, unquote, urlsplit
 
 from pydantic import Field
 
+from spark_channel.connectors.network_options import check_tls
 from spark_channel.connectors.sql.options import ServerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import Amount
@@ -17,7 +18,7 @@ _SECURE = ("secure", "ssl")
 
 
 class ClickhouseAddress(ServerOptions):
-    """Where the HTTP interface is, and as whom it is asked."""
+    """The address of the HTTP interface, and the login."""
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -28,11 +29,7 @@ class ClickhouseAddress(ServerOptions):
             good = False
         if not good:
             raise OptionError(f"option 'url' names no server; it takes {_TAKES}", option="url", takes=_TAKES)
-        named = next((name for name in ("sslrootcert", "sslcert", "sslkey") if getattr(self, name)), None)
-        if named is not None and not self.secure:
-            raise OptionError(
-                f"option {named!r} is for TLS, and 'url' asks for none: add ?ssl=true to it", option=named
-            )
+        check_tls(self, is_secure=self.secure, how="add ?ssl=true to it")
 
     @property
     def _parts(self) -> SplitResult:
@@ -70,7 +67,7 @@ class ClickhouseAddress(ServerOptions):
 
 
 class ClickhouseReadOptions(ClickhouseAddress, SqlReadOptions):
-    """What the reader takes."""
+    """Options of the ClickHouse reader."""
 
     timestamps_as: Literal["instant", "local"] = Field(
         "instant",
@@ -79,7 +76,7 @@ class ClickhouseReadOptions(ClickhouseAddress, SqlReadOptions):
 
 
 class ClickhouseWriteOptions(ClickhouseAddress, SqlWriteOptions):
-    """What the writer takes."""
+    """Options of the ClickHouse writer."""
 
     keeps_table: ClassVar[str] = "an overwrite empties the table"
     refused: ClassVar[Mapping[str, str]] = {

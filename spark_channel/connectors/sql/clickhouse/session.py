@@ -3,8 +3,9 @@
 import http.client
 import io
 import uuid
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from contextlib import closing
+from typing import Any
 
 import clickhouse_connect
 import pyarrow as pa
@@ -13,13 +14,12 @@ from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalErr
 
 from spark_channel.connectors.sql.clickhouse.options import ClickhouseAddress
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import BatchSize, Session
+from spark_channel.connectors.sql.session import BatchSize, DriverSession
 from spark_channel.errors import ChannelError
 from spark_channel.masking import mask_text
 
 __all__ = ["ClickhouseSession", "is_lost"]
 
-_T = TypeVar("_T")
 _FAILURES = (
     ClickHouseError,
     urllib3.exceptions.HTTPError,
@@ -75,57 +75,47 @@ class _Watched(io.RawIOBase):
             raise _CutError(f"the server ended the answer early: {(self.last + rest)[-400:]!r}")
 
 
-class ClickhouseSession(Session):
+class ClickhouseSession(DriverSession):
     """`failure` is the class of its errors."""
+
+    failures = _FAILURES
 
     def __init__(self, options: ClickhouseAddress, failure: type[ChannelError]) -> None:
         self.place, self._failure = options.place, failure
-        self._client: Any = None
         host, port = options.server
         user, password = options.login
         limit = options.query_timeout
-        self._client = self._asked(
-            lambda: clickhouse_connect.get_client(
+        with self.explained():
+            self._connection = clickhouse_connect.get_client(
                 host=host, port=port, username=user, password=password, database=options.database,
                 interface="https" if options.secure else "http", secure=options.secure,
                 ca_cert=options.sslrootcert, client_cert=options.sslcert, client_cert_key=options.sslkey,
                 connect_timeout=max(1, round(options.connect_timeout)), send_receive_timeout=limit or 600,
                 settings={"max_execution_time": limit} if limit else {}, query_limit=0, query_retries=0,
                 client_name="spark-channel", dedicated_pool=True,
-            )
-        )  # fmt: skip
-        try:
+            )  # fmt: skip
+        with self.closed_on_failure():
             for statement in session_script(options, "clickhouse"):
                 self.command(statement)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            client.close()
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
-        return self._asked(lambda: [tuple(row) for row in self._client.query(sql).result_rows])
+        with self.explained():
+            return [tuple(row) for row in self._connection.query(sql).result_rows]
 
     def command(self, sql: str) -> None:
-        self._asked(lambda: self._client.command(sql))
+        with self.explained():
+            self._connection.command(sql)
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         settings = {**_READ, "max_block_size": max(1, size.rows)}
-        source = self._asked(lambda: self._client.raw_stream(sql, fmt="ArrowStream", settings=settings))
-        try:
-            watched = _Watched(source)
-            reader = self._asked(
-                lambda: pa.ipc.open_stream(pa.PythonFile(io.BufferedReader(watched, 1 << 16), "r"))
-            )
-            while (batch := self._asked(lambda: next(reader, None))) is not None:
-                for start in range(0, batch.num_rows, max(1, size.rows)):
-                    yield batch.slice(start, size.rows)
-            self._asked(watched.check_end)
-        finally:
-            source.close()
+        with self.explained():
+            source = self._connection.raw_stream(sql, fmt="ArrowStream", settings=settings)
+            with closing(source):
+                watched = _Watched(source)
+                for batch in pa.ipc.open_stream(pa.PythonFile(io.BufferedReader(watched, 1 << 16), "r")):
+                    for start in range(0, batch.num_rows, max(1, size.rows)):
+                        yield batch.slice(start, size.rows)
+                watched.check_end()
 
     def insert(self, table: str, names: list[str], batch: pa.RecordBatch) -> None:
         """One INSERT of one block, which is stored when this returns.
@@ -142,17 +132,10 @@ class ClickhouseSession(Session):
             "async_insert": 0,
             "insert_deduplication_token": uuid.uuid4().hex,
         }
-        self._asked(
-            lambda: self._client.raw_insert(
+        with self.explained():
+            self._connection.raw_insert(
                 table, names, sink.getvalue().to_pybytes(), settings=settings, fmt="ArrowStream"
             )
-        )
 
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(f"{self.place}: {mask_text(str(error)).strip()[:600]}")
-
-    def _asked(self, ask: Callable[[], _T]) -> _T:
-        try:
-            return ask()
-        except _FAILURES as error:
-            raise self.explain(error) from error

@@ -122,16 +122,13 @@ class ClickhouseWriter(DirectWriter):
 
     def connect(self, schema: pa.Schema) -> Sink:
         session = self._session()
-        try:
+        with session.closed_on_failure():
             table = self._table(session)
             declared = [
                 about.declared if (about := table_column(table, name)) else "" for name in schema.names
             ]
             server = str(session.value("SELECT timezone()"))
             return _Inserts(session, table, self._columns(session, schema), declared, server)
-        except BaseException:
-            session.close()
-            raise
 
     def commit(self, plan: WritePlan, receipts: Sequence[Receipt]) -> None:
         self._run(self._given.post_sql, "postSql")

@@ -1,14 +1,15 @@
 """DuckDB's types and Arrow's, in both directions. Pure; docs/duckdb.md holds it as a table."""
 
 import re
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import sqlglot
 from sqlglot import exp
 
-from spark_channel.connectors.sql.new_types import plain_kind
+from spark_channel.connectors.sql.fits import is_list, plain_kind
+from spark_channel.connectors.sql.spans import first_outside
+from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import SchemaError
 
 __all__ = [
@@ -57,8 +58,6 @@ _UNREADABLE_INSIDE = re.compile(
     r"\b(U?HUGEINT|U?INT128|UNION|BIGNUM|VARINT|TIME WITH TIME ZONE|TIMETZ|BIT|INTERVAL|VARIANT|GEOMETRY|TIME_NS"
     r"|ENUM|UUID|JSON)\b"
 )
-_FIRST = {"us": -62_135_596_800_000_000, "D": -719_162}
-_LAST = {"us": 253_402_300_799_999_999, "D": 2_932_896}
 
 
 class OutOfRangeError(Exception):
@@ -133,7 +132,7 @@ def canonical(name: str, kind: pa.DataType) -> pa.DataType:
     kind = pa.float32() if pa.types.is_float16(kind) else plain_kind(kind)
     if pa.types.is_map(kind):
         return pa.map_(canonical(f"{name}.key", kind.key_type), canonical(f"{name}.value", kind.item_type))
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+    if is_list(kind):
         return pa.list_(canonical(f"{name}.element", kind.value_type))
     if pa.types.is_struct(kind):
         inner = [kind.field(number) for number in range(kind.num_fields)]
@@ -181,8 +180,9 @@ def duckdb_type(kind: pa.DataType) -> str:
         return f"MAP({duckdb_type(kind.key_type)}, {duckdb_type(kind.item_type)})"
     if pa.types.is_list(kind):
         return f"{duckdb_type(kind.value_type)}[]"
-    inner = [kind.field(number) for number in range(kind.num_fields)]
-    return "STRUCT(" + ", ".join(f"{_quoted(each.name)} {duckdb_type(each.type)}" for each in inner) + ")"
+    inner = (kind.field(number) for number in range(kind.num_fields))
+    parts = [f"{identifier(each.name).sql('duckdb')} {duckdb_type(each.type)}" for each in inner]
+    return f"STRUCT({', '.join(parts)})"
 
 
 def same_type(one: str, other: str) -> bool:
@@ -196,10 +196,6 @@ def _spelled(declared: str) -> str:
         return exp.DataType.build(declared, dialect="duckdb").sql("duckdb", identify=True)
     except sqlglot.errors.SqlglotError:  # a type that no release of sqlglot knew
         return declared
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
 
 
 def check_range(array: pa.Array) -> None:
@@ -222,22 +218,5 @@ def check_range(array: pa.Array) -> None:
             except OutOfRangeError:
                 raise OutOfRangeError(0) from None
         return
-    outside = _outside(array)
-    index = -1 if outside is None else pc.index(outside, True).as_py()
-    if index >= 0:
+    if (index := first_outside(array)) >= 0:
         raise OutOfRangeError(index)
-
-
-def _outside(array: pa.Array) -> Any:
-    """Which values Spark cannot hold; None for a type of which it holds all."""
-    kind = array.type
-    if pa.types.is_date32(kind) or (pa.types.is_timestamp(kind) and kind.unit == "us"):
-        unit = "D" if pa.types.is_date32(kind) else "us"
-        numbers: Any = pc.cast(array, pa.int32() if unit == "D" else pa.int64())
-        return pc.or_(pc.less(numbers, _FIRST[unit]), pc.greater(numbers, _LAST[unit]))
-    if pa.types.is_timestamp(kind):
-        return pc.equal(pc.abs(pc.cast(array, pa.int64())), 2**63 - 1)
-    if pa.types.is_time64(kind):
-        day = 86_400 * (10**9 if kind.unit == "ns" else 10**6)
-        return pc.greater_equal(pc.cast(array, pa.int64()), day)
-    return None

@@ -8,25 +8,17 @@ from typing import Any, cast
 import pyarrow as pa
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
-from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = [
-    "DuckdbSession",
-    "Session",
-    "check_file",
-    "is_locked",
-    "literal_cast",
-    "text_literal",
-]
+__all__ = ["DuckdbSession", "check_file", "is_locked", "text_literal"]
 
 _MAGIC = b"DUCK"
 _MAGIC_AT = 8
 
 
-class DuckdbSession(SqlSession):
+class DuckdbSession(BoundSession):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that DuckDB refuses. DuckDB lets
@@ -48,17 +40,15 @@ class DuckdbSession(SqlSession):
         self._failure = failure
         self._lock_timeout = lock_timeout
         self._connection: Any = self._open(read_only, clock)
-        try:
+        with self.closed_on_failure():
             for statement in init:
                 self.rows(statement)
             self.rows("SET TimeZone = 'UTC'")
-        except BaseException:
-            self.close()
-            raise
 
     def _open(self, read_only: bool, clock: Clock) -> Any:
         import duckdb
 
+        self.failures = (duckdb.Error, pa.ArrowException, OSError)
         retry = Retry(self._lock_timeout, first=0.02, longest=0.5, what=f"opening {self.path}", clock=clock)
         try:
             return retry.call(
@@ -68,43 +58,19 @@ class DuckdbSession(SqlSession):
         except duckdb.Error as error:
             raise self.explain(error) from None
 
-    def close(self) -> None:
-        """End the connection, and with it a transaction that is open. Safe twice."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
-
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a small result; [] for a statement without one."""
-        import duckdb
-
-        try:
+        with self.explained():
             self._connection.execute(sql, list(parameters) or None)
             return cast(list[tuple[Any, ...]], self._connection.fetchall())
-        except duckdb.Error as error:
-            raise self.explain(error) from error
-
-    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first column of the first row; None when there is none."""
-        rows = self.rows(sql, parameters)
-        return rows[0][0] if rows else None
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
-        import duckdb
-
-        try:
+        with self.explained():
             yield from self._reader(sql, size.rows)
-        except (duckdb.Error, pa.ArrowException, OSError) as error:
-            raise self.explain(error) from error
 
     def schema_of(self, query: str) -> pa.Schema:
         """The Arrow schema of a query's result."""
-        import duckdb
-
-        try:
+        with self.explained():
             return self._reader(query, 1).schema
-        except duckdb.Error as error:
-            raise self.explain(error) from error
 
     def _reader(self, sql: str, batch_rows: int) -> pa.RecordBatchReader:
         relation = self._connection.sql(sql)
@@ -141,10 +107,6 @@ class DuckdbSession(SqlSession):
         return self._failure(f"{self.path}: {hint}DuckDB says: {text.splitlines()[0] if text else 'nothing'}")
 
 
-Session = DuckdbSession
-"""The name that writers use."""
-
-
 def _in_the_way(text: str) -> bool:
     return "Conflicting lock" in text or "Could not set lock" in text or "different configuration" in text
 
@@ -174,11 +136,6 @@ def check_file(path: Path, failure: type[SourceError] | type[TargetError]) -> No
         raise failure(f"{path}: {os.strerror(error.errno or 0)}; let this user read the file") from error
     if start[_MAGIC_AT:] != _MAGIC:
         raise failure(f"{path} is not a DuckDB database, or it is encrypted; name another file")
-
-
-def literal_cast(text: str, declared: str) -> str:
-    """A value in a statement: its text, and the type that DuckDB itself has named."""
-    return f"CAST({text_literal(text)} AS {declared})"
 
 
 def text_literal(text: str) -> str:

@@ -17,7 +17,7 @@ from spark_channel.connectors.sql.duckdb.column_types import (
     is_text,
     read_as,
 )
-from spark_channel.connectors.sql.duckdb.database import DuckdbSession, is_locked, literal_cast, text_literal
+from spark_channel.connectors.sql.duckdb.database import DuckdbSession, is_locked, text_literal
 from spark_channel.connectors.sql.named import name_readings
 from spark_channel.connectors.sql.session import Session
 
@@ -48,7 +48,7 @@ class DuckdbDialect(Dialect):
 
     def literal(self, value: Any, column: Column | None) -> str:
         """A text, of the type that DuckDB itself has named."""
-        return str(value) if column is None else literal_cast(str(value), column.declared)
+        return str(value) if column is None else f"CAST({text_literal(str(value))} AS {column.declared})"
 
     def keys(self, table: Table) -> Sequence[tuple[KeyColumn, ...]]:
         """None: its indexes find single rows, and no order."""
@@ -104,7 +104,7 @@ class DuckdbDialect(Dialect):
         return read_as(column.name, column.declared, text)
 
     def decode(self, raw: pa.RecordBatch, columns: Sequence[ReadColumn], schema: pa.Schema) -> pa.RecordBatch:
-        arrays = [_cast(array, column) for array, column in zip(raw.columns, columns, strict=True)]
+        arrays = [_decoded(array, column) for array, column in zip(raw.columns, columns, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
     def hidden_column(self, table: Table) -> str | None:
@@ -153,7 +153,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     return kind
 
 
-def _cast(array: pa.Array, column: ReadColumn) -> pa.Array:
+def _decoded(array: pa.Array, column: ReadColumn) -> pa.Array:
     try:
         if isinstance(array, pa.ExtensionArray):
             array = array.storage

@@ -2,14 +2,12 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
-
-from pydantic import Field
+from typing import Any, ClassVar
 
 from spark_channel.connectors.sql.file_url import FileUrl
-from spark_channel.connectors.sql.options import FileOptions, SqlReadOptions, SqlWriteOptions
+from spark_channel.connectors.sql.options import FileReadOptions, FileWriteOptions
 from spark_channel.errors import OptionError
-from spark_channel.options import CommitMode, Trait
+from spark_channel.options import CommitMode
 
 __all__ = ["DuckdbReadOptions", "DuckdbWriteOptions"]
 
@@ -22,8 +20,6 @@ _IGNORED: Mapping[str, str] = {
     "cascadeTruncate": "DuckDB cascades to no other table",
     "tableComment": "write COMMENT ON TABLE into 'postSql'",
 }
-
-_LockTimeout = Annotated[float, Field(gt=0, le=86_400), Trait.SAME_ROWS]
 
 
 class _DuckdbUrl(FileUrl):
@@ -45,34 +41,26 @@ _FILE_URL = _DuckdbUrl(
 )  # fmt: skip
 
 
-class DuckdbReadOptions(FileOptions, SqlReadOptions):
+class DuckdbReadOptions(FileReadOptions):
     """Options of the DuckDB reader."""
 
-    ignored: ClassVar[Mapping[str, str]] = {**SqlReadOptions.ignored, **_IGNORED}
+    ignored: ClassVar[Mapping[str, str]] = {**FileReadOptions.ignored, **_IGNORED}
     file_url: ClassVar[FileUrl] = _FILE_URL
 
-    lock_timeout: _LockTimeout = Field(
-        30.0, description="timeout while another process writes the file, in seconds"
-    )
 
-
-class DuckdbWriteOptions(FileOptions, SqlWriteOptions):
+class DuckdbWriteOptions(FileWriteOptions):
     """Options of the DuckDB writer."""
 
     dirty_commit: ClassVar[CommitMode | None] = None  # none does: what is wrong is told below
-    ignored: ClassVar[Mapping[str, str]] = {**SqlWriteOptions.ignored, **_IGNORED}
+    ignored: ClassVar[Mapping[str, str]] = {**FileWriteOptions.ignored, **_IGNORED}
     refused: ClassVar[Mapping[str, str]] = {
-        **SqlWriteOptions.refused,
+        **FileWriteOptions.refused,
         "createTableOptions": "DuckDB's CREATE TABLE takes none",
         "maxDirtyRows": "all rows are inserted together at the commit, and one refused row refuses them all",
         "maxDirtyFraction": "all rows are inserted together at the commit, and one refused row refuses all",
         "dirtyRowsPath": "no row is refused alone: all rows are inserted together at the commit",
     }
     file_url: ClassVar[FileUrl] = _FILE_URL
-
-    lock_timeout: _LockTimeout = Field(
-        60.0, description="timeout while other processes use the file, in seconds"
-    )
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)

@@ -5,9 +5,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.change_feed import OPERATION
-from spark_channel.connectors.sql.duckdb.database import Session
+from spark_channel.connectors.sql.duckdb.database import DuckdbSession
 from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
 from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect, staged_schema
 from spark_channel.connectors.sql.merge import PLACE, Merge
@@ -21,14 +20,15 @@ _STAGE = "spark_channel_stage"
 
 
 def insert_files(
-    session: Session, target: TargetTable, options: DuckdbWriteOptions, files: Iterable[Path]
+    session: DuckdbSession, target: TargetTable, options: DuckdbWriteOptions, files: Iterable[Path]
 ) -> int:
     """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
 
     Raises:
         TargetError: DuckDB refused a row, or two rows have one key.
     """
-    listed, staged = ", ".join(map(_name, target.names)), staged_schema(target)
+    quoted = DuckdbWriteDialect().quoted
+    listed, staged = ", ".join(map(quoted, target.names)), staged_schema(target)
     counted = _Counted(files)
     if options.write_mode == "insert":
         session.insert(
@@ -37,7 +37,7 @@ def insert_files(
         )  # fmt: skip
         return counted.rows
     typed = [
-        f"CAST({_name(each.target)} AS {each.declared}) AS {_name(each.target)}" for each in target.columns
+        f"CAST({quoted(each.target)} AS {each.declared}) AS {quoted(each.target)}" for each in target.columns
     ]
     if target.operation is not None:
         typed.append(OPERATION)
@@ -71,7 +71,3 @@ class _Counted:
                     batch = reader.get_batch(number)
                     self.rows += batch.num_rows
                     yield batch
-
-
-def _name(name: str) -> str:
-    return statements.identifier(name).sql("duckdb")

@@ -18,12 +18,12 @@ class DuckdbTaskWriter(FileTask):
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         target = self._plan.target
-        arrays = [self._encode(batch.column(column.name), column) for column in target.columns]
+        arrays = [self._checked(batch.column(column.name), column) for column in target.columns]
         if target.operation is not None:
             arrays.append(pc.cast(batch.column(OPERATION), pa.string()))
         return pa.RecordBatch.from_arrays(arrays, schema=staged_schema(target))
 
-    def _encode(self, array: pa.Array, column: WriteColumn) -> pa.Array:
+    def _checked(self, array: pa.Array, column: WriteColumn) -> pa.Array:
         try:
             if isinstance(array, pa.ExtensionArray):
                 array = array.storage

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import TaskWriter, WriteContext
 from spark_channel.connectors.sql.claims import ClaimDialect
-from spark_channel.connectors.sql.duckdb.database import Session, check_file
+from spark_channel.connectors.sql.duckdb.database import DuckdbSession, check_file
 from spark_channel.connectors.sql.duckdb.options import DuckdbWriteOptions
 from spark_channel.connectors.sql.duckdb.publish import insert_files
 from spark_channel.connectors.sql.duckdb.target import DuckdbWriteDialect
@@ -74,8 +74,10 @@ class DuckdbWriter(FileWriter):
         )
 
     @contextmanager
-    def open_file(self, path: Path, failure: type[TargetError], *, new: bool = False) -> Iterator[Session]:
-        with Session(
+    def open_file(
+        self, path: Path, failure: type[TargetError], *, new: bool = False
+    ) -> Iterator[DuckdbSession]:
+        with DuckdbSession(
             path,
             read_only=False,
             lock_timeout=self.options.lock_timeout,

@@ -1,11 +1,11 @@
 """Claims in MySQL: InnoDB tables without triggers, by default in the target's database."""
 
-from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect, Claims
+from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect
 from spark_channel.connectors.sql.ledger import Ledger
 from spark_channel.connectors.sql.mysql.session import quoted
 from spark_channel.connectors.sql.mysql.write_session import MysqlWriteSession
 
-__all__ = ["claims_in", "claims_of"]
+__all__ = ["claim_dialect"]
 
 _TABLES = (CLAIMS, TASKS, PLANS)
 # By equality: MariaDB opens only the tables that are named so.
@@ -54,7 +54,13 @@ class _Known:
         self._found = found
 
 
-def claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
+def claim_dialect(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
+    """One for each session, which looks for the tables once."""
+    found: ClaimDialect = session.kept(ledger, lambda: _claim_dialect(session, ledger))
+    return found
+
+
+def _claim_dialect(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
     known = _Known(session, ledger)
     return ClaimDialect(
         table=lambda name: f"{quoted(ledger.schema)}.{quoted(ledger.name(name))}",
@@ -66,7 +72,3 @@ def claims_of(session: MysqlWriteSession, ledger: Ledger) -> ClaimDialect:
         distrust=known.distrust,
         stage=ledger.stage,
     )
-
-
-def claims_in(session: MysqlWriteSession, ledger: Ledger) -> Claims:
-    return Claims(session, session.kept(("claims", ledger), lambda: claims_of(session, ledger)))

@@ -1,26 +1,25 @@
-"""MySQL's types and Arrow's, in both directions. Pure; docs/mysql.md holds it as a table."""
+"""MySQL's types as Arrow's. Pure; docs/mysql.md holds it as a table."""
 
 import re
 from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.new_types import declared_as
 from spark_channel.errors import SchemaError
 
-__all__ = ["arrow_type", "declared_of", "is_text", "members", "mysql_type"]
+__all__ = ["arrow_type", "declared_of", "is_text", "members", "parts"]
 
 INSTANT, LOCAL, TIME = pa.timestamp("us", "UTC"), pa.timestamp("us"), pa.time64("us")
-MOST_DIGITS, MOST_SCALE, SPARK_DIGITS = 65, 30, 38
+MOST_SCALE, SPARK_DIGITS = 30, 38
 
 _DECLARED = re.compile(r"([a-z0-9 ]+?)\s*(?:\((.*)\))?\s*((?:unsigned|zerofill|signed|\s)*)", re.DOTALL)
 _MEMBER = re.compile(r"'((?:[^'\\]|''|\\.)*)'", re.DOTALL)
 _ESCAPED = re.compile(r"''|\\(.)", re.DOTALL)
 _CONTROLS = {"n": "\n", "r": "\r", "t": "\t", "0": "\0", "Z": "\x1a"}
-_SIGNED = {
+SIGNED = {
     "tinyint": pa.int8(), "smallint": pa.int16(), "mediumint": pa.int32(), "int": pa.int32(), "bigint": pa.int64(),
 }  # fmt: skip
-_UNSIGNED = {
+UNSIGNED = {
     "tinyint": pa.uint8(), "smallint": pa.uint16(), "mediumint": pa.uint32(), "int": pa.uint32(),
     "bigint": pa.uint64(),
 }  # fmt: skip
@@ -64,8 +63,8 @@ def arrow_type(name: str, declared: str) -> pa.DataType:
     kind, sizes, unsigned = parts(declared)
     if kind == "tinyint" and sizes == ["1"] and not unsigned:
         return pa.bool_()
-    if kind in _SIGNED:
-        return (_UNSIGNED if unsigned else _SIGNED)[kind]
+    if kind in SIGNED:
+        return (UNSIGNED if unsigned else SIGNED)[kind]
     if kind in _FIXED:
         return _FIXED[kind]
     if kind == "decimal":
@@ -87,34 +86,6 @@ def arrow_type(name: str, declared: str) -> pa.DataType:
         f"column {name!r} is {declared}, which Spark cannot hold: omit it with option 'columns', or convert "
         "it with 'query', such as ST_AsText(...)"
     )
-
-
-_CREATED = {
-    **{kind: declared for declared, kind in _SIGNED.items() if declared != "mediumint"},
-    **{kind: f"{declared} unsigned" for declared, kind in _UNSIGNED.items() if declared != "mediumint"},
-    pa.bool_(): "tinyint(1)", pa.float16(): "float", pa.float32(): "float", pa.float64(): "double", pa.date32(): "date",
-    TIME: "time(6)", LOCAL: "datetime(6)", INSTANT: "timestamp(6)", pa.string(): "longtext", pa.binary(): "longblob",
-}  # fmt: skip
-_OF_KEYS = {"longtext": "varchar(255)", "longblob": "varbinary(255)"}
-
-
-def mysql_type(name: str, kind: pa.DataType, *, key: bool = False) -> str:
-    """The declared type of a new column that gives `kind` back exactly; `key` asks for one that may be a key.
-
-    Raises:
-        SchemaError: nested types, intervals, and whatever else MySQL cannot hold.
-    """
-
-    def decimal(precision: int, scale: int) -> str | None:
-        if precision <= SPARK_DIGITS and scale > MOST_SCALE:
-            raise SchemaError(
-                f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
-            )
-        return f"decimal({precision},{scale})" if precision <= SPARK_DIGITS else None
-
-    held = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
-    found = declared_as(name, held, "MySQL", _CREATED, decimal)
-    return _OF_KEYS.get(found, found) if key else found
 
 
 _UNSIGNED_FLAG, _ENUM_FLAG, _SET_FLAG = 32, 256, 2048

@@ -1,6 +1,6 @@
 """Decodes the server's texts to Arrow: texts and bytes column by column, the others through one CSV."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -60,18 +60,11 @@ def _plain_arrays(lines: pa.LargeBinaryArray, columns: list[ReadColumn]) -> dict
         lines = pc.binary_join_element_wise(ends[0], lines, pa.scalar(b",", pa.large_binary()))
         names = ["_", *names]
     text = pc.binary_join_element_wise(lines, *ends).buffers()[2]
-    kinds = {name: _parsed(column.kind) for name, column in zip(names[-len(columns) :], columns, strict=True)}
+    kinds = {
+        name: _parsed_kind(column.kind) for name, column in zip(names[-len(columns) :], columns, strict=True)
+    }
     try:
-        table = pyarrow.csv.read_csv(
-            pa.BufferReader(text),
-            read_options=pyarrow.csv.ReadOptions(
-                column_names=names, use_threads=False, block_size=_block(text)
-            ),
-            parse_options=pyarrow.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-            convert_options=pyarrow.csv.ConvertOptions(
-                column_types=kinds, null_values=[""], include_columns=list(kinds)
-            ),
-        )
+        table = _parsed(text, names, kinds)
     except pa.ArrowInvalid as error:
         raise _misfit(text, names, columns, kinds, error) from None
     arrays = {}
@@ -82,12 +75,21 @@ def _plain_arrays(lines: pa.LargeBinaryArray, columns: list[ReadColumn]) -> dict
     return arrays
 
 
-def _block(text: pa.Buffer) -> int:
-    """All of it; what is longer than that is only allocated, which costs a batch of few rows more than its rows."""
-    return max(1 << 12, int(text.size) + 1)
+def _parsed(text: pa.Buffer, names: list[str], kinds: Mapping[str, pa.DataType]) -> pa.Table:
+    """Those of the columns `names` that are in `kinds`."""
+    # All in one block; what is longer than that is only allocated, which costs a batch of few rows more than its rows.
+    block = max(1 << 12, int(text.size) + 1)
+    return pyarrow.csv.read_csv(
+        pa.BufferReader(text),
+        read_options=pyarrow.csv.ReadOptions(column_names=names, use_threads=False, block_size=block),
+        parse_options=pyarrow.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
+        convert_options=pyarrow.csv.ConvertOptions(
+            column_types=kinds, null_values=[""], include_columns=list(kinds)
+        ),
+    )
 
 
-def _parsed(kind: pa.DataType) -> pa.DataType:
+def _parsed_kind(kind: pa.DataType) -> pa.DataType:
     if pa.types.is_boolean(kind):
         return pa.int64()
     return pa.timestamp("us") if pa.types.is_timestamp(kind) else kind
@@ -116,16 +118,7 @@ def _misfit(
     """Which column it is: each is converted alone."""
     for name, column in zip(kinds, columns, strict=True):
         try:
-            pyarrow.csv.read_csv(
-                pa.BufferReader(text),
-                read_options=pyarrow.csv.ReadOptions(
-                    column_names=names, use_threads=False, block_size=_block(text)
-                ),
-                parse_options=pyarrow.csv.ParseOptions(quote_char=False, ignore_empty_lines=False),
-                convert_options=pyarrow.csv.ConvertOptions(
-                    column_types={name: kinds[name]}, null_values=[""], include_columns=[name]
-                ),
-            )
+            _parsed(text, names, {name: kinds[name]})
         except pa.ArrowInvalid as found:
             return MisfitError(
                 column, str(found).rpartition("CSV conversion error")[2].strip(" :") or str(found)

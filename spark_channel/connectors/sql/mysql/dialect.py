@@ -1,7 +1,7 @@
 """MySQL's and MariaDB's SQL: their catalog, and the expression that reads each type."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, cast
 
@@ -228,7 +228,8 @@ def name_places(session: Session, text: str) -> list[tuple[str, str]]:
 
 def table_named(session: Session, database: str, name: str) -> MysqlTable | None:
     """The table or view; None when there is none."""
-    there = f"table_schema = {_text(database)} AND table_name = {_text(name)}"
+    literal = MysqlDialect().literal
+    there = f"table_schema = {literal(database, None)} AND table_name = {literal(name, None)}"
     rows = session.rows(
         f"SELECT table_schema, table_name, table_type, engine FROM information_schema.tables WHERE {there}"  # noqa: S608
     )
@@ -238,9 +239,19 @@ def table_named(session: Session, database: str, name: str) -> MysqlTable | None
     database, name, kind, engine = (None if each is None else str(each) for each in rows[0])  # type: ignore[assignment]
     if "VIEW" in str(kind):
         return MysqlTable(database, name, columns, is_view=True)
-    unique, loose, primary = _keys(session, there)
-    keys, indexes = _orders(session, there)
-    return MysqlTable(database, name, columns, False, unique, primary, loose, engine, keys, indexes)
+    indexes = _indexes(session, there)
+    unique = [each for each in indexes if each.is_unique]
+    return MysqlTable(
+        database,
+        name,
+        columns,
+        unique=tuple(each.names for each in unique if not each.takes_null),
+        primary=next((each.names for each in indexes if each.name == "PRIMARY"), ()),
+        loose=tuple(each.names for each in unique if each.takes_null),
+        engine=engine,
+        keys=tuple(tuple(each.columns) for each in unique if each.is_ordered and not each.takes_null),
+        indexes=tuple(each.names for each in indexes if each.is_ordered and not each.descends),
+    )
 
 
 def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
@@ -262,51 +273,42 @@ def _columns(session: Session, there: str) -> tuple[MysqlColumn, ...]:
     return tuple(found)
 
 
-def _keys(session: Session, there: str) -> tuple[Keys, Keys, tuple[str, ...]]:
-    """The unique keys without and with NULLs, and the primary key."""
-    rows = session.rows(
-        "SELECT index_name, column_name, nullable, sub_part FROM information_schema.statistics "  # noqa: S608
-        f"WHERE {there} AND non_unique = 0 ORDER BY index_name, seq_in_index"
-    )
-    keys: dict[str, list[tuple[str, bool]]] = {}
-    broken = set()
-    for index, column, nullable, part in rows:
-        if column is None or part is not None:
-            broken.add(str(index))  # an expression, or a prefix of a column
-        keys.setdefault(str(index), []).append((str(column), nullable == "YES"))
-    ordered = sorted(
-        (index for index in keys if index not in broken),
-        key=lambda index: (index != "PRIMARY", len(keys[index])),
-    )
-    held: dict[bool, list[tuple[str, ...]]] = {False: [], True: []}
-    for index in ordered:
-        held[any(nullable for _, nullable in keys[index])].append(tuple(column for column, _ in keys[index]))
-    return tuple(held[False]), tuple(held[True]), held[False][0] if ordered[:1] == ["PRIMARY"] else ()
+@dataclass(slots=True)
+class _Index:
+    """`is_ordered`: it is not a hash, or an index of words."""
+
+    name: str
+    is_unique: bool
+    columns: list[KeyColumn] = field(default_factory=list)
+    takes_null: bool = False
+    is_ordered: bool = True
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(each.name for each in self.columns)
+
+    @property
+    def descends(self) -> bool:
+        return any(each.descending for each in self.columns)
 
 
-def _orders(session: Session, there: str) -> tuple[tuple[tuple[KeyColumn, ...], ...], Keys]:
-    """The unique keys without NULLs in the order of their indexes, the primary one first; all indexes that go up."""
+def _indexes(session: Session, there: str) -> list[_Index]:
+    """The indexes of whole columns: the primary key first, then the shortest."""
     rows = session.rows(
         "SELECT index_name, non_unique, column_name, nullable, sub_part, collation "  # noqa: S608
         f"FROM information_schema.statistics WHERE {there} ORDER BY index_name, seq_in_index"
     )
-    found: dict[str, list[KeyColumn]] = {}
-    loose: set[str] = set()
-    unordered: set[str] = set()
-    for index, non_unique, column, nullable, part, order in rows:
-        name = str(index)
-        # No collation: a hash, or an index of words, which has no order. A part: of a longer text.
-        if column is None or part is not None or order is None:
-            unordered.add(name)
-        if int(non_unique) or nullable == "YES":
-            loose.add(name)
-        found.setdefault(name, []).append(KeyColumn(str(column), order == "D"))
-    ranked = sorted(set(found) - unordered, key=lambda index: (index != "PRIMARY", len(found[index]), index))
-    up = [found[index] for index in ranked if not any(each.descending for each in found[index])]
-    return (
-        tuple(tuple(found[index]) for index in ranked if index not in loose),
-        tuple(tuple(each.name for each in columns) for columns in up),
-    )
+    found: dict[str, _Index] = {}
+    partial = set()
+    for name, non_unique, column, nullable, part, order in rows:
+        index = found.setdefault(str(name), _Index(str(name), not int(non_unique)))
+        index.columns.append(KeyColumn(str(column), order == "D"))
+        index.takes_null |= nullable == "YES"
+        index.is_ordered &= order is not None
+        if column is None or part is not None:
+            partial.add(index.name)  # an expression, or a prefix of a column
+    whole = (index for index in found.values() if index.name not in partial)
+    return sorted(whole, key=lambda index: (index.name != "PRIMARY", len(index.columns)))
 
 
 def _refuse_odd_time(value: str, column: Column) -> None:
@@ -322,7 +324,3 @@ def _refuse_odd_time(value: str, column: Column) -> None:
             f"column {column.name!r} belongs to the key by which the table is read in short statements, and holds "
             f"{value!r}, which is not a time: read it with statementSeconds=0, one statement for each split"
         ) from None
-
-
-def _text(value: str) -> str:
-    return MysqlDialect().literal(value, None)

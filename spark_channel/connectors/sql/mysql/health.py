@@ -27,9 +27,7 @@ _ASLEEP = " UNION ALL ".join(
 
 
 class MysqlHealth(Health):
-    """Of a server that is read or written. How far its replicas are behind only they know: it is a signal of a replica
-    that is read from.
-    """
+    """The health of a server that is read or written. Only a replica knows its lag, so that is a signal of a read."""
 
     def __init__(self, options: ServerOptions, failure: type[ChannelError]) -> None:
         self._options = options

@@ -16,13 +16,6 @@ from spark_channel.options import Trait
 __all__ = ["Address", "MysqlReadOptions", "MysqlWriteOptions", "ServerOptions", "address_of"]
 
 _TAKES = "jdbc:mysql://host:3306/database, mysql://host/database or mariadb://host/database"
-_HARMLESS = frozenset({
-    "allowloadlocalinfile", "autoreconnect", "cacheprepstmts", "characterencoding",
-    "connectionattributes", "defaultfetchsize", "prepstmtcachesize", "prepstmtcachesqllimit",
-    "rewritebatchedstatements", "servertimezone", "tcpkeepalive", "usebulkstmts", "usecompression",
-    "usecursorfetch", "uselegacydatetimecode", "useserverprepstmts", "useunicode",
-})  # fmt: skip
-"""Parameters of the JDBC drivers that change nothing here: how they fetch, batch and cache."""
 _IGNORED: Mapping[str, str] = {
     "isolationLevel": "a publish is one transaction, whatever the level",
     "hint": "MySQL takes its hints inside 'query'",
@@ -89,29 +82,6 @@ class ServerOptions(AnyServerOptions):
         "of the server, `sessionVariables` and `sessionInitStatement`",
     )
 
-    @property
-    def ssl_mode(self) -> str | None:
-        """`sslmode` in MySQL's own words."""
-        words = {
-            "disable": "disabled",
-            "prefer": "preferred",
-            "require": "required",
-            "verify-full": "verify-identity",
-        }
-        return None if self.sslmode is None else words.get(self.sslmode, self.sslmode)
-
-    @property
-    def ssl_ca(self) -> str | None:
-        return self.sslrootcert
-
-    @property
-    def ssl_cert(self) -> str | None:
-        return self.sslcert
-
-    @property
-    def ssl_key(self) -> str | None:
-        return self.sslkey
-
     @classmethod
     def parse(cls, raw: Mapping[str, Any], *, connector: str = "") -> tuple[Self, list[str]]:
         """Logins in the url become `user` and `password`, so that nothing shows them."""
@@ -166,8 +136,6 @@ def _without_login(raw: Mapping[str, Any], ignored: Collection[str]) -> dict[str
 def _parameter(name: str, value: str) -> tuple[str, str] | None:
     """A parameter of the JDBC drivers as an option; None = it changes nothing here."""
     lowered, text = name.lower(), value.strip().lower()
-    if lowered in _HARMLESS:
-        return None
     if lowered == "sslmode":
         modes = {"trust": "require"}
         return "sslmode", modes.get(text, text)
@@ -183,13 +151,11 @@ def _parameter(name: str, value: str) -> tuple[str, str] | None:
         return ("connectTimeout", str(max(1, int(text) // 1000))) if text.isdigit() and int(text) else None
     if lowered == "sockettimeout":
         return ("socketTimeout", str(int(text) / 1000)) if text.isdigit() and int(text) else None
-    if lowered == "verifyservercertificate":
-        return None
     if lowered == "sessionvariables":
         return "sessionVariables", value
     if lowered == "tinyint1isbit":
         return "tinyInt1IsBit", text
-    if lowered in WITHOUT_EFFECT:
+    if lowered == "verifyservercertificate" or lowered in WITHOUT_EFFECT:
         return None
     raise OptionError(
         f"option 'url' carries parameter {name!r}, which this connector does not know; omit it, or set "

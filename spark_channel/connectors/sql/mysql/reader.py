@@ -26,6 +26,7 @@ class MysqlReader(SqlReader):
     Options: ClassVar[type[ReadOptions]] = MysqlReadOptions
     Splitter = MysqlSplitter
     options: MysqlReadOptions
+    dialect: MysqlDialect
 
     def __init__(self, options: MysqlReadOptions) -> None:
         dialect = MysqlDialect(
@@ -42,7 +43,7 @@ class MysqlReader(SqlReader):
             with MysqlSession(self.options, SourceError, patient=purpose == "read") as session:
                 if purpose == "read":
                     session.wait_for_slow_reader()
-                if self._dialect.in_utc:
+                if self.dialect.in_utc:
                     session.rows("SET SESSION time_zone = '+00:00'")
                 yield session
         except LostConnectionError as error:
@@ -74,16 +75,11 @@ class MysqlReader(SqlReader):
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""
         source = super().resolve(session)
-        if self._dialect.in_utc and source.table is not None and source.table.is_view:
-            self._dialect.in_utc = False
+        if self.dialect.in_utc and source.table is not None and source.table.is_view:
+            self.dialect.in_utc = False
             session.rows("SET SESSION time_zone = DEFAULT")
             source = super().resolve(session)
         return source
-
-    @property
-    def _dialect(self) -> MysqlDialect:
-        assert isinstance(self.dialect, MysqlDialect)
-        return self.dialect
 
     def resource_mark(self, split: Split) -> str | None:
         return address_of(self.options).host

@@ -3,10 +3,10 @@
 import socket
 import ssl
 import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, cast
 
 import pyarrow as pa
 
@@ -14,14 +14,12 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.sql.mysql.options import ServerOptions, address_of
 from spark_channel.connectors.sql.mysql.session_variables import session_variables
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
-__all__ = ["LostConnectionError", "MysqlSession", "Session", "code_of", "is_away", "is_ended", "quoted"]
+__all__ = ["LostConnectionError", "MysqlSession", "code_of", "is_away", "is_ended", "quoted"]
 
-_T = TypeVar("_T")
 
 _AWAY = frozenset(
     {1040, 1053, 1077, 1158, 1159, 1160, 1161, 1205, 1213, 1927, 2002, 2003, 2006, 2013, 2055, 4031}
@@ -78,7 +76,7 @@ def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-class MysqlSession(SqlSession):
+class MysqlSession(BoundSession):
     """A connection in autocommit: transactions are begun and ended by statements. Used by one thread.
 
     `failure` is the class of what it raises for anything that the server refuses. The session's zone is the server's,
@@ -120,11 +118,8 @@ class MysqlSession(SqlSession):
 
     def _open(self, options: ServerOptions, local_infile: bool) -> None:
         self._connection = self._connect(options, local_infile)
-        try:
+        with self.closed_on_failure():
             self._make_ready(options)
-        except BaseException:
-            self.close()
-            raise
 
     def _make_ready(self, options: ServerOptions) -> None:
         if options.session_time_zone is not None:
@@ -141,8 +136,10 @@ class MysqlSession(SqlSession):
         self.rows(f"SET SESSION sql_mode = {mode}, group_concat_max_len = 1048576")
         self.id = int(self._connection.thread_id())
         seconds = getattr(options, "query_timeout", 0)
-        if seconds:
-            self._limit_statements(seconds)
+        if seconds and self.is_mariadb:
+            self.rows(f"SET SESSION max_statement_time = {seconds}")
+        elif seconds:
+            self.rows(f"SET SESSION max_execution_time = {seconds * 1000}")
 
     def _connect(self, options: ServerOptions, local_infile: bool) -> Any:
         from spark_channel.connectors.sql.mysql.guard import GuardedConnection
@@ -150,7 +147,7 @@ class MysqlSession(SqlSession):
         try:
             connection = GuardedConnection(
                 tls=_tls(options, self._failure),
-                tls_required=_mode(options) != "preferred",
+                tls_required=_mode(options) != "prefer",
                 server_public_key=_public_key(options, self._failure),
                 takes_key=options.allow_public_key_retrieval,
                 host=self._address.host,
@@ -178,13 +175,6 @@ class MysqlSession(SqlSession):
                 f"known here ({type(error).__name__}: {error}); see host and port of 'url', and the plugin of the user"
             ) from None
 
-    def _limit_statements(self, seconds: int) -> None:
-        """MariaDB's and MySQL's name for it differ, and so do their units."""
-        if self.is_mariadb:
-            self.rows(f"SET SESSION max_statement_time = {seconds}")
-        else:
-            self.rows(f"SET SESSION max_execution_time = {seconds * 1000}")
-
     @property
     def is_mariadb(self) -> bool:
         return "mariadb" in str(self._connection.get_server_info()).lower()
@@ -195,7 +185,6 @@ class MysqlSession(SqlSession):
         return self._connection
 
     def close(self) -> None:
-        """End the connection, and with it a transaction that is open. Safe twice."""
         connection, self._connection = self._connection, None
         if connection is not None:
             try:
@@ -215,7 +204,9 @@ class MysqlSession(SqlSession):
         Raises:
             LostConnectionError: the connection ended before the answer came.
         """
-        return list(self._asked(lambda cursor: self._fetch(cursor, sql, parameters)))
+        with self._cursor() as cursor:
+            cursor.execute(sql, tuple(parameters) or None)
+            return list(cursor.fetchall())
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """As fields of bytes. The server sends as fast as batches are taken: memory stays flat."""
@@ -245,17 +236,9 @@ class MysqlSession(SqlSession):
 
     def affected(self, sql: str) -> tuple[int, int]:
         """Run a statement: (rows it affected, warnings it left)."""
-
-        def run(cursor: Any) -> tuple[int, int]:
+        with self._cursor() as cursor:
             cursor.execute(sql)
             return int(cursor.rowcount), int(cursor.warning_count)
-
-        return self._asked(run)
-
-    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first column of the first row; None when there is none."""
-        rows = self.rows(sql, parameters)
-        return rows[0][0] if rows else None
 
     def literal(self, value: Any) -> str:
         """A value in a statement, as a literal."""
@@ -264,24 +247,18 @@ class MysqlSession(SqlSession):
 
     def fields(self, sql: str) -> list[Any]:
         """PyMySQL's descriptions of the columns of a result without rows."""
-
-        def run(cursor: Any) -> list[Any]:
+        with self._cursor() as cursor:
             cursor.execute(sql)
             return list(cursor._result.fields)  # noqa: SLF001 - flags and character sets are nowhere else
 
-        return self._asked(run)
-
     def named(self, sql: str) -> dict[str, Any]:
         """The first row of a result by the names of its columns; {} when there is none."""
-
-        def run(cursor: Any) -> dict[str, Any]:
+        with self._cursor() as cursor:
             cursor.execute(sql)
             row = cursor.fetchone()
-            return (
-                {} if row is None else dict(zip((each[0] for each in cursor.description), row, strict=True))
-            )
-
-        return self._asked(run)
+            if row is None:
+                return {}
+            return dict(zip((each[0] for each in cursor.description), row, strict=True))
 
     def warnings(self) -> list[tuple[str, int, str]]:
         """(level, code, text) of the last statement's first warnings."""
@@ -296,23 +273,19 @@ class MysqlSession(SqlSession):
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(self._text(error))
 
-    def _asked(self, run: Callable[[Any], _T]) -> _T:
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
         import pymysql
 
         try:
             with self._connection.cursor() as cursor:
-                return run(cursor)
+                yield cursor
         except pymysql.err.MySQLError as error:
             if _code(error) in _AWAY - _PASSES or isinstance(error, pymysql.err.InterfaceError):
                 raise LostConnectionError(self._text(error)) from error
             raise self.explain(error) from error
         except OSError as error:
             raise LostConnectionError(self._text(error)) from error
-
-    @staticmethod
-    def _fetch(cursor: Any, sql: str, parameters: Sequence[Any]) -> list[tuple[Any, ...]]:
-        cursor.execute(sql, tuple(parameters) or None)
-        return cast(list[tuple[Any, ...]], list(cursor.fetchall()))
 
     def _text(self, error: BaseException) -> str:
         arguments = getattr(error, "args", ())
@@ -326,9 +299,6 @@ class MysqlSession(SqlSession):
             f"{self.place}: {hint}the server says: {text} ({code})" if code else f"{self.place}: {hint}{text}"
         )
 
-
-Session = MysqlSession
-"""The name that writers use."""
 
 _HINTS = {
     1040: "all its connections are taken; lower 'maxConnections' or 'channels'. ",
@@ -371,7 +341,7 @@ def _code(error: BaseException) -> int:
 
 
 def _mode(options: ServerOptions) -> str:
-    return options.ssl_mode or ("verify-identity" if options.ssl_ca else "preferred")
+    return options.sslmode or ("verify-full" if options.sslrootcert else "prefer")
 
 
 def _missing_library(said: str) -> str:
@@ -394,20 +364,20 @@ def _public_key(options: ServerOptions, failure: type[ChannelError]) -> bytes | 
 
 def _tls(options: ServerOptions, failure: type[ChannelError]) -> ssl.SSLContext | None:
     mode = _mode(options)
-    if mode == "disabled":
+    if mode == "disable":
         return None
     try:
-        unverified = mode in ("required", "preferred")
-        if unverified and options.ssl_ca is None:
+        unverified = mode in ("require", "prefer")
+        if unverified and options.sslrootcert is None:
             # Nothing is verified: loading the system's certificates would take 20 ms of CPU for each connection.
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         else:
-            context = ssl.create_default_context(cafile=options.ssl_ca)
-        context.check_hostname = mode == "verify-identity"
+            context = ssl.create_default_context(cafile=options.sslrootcert)
+        context.check_hostname = mode == "verify-full"
         if unverified:
             context.verify_mode = ssl.CERT_NONE
-        if options.ssl_cert is not None:
-            context.load_cert_chain(options.ssl_cert, options.ssl_key)
+        if options.sslcert is not None:
+            context.load_cert_chain(options.sslcert, options.sslkey)
     except (OSError, ssl.SSLError) as error:
         raise failure(f"the files of sslrootcert, sslcert and sslkey cannot be used: {error}") from None
     return context

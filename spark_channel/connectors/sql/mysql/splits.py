@@ -14,7 +14,7 @@ _LARGE_BYTES = 64 << 20
 
 
 class MysqlSplitter(Splitter):
-    """See above."""
+    """Ranges by index estimates for a table of 64 MiB or more, else by steps through its key."""
 
     def ranges(self) -> list[Split] | None:
         source = self.source

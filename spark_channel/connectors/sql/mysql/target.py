@@ -1,20 +1,32 @@
 """MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
+from typing import ClassVar
 
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION
-from spark_channel.connectors.sql.fits import fits
-from spark_channel.connectors.sql.mysql.column_types import arrow_type, is_text, mysql_type, parts
+from spark_channel.connectors.sql.fits import fits, plain_kind
+from spark_channel.connectors.sql.mysql.column_types import (
+    INSTANT,
+    LOCAL,
+    MOST_SCALE,
+    SIGNED,
+    SPARK_DIGITS,
+    TIME,
+    UNSIGNED,
+    arrow_type,
+    is_text,
+    parts,
+)
 from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
-from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit
-from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit, wrong_table_options
+from spark_channel.errors import SchemaError, TargetError
 
 __all__ = ["MysqlWriteDialect", "hold_one_zone", "hold_transactional", "staged_columns"]
 
@@ -71,8 +83,26 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
 
     begin = "START TRANSACTION"
 
+    new_types: ClassVar = {
+        **{kind: declared for declared, kind in SIGNED.items() if declared != "mediumint"},
+        **{kind: f"{declared} unsigned" for declared, kind in UNSIGNED.items() if declared != "mediumint"},
+        pa.bool_(): "tinyint(1)", pa.float16(): "float", pa.float32(): "float", pa.float64(): "double",
+        pa.date32(): "date", TIME: "time(6)", LOCAL: "datetime(6)", INSTANT: "timestamp(6)",
+        pa.string(): "longtext", pa.binary(): "longblob",
+    }  # fmt: skip
+    new_key_types: ClassVar = {pa.string(): "varchar(255)", pa.binary(): "varbinary(255)"}
+
+    def new_decimal(self, digits: int, scale: int) -> str | None:
+        return f"decimal({digits},{scale})" if digits <= SPARK_DIGITS else None
+
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
-        return mysql_type(name, kind, key=key)
+        held = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+        plain = plain_kind(held)
+        if pa.types.is_decimal(plain) and MOST_SCALE < plain.scale <= plain.precision <= SPARK_DIGITS:
+            raise SchemaError(
+                f"column {name!r} is {kind}: MySQL keeps {MOST_SCALE} digits after the point; cast it"
+            )
+        return super().created_type(name, held, key=key)
 
     def spark_type(self, text: str) -> str | None:
         return text.lower() if text.upper().startswith(("VARCHAR(", "CHAR(")) else None
@@ -106,17 +136,12 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
         pairs = re.findall(_OPTION, text)
         if re.sub(_OPTION, "", text).strip() or any(name.upper() not in _OPTION_WORDS for name, _ in pairs):
             takes = "NAME=value of " + ", ".join(sorted(_OPTION_WORDS))
-            raise OptionError(
-                f"option 'createTableOptions' got {text!r}; it takes {takes}. New tables are InnoDB and utf8mb4",
-                option="createTableOptions",
-                got=text,
-                takes=takes,
-            )
+            raise wrong_table_options(text, takes, ". New tables are InnoDB and utf8mb4")
         given = "".join(f" {name}={value}" for name, value in pairs)
         return f" ENGINE=InnoDB CHARACTER SET utf8mb4{comment}{given}"
 
     def write_column(self, field: pa.Field, column: Column) -> WriteColumn:
-        natural = mysql_type(field.name, field.type)
+        natural = self.created_type(field.name, field.type, key=False)
         name, sizes, _ = parts(column.declared)
         given = arrow_type(field.name, natural)
         if name == "decimal":

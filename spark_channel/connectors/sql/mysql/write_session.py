@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from spark_channel.connectors.sql.mysql.options import ServerOptions
-from spark_channel.connectors.sql.mysql.session import Session, code_of
+from spark_channel.connectors.sql.mysql.session import MysqlSession, code_of
 
 __all__ = [
     "DUPLICATE",
@@ -23,7 +23,7 @@ _SILENT_SECONDS = 30
 """Less than `innodb_lock_wait_timeout` (50): a run that needs the lock of a silent client gets it in one wait."""
 
 
-class MysqlWriteSession(Session):
+class MysqlWriteSession(MysqlSession):
     """`local_infile`: the server takes LOAD DATA LOCAL. `most_packet`: bytes of the longest statement.
 
     `lenient`: the user has asked for a mode in which the server changes values that do not fit.

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, TypeVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.health import Health
-from spark_channel.connectors.sql.claims import ClaimDialect, Claims
-from spark_channel.connectors.sql.ledger import Ledger, NoClaims
-from spark_channel.connectors.sql.mysql.claim_tables import claims_in, claims_of
+from spark_channel.connectors.sql.claims import ClaimDialect
+from spark_channel.connectors.sql.ledger import Ledger
+from spark_channel.connectors.sql.mysql.claim_tables import claim_dialect
 from spark_channel.connectors.sql.mysql.dialect import MysqlTable, name_places
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions, address_of
 from spark_channel.connectors.sql.mysql.publish import (
@@ -95,10 +95,7 @@ class MysqlWriter(SqlWriter):
         return is_conflict(error)
 
     def claim_dialect(self, session: Any, place: Place) -> ClaimDialect:
-        return claims_of(session, _ledger(place))
-
-    def claims(self, session: Any, place: Place) -> Claims:
-        return claims_in(session, _ledger(place)) if place.has_ledger else NoClaims()
+        return claim_dialect(session, place.ledger or Ledger(place.schema, place.schema))
 
     def is_denied(self, error: TargetError) -> bool:
         return code_of(error) in _DENIED
@@ -237,10 +234,6 @@ def _commits(texts: Sequence[str], option: str) -> bool:
     except OptionError:
         return True
     return False
-
-
-def _ledger(place: Place) -> Ledger:
-    return place.ledger or Ledger(place.schema, place.schema)
 
 
 def _table_lock(target: TargetTable) -> str:

@@ -27,17 +27,8 @@ _SERVER_TYPES = {
     "any": "any", "primary": "primary", "master": "primary", "secondary": "standby", "slave": "standby",
     "preferslave": "prefer-standby", "prefersecondary": "prefer-standby",
 }  # fmt: skip
-_NO_MEANING = frozenset(
-    {
-        "rewritebatchedinserts", "preparethreshold", "defaultrowfetchsize", "stringtype", "autosave",
-        "binarytransfer", "preparedstatementcachequeries", "preparedstatementcachesizemib", "prefermode",
-        "preferquerymode", "loglevel", "loggerlevel", "loggerfile", "socketfactory", "readonly", "sslfactory",
-        "assumeminserverversion", "databasemetadatacachefields", "loadbalancehosts", "sockettimeout",
-        "canceltimeout", "hostrecheckseconds", "logservererrordetail", "escapesyntaxcallmode",
-    }
-)  # fmt: skip
+_NO_MEANING = WITHOUT_EFFECT | {"loadbalancehosts", "prefermode"}
 """Parameters of the JDBC driver about itself."""
-
 _NUMBER = re.compile(r"[0-9]{1,5}")
 
 
@@ -128,13 +119,9 @@ def _parameters(query: str) -> tuple[dict[str, str], str | None]:
             if value.lower() not in _SERVER_TYPES:
                 raise _wrong(f"has a targetServerType other than {', '.join(sorted(_SERVER_TYPES))}", None)
             found["target_session_attrs"] = _SERVER_TYPES[value.lower()]
-        elif lowered in _NO_MEANING:
-            continue
         elif (known := _OF_JDBC.get(lowered, lowered)) in _LIBPQ:
             found[known] = value
-        elif lowered in WITHOUT_EFFECT:
-            continue
-        else:
+        elif lowered not in _NO_MEANING:
             raise _wrong(f"has parameter {name!r}, which neither libpq nor the JDBC driver knows", None)
     return found, schema
 

@@ -6,7 +6,7 @@ from sqlglot import exp
 
 from spark_channel.connectors.sql import catalog
 from spark_channel.connectors.sql.named import parsed_name
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.session import Session
 
 __all__ = ["PgColumn", "PgTable", "find_table", "name_parts", "table_names"]
@@ -128,11 +128,9 @@ def table_names(session: Session) -> list[str]:
 
 def _lookup(session: Session, schema: str | None, name: str) -> tuple[int, str, str, str] | None:
     where = (
-        "pg_catalog.pg_table_is_visible(c.oid)"
-        if schema is None
-        else f"n.nspname = {literal(schema).sql('postgres')}"
+        "pg_catalog.pg_table_is_visible(c.oid)" if schema is None else f"n.nspname = {literal_sql(schema)}"
     )
-    rows = session.rows(_FIND.format(name=literal(name).sql("postgres"), where=where))
+    rows = session.rows(_FIND.format(name=literal_sql(name), where=where))
     return None if not rows else (int(rows[0][0]), str(rows[0][1]), str(rows[0][2]), str(rows[0][3]))
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.claims import CLAIMS, PLANS, TASKS, ClaimDialect
 from spark_channel.connectors.sql.ledger import Ledger
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 
 __all__ = ["claim_dialect"]
 
@@ -43,7 +43,7 @@ def claim_dialect(
     known: dict[str, str] = {}
     own = ledger or Ledger(schema, schema)
     schema = own.schema
-    names = ", ".join(_quoted(own.name(each)) for each in (CLAIMS, TASKS, PLANS))
+    names = ", ".join(literal_sql(own.name(each)) for each in (CLAIMS, TASKS, PLANS))
 
     def table(name: str) -> str:
         return statements.named_table((schema, own.name(name))).expression.sql("postgres")
@@ -53,14 +53,14 @@ def claim_dialect(
         if name not in known:
             known.update(
                 (str(found), str(why))
-                for found, why in rows(_OWN.format(schema=_quoted(schema), names=names))
+                for found, why in rows(_OWN.format(schema=literal_sql(schema), names=names))
             )
         return name in known
 
     def take_turns(name: str) -> tuple[str]:
         """Two sessions that make one table at the same time would fail with a duplicate in the catalog."""
         return (
-            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({_quoted(table(name))}, 0))",
+            f"SELECT pg_catalog.pg_advisory_xact_lock(pg_catalog.hashtextextended({literal_sql(table(name))}, 0))",
         )
 
     return ClaimDialect(
@@ -74,7 +74,3 @@ def claim_dialect(
         distrust=lambda name: known.get(own.name(name)) or None,
         stage=own.stage,
     )
-
-
-def _quoted(text: str) -> str:
-    return literal(text).sql("postgres")

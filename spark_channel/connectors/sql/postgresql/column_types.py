@@ -1,22 +1,10 @@
-"""PostgreSQL's types and Arrow's, in both directions. Pure; docs/postgresql.md holds it as a table."""
+"""PostgreSQL's types as Arrow's. Pure; docs/postgresql.md holds it as a table."""
 
 from dataclasses import dataclass
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.new_types import declared_as
-
-__all__ = [
-    "ELEMENTS",
-    "INSTANT",
-    "LOCAL",
-    "TIME",
-    "ReadType",
-    "created_type",
-    "numeric_digits",
-    "numeric_size",
-    "read_type",
-]
+__all__ = ["ELEMENTS", "INSTANT", "LOCAL", "TIME", "ReadType", "numeric_digits", "numeric_size", "read_type"]
 
 INSTANT = pa.timestamp("us", "UTC")
 LOCAL = pa.timestamp("us")
@@ -51,26 +39,6 @@ ELEMENTS: dict[str, int] = {
 """The numbers (oids) of the types whose arrays are sent as arrays: the same on every server."""
 
 _ARRAY_TEXTS = frozenset({"json", "jsonb"})
-_CREATED: dict[pa.DataType, str] = {
-    pa.bool_(): "boolean",
-    pa.int8(): "smallint",
-    pa.uint8(): "smallint",
-    pa.int16(): "smallint",
-    pa.uint16(): "integer",
-    pa.int32(): "integer",
-    pa.uint32(): "bigint",
-    pa.int64(): "bigint",
-    pa.uint64(): "numeric(20,0)",
-    pa.float16(): "real",
-    pa.float32(): "real",
-    pa.float64(): "double precision",
-    pa.string(): "text",
-    pa.binary(): "bytea",
-    pa.date32(): "date",
-    TIME: "time",
-    LOCAL: "timestamp",
-    INSTANT: "timestamptz",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,18 +86,3 @@ def read_type(name: str, typmod: int = -1) -> ReadType:
             return ReadType(pa.list_(NATURAL[element]), is_array=True)
         return ReadType(pa.list_(pa.string()), "text[]", is_array=True)
     return ReadType(pa.string(), "text")
-
-
-def created_type(name: str, kind: pa.DataType) -> str:
-    """The type of a new column that gives `kind` back exactly; `name` is for the message.
-
-    Raises:
-        SchemaError: maps, structs, lists of lists, and whatever else PostgreSQL has no type for.
-    """
-    if pa.types.is_duration(kind):
-        return "interval"
-    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind)
-    if is_list and not pa.types.is_nested(kind.value_type) and not pa.types.is_null(kind.value_type):
-        return created_type(name, kind.value_type) + "[]"
-    nested = "'s arrays of arrays must be rectangular" if is_list else " holds no such nested values"
-    return declared_as(name, kind, "PostgreSQL", _CREATED, "numeric({},{})".format, nested)

@@ -11,7 +11,6 @@ import asyncpg
 
 from spark_channel.connectors.sql.postgresql.copy_address import connect_arguments
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER
-from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.row_bounds import Bounds, row_bounds
 from spark_channel.connectors.sql.postgresql.session import PgSession
@@ -31,20 +30,18 @@ _END_SECONDS = 2.0
 class PgCopySession(PgSession):
     """Used by one thread, which runs the connection's event loop while it waits for something, and only then."""
 
+    failures = _FAILURES
+
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
         super().__init__(options, failure=failure)
         parameters = options.parameters("spark-channel")
-        self._connection: asyncpg.Connection | None = None
         self._copying: _Copying | None = None
         self._loop = _Loop(parameters)
-        try:
-            with self._explained():
+        with self.closed_on_failure():
+            with self.explained():
                 self._connection = self._loop.run_until_complete(_connected(parameters))
             self._set_up(options, purpose)
             self.rows("SET client_min_messages = error")  # see `_hold_whole`
-        except BaseException:
-            self.close()
-            raise
 
     def close(self) -> None:
         connection, self._connection = self._connection, None
@@ -56,10 +53,6 @@ class PgCopySession(PgSession):
         finally:
             self._loop.close()
 
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
-
     def copy(self, sql: str, columns: int, piece_bytes: int) -> Iterator[tuple[bytes, Bounds]]:
         """The rows of a query of so many columns, as COPY writes them: pieces, and where each row lies in one.
 
@@ -67,9 +60,9 @@ class PgCopySession(PgSession):
         sockets. Leaving early ends the connection: what the server has still to send is not read.
         """
         connection = self._reached()
-        rows, done = 0, False
-        try:
-            with self._explained():
+        rows = 0
+        with self.closed_on_failure():
+            with self.explained():
                 copying = self._copying = self._loop.run_until_complete(_begun(connection, sql, piece_bytes))
                 while piece := self._loop.run_until_complete(copying.next()):
                     bounds = self._bounds(piece, columns)
@@ -77,10 +70,6 @@ class PgCopySession(PgSession):
                     yield piece, bounds
             self._copying = None
             self._hold_whole(rows, copying.rows)
-            done = True
-        finally:
-            if not done:
-                self.close()
 
     def _bounds(self, piece: bytes, columns: int) -> Bounds:
         try:
@@ -100,13 +89,8 @@ class PgCopySession(PgSession):
             )
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
-        with self._explained():
+        with self.explained():
             return [tuple(row) for row in self._loop.run_until_complete(self._reached().fetch(sql))]
-
-    def _reached(self) -> asyncpg.Connection:
-        if self._connection is None:
-            raise self._failure(f"{self.place}: the connection is closed")
-        return self._connection
 
     async def _end(self, connection: asyncpg.Connection) -> None:
         copying, self._copying = self._copying, None
@@ -116,13 +100,6 @@ class PgCopySession(PgSession):
             return
         connection.terminate()
         await copying.leave()
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        try:
-            yield
-        except _FAILURES as error:
-            raise self._failure(explain(error, self.place)) from error
 
 
 class _Loop(asyncio.SelectorEventLoop):

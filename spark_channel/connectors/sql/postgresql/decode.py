@@ -9,14 +9,12 @@ import pyarrow.compute as pc
 from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
 from spark_channel.connectors.sql.postgresql.column_types import ReadType
 from spark_channel.connectors.sql.postgresql.failures import CANNOT_CARRY
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.search import first_failure
+from spark_channel.connectors.sql.spans import first_outside
 
 __all__ = ["decode", "selected"]
 
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896
-_FIRST_MICROSECOND, _LAST_MICROSECOND = -62_135_596_800_000_000, 253_402_300_799_999_999
-_DAY = 86_400_000_000
 _SHOWN = 80
 
 
@@ -27,7 +25,7 @@ def selected(text: str, name: str, typname: str, read: ReadType) -> str:
     if not read.is_array:
         return text
     array = "bpchar[]" if typname == "_bpchar" else read.cast or f"{typname[1:]}[]"
-    told = literal(f"{CANNOT_CARRY} column {name!r} holds the array ").sql("postgres")
+    told = literal_sql(f"{CANNOT_CARRY} column {name!r} holds the array ")
     return (
         f"CASE WHEN array_ndims({text}) > 1 OR array_lower({text}, 1) <> 1 "
         f"THEN CAST({told} || CAST({text} AS TEXT) AS {array}) ELSE {text} END"
@@ -75,18 +73,11 @@ def _first_bad(array: pa.Array, kind: pa.DataType) -> Any:
 
 def _refuse_outside(values: pa.Array, about: ReadColumn) -> None:
     """Infinite dates, years before 1 or after 9999, and 24:00:00 are no values of Spark's."""
-    kind = values.type
-    if pa.types.is_date(kind):
-        plain, first, last = pc.cast(values, pa.int32()), _FIRST_DAY, _LAST_DAY
-        why = "dates go from year 1 to 9999, and are never infinite"
-    elif pa.types.is_timestamp(kind):
-        plain, first, last = pc.cast(values, pa.int64()), _FIRST_MICROSECOND, _LAST_MICROSECOND
-        why = "timestamps go from year 1 to 9999, and are never infinite"
-    elif pa.types.is_time(kind):
-        plain, first, last = pc.cast(values, pa.int64()), 0, _DAY - 1
+    if first_outside(values) < 0:
+        return
+    if pa.types.is_time(values.type):
         why = "a day ends before 24:00:00"
     else:
-        return
-    ends = pc.min_max(plain).as_py()
-    if ends["min"] is not None and (ends["min"] < first or ends["max"] > last):
-        raise MisfitError(about, f"a value that does not fit {about.kind}: {why}")
+        of = "dates" if pa.types.is_date(values.type) else "timestamps"
+        why = f"{of} go from year 1 to 9999, and are never infinite"
+    raise MisfitError(about, f"a value that does not fit {about.kind}: {why}")

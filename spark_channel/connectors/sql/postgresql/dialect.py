@@ -11,12 +11,7 @@ import pyarrow as pa
 from spark_channel.connectors.sql.catalog import Column, KeyColumn, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.named import only_name
-from spark_channel.connectors.sql.postgresql.catalog import (
-    PgColumn,
-    PgTable,
-    find_table,
-    table_names,
-)
+from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, find_table, table_names
 from spark_channel.connectors.sql.postgresql.column_types import INSTANT, LOCAL, ReadType, read_type
 from spark_channel.connectors.sql.postgresql.decode import decode, selected
 from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone, is_locked

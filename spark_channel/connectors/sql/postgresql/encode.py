@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.encode import BadValueError, convert, is_text, refuse_where, storage
+from spark_channel.connectors.sql.fits import fits, integer_digits, is_list, plain_kind
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn
 from spark_channel.connectors.sql.postgresql.column_types import (
     ELEMENTS,
@@ -26,8 +27,6 @@ from spark_channel.connectors.sql.write_dialect import misfit
 
 __all__ = ["PgWriteColumn", "encode", "lenient_column", "native_column", "write_column"]
 
-_DIGITS = {8: 3, 16: 5, 32: 10, 64: 19}
-_WHOLE = {"int2": (16, 4), "int4": (32, 9), "int8": (64, 18)}
 _TEXTS = frozenset({"text", "varchar", "bpchar", "name", "json", "xml", "citext", "char"})
 _NAME_BYTES = 63
 _FINER: dict[str, str] = {
@@ -90,7 +89,7 @@ def native_column(field: pa.Field, column: Column) -> PgWriteColumn:
 
 def _same_shape(given: pa.DataType, wanted: pa.DataType) -> bool:
     if pa.types.is_list(wanted):
-        return _is_list(given) and _same_shape(given.value_type, pa.string())
+        return is_list(given) and _same_shape(given.value_type, pa.string())
     return is_text(given)
 
 
@@ -104,23 +103,10 @@ def _reads_text(column: PgColumn) -> bool:
     return column.base not in NATURAL and not (column.base == "numeric" and numeric_size(column.typmod))
 
 
-def _is_list(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
-
-
-def _is_bytes(kind: pa.DataType) -> bool:
-    return bool(
-        pa.types.is_binary(kind)
-        or pa.types.is_large_binary(kind)
-        or pa.types.is_fixed_size_binary(kind)
-        or kind == pa.binary_view()
-    )
-
-
 def _wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
     """The Arrow type that COPY takes for the column, when `given` fits it without loss; else None."""
     if column.category == "A":
-        if not _is_list(given) or column.element not in ELEMENTS:
+        if not is_list(given) or column.element not in ELEMENTS or pa.types.is_dictionary(given.value_type):
             return None
         inner = PgColumn(column.name, column.declared, base=column.element, typmod=column.typmod)
         element = _wire(given.value_type, inner)
@@ -130,46 +116,21 @@ def _wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
         return pa.binary() if base == "jsonb" else NATURAL[base]
     if base == "numeric":
         return _numeric_wire(given, column)
-    if base in _WHOLE:
-        return _whole_wire(given, base)
-    if base in ("float4", "float8"):
-        wide = base == "float8"
-        fits = (pa.types.is_floating(given) and given.bit_width <= (64 if wide else 32)) or (
-            pa.types.is_integer(given) and given.bit_width <= (32 if wide else 16)
-        )
-        return NATURAL[base] if fits else None
     if base in _TEXTS or column.category == "E":
         return pa.string() if is_text(given) else None
     if base == "jsonb":
         return pa.binary() if is_text(given) else None
     if base == "uuid":
         return pa.binary(16) if is_text(given) or given == pa.binary(16) else None
-    if base == "bytea":
-        return pa.binary() if _is_bytes(given) else None
     if (
         base == "interval"
         and column.typmod == -1
         and (pa.types.is_duration(given) or pa.types.is_interval(given))
     ):
         return pa.duration("us") if pa.types.is_duration(given) else given
-    same = (
-        (base == "bool" and pa.types.is_boolean(given))
-        or (base == "date" and pa.types.is_date(given))
-        or (base == "time" and pa.types.is_time(given))
-        or (base == "timestamp" and pa.types.is_timestamp(given) and given.tz is None)
-        or (base == "timestamptz" and pa.types.is_timestamp(given) and given.tz is not None)
-    )
-    return NATURAL[base] if same else None
-
-
-def _whole_wire(given: pa.DataType, base: str) -> pa.DataType | None:
-    bits, digits = _WHOLE[base]
-    if pa.types.is_integer(given):
-        needed = given.bit_width + (1 if pa.types.is_unsigned_integer(given) else 0)
-        return NATURAL[base] if needed <= bits else None
-    if pa.types.is_decimal(given) and given.scale == 0 and given.precision <= digits:
-        return NATURAL[base]
-    return None
+    if base not in NATURAL or (pa.types.is_boolean(given) and base != "bool"):
+        return None
+    return NATURAL[base] if fits(plain_kind(given), NATURAL[base]) else None
 
 
 def _numeric_wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
@@ -178,7 +139,7 @@ def _numeric_wire(given: pa.DataType, column: PgColumn) -> pa.DataType | None:
     else:
         precision, scale = 1000, 500
     if pa.types.is_integer(given):
-        digits = _DIGITS[given.bit_width] + (1 if given == pa.uint64() else 0)
+        digits = integer_digits(given)
         return pa.decimal128(digits, 0) if digits <= precision - scale and scale >= 0 else None
     if pa.types.is_decimal(given):
         whole = given.precision - given.scale

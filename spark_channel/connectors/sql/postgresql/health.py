@@ -1,18 +1,17 @@
 """Health signals of a PostgreSQL server: some for any role, more with `pg_monitor`."""
 
 import time
+from collections import deque
 from typing import Any
 
 from spark_channel.connectors.health import Health
-from spark_channel.connectors.sql.lag import Lag
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
-from spark_channel.connectors.sql.rate import PerMinute
 from spark_channel.errors import ChannelError
 from spark_channel.limits import Sample
 from spark_channel.limits.signals import most_of
 
-__all__ = ["PostgresHealth"]
+__all__ = ["Lag", "PerMinute", "PostgresHealth"]
 
 _NEWS = 170000
 """From this version on `pg_stat_checkpointer` counts checkpoints."""
@@ -54,10 +53,43 @@ _ASLEEP = (
     "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
 )
 """How much longer than asked a session sleeps: so long it waits for a core, whatever this client's host does."""
+_RATE_SECONDS = 60.0
+_MOST_POSITIONS = 20_000
+"""More than an hour of four a second. What is older is that old at least."""
+
+
+class Lag:
+    """The lag of a replica in seconds, from positions in the log: clocks of two hosts are never compared."""
+
+    def __init__(self) -> None:
+        self._written: deque[tuple[float, float]] = deque(maxlen=_MOST_POSITIONS)
+
+    def seconds(self, now: float, written: float, replayed: float) -> float:
+        """The log is `written` long now, and the replica has `replayed` so much of it."""
+        if not self._written or written > self._written[-1][1]:
+            self._written.append((now, written))
+        while self._written and self._written[0][1] <= replayed:
+            self._written.popleft()
+        return now - self._written[0][0] if self._written else 0.0
+
+
+class PerMinute:
+    """The rate, over the last minute, of a counter that only grows, but for a restart of the server."""
+
+    def __init__(self) -> None:
+        self._seen: deque[tuple[float, float]] = deque()
+
+    def count(self, now: float, counter: float) -> float:
+        if self._seen and counter < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, counter))
+        while self._seen[0][0] < now - _RATE_SECONDS:
+            self._seen.popleft()
+        return counter - self._seen[0][1]
 
 
 class PostgresHealth(Health):
-    """Of a primary, or of a standby that is read from."""
+    """The health of a primary, or of a standby that is read."""
 
     def __init__(self, options: PostgresOptions, failure: type[ChannelError]) -> None:
         self._options = options

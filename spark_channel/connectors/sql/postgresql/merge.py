@@ -8,7 +8,7 @@ from spark_channel.connectors.sql.change_feed import OPERATION, TRUNCATES
 from spark_channel.connectors.sql.merge import PLACE, Merge
 from spark_channel.connectors.sql.paced import in_pieces
 from spark_channel.connectors.sql.postgresql.encode import PgWriteColumn
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql.target import DIALECT, written_columns
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError
@@ -34,7 +34,7 @@ def keys_sql(target: TargetTable) -> str:
 class PostgresMerge(Merge):
     """Also inserts. Rows keep their `xmin`, by which a publish counts them before it merges."""
 
-    def __init__(self, session: Session, target: TargetTable, rows: str, mode: str) -> None:
+    def __init__(self, session: PgSession, target: TargetTable, rows: str, mode: str) -> None:
         super().__init__(session.rows, DIALECT, target, rows, mode)
         self._columns = written_columns(target)
         self._label = target.label

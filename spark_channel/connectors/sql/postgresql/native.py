@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql.named import only_name
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.session import Session
 
 __all__ = ["SYSTEM", "are_native", "native_types", "own_names"]
@@ -33,7 +33,7 @@ _NO_SIZE = -1
 
 def own_names(session: Session) -> bool:
     """Whether a user has named a type like one of PostgreSQL's: a name then does not tell its bytes."""
-    names = ", ".join(literal(name).sql("postgres") for name in sorted(_PLAIN | _SIZED))
+    names = ", ".join(literal_sql(name) for name in sorted(_PLAIN | _SIZED))
     query = (
         "SELECT EXISTS (SELECT FROM pg_catalog.pg_type "  # noqa: S608
         f"WHERE typnamespace <> 'pg_catalog'::regnamespace AND typname IN ({names}))"

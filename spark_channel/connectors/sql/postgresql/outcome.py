@@ -2,7 +2,7 @@
 
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql.write_session import reach
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
@@ -14,17 +14,12 @@ class _StillRunningError(Exception):
     """The server has not noticed yet that its client is gone."""
 
 
-def transaction_number(session: Session) -> int:
+def transaction_number(session: PgSession) -> int:
     """The number of the open transaction; asking gives it one."""
     return int(session.value("SELECT pg_current_xact_id()::text"))
 
 
-def commit(
-    session: Session,
-    options: PostgresOptions,
-    number: int,
-    failure: type[ChannelError],
-) -> None:
+def commit(session: PgSession, options: PostgresOptions, number: int, failure: type[ChannelError]) -> None:
     """End the transaction `number` of `session`. When the answer does not come, ask another session for it.
 
     The server's own record of the transaction counts. `session` is closed when its answer did not come.

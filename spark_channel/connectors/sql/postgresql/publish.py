@@ -10,7 +10,7 @@ from spark_channel.connectors.sql.postgresql.catalog import find_table
 from spark_channel.connectors.sql.postgresql.failures import is_locked, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql, of_pages
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
-from spark_channel.connectors.sql.postgresql.session import Session, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.postgresql.staging import drop_stage, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan
 from spark_channel.connectors.sql.publish import is_ready
@@ -43,7 +43,7 @@ _XID = 1 << 32
 
 
 def is_there(
-    session: Session, target: TargetTable, options: PostgresWriteOptions, *, overwrite: bool
+    session: PgSession, target: TargetTable, options: PostgresWriteOptions, *, overwrite: bool
 ) -> bool:
     """Empty the table, or hold it to be as the plan found it. False: it is not there, and is to be made.
 
@@ -58,7 +58,7 @@ def is_there(
 
 
 @contextmanager
-def patient_lock(session: Session, target: TargetTable) -> Iterator[None]:
+def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
     """Around a statement that locks the whole table: it waits for 2 s at most, in the transaction that is open.
 
     Whatever the application does with the table queues behind a statement that waits for such a lock. A shorter
@@ -84,7 +84,7 @@ def patient_lock(session: Session, target: TargetTable) -> Iterator[None]:
 
 
 def publish_stage(
-    session: Session, plan: PostgresPlan, options: PostgresWriteOptions, receipts: Sequence[Receipt]
+    session: PgSession, plan: PostgresPlan, options: PostgresWriteOptions, receipts: Sequence[Receipt]
 ) -> None:
     """Bring exactly the rows of `receipts` into the table, and drop the staging.
 
@@ -92,9 +92,9 @@ def publish_stage(
         CommitError: staged rows are gone.
     """
     target, stage = plan.target, table_sql(plan.place.staging, plan.staging)
-    if session.value(f"SELECT to_regclass({literal(stage).sql('postgres')})::text") is None:
+    if session.value(f"SELECT to_regclass({literal_sql(stage)})::text") is None:
         raise CommitError(f"the staging table {stage} is gone")
-    session.rows(_LOCK.format(stage=stage, name=literal(stage).sql("postgres")))
+    session.rows(_LOCK.format(stage=stage, name=literal_sql(stage)))
     _keep_only(session, stage, receipts, _pages_to_pace(session, stage, options, overwrite=False))
     run_in_transaction(session, DIALECT.script(options.pre_sql, "preSql"), "preSql", written=False)
     there = is_there(session, target, options, overwrite=plan.overwrite)
@@ -110,14 +110,14 @@ def publish_stage(
             session.rows(f"ALTER TABLE {stage} SET SCHEMA {identifier(target.schema).sql('postgres')}")
             stage = table_sql(target.schema, plan.staging)
         session.rows(f"ALTER TABLE {stage} RENAME TO {identifier(target.name).sql('postgres')}")
-    comment = literal(options.table_comment).sql("postgres")
+    comment = literal_sql(options.table_comment)
     session.rows(f"COMMENT ON TABLE {target.sql} IS {comment}")
     if target.key:
         session.rows(f"ALTER TABLE {target.sql} ADD PRIMARY KEY ({keys_sql(target)})")
 
 
 def bring_staged(
-    session: Session,
+    session: PgSession,
     plan: PostgresPlan,
     stage: str,
     options: PostgresWriteOptions,
@@ -139,7 +139,7 @@ def bring_staged(
 
 
 def _pages_to_pace(
-    session: Session, stage: str, options: PostgresWriteOptions, *, overwrite: bool
+    session: PgSession, stage: str, options: PostgresWriteOptions, *, overwrite: bool
 ) -> int | None:
     """How many pages the staging has, where a limited append adds it in pieces; None = in one statement.
 
@@ -149,7 +149,7 @@ def _pages_to_pace(
     if not options.is_limited or overwrite or options.write_mode != "insert":
         return None
     size, version = session.rows(
-        f"SELECT pg_relation_size({literal(stage).sql('postgres')}::regclass) / current_setting('block_size')::int, "
+        f"SELECT pg_relation_size({literal_sql(stage)}::regclass) / current_setting('block_size')::int, "
         "current_setting('server_version_num')::int"
     )[0]
     return int(size) if version >= _RANGES_OF_PAGES else None
@@ -177,7 +177,7 @@ def _made_meanwhile(target: TargetTable) -> TargetError:
     )
 
 
-def _keep_only(session: Session, stage: str, receipts: Sequence[Receipt], pages: int | None) -> None:
+def _keep_only(session: PgSession, stage: str, receipts: Sequence[Receipt], pages: int | None) -> None:
     """Remove the rows of attempts that have no receipt; miss none of those that have.
 
     `pages`: the rows are counted in pieces. The table has no lock that others wait for yet.

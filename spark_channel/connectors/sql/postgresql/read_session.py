@@ -11,7 +11,6 @@ import adbc_driver_manager.dbapi
 import adbc_driver_postgresql
 import pyarrow as pa
 
-from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.session import BatchSize
@@ -57,37 +56,20 @@ def _database(conninfo: str, *, fresh: bool) -> Any:
 class PgReadSession(PgSession):
     """Used by one thread. `fresh`: it knows types that were made since this process first connected."""
 
+    failures = _FAILURES
+
     def __init__(
         self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str, fresh: bool = False
     ) -> None:
         super().__init__(options, failure=failure)
-        self._connection: Any = None
         self._fetches_all = False
-        try:
+        with self.closed_on_failure(), self.explained():
             database = _database(options.conninfo("spark-channel"), fresh=fresh)
             connection: Any = adbc_driver_manager.dbapi.Connection
             self._connection = connection(
                 _Lasting(), adbc_driver_manager.AdbcConnection(database), autocommit=True
             )
             self._set_up(options, purpose)
-        except _FAILURES as error:
-            self.close()
-            raise failure(explain(error, self.place)) from error
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except _FAILURES:
-                pass  # it is gone, which is what was asked for
-
-    @property
-    def is_open(self) -> bool:
-        return self._connection is not None
 
     def schema_of(self, sql: str) -> pa.Schema:
         """The Arrow schema of a query's result, with the driver's notes on PostgreSQL's types."""
@@ -97,16 +79,10 @@ class PgReadSession(PgSession):
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
         """By COPY, in batches of about `size.nbytes` of its bytes; leaving early ends the connection."""
-        done = False
-        try:
-            with self._cursor() as cursor:
-                cursor.adbc_statement.set_options(**{_HINT: str(size.nbytes)})
-                cursor.execute(sql)
-                yield from self._batches(cursor.fetch_record_batch())
-                done = True
-        finally:
-            if not done:
-                self.close()
+        with self.closed_on_failure(), self._cursor() as cursor:
+            cursor.adbc_statement.set_options(**{_HINT: str(size.nbytes)})
+            cursor.execute(sql)
+            yield from cursor.fetch_record_batch()
 
     def fetch(self, sql: str, rows: int) -> Iterator[pa.RecordBatch]:
         """A result as Arrow, `rows` at a time, each asked for when it is wanted; in the caller's transaction.
@@ -122,8 +98,7 @@ class PgReadSession(PgSession):
 
         Leaving early ends the connection.
         """
-        done = False
-        try:
+        with self.closed_on_failure():
             if not self._fetches_all:  # once: a statement that is read to its end is planned as one
                 self.rows("SET cursor_tuple_fraction = 1.0")
                 self._fetches_all = True
@@ -136,10 +111,6 @@ class PgReadSession(PgSession):
                 if sum(batch.num_rows for batch in batches) < asked:
                     break
             self.rows("COMMIT")
-            done = True
-        finally:
-            if not done:
-                self.close()
 
     def _fetched(self, sql: str) -> Iterator[pa.RecordBatch]:
         while True:
@@ -153,17 +124,7 @@ class PgReadSession(PgSession):
         with self._cursor() as cursor:
             cursor.adbc_statement.set_options(**{_BY_COPY: "false"})
             cursor.execute(sql)
-            return list(self._batches(cursor.fetch_record_batch()))
-
-    def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-        while True:
-            try:
-                batch = reader.read_next_batch()
-            except StopIteration:
-                return
-            except _FAILURES as error:
-                raise self._failure(explain(error, self.place)) from error
-            yield batch
+            return list(cursor.fetch_record_batch())
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._cursor() as cursor:
@@ -172,10 +133,6 @@ class PgReadSession(PgSession):
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
-        if self._connection is None:
-            raise self._failure(f"{self.place}: the connection is closed")
-        with closing(self._connection.cursor()) as cursor:
-            try:
-                yield cursor
-            except _FAILURES as error:
-                raise self._failure(explain(error, self.place)) from error
+        connection = self._reached()
+        with self.explained(), closing(connection.cursor()) as cursor:
+            yield cursor

@@ -1,8 +1,8 @@
 """The interface of every connection to a server, of any driver; statements begin and end transactions."""
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from sqlglot import exp
@@ -10,11 +10,11 @@ from sqlglot import exp
 from spark_channel.connectors.sql.postgresql.failures import explain
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.script import session_script
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import DriverSession, transaction
 from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import ChannelError
 
-__all__ = ["PgSession", "Session", "literal"]
+__all__ = ["PgSession", "literal", "literal_sql"]
 
 _SETTINGS = {
     "DateStyle": "ISO",
@@ -25,7 +25,7 @@ _SETTINGS = {
 }
 
 
-class PgSession(SqlSession):
+class PgSession(DriverSession):
     """`failure` is the class of what it raises for anything the server refuses.
 
     It keeps the server's time zone, unless `sessionTimeZone` or the user's statements set another: values are sent in
@@ -37,9 +37,9 @@ class PgSession(SqlSession):
         self._failure = failure
 
     @property
-    @abstractmethod
     def is_open(self) -> bool:
         """Whether it was not closed; its server may be gone all the same."""
+        return self._connection is not None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         return self._run(sql)
@@ -47,19 +47,8 @@ class PgSession(SqlSession):
     def explain(self, error: BaseException) -> ChannelError:
         return self._failure(explain(error, self.place))
 
-    def begin(self) -> None:
-        self.rows("BEGIN")
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """Commits in the end; any exception rolls back."""
-        self.begin()
-        try:
-            yield
-            self.rows("COMMIT")
-        except BaseException:
-            self.roll_back()
-            raise
+    def transaction(self) -> AbstractContextManager[None]:
+        return transaction(self, "BEGIN")
 
     def roll_back(self) -> None:
         """End the transaction without its changes; a lost connection has done so."""
@@ -71,6 +60,11 @@ class PgSession(SqlSession):
 
     @abstractmethod
     def _run(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+    def _reached(self) -> Any:
+        if self._connection is None:
+            raise self._failure(f"{self.place}: the connection is closed")
+        return self._connection
 
     def _set_up(self, options: PostgresOptions, purpose: str) -> None:
         settings = {**_SETTINGS, "application_name": f"spark-channel {purpose}"}
@@ -86,15 +80,15 @@ class PgSession(SqlSession):
         self.rows(exp.select(*calls).sql("postgres"))
 
 
-Session = PgSession
-"""The name that writers use."""
-
-
 def literal(value: str | int | None) -> Node:
     """A value in a statement: quoted, or NULL."""
     if value is None:
         return exp.null()
     return exp.Literal.number(value) if isinstance(value, int) else exp.Literal.string(value)
+
+
+def literal_sql(value: str | int | None) -> str:
+    return literal(value).sql("postgres")
 
 
 def _set(name: str, value: str) -> Node:

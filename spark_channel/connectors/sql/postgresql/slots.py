@@ -1,7 +1,7 @@
 """Replication slots, and the WAL that each makes the server keep."""
 
 from spark_channel.connectors.feed import HeldLog
-from spark_channel.connectors.sql.postgresql.session import PgSession, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 
 __all__ = ["held_logs", "kept_bytes"]
 
@@ -20,5 +20,5 @@ def held_logs(session: PgSession) -> list[HeldLog]:
 
 def kept_bytes(session: PgSession, slot: str) -> int | None:
     """The WAL that one slot makes the server keep; None = there is none, or it is not known."""
-    rows = session.rows(_SLOTS.format(where=f"slot_name = {literal(slot).sql('postgres')}"))
+    rows = session.rows(_SLOTS.format(where=f"slot_name = {literal_sql(slot)}"))
     return None if not rows or rows[0][2] is None else max(0, int(rows[0][2]))

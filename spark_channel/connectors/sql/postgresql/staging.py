@@ -10,7 +10,7 @@ import re
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.merge import PLACE
-from spark_channel.connectors.sql.postgresql.session import Session, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.postgresql.target import written_columns
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import TargetTable
@@ -40,17 +40,17 @@ def stage_columns(target: TargetTable) -> list[str]:
     return columns
 
 
-def create_stage(session: Session, target: TargetTable, schema: str, name: str) -> None:
+def create_stage(session: PgSession, target: TargetTable, schema: str, name: str) -> None:
     """Make the unlogged table that takes rows for a target that is there, unless it is there."""
     columns = ", ".join(stage_columns(target))
     session.rows(f"CREATE UNLOGGED TABLE IF NOT EXISTS {table_sql(schema, name)} ({columns})")
 
 
-def drop_stage(session: Session, schema: str, name: str) -> None:
+def drop_stage(session: PgSession, schema: str, name: str) -> None:
     session.rows(f"DROP TABLE IF EXISTS {table_sql(schema, name)}")
 
 
-def stages(session: Session, schema: str, beginning: str) -> list[str]:
+def stages(session: PgSession, schema: str, beginning: str) -> list[str]:
     """The staging tables in `schema` that this role may drop, and whose names begin so."""
-    found = [str(name) for (name,) in session.rows(_FIND.format(schema=literal(schema).sql("postgres")))]
+    found = [str(name) for (name,) in session.rows(_FIND.format(schema=literal_sql(schema)))]
     return [name for name in found if name.startswith(beginning) and _NAME.match(name)]

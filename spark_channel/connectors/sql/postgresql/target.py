@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import ClassVar, cast
 
 import pyarrow as pa
 import sqlglot
@@ -10,9 +10,10 @@ from sqlglot import exp
 
 from spark_channel.connectors.native import NativeRows
 from spark_channel.connectors.sql.catalog import Column, Table
+from spark_channel.connectors.sql.fits import is_list
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, name_parts
-from spark_channel.connectors.sql.postgresql.column_types import created_type
+from spark_channel.connectors.sql.postgresql.column_types import INSTANT, LOCAL, TIME
 from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.sql.postgresql.encode import (
     PgWriteColumn,
@@ -24,9 +25,9 @@ from spark_channel.connectors.sql.postgresql.native import are_native
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.target_columns import create_table, old_target
-from spark_channel.connectors.sql.write_dialect import WriteDialect
+from spark_channel.connectors.sql.write_dialect import WriteDialect, wrong_table_options
 from spark_channel.connectors.sql.writer import SqlPlan
-from spark_channel.errors import OptionError, TargetError
+from spark_channel.errors import TargetError
 
 __all__ = ["DIALECT", "PostgresPlan", "create_statement", "match_target", "new_name", "written_columns"]
 
@@ -48,8 +49,28 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     begin = "BEGIN ISOLATION LEVEL READ COMMITTED"
     """Whatever the role's default is: a row that another transaction held is read as that one left it."""
 
+    new_types: ClassVar = {
+        pa.bool_(): "boolean", pa.int8(): "smallint", pa.int16(): "smallint", pa.int32(): "integer",
+        pa.int64(): "bigint", pa.uint8(): "smallint", pa.uint16(): "integer", pa.uint32(): "bigint",
+        pa.uint64(): "numeric(20,0)", pa.float16(): "real", pa.float32(): "real", pa.float64(): "double precision",
+        pa.string(): "text", pa.binary(): "bytea", pa.date32(): "date", TIME: "time", LOCAL: "timestamp",
+        INSTANT: "timestamptz",
+    }  # fmt: skip
+
+    def new_decimal(self, digits: int, scale: int) -> str:
+        return f"numeric({digits},{scale})"
+
     def created_type(self, name: str, kind: pa.DataType, *, key: bool) -> str:
-        return created_type(name, kind)
+        if pa.types.is_duration(kind):
+            return "interval"
+        if is_list(kind) and not (pa.types.is_nested(kind.value_type) or pa.types.is_null(kind.value_type)):
+            return self.created_type(name, kind.value_type, key=key) + "[]"
+        return super().created_type(name, kind, key=key)
+
+    def no_nested(self, kind: pa.DataType) -> str:
+        if is_list(kind):
+            return "PostgreSQL's arrays of arrays must be rectangular"
+        return "PostgreSQL holds no such nested values"
 
     def spark_type(self, text: str) -> str | None:
         return exp.DataType.build(text, dialect="spark").sql("postgres")
@@ -87,12 +108,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
             or tokens[0].text.upper() not in ("WITH", "TABLESPACE")
             or words & {";", "AS", "SELECT"}
         ):
-            raise OptionError(
-                f"option 'createTableOptions' got {text!r}; it takes {takes}",
-                option="createTableOptions",
-                got=text,
-                takes=takes,
-            )
+            raise wrong_table_options(text, takes)
         return " " + text.strip()
 
 

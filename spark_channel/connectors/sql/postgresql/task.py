@@ -20,7 +20,7 @@ from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sq
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
 from spark_channel.connectors.sql.postgresql.publish import CHUNKS, bring_staged
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stage_columns, table_sql
 from spark_channel.connectors.sql.postgresql.target import DIALECT, PostgresPlan, written_columns
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession, reach
@@ -29,7 +29,7 @@ from spark_channel.connectors.sql.writer import SqlWriter
 from spark_channel.errors import BatchRefusedError, SupersededError, TargetError
 from spark_channel.retry import Retry
 
-__all__ = ["DirectTaskWriter", "LimitedTaskWriter", "StagedTaskWriter", "open_task"]
+__all__ = ["TASK_SECONDS", "DirectTaskWriter", "LimitedTaskWriter", "StagedTaskWriter", "open_task"]
 
 _log = logging.getLogger(__name__)
 
@@ -50,6 +50,14 @@ _OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
 where the next task is read meanwhile: the slower, the less is seen of it."""
 _LEAST_PIECE, _LEAST_PIECES = 50, 16
 """In how many pieces at least, if they are not smaller: between two the transaction is idle, which servers may end."""
+TASK_SECONDS, _SOME_MORE = 2.5, 1.1
+_OPEN_SECONDS, _SILENT_SECONDS = 3.0, 2
+"""A task's rows are added as they come if the task is expected to last no longer than the first; a transaction is left
+once it lasts longer than the second, or the server counts so many seconds without a statement, as in a pause."""
+_OPEN = """BEGIN;
+SELECT set_config(name, least(nullif(setting::bigint, 0), {millis})::text, true)
+FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
+"""
 _EMPTY_STATEMENTS = 3
 _WAYS = 2
 """A COPY goes to the server and back twice."""
@@ -58,6 +66,7 @@ _WAYS = 2
 class _PostgresTask(SqlTask):
     """Shared by both commit modes: batches are encoded and sent."""
 
+    _writer: Any  # a PostgresWriter, whose module imports this one
     _options: PostgresWriteOptions
     _plan: PostgresPlan
     _pieces: Pieces | None = None
@@ -132,7 +141,14 @@ class _PostgresTask(SqlTask):
         return said
 
     def _reach(self) -> PgWriteSession:
-        return reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
+        kept: PgWriteSession | None = self._writer.kept.take()
+        return kept or reach(self._options, failure=TargetError, purpose=f"write {self._plan.job}")
+
+    def _end(self) -> None:
+        session, self._session = self._session, None
+        super()._end()
+        if session is not None:
+            self._writer.kept.give(session)
 
     def _commit(self, session: PgWriteSession) -> None:
         try:
@@ -246,13 +262,10 @@ class StagedTaskWriter(_PostgresTask):
 
     def _hold_there(self) -> None:
         """The claim is this run's, and the staging is there, with all that this attempt has put in."""
-        try:
+        with self._session.closed_on_failure():
             claims = self._claims(self._session)
             claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
-            if (
-                self._session.value(f"SELECT to_regclass({literal(self._stage).sql('postgres')})::text")
-                is None
-            ):
+            if self._session.value(f"SELECT to_regclass({literal_sql(self._stage)})::text") is None:
                 raise TargetError(
                     f"the staging table {self._stage} does not exist any more: the job was aborted or has ended"
                 )
@@ -264,9 +277,6 @@ class StagedTaskWriter(_PostgresTask):
                         f"task {self._task}: the server crashed, and with it went the rows staged in {self._stage}, "
                         "an unlogged table: the task has to begin again"
                     )
-        except BaseException:
-            self._session.close()
-            raise
 
 
 class LimitedTaskWriter(StagedTaskWriter):
@@ -274,12 +284,17 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     Rows are held here, up to `capacityBytes` of them; those of a larger task go into a staging table of the attempt's
     own, as with `commit=job`. In the end one short transaction adds them to the table, fences and notes the task.
+
+    Where the whole task is expected to fit such a transaction, its rows are added as they come, and held as well: if it
+    does not fit, or the connection is lost, they are added in the end.
     """
 
     def __init__(self, writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) -> None:
         self._made = False
         self._held: list[pa.Table] = []
         self._held_bytes = 0
+        self._opened_at: float | None = None
+        self._adds = True
         super().__init__(writer, plan, task, attempt)
         self._begun = self._clock.now()
 
@@ -287,17 +302,14 @@ class LimitedTaskWriter(StagedTaskWriter):
         return f"{self._plan.stage}{secrets.token_hex(8)}"
 
     def _make_ready(self) -> None:
-        schema = literal(self._plan.place.staging).sql("postgres")
-        try:
+        schema = literal_sql(self._plan.place.staging)
+        with self._session.closed_on_failure():
             if not self._session.value(f"SELECT has_schema_privilege({schema}, 'CREATE')"):
                 raise _NoStagingError
             claims = self._claims(self._session)
             self._done = claims.task(self._plan.claim, self._task)
             if self._done is None:
                 claims.show_life(self._plan.claim, claims.peek(self._plan.claim))
-        except BaseException:
-            self._session.close()
-            raise
 
     def _hold_there(self) -> None:
         if self._made:
@@ -322,10 +334,52 @@ class LimitedTaskWriter(StagedTaskWriter):
         self._held.append(rows)
         self._held_bytes += rows.nbytes
         if self._held_bytes > min(self._options.capacity_bytes, _MOST_HELD):
+            self._leave()
             held, self._held = self._held, []
             self.spread = _MOVE_SECONDS / len(held)
             for each in held:
                 super().store(each, before)
+        elif self._adds and (self._opened_at is not None or self._is_short):
+            self._add_at_once(rows)
+        else:
+            self._adds = False
+
+    @property
+    def _is_short(self) -> bool:
+        """Whether the task is expected to last no longer than its transaction may."""
+        rows, speed, seconds = self.expected_rows, self._writer.task_speed, self.expected_seconds
+        if rows is not None and speed:
+            seconds = max(seconds or 0.0, rows / speed)
+        return self._is_plain and seconds is not None and seconds <= TASK_SECONDS * _SOME_MORE
+
+    def _add_at_once(self, rows: pa.Table) -> None:
+        """In the transaction that ends with the task, which other attempts' rows may make wait or fail."""
+        session, target = self._session, self._plan.target
+        try:
+            if self._opened_at is None:
+                self._hold_session()
+                session = self._session
+                session.rows(_OPEN.format(millis=_SILENT_SECONDS * 1000))
+                self._opened_at = self._clock.now()
+            elif self._clock.now() - self._opened_at > _OPEN_SECONDS:
+                self._leave()
+                return
+            size = self._paced().rows
+            parts = [self._rows_of(rows.slice(at, size)) for at in range(0, rows.num_rows, size)]
+            self._copy(session, target.schema, target.name, parts)
+        except TargetError as error:
+            if isinstance(error, BatchRefusedError):
+                raise
+            _log.debug("task %d adds its rows in the end: %s", self._task, error)
+            self._lost = is_gone(error)
+            self._leave()
+
+    def _leave(self) -> None:
+        """The rows that were added are taken back; they are held, and added in the end."""
+        self._adds = False
+        if self._opened_at is not None:
+            self._session.roll_back()
+            self._opened_at = None
 
     def _stage_chunk(self, parts: Sequence[CopyRows]) -> None:
         if not self._made:
@@ -337,6 +391,7 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def finish(self) -> dict[str, Any]:
         if self._done is None:
+            self._writer.task_speed = self._tally.rows / max(self._clock.now() - self._begun, 1e-3)
             try:
                 Retry(self._options.retry_timeout, what=f"committing task {self._task}").call(
                     self._move, lambda error: isinstance(error, _NotMovedError)
@@ -357,15 +412,16 @@ class LimitedTaskWriter(StagedTaskWriter):
     def _move(self) -> None:
         """All of the task in one transaction, or nothing of it."""
         try:
-            self._hold_session()
+            if self._opened_at is None:
+                self._hold_session()
+                self._session.rows(DIALECT.begin)
+                self._bring(self._session)
             session = self._session
-            session.rows(DIALECT.begin)
-            self._bring(session)
             added = self._add_task(session)
             if added:  # after the fence, from where the server ends a silent session: a drop holds a lock
                 drop_stage(session, self._plan.place.staging, self._staging)
         except TargetError as error:
-            self._lost = True
+            self._lost, self._opened_at = True, None
             if is_gone(error):
                 raise _NotMovedError(str(error)) from error.__cause__
             self._done_or_raise(self._session, error)
@@ -431,11 +487,8 @@ class DirectTaskWriter(_PostgresTask):
         cast = any(column.cast for column in written_columns(plan.target))
         self._through_rows = self._options.write_mode != "insert" or cast
         self._session = self._reach()
-        try:
+        with self._session.closed_on_failure():
             self._begin()
-        except BaseException:
-            self._session.close()
-            raise
 
     def judge(self, batch: pa.RecordBatch) -> None:
         self._hand_on([self._rows_of(batch)])

@@ -1,53 +1,59 @@
 """A connection that writes with psycopg, which sends COPY's bytes unchanged."""
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, cast
 
 import psycopg
+from psycopg.pq import TransactionStatus
 
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
-from spark_channel.connectors.sql.postgresql.failures import explain, is_gone
+from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
-from spark_channel.connectors.sql.postgresql.session import Session, literal
+from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
-__all__ = ["PgWriteSession", "reach"]
+__all__ = ["KeptSession", "PgWriteSession", "reach"]
 
 
-class PgWriteSession(Session):
+class PgWriteSession(PgSession):
     """Used by one thread."""
+
+    failures = (psycopg.Error, OSError)
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
         super().__init__(options, failure=failure)
-        self._connection: psycopg.Connection[Any] | None = None
-        with self._explained():
+        with self.explained():
             self._connection = psycopg.connect(
                 options.conninfo("spark-channel"), autocommit=True, prepare_threshold=None
             )
-        try:
+        with self.closed_on_failure():
             self._set_up(options, purpose)
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
 
     @property
-    def is_open(self) -> bool:
-        return self._connection is not None
+    def is_idle(self) -> bool:
+        """Whether it is open, without a transaction."""
+        connection = self._connection
+        return connection is not None and connection.info.transaction_status == TransactionStatus.IDLE
+
+    def answers(self) -> bool:
+        """Whether its server is there; one that is not is closed."""
+        try:
+            self.rows("SELECT 1")
+        except self._failure:
+            self.close()
+            return False
+        return True
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """As `Session.rows`; each `?` of `sql` is the next of `parameters`."""
+        """As `PgSession.rows`; each `?` of `sql` is the next of `parameters`."""
         if parameters:
-            sql = marked(sql, lambda number: literal(parameters[number - 1]).sql("postgres"))
+            sql = marked(sql, lambda number: literal_sql(parameters[number - 1]))
         return super().rows(sql)
 
     def copy(self, schema: str, table: str, rows: CopyRows) -> None:
@@ -74,21 +80,47 @@ class PgWriteSession(Session):
 
     @contextmanager
     def _cursor(self) -> Iterator[psycopg.Cursor[Any]]:
-        if self._connection is None:
-            raise self._failure(f"{self.place}: the connection is closed")
-        with self._explained(), self._connection.cursor() as cursor:
+        connection = self._reached()
+        with self.explained(), connection.cursor() as cursor:
             yield cursor
 
+
+class KeptSession:
+    """Between the tasks of one thread a session is kept: a server spends milliseconds on a new one."""
+
+    def __init__(self) -> None:
+        self._kept = threading.local()
+
+    def __reduce__(self) -> tuple[type["KeptSession"], tuple[()]]:
+        return KeptSession, ()
+
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def keeping(self) -> Iterator[None]:
+        """In this thread, until the end."""
+        self._kept.keeps, self._kept.session = True, None
         try:
             yield
-        except (psycopg.Error, OSError) as error:
-            raise self._failure(explain(error, self.place)) from error
+        finally:
+            session, self._kept.keeps, self._kept.session = self._kept.session, False, None
+            if session is not None:
+                session.close()
+
+    def take(self) -> PgWriteSession | None:
+        """The session that was kept, if its server still answers."""
+        session: PgWriteSession | None = getattr(self._kept, "session", None)
+        self._kept.session = None
+        return session if session is not None and session.answers() else None
+
+    def give(self, session: PgWriteSession) -> None:
+        """A session whose user needs it no more."""
+        if getattr(self._kept, "keeps", False) and session.is_idle and self._kept.session is None:
+            self._kept.session = session
+        else:
+            session.close()
 
 
 def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:
-    """A new session, tried for `retrySeconds` with back-off while the server cannot be reached."""
+    """A new session, tried for `retryTimeout` with growing pauses while the server cannot be reached."""
     return Retry(options.retry_timeout, what=f"reaching {options.address.shown}").call(
         lambda: PgWriteSession(options, failure=failure, purpose=purpose),
         lambda error: isinstance(error, failure) and is_gone(error),

@@ -2,8 +2,9 @@
 
 import logging
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext
 from spark_channel.connectors.health import Health
@@ -14,7 +15,7 @@ from spark_channel.connectors.sql.postgresql.failures import is_gone, is_locked,
 from spark_channel.connectors.sql.postgresql.merge import keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.publish import is_there, new_table, patient_lock, publish_stage
-from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stages, table_sql
 from spark_channel.connectors.sql.postgresql.target import (
     DIALECT,
@@ -23,8 +24,8 @@ from spark_channel.connectors.sql.postgresql.target import (
     match_target,
     new_name,
 )
-from spark_channel.connectors.sql.postgresql.task import open_task
-from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
+from spark_channel.connectors.sql.postgresql.task import TASK_SECONDS, open_task
+from spark_channel.connectors.sql.postgresql.write_session import KeptSession, PgWriteSession
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.connectors.sql.writer import Place, SqlPlan, SqlWriter
 from spark_channel.errors import OptionError, TargetError
@@ -49,6 +50,19 @@ class PostgresWriter(SqlWriter):
     Options: ClassVar[type[WriteOptions]] = PostgresWriteOptions
     options: PostgresWriteOptions
     dialect = DIALECT
+    task_speed: float | None = None
+    """Rows per second of the last limited task in this process."""
+
+    def __init__(self, options: Any) -> None:
+        super().__init__(options)
+        self.kept = KeptSession()
+
+    def writing(self) -> AbstractContextManager[None]:
+        return self.kept.keeping()
+
+    @property
+    def task_seconds(self) -> float | None:
+        return None if self.options.commit == "job" else TASK_SECONDS
 
     @property
     def shown(self) -> str:
@@ -98,7 +112,7 @@ class PostgresWriter(SqlWriter):
         """The schema and name of a table that is to be created."""
         space, name = new_name(self.options)
         known = session.value("SELECT current_schema()") if space is None else space
-        where = literal(known).sql("postgres")
+        where = literal_sql(known)
         if known is None or not session.rows(f"SELECT 1 FROM pg_namespace WHERE nspname = {where}"):  # noqa: S608
             raise OptionError(
                 f"option 'dbtable' got {self.options.dbtable!r}, and there is no schema "
@@ -184,7 +198,7 @@ class PostgresWriter(SqlWriter):
         with new_table(table):
             session.rows(create_statement(table.sql, plan.schema, self.options))
         if self.options.table_comment is not None:
-            comment = literal(self.options.table_comment).sql("postgres")
+            comment = literal_sql(self.options.table_comment)
             session.rows(f"COMMENT ON TABLE {table.sql} IS {comment}")
         made = find_table(session, table.sql)
         assert made is not None
@@ -201,7 +215,7 @@ class PostgresWriter(SqlWriter):
         if len(name.encode()) < _NAME_BYTES:  # the server cuts longer ones, which another run could share
             session.rows(
                 "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() "  # noqa: S608 - quoted
-                f"AND usename = session_user AND application_name = {literal(name).sql('postgres')}"
+                f"AND usename = session_user AND application_name = {literal_sql(name)}"
             )
 
     def publish_staged(

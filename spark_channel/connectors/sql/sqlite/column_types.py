@@ -1,4 +1,4 @@
-"""SQLite's declared types and Arrow's, in both directions. Pure; docs/sqlite.md holds it as a table.
+"""SQLite's declared types as Arrow's. Pure; docs/sqlite.md holds it as a table.
 
 SQLite binds types to values, not to columns: what a declared type promises is checked value by value when it
 is read. Text of a number is kept as text only in a column of TEXT affinity, hence the names of some types.
@@ -9,9 +9,7 @@ from typing import Literal
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.new_types import declared_as
-
-__all__ = ["Affinity", "affinity", "declared_type", "is_text_decimal", "sqlite_type"]
+__all__ = ["Affinity", "affinity", "declared_type", "is_text_decimal"]
 
 Affinity = Literal["INTEGER", "TEXT", "BLOB", "REAL", "NUMERIC"]
 
@@ -96,41 +94,3 @@ def declared_type(declared: str) -> pa.DataType | None:
 def is_text_decimal(declared: str) -> bool:
     """Whether its decimals are kept as text, which compares as text."""
     return _split(declared)[0] in _DECIMALS and affinity(declared) == "TEXT"
-
-
-_CREATED = {
-    pa.bool_(): "BOOLEAN",
-    pa.int8(): "INT1",
-    pa.int16(): "INT2",
-    pa.uint8(): "INT2",
-    pa.int32(): "INT4",
-    pa.uint16(): "INT4",
-    pa.int64(): "BIGINT",
-    pa.uint32(): "BIGINT",
-    pa.uint64(): "DECIMAL_TEXT(20,0)",
-    pa.float16(): "FLOAT4",
-    pa.float32(): "FLOAT4",
-    pa.float64(): "DOUBLE",
-    pa.string(): "TEXT",
-    pa.binary(): "BLOB",
-    pa.date32(): "DATE",
-    TIME: "TIME",
-    LOCAL: "TIMESTAMP",
-    INSTANT: "TIMESTAMPTZ",
-}
-
-
-def sqlite_type(name: str, kind: pa.DataType) -> str:
-    """The declared type of a new column that gives `kind` back exactly; `name` is for the message.
-
-    Unsigned integers become the next wider signed type, and dictionaries the type of their values.
-
-    Raises:
-        SchemaError: nested types, intervals, and whatever else SQLite cannot hold.
-    """
-    return declared_as(name, kind, "SQLite", _CREATED, _created_decimal)
-
-
-def _created_decimal(precision: int, scale: int) -> str | None:
-    exact = precision <= (18 if scale == 0 else EXACT_DIGITS)
-    return f"{'DECIMAL' if exact else 'DECIMAL_TEXT'}({precision},{scale})" if precision <= 38 else None

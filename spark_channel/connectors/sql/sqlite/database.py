@@ -13,25 +13,26 @@ from typing import Any, Literal, cast
 import adbc_driver_manager
 import pyarrow as pa
 
-from spark_channel.connectors.sql.session import BatchSize
-from spark_channel.connectors.sql.session import Session as SqlSession
+from spark_channel.connectors.sql.session import BatchSize, BoundSession
 from spark_channel.connectors.sql.sqlite.apart import ChildConnection
 from spark_channel.connectors.sql.sqlite.connection import FAILURES, Connection
 from spark_channel.connectors.sql.sqlite.elsewhere import connect
 from spark_channel.errors import ChannelError, SourceError, TargetError
 
-__all__ = ["DriverError", "Session", "SqliteSession", "check_file", "refuses_data"]
+__all__ = ["DriverError", "SqliteSession", "check_file", "refuses_data"]
 
 DriverError = adbc_driver_manager.Error
 """What the driver raises; also `OSError` and `pa.ArrowInvalid` while a result is being read."""
 
 
-class SqliteSession(SqlSession):
+class SqliteSession(BoundSession):
     """A connection in autocommit: transactions are begun and ended by statements.
 
     Used by one thread. `failure` is the class of what it raises for anything that SQLite refuses.
     `init` are statements that run first.
     """
+
+    failures = FAILURES
 
     def __init__(
         self,
@@ -47,51 +48,27 @@ class SqliteSession(SqlSession):
         self._lock_timeout = lock_timeout
         self._connection: Connection | None = None
         uri = f"{path.absolute().as_uri()}?mode={mode}"
-        try:
+        with self.explained():
             self._connection = connect(path, uri)
+        with self.closed_on_failure():
             self.rows(f"PRAGMA busy_timeout = {int(lock_timeout * 1000)}")
             for statement in init:
                 self.rows(statement)
-        except FAILURES as error:
-            self.close()
-            raise failure(self._explain(error)) from error
-        except BaseException:
-            self.close()
-            raise
-
-    def close(self) -> None:
-        """End the connection, and with it a transaction that is open. Safe twice."""
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            connection.close()
 
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        """All rows of a small result; [] for a statement without one."""
-        try:
+        with self.explained():
             return self._open.rows(sql, parameters)
-        except FAILURES as error:
-            raise self._failure(self._explain(error)) from error
-
-    def value(self, sql: str, parameters: Sequence[Any] = ()) -> Any:
-        """The first column of the first row; None when there is none."""
-        rows = self.rows(sql, parameters)
-        return rows[0][0] if rows else None
 
     def insert(self, sql: str, rows: pa.Table | pa.RecordBatch) -> None:
         """Run `sql` once per row, its parameters taken from the columns in order."""
-        if rows.num_rows == 0:
-            return
-        try:
-            self._open.insert(sql, rows)
-        except FAILURES as error:
-            raise self._failure(self._explain(error)) from error
+        if rows.num_rows:
+            with self.explained():
+                self._open.insert(sql, rows)
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
-        try:
-            with closing(cast(Generator[pa.RecordBatch], self._open.stream(sql, size.rows))) as batches:
-                yield from batches
-        except FAILURES as error:
-            raise self._failure(self._explain(error)) from error
+        batches = cast(Generator[pa.RecordBatch], self._open.stream(sql, size.rows))
+        with self.explained(), closing(batches):
+            yield from batches
 
     def rest(self) -> None:
         """A transaction that has read nothing yet holds no lock."""
@@ -104,9 +81,6 @@ class SqliteSession(SqlSession):
         return self._connection
 
     def explain(self, error: BaseException) -> ChannelError:
-        return self._failure(self._explain(error))
-
-    def _explain(self, error: BaseException) -> str:
         text = str(error).split("\nquery", 1)[0]
         hint = ""
         if "is locked" in text or "is busy" in text:
@@ -122,16 +96,14 @@ class SqliteSession(SqlSession):
         elif "readonly" in text:
             hint = "this user may not write the file or its directory, where SQLite keeps its journal"
         elif "not a database" in text:
-            return f"{self.path} is not a SQLite database, or it is encrypted; name another file"
+            return self._failure(
+                f"{self.path} is not a SQLite database, or it is encrypted; name another file"
+            )
         elif "malformed" in text and "JSON" not in text:
             hint = "the file is damaged: see PRAGMA integrity_check, and restore it"
         elif "failed to open" in text or "unable to open" in text:
             hint = "the file or its directory cannot be opened by this user"
-        return f"{self.path}: {hint}. SQLite says: {text}" if hint else f"{self.path}: SQLite says: {text}"
-
-
-Session = SqliteSession
-"""The name that writers use."""
+        return self._failure(f"{self.path}: {hint}{'. ' if hint else ''}SQLite says: {text}")
 
 
 def refuses_data(error: BaseException) -> bool:

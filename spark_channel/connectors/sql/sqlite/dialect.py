@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from sqlglot import exp
 
 from spark_channel.connectors.sql.catalog import Column, KeyColumn, ReadColumn, Table
 from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.named import name_readings
+from spark_channel.connectors.sql.parser import Node, exp
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.sqlite.column_types import affinity, declared_type, is_text_decimal
 from spark_channel.connectors.sql.sqlite.decode import decode, is_real_decimal, raw_type
-from spark_channel.connectors.sql.statements import Node
 from spark_channel.errors import OptionError, SchemaError
 
 __all__ = ["SqliteColumn", "SqliteDialect", "SqliteTable", "misfit"]
@@ -49,11 +48,6 @@ class SqliteTable(Table):
     @property
     def label(self) -> str:
         return self.name
-
-    @property
-    def key(self) -> tuple[str, ...]:
-        """The primary key's columns in their order."""
-        return self.primary
 
     def rowid_alias(self) -> str | None:
         """The column that is the rowid itself (INTEGER PRIMARY KEY), which SQLite fills when it is absent."""

@@ -5,11 +5,10 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.sqlite.database import Session, refuses_data
+from spark_channel.connectors.sql.sqlite.database import SqliteSession, refuses_data
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_one, make_stage, merge
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
-from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import TargetTable
 from spark_channel.errors import BatchRefusedError, TargetError
 
@@ -28,7 +27,7 @@ class Judge:
 
     def __init__(
         self,
-        session: Session,
+        session: SqliteSession,
         target: TargetTable,
         options: SqliteWriteOptions,
         encode: Callable[[pa.RecordBatch], pa.RecordBatch],
@@ -88,7 +87,7 @@ class Judge:
 
     def _note_keys(self, stage: str) -> None:
         """Refuse a key that an earlier batch brought."""
-        names = ", ".join(identifier(name).sql("sqlite") for name in self._target.key)
+        names = ", ".join(map(SqliteWriteDialect().quoted, self._target.key))
         try:
             self._session.rows(f"INSERT INTO {_KEYS} ({names}) SELECT {names} FROM {stage}")  # noqa: S608
         except TargetError as error:

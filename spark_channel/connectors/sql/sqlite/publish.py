@@ -8,10 +8,9 @@ import pyarrow as pa
 from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.merge import PLACE, Merge
-from spark_channel.connectors.sql.sqlite.database import Session
+from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
-from spark_channel.connectors.sql.statements import identifier
 from spark_channel.connectors.sql.target import TargetTable
 
 __all__ = ["insert_files", "insert_one", "make_stage", "merge"]
@@ -21,12 +20,12 @@ _STAGE = "temp.spark_channel_stage"
 
 def insert_one(table: str, names: Sequence[str]) -> str:
     """INSERT of one row of parameters into `table`, as SQL."""
-    listed = ", ".join(identifier(name).sql("sqlite") for name in names)
+    listed = ", ".join(map(SqliteWriteDialect().quoted, names))
     return f"INSERT INTO {table} ({listed}) VALUES ({', '.join('?' * len(names))})"  # noqa: S608 - quoted names
 
 
 def insert_files(
-    session: Session, target: TargetTable, options: SqliteWriteOptions, files: Iterable[Path]
+    session: SqliteSession, target: TargetTable, options: SqliteWriteOptions, files: Iterable[Path]
 ) -> int:
     """Insert the rows of staged files as `writeMode` says; returns how many rows the files held.
 
@@ -50,7 +49,7 @@ def insert_files(
     return rows
 
 
-def make_stage(session: Session, target: TargetTable) -> str:
+def make_stage(session: SqliteSession, target: TargetTable) -> str:
     """A temporary table with the same columns, as SQL: keys are compared in it before the table sees them."""
     columns = [Column(column.target, column.declared) for column in target.columns]
     key: tuple[str, ...] = ()
@@ -61,7 +60,7 @@ def make_stage(session: Session, target: TargetTable) -> str:
     return _STAGE
 
 
-def merge(session: Session, target: TargetTable, options: SqliteWriteOptions, stage: str) -> None:
+def merge(session: SqliteSession, target: TargetTable, options: SqliteWriteOptions, stage: str) -> None:
     """Bring the rows of `stage` (SQL) into the table.
 
     Raises:

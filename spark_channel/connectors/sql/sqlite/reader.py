@@ -67,12 +67,7 @@ class SqliteReader(SqlReader):
         return self.short_batches(session, sql, split, self.known(session).columns, None)
 
     def short_batches(
-        self,
-        session: Session,
-        sql: str,
-        split: Split,
-        columns: Sequence[ReadColumn],
-        pieces: Pieces | None,
+        self, session: Session, sql: str, split: Split, columns: Sequence[ReadColumn], pieces: Pieces | None
     ) -> Iterator[pa.RecordBatch]:
         for number, raw in enumerate(super().short_batches(session, sql, split, columns, pieces)):
             if number == 0:

@@ -11,7 +11,7 @@ from spark_channel.connectors.sieve import sift
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.encode import BadValueError
 from spark_channel.connectors.sql.file_task import FileTask
-from spark_channel.connectors.sql.sqlite.database import Session
+from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.connectors.sql.sqlite.encode import encode
 from spark_channel.connectors.sql.sqlite.judge import Judge
 from spark_channel.connectors.sql.sqlite.publish import insert_files
@@ -61,7 +61,7 @@ class SqliteTaskWriter(FileTask):
             return encoded
         return encoded.append_column(OPERATION, pc.cast(batch.column(OPERATION), pa.string()))
 
-    def _insert_tolerantly(self, session: Session, files: list[Path]) -> None:
+    def _insert_tolerantly(self, session: SqliteSession, files: list[Path]) -> None:
         """Insert what SQLite takes; every other row goes to `refused`, and does not count as a row of this task."""
         assert self.refused is not None, "the host allows dirty rows and takes none"
         refused = self.refused

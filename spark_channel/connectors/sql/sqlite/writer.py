@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Literal
 from spark_channel.connectors.contracts import TaskWriter
 from spark_channel.connectors.sql.claims import ClaimDialect
 from spark_channel.connectors.sql.file_writer import FileWriter
-from spark_channel.connectors.sql.named import parsed_name
-from spark_channel.connectors.sql.sqlite.database import Session, check_file, refuses_data
+from spark_channel.connectors.sql.named import is_plain_name, parsed_name
+from spark_channel.connectors.sql.sqlite.database import SqliteSession, check_file, refuses_data
 from spark_channel.connectors.sql.sqlite.options import SqliteWriteOptions
 from spark_channel.connectors.sql.sqlite.publish import insert_files
 from spark_channel.connectors.sql.sqlite.script import session_statements
@@ -47,11 +47,13 @@ class SqliteWriter(FileWriter):
         return insert_files(session, plan.target, self.options, files)
 
     @contextmanager
-    def open_file(self, path: Path, failure: type[TargetError], *, new: bool = False) -> Iterator[Session]:
+    def open_file(
+        self, path: Path, failure: type[TargetError], *, new: bool = False
+    ) -> Iterator[SqliteSession]:
         init = session_statements(self.options.session_init_statement or ())
         timeout = self.options.lock_timeout
         mode: Literal["rw", "rwc"] = "rwc" if new or not path.exists() else "rw"
-        with Session(path, mode, lock_timeout=timeout, failure=failure, init=init) as session:
+        with SqliteSession(path, mode, lock_timeout=timeout, failure=failure, init=init) as session:
             yield session
 
     def is_refusal(self, error: BaseException) -> bool:
@@ -77,7 +79,7 @@ class SqliteWriter(FileWriter):
     def _new_name(self) -> str:
         """The name of a table that is not there yet: `main.` is dropped, other schemas are refused."""
         text = self.options.dbtable
-        tree = parsed_name(text, "sqlite")
+        tree = None if is_plain_name(text) else parsed_name(text, "sqlite")
         if tree is None:
             return text
         if tree.db.lower() not in ("", "main"):

@@ -65,9 +65,9 @@ class Base:
             raise
 
     def staged(self) -> list[str]:
-        from spark_channel.connectors.sql.adbc.session import Session
+        from spark_channel.connectors.sql.adbc.session import AdbcSession
 
-        with Session(self.reader().options, SourceError) as session:
+        with AdbcSession(self.reader().options, SourceError) as session:
             return session.tables(self.schema or None, "spark_channel_stage_")
 
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, Writer, load_writer
-from spark_channel.connectors.sql.adbc.session import Session
+from spark_channel.connectors.sql.adbc.session import AdbcSession
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.adbc.test_adbc import Base, base
@@ -151,9 +151,9 @@ def test_a_commit_without_an_answer_is_settled(
     base.sql("CREATE TABLE t (id BIGINT)")
     writer = base.writer()
     plan = writer.prepare(_context(commit), SCHEMA)
-    real, cut = Session.commit, [False]
+    real, cut = AdbcSession.commit, [False]
 
-    def lost(session: Session) -> None:
+    def lost(session: AdbcSession) -> None:
         real(session)
         if not cut[0]:
             cut[0] = True
@@ -167,11 +167,11 @@ def test_a_commit_without_an_answer_is_settled(
         if commit == "task":
             attempt = writer.open(plan, 0, 0)
             attempt.write(_rows(0).to_batches()[0])
-            patch.setattr(Session, "commit", lost)
+            patch.setattr(AdbcSession, "commit", lost)
             receipt = attempt.close()
         else:
             receipt = run_task(writer, plan, 0, _rows(0))
-            patch.setattr(Session, "commit", lost)
+            patch.setattr(AdbcSession, "commit", lost)
             writer.commit(plan, [receipt])
     assert cut == [True]
     writer.commit(plan, [receipt])

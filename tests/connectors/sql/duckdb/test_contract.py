@@ -60,11 +60,11 @@ def _die() -> None:
 
 def _commit_and_die(writer: DuckdbWriter, plan: WritePlan, receipts: list[Receipt], at: str) -> None:
     """The driver's process, killed at one statement of its publish."""
-    from spark_channel.connectors.sql.duckdb.database import Session
+    from spark_channel.connectors.sql.duckdb.database import DuckdbSession
 
-    real = Session.rows
+    real = DuckdbSession.rows
 
-    def rows(self: Session, sql: str, parameters: object = ()) -> object:
+    def rows(self: DuckdbSession, sql: str, parameters: object = ()) -> object:
         if at == "before COMMIT" and sql == "COMMIT":
             _die()
         answer = real(self, sql, parameters)  # type: ignore[arg-type]
@@ -74,7 +74,7 @@ def _commit_and_die(writer: DuckdbWriter, plan: WritePlan, receipts: list[Receip
             _die()
         return answer
 
-    Session.rows = rows  # type: ignore[method-assign,assignment]
+    DuckdbSession.rows = rows  # type: ignore[method-assign,assignment]
     writer.commit(plan, receipts)
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan
 from spark_channel.connectors.sql.mysql import MysqlWriter
-from spark_channel.connectors.sql.mysql.session import LostConnectionError, Session
+from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession
 from spark_channel.connectors.sql.mysql.task import DirectWriter
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode
@@ -174,15 +174,15 @@ def test_a_client_that_is_silent_while_it_holds_the_claim(
     monkeypatch.setattr("spark_channel.connectors.sql.mysql.write_session._SILENT_SECONDS", 2)
     first, plan = ready(heap, "task")
     paused, go_on = threading.Event(), threading.Event()
-    real = Session.rows
+    real = MysqlSession.rows
 
-    def rows(self: Session, sql: str, parameters: Any = ()) -> Any:
+    def rows(self: MysqlSession, sql: str, parameters: Any = ()) -> Any:
         if sql == "COMMIT" and threading.current_thread() is not threading.main_thread():
             paused.set()
             assert go_on.wait(SECONDS)
         return real(self, sql, parameters)
 
-    monkeypatch.setattr(Session, "rows", rows)
+    monkeypatch.setattr(MysqlSession, "rows", rows)
     with ThreadPoolExecutor(1) as pool:
         sleeper = pool.submit(run_task, first, plan, 0, ROWS)
         assert paused.wait(SECONDS)
@@ -198,15 +198,15 @@ def test_a_client_that_is_silent_while_it_holds_the_claim(
 def test_a_connection_lost_after_ddl_of_pre_sql(keyed: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
     """DDL commits what its transaction has done so far: that must not say that the table was emptied."""
     keyed.sql("INSERT INTO t VALUES (-1, 'old'); CREATE TABLE log (a INT)")
-    real, lost = Session.rows, [0]
+    real, lost = MysqlSession.rows, [0]
 
-    def rows(self: Session, sql: str, parameters: Any = ()) -> Any:
+    def rows(self: MysqlSession, sql: str, parameters: Any = ()) -> Any:
         if sql.startswith("DELETE FROM") and sql.endswith(".`t`") and not lost[0]:
             lost[0] += 1
             keyed.sql(f"KILL {self.id}")
         return real(self, sql, parameters)
 
-    monkeypatch.setattr(Session, "rows", rows)
+    monkeypatch.setattr(MysqlSession, "rows", rows)
     keyed.write(
         ROWS, commit="task", overwrite=True, preSql="TRUNCATE TABLE log", postSql="ANALYZE TABLE t", txn=PAIR
     )
@@ -235,16 +235,16 @@ def test_a_connection_killed_at_its_commit(
     heap: Shop, monkeypatch: pytest.MonkeyPatch, commit: CommitMode
 ) -> None:
     """The server ends the session in which COMMIT is about to run; a task is tried again, as Spark does."""
-    killed, real = [0], Session.rows
+    killed, real = [0], MysqlSession.rows
 
-    def rows(self: Session, sql: str, parameters: Any = ()) -> Any:
+    def rows(self: MysqlSession, sql: str, parameters: Any = ()) -> Any:
         if sql == "COMMIT" and killed[0] < 3:
             killed[0] += 1
             heap.sql(f"KILL {self.id}")
         return real(self, sql, parameters)
 
     writer, plan = ready(heap, commit)
-    monkeypatch.setattr(Session, "rows", rows)
+    monkeypatch.setattr(MysqlSession, "rows", rows)
     receipt: Receipt | None = None
     for attempt in range(5):
         try:
@@ -308,7 +308,7 @@ def test_staging_that_is_in_use_is_left_for_the_next_job(
     first, plan = ready(heap, "job")
     run_task(first, plan, 0, ROWS)
     (stage,) = heap.staged()
-    with Session(first.options, TargetError) as user:
+    with MysqlSession(first.options, TargetError) as user:
         user.rows("START TRANSACTION")
         user.rows(f"SELECT * FROM {stage} LIMIT 1")
         with caplog.at_level(logging.WARNING), soon():
@@ -396,15 +396,15 @@ def test_a_publish_that_fails_drops_the_table_it_made_only_while_it_is_empty(
 
 
 def _write_beside(shop: Shop) -> None:
-    real = Session.rows
+    real = MysqlSession.rows
 
-    def rows(self: Session, sql: str, parameters: Any = ()) -> Any:
+    def rows(self: MysqlSession, sql: str, parameters: Any = ()) -> Any:
         if sql == "DELETE FROM nowhere":
             shop.sql("INSERT INTO t VALUES (-1, 'kept')")
         return real(self, sql, parameters)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Session, "rows", rows)
+        patch.setattr(MysqlSession, "rows", rows)
         shop.write(ROWS, postSql="DELETE FROM nowhere")
 
 
@@ -459,7 +459,7 @@ def test_a_deadlocked_task_whose_rows_are_not_kept_is_told(
     assert isinstance(task, DirectWriter)
     task.write(ROWS.slice(0, 500).to_batches()[0])
     task.flush()
-    with Session(writer.options, TargetError) as other, ThreadPoolExecutor(1) as pool:
+    with MysqlSession(writer.options, TargetError) as other, ThreadPoolExecutor(1) as pool:
         other.rows("START TRANSACTION")
         other.rows("INSERT INTO t SELECT seq, 'x' FROM seq_900_to_20000")  # the heavier one wins
         waiting = pool.submit(other.rows, "INSERT INTO t VALUES (1, 'x')")
@@ -511,16 +511,16 @@ def test_a_connection_that_is_always_lost_is_tried_with_pauses(
     writer = heap.writer(retryTimeout="1")
     plan = writer.prepare(heap.context(commit="job"), ROWS.schema)
     receipt = run_task(writer, plan, 0, ROWS)
-    real, lost = Session.rows, [0]
+    real, lost = MysqlSession.rows, [0]
 
-    def rows(self: Session, sql: str, parameters: Any = ()) -> Any:
+    def rows(self: MysqlSession, sql: str, parameters: Any = ()) -> Any:
         if at == "the first statement" or "GET_LOCK" in sql:
             lost[0] += 1
             raise LostConnectionError("the wire was cut")
         return real(self, sql, parameters)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "rows", rows)
+        patch.setattr(MysqlSession, "rows", rows)
         with pytest.raises(ChannelError, match="the wire was cut"):
             writer.commit(plan, [receipt])
     assert 2 <= lost[0] <= 20

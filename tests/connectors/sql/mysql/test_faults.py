@@ -11,7 +11,7 @@ import pytest
 
 from spark_channel.connectors import Receipt, WriteContext, WritePlan, load_reader, load_writer
 from spark_channel.connectors.sql.mysql import MysqlWriter
-from spark_channel.connectors.sql.mysql.session import LostConnectionError, Session
+from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession
 from spark_channel.errors import ChannelError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from tests.connectors.sql.mysql.conftest import Shop, run_task
@@ -39,9 +39,9 @@ def _die() -> None:
 
 def _commit_and_die(writer: MysqlWriter, plan: WritePlan, receipts: list[Receipt], at: str) -> None:
     """The driver's process, killed at one statement of its publish."""
-    real = Session.rows
+    real = MysqlSession.rows
 
-    def rows(self: Session, sql: str, parameters: object = ()) -> object:
+    def rows(self: MysqlSession, sql: str, parameters: object = ()) -> object:
         if at == "before COMMIT" and sql == "COMMIT":
             _die()
         answer = real(self, sql, parameters)  # type: ignore[arg-type]
@@ -49,7 +49,7 @@ def _commit_and_die(writer: MysqlWriter, plan: WritePlan, receipts: list[Receipt
             _die()
         return answer
 
-    Session.rows = rows  # type: ignore[method-assign,assignment]
+    MysqlSession.rows = rows  # type: ignore[method-assign,assignment]
     writer.commit(plan, receipts)
 
 
@@ -168,9 +168,9 @@ def test_a_commit_without_an_answer(
     """Each COMMIT but the settled one loses its connection once, before or after the server has done it."""
     writer = keyed.writer()
     plan = writer.prepare(keyed.context(commit=commit), ROWS.schema)  # type: ignore[arg-type]
-    real, lost = Session.rows, [0]
+    real, lost = MysqlSession.rows, [0]
 
-    def rows(self: Session, sql: str, parameters: object = ()) -> object:
+    def rows(self: MysqlSession, sql: str, parameters: object = ()) -> object:
         if sql == "COMMIT" and lost[0] < 2:
             lost[0] += 1
             if sent:
@@ -179,7 +179,7 @@ def test_a_commit_without_an_answer(
             raise LostConnectionError("the wire was cut")
         return real(self, sql, parameters)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Session, "rows", rows)
+    monkeypatch.setattr(MysqlSession, "rows", rows)
     receipt = None
     for attempt in range(4):  # as Spark tries a task four times
         try:
@@ -241,11 +241,11 @@ def test_every_connection_is_lost_once_in_a_job(
     """Statements of a whole job in turn lose their connection; tasks are tried again as Spark does, and the job is run
     again with its pair, as a user does: with `commit=task` as the job that it was, as a transfer does.
     """
-    real, rows, lost = Session.rows, ROWS.slice(0, 200), 0
+    real, rows, lost = MysqlSession.rows, ROWS.slice(0, 200), 0
     for at in range(2 if commit == "job" else 4, 62, 6):
         count = 0
 
-        def run(self: Session, sql: str, parameters: object = (), at: int = at) -> object:
+        def run(self: MysqlSession, sql: str, parameters: object = (), at: int = at) -> object:
             nonlocal count, lost
             count += 1
             if count == at:
@@ -253,7 +253,7 @@ def test_every_connection_is_lost_once_in_a_job(
             return real(self, sql, parameters)  # type: ignore[arg-type]
 
         with monkeypatch.context() as patch:
-            patch.setattr(Session, "rows", run)
+            patch.setattr(MysqlSession, "rows", run)
             _run_as_spark_does(keyed, at, commit, rows)
         assert counted(keyed) == ("201", "201", "-1", "199"), at
         assert keyed.staged() == []

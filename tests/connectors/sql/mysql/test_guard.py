@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
-from spark_channel.connectors.sql.mysql.session import Session, _tls
+from spark_channel.connectors.sql.mysql.session import MysqlSession, _tls
 from spark_channel.errors import SourceError, TargetError
 from tests.servers.mariadb import MariadbServer
 from tests.service.fuzz import mutated
@@ -147,16 +147,16 @@ def options(port: int, **more: str) -> MysqlWriteOptions:
 @pytest.mark.parametrize("local", [False, True])
 def test_a_file_that_no_statement_named_is_not_sent(rogue: Rogue, local: bool) -> None:
     with pytest.raises(TargetError, match="asked for the file"):
-        Session(options(rogue.port), TargetError, local_infile=local, patient=False)
+        MysqlSession(options(rogue.port), TargetError, local_infile=local, patient=False)
     assert b"geheim" not in rogue.heard
 
 
 def test_another_file_than_the_one_of_the_load_is_not_sent(
     rogue: Rogue, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(Session, "_make_ready", lambda _self, _options: None)
+    monkeypatch.setattr(MysqlSession, "_make_ready", lambda _self, _options: None)
     with (
-        Session(options(rogue.port), TargetError, local_infile=True, patient=False) as session,
+        MysqlSession(options(rogue.port), TargetError, local_infile=True, patient=False) as session,
         pytest.raises(TargetError, match="asked for the file"),
         session.may_send(str(tmp_path / "rows")),
     ):
@@ -168,8 +168,8 @@ def test_the_file_of_the_load_is_sent_and_no_second_time(
     key: Path, rogue: Rogue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rogue's own file is the one that is named here: what the guard lets pass, does pass."""
-    monkeypatch.setattr(Session, "_make_ready", lambda _self, _options: None)
-    with Session(options(rogue.port), TargetError, local_infile=True, patient=False) as session:
+    monkeypatch.setattr(MysqlSession, "_make_ready", lambda _self, _options: None)
+    with MysqlSession(options(rogue.port), TargetError, local_infile=True, patient=False) as session:
         with pytest.raises(TargetError), session.may_send(str(key)):
             session.affected("LOAD DATA LOCAL INFILE 'rows' INTO TABLE t")
         assert b"geheim" in rogue.heard
@@ -187,14 +187,14 @@ def test_a_read_sends_no_file_either(rogue: Rogue) -> None:
 @pytest.mark.parametrize("rogue", [b"mysql_clear_password", b"dialog"], indirect=True)
 def test_the_password_is_not_sent_as_it_is_without_tls(rogue: Rogue) -> None:
     with pytest.raises(TargetError, match="sslmode"):
-        Session(options(rogue.port), TargetError, patient=False)
+        MysqlSession(options(rogue.port), TargetError, patient=False)
     assert PASSWORD.encode() not in rogue.heard
 
 
 @pytest.mark.parametrize("rogue", _WITH_A_KEY, indirect=True)
 def test_the_password_is_not_sent_for_a_key_that_came_without_tls(rogue: Rogue) -> None:
     with pytest.raises(TargetError, match="serverRsaPublicKeyFile"):
-        Session(options(rogue.port), TargetError, patient=False)
+        MysqlSession(options(rogue.port), TargetError, patient=False)
     assert PASSWORD.encode() not in rogue.stolen
 
 
@@ -250,10 +250,10 @@ def test_caching_sha2_password_logs_in(
         )  # fmt: skip
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*names)
-    monkeypatch.setattr(Session, "_make_ready", lambda _self, _options: None)
+    monkeypatch.setattr(MysqlSession, "_make_ready", lambda _self, _options: None)
     server = Modern(tmp_path, knows=knows, tls=context)
     try:
-        with Session(options(server.port), TargetError, patient=False) as session:
+        with MysqlSession(options(server.port), TargetError, patient=False) as session:
             assert session.affected("DO 1") == (0, 0)
     finally:
         server.close()
@@ -262,8 +262,8 @@ def test_caching_sha2_password_logs_in(
 @pytest.mark.parametrize("rogue", _WITH_A_KEY, indirect=True)
 def test_a_key_is_taken_where_the_user_says_so(rogue: Rogue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The rogue stands for a server without TLS whose users accept that: the login works."""
-    monkeypatch.setattr(Session, "_make_ready", lambda _self, _options: None)
-    with Session(options(rogue.port, allowPublicKeyRetrieval="true"), TargetError, patient=False):
+    monkeypatch.setattr(MysqlSession, "_make_ready", lambda _self, _options: None)
+    with MysqlSession(options(rogue.port, allowPublicKeyRetrieval="true"), TargetError, patient=False):
         pass
     assert rogue.stolen == PASSWORD.encode() + b"\0"
 
@@ -276,10 +276,10 @@ def test_another_key_than_the_one_of_the_file_opens_nothing(rogue: Rogue, tmp_pa
         theirs.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     )
     with pytest.raises(TargetError):
-        Session(options(rogue.port, serverRSAPublicKeyFile=str(file)), TargetError, patient=False)
+        MysqlSession(options(rogue.port, serverRSAPublicKeyFile=str(file)), TargetError, patient=False)
     assert PASSWORD.encode() not in rogue.stolen
     with pytest.raises(TargetError, match="serverRsaPublicKeyFile"):
-        Session(
+        MysqlSession(
             options(rogue.port, serverRSAPublicKeyFile=str(tmp_path / "none")), TargetError, patient=False
         )
 
@@ -299,13 +299,13 @@ def test_a_library_that_the_login_needs_is_named(
     monkeypatch.setattr(pymysql._auth, "_have_cryptography", False)
     monkeypatch.setattr(pymysql._auth, "_init_nacl", missing)
     with pytest.raises(TargetError, match=re.escape(f"install `{install}`")):
-        Session(options(rogue.port, allowPublicKeyRetrieval="true"), TargetError, patient=False)
+        MysqlSession(options(rogue.port, allowPublicKeyRetrieval="true"), TargetError, patient=False)
 
 
 @pytest.mark.parametrize("rogue", [b"mysql_old_password", b"auth_gssapi_client", b"\xff\xfe"], indirect=True)
 def test_a_login_that_is_not_known_is_named(rogue: Rogue) -> None:
     with pytest.raises(TargetError, match=r"127\.0\.0\.1"):
-        Session(options(rogue.port), TargetError, patient=False)
+        MysqlSession(options(rogue.port), TargetError, patient=False)
 
 
 @pytest.mark.parametrize("number", [15, pytest.param(5_000, marks=pytest.mark.soak)])
@@ -322,7 +322,7 @@ def test_what_is_not_a_mysql_server_is_an_error_that_names_the_place(key: Path, 
         rogue = Rogue(key, hello=hello)
         try:
             with pytest.raises(TargetError, match=r"127\.0\.0\.1"):
-                Session(options(rogue.port), TargetError, patient=False)
+                MysqlSession(options(rogue.port), TargetError, patient=False)
         finally:
             rogue.close()
 
@@ -332,7 +332,7 @@ def test_a_service_that_waits_for_the_client_to_speak_is_given_up_in_time() -> N
     with socket.create_server(("127.0.0.1", 0)) as silent:
         given = options(silent.getsockname()[1], connectTimeout="1")
         with pytest.raises(TargetError, match=r"127\.0\.0\.1"):
-            Session(given, TargetError, patient=False)
+            MysqlSession(given, TargetError, patient=False)
 
 
 @pytest.mark.parametrize(("mode", "encrypted"), [(None, True), ("preferred", True), ("disabled", False)])
@@ -341,7 +341,7 @@ def test_tls_is_used_where_the_server_has_it(mode: str | None, encrypted: bool) 
     try:
         given = {**server.login, "dbtable": "t"} | ({} if mode is None else {"sslMode": mode})
         parsed, _ = MysqlWriteOptions.parse(given)
-        with Session(parsed, TargetError, patient=False) as session:
+        with MysqlSession(parsed, TargetError, patient=False) as session:
             assert bool(session.value("SHOW SESSION STATUS LIKE 'Ssl_version'")) is True
             ((_, version),) = session.rows("SHOW SESSION STATUS LIKE 'Ssl_version'")
             assert bool(version) is encrypted
@@ -375,7 +375,7 @@ def test_required_tls_that_the_server_has_not_is_an_error(mariadb_server: Mariad
         pytest.skip("this MariaDB makes itself a certificate")
     parsed, _ = MysqlWriteOptions.parse({**mariadb_server.login, "dbtable": "t", "sslMode": "required"})
     with pytest.raises(TargetError, match="SSL is required"):
-        Session(parsed, TargetError, patient=False)
+        MysqlSession(parsed, TargetError, patient=False)
     parsed, _ = MysqlWriteOptions.parse({**mariadb_server.login, "dbtable": "t"})
-    with Session(parsed, TargetError, patient=False) as session:
+    with MysqlSession(parsed, TargetError, patient=False) as session:
         assert session.value("SELECT 1") == 1

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
-from spark_channel.connectors.sql.mysql.session import Session, is_away
+from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.errors import SourceError
 from spark_channel.testing import VirtualClock
@@ -73,7 +73,7 @@ def test_a_session_that_is_lost_at_once_is_begun_again_with_pauses(
     options, _ = MysqlReadOptions.parse({**login, "retryTimeout": str(seconds)})
     begin = clock.now()
     with pytest.raises(SourceError, match=rf"127\.0\.0\.1:{losing.port}"):
-        Session(options, SourceError, clock=clock)
+        MysqlSession(options, SourceError, clock=clock)
     assert clock.now() - begin == pytest.approx(seconds)
     assert losing.connections == 1 if seconds == 0 else 12 < losing.connections < 40
 
@@ -84,7 +84,7 @@ def test_a_server_that_vanished_is_noticed(shop: Shop) -> None:
     url = f"{shop.login['url']}?socketTimeout=400"
     options = MysqlReadOptions.parse({**shop.login, "url": url, "dbtable": "t"})[0]
     assert options.socket_timeout == 0.4
-    with Session(options, SourceError) as session:
+    with MysqlSession(options, SourceError) as session:
         held = session.connection._sock
         times = [socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT]
         assert [held.getsockopt(socket.IPPROTO_TCP, each) for each in times] == [30, 10, 3]

@@ -11,7 +11,7 @@ import pytest
 
 from spark_channel.connectors import WritePlan
 from spark_channel.connectors.sql.postgresql import PostgresWriter
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql.target import PostgresPlan
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import SupersededError, TargetError
@@ -167,7 +167,7 @@ def test_staging_in_use_is_not_waited_for(pg: Pg) -> None:
     writer = pg.writer("t")
     sleeper = _prepare(pg, writer, commit="job", txn=PAIR)
     with PgWriteSession(writer.options, failure=TargetError, purpose="hangs") as hanging:
-        hanging.begin()
+        hanging.rows("BEGIN")
         hanging.rows(f"INSERT INTO {sleeper.staging} VALUES (1)")
         begun = time.monotonic()
         pg.write(pa.Table.from_batches([_rows()]), commit="job", txn=PAIR)
@@ -202,7 +202,7 @@ def test_an_attempt_that_hangs_does_not_hold_the_publish_up(pg: Pg) -> None:
     writer = pg.writer("t")
     plan = _prepare(pg, writer, commit="job")
     with PgWriteSession(writer.options, failure=TargetError, purpose=f"write {plan.job}") as hanging:
-        hanging.begin()
+        hanging.rows("BEGIN")
         hanging.rows(f"INSERT INTO {plan.staging} VALUES (1)")
         receipt = run_task(writer, plan, 0, _rows())
         begun = time.monotonic()
@@ -221,11 +221,11 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
     pg.psql("CREATE TABLE t (id bigint)")
     writer = pg.writer("t")
     plan = _prepare(pg, writer, commit="task")
-    real = Session.rows
-    old: list[Session] = []
+    real = PgSession.rows
+    old: list[PgSession] = []
     late: list[threading.Timer] = []
 
-    def rows(session: Session, sql: str) -> list[tuple[Any, ...]]:
+    def rows(session: PgSession, sql: str) -> list[tuple[Any, ...]]:
         if sql != "COMMIT" or old:
             return real(session, sql)
         old.append(session)
@@ -235,12 +235,12 @@ def test_a_commit_of_a_task_is_settled_when_its_old_session_has_ended(
 
     close = PgWriteSession.close
     with monkeypatch.context() as patch:
-        patch.setattr(Session, "rows", rows)
+        patch.setattr(PgSession, "rows", rows)
         patch.setattr(PgWriteSession, "close", lambda session: None if session in old else close(session))
         receipt = run_task(writer, plan, 0, _rows())
     assert (receipt.rows, receipt.attempt) == (1000, 0)
     late[0].join()
-    close(old[0])  # type: ignore[arg-type]
+    close(old[0])
     writer.commit(plan, [receipt])
     assert _count(pg) == "1000|1000"
 

@@ -14,7 +14,7 @@ import pytest
 
 from spark_channel.connectors import Receipt, WritePlan
 from spark_channel.connectors.sql.postgresql import PostgresWriter, outcome
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import ChannelError, CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
@@ -180,9 +180,9 @@ class _Cut:
     def __init__(self, pg: Pg, monkeypatch: pytest.MonkeyPatch, *, after: bool, only: int = 0) -> None:
         self.cuts = 0
         self._seen = 0
-        real = Session.rows
+        real = PgSession.rows
 
-        def rows(session: Session, sql: str) -> list[tuple[Any, ...]]:
+        def rows(session: PgSession, sql: str) -> list[tuple[Any, ...]]:
             if sql != "COMMIT" or self._seen != only:
                 self._seen += sql == "COMMIT"
                 return real(session, sql)
@@ -193,7 +193,7 @@ class _Cut:
             pg.kill_sessions()
             return real(session, "SELECT 'the answer to COMMIT'")
 
-        monkeypatch.setattr(Session, "rows", rows)
+        monkeypatch.setattr(PgSession, "rows", rows)
 
 
 @pytest.mark.parametrize("after", [True, False])
@@ -258,12 +258,12 @@ def test_every_connection_is_lost_once_in_a_job(
 ) -> None:
     """Each statement of a whole job in turn loses its connection; the driver and the tasks try again as Spark does."""
     _table(pg)
-    real = Session.rows
+    real = PgSession.rows
     lost = 0
     for at in range(2 if commit == "job" else 4, 62, 6):
         count = 0
 
-        def rows(session: Session, sql: str, at: int = at) -> list[tuple[Any, ...]]:
+        def rows(session: PgSession, sql: str, at: int = at) -> list[tuple[Any, ...]]:
             nonlocal count, lost
             count += 1
             if count == at:
@@ -271,7 +271,7 @@ def test_every_connection_is_lost_once_in_a_job(
             return real(session, sql)
 
         with monkeypatch.context() as patch:
-            patch.setattr(Session, "rows", rows)
+            patch.setattr(PgSession, "rows", rows)
             _run_as_spark_does(pg, at, commit)
     assert lost >= 5
     _expect(pg, range(10 * 200))
@@ -382,9 +382,9 @@ def test_a_task_notices_that_its_staging_was_emptied_by_a_crash(own_server: Post
 
 
 def _commit_and_die(writer: PostgresWriter, plan: WritePlan, receipts: list[Receipt], when: str) -> None:
-    real = Session.rows
+    real = PgSession.rows
 
-    def rows(session: Session, sql: str) -> list[tuple[Any, ...]]:
+    def rows(session: PgSession, sql: str) -> list[tuple[Any, ...]]:
         if when == "during" and sql.startswith("UPDATE") and "spark_channel_claims" in sql:
             os._exit(9)
         found = real(session, sql)
@@ -392,7 +392,7 @@ def _commit_and_die(writer: PostgresWriter, plan: WritePlan, receipts: list[Rece
             os._exit(9)
         return found
 
-    setattr(Session, "rows", rows)  # noqa: B010 - a method is replaced
+    setattr(PgSession, "rows", rows)  # noqa: B010 - a method is replaced
     if when == "before":
         os._exit(9)
     writer.commit(plan, receipts)

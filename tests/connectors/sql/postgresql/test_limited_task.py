@@ -13,6 +13,8 @@ from spark_channel.connectors.sql.postgresql.publish import bring_staged
 from spark_channel.connectors.sql.postgresql.task import LimitedTaskWriter, StagedTaskWriter
 from spark_channel.errors import SupersededError, TargetError
 from spark_channel.testing import VirtualClock
+from spark_channel.transfers.job_limits import JobLimits
+from spark_channel.transfers.plan import finer_splits
 from tests.connectors.sql.postgresql.conftest import Pg
 
 OPEN = """SELECT count(*) FROM pg_stat_activity
@@ -221,3 +223,154 @@ def test_held_rows_are_added_slowly_most_of_all_where_nobody_waits(
     assert most * 0.7 <= sum(clock.naps) <= most  # what is left is the last piece
     assert max(clock.naps) < 0.5  # idle_in_transaction_session_timeout may be short
     assert pg.psql("SELECT count(*) FROM t") == "10000"
+
+
+def _short(pg: Pg, **options: Any) -> tuple[PostgresWriter, WritePlan, LimitedTaskWriter, VirtualClock]:
+    """An attempt that is expected to be short enough for one transaction."""
+    writer, plan = _begun(pg, capacityBytes="1MiB", **options)
+    task, clock = writer.open(plan, 0, next(_attempts)), _Naps()
+    assert isinstance(task, LimitedTaskWriter)
+    task._clock, task._begun = clock, clock.now()
+    task.expected_rows, task.expected_seconds = 40, 2.0
+    return writer, plan, task, clock
+
+
+def _send(task: TaskWriter, *batches: pa.RecordBatch) -> None:
+    for batch in batches:
+        task.write(batch)
+        task.flush()
+
+
+def test_rows_of_a_short_task_are_added_as_they_come(pg: Pg) -> None:
+    writer, plan, task, _ = _short(pg)
+    _send(task, _rows(0, 10), _rows(10, 20))
+    assert pg.psql(OPEN) == "1"
+    assert pg.psql("SELECT count(*) FROM t") == "0"
+    assert pg.psql("SELECT pg_relation_size('t') > 0") == "t"
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), sum(id) FROM t") == "20|190"
+    assert pg.staged() == []
+
+
+def test_a_task_that_lasts_longer_than_expected_leaves_its_transaction(pg: Pg) -> None:
+    writer, plan, task, clock = _short(pg)
+    _send(task, _rows(0, 10))
+    clock.advance(3.5)
+    _send(task, _rows(10, 20))
+    assert pg.psql(OPEN) == "0"
+    _send(task, _rows(20, 30))
+    assert pg.psql(OPEN) == "0"
+    receipt = task.close()
+    assert writer.task_speed == pytest.approx(30 / 3.5, rel=0.2)
+    other = writer.open(plan, 1, next(_attempts))
+    assert isinstance(other, LimitedTaskWriter)
+    other.expected_rows, other.expected_seconds = 40, 2.0  # which would take 5 s at that speed
+    _send(other, _rows(30, 40))
+    assert pg.psql(OPEN) == "0"
+    writer.commit(plan, [receipt, other.close()])
+    assert pg.psql("SELECT count(*), sum(id) FROM t") == "40|780"
+
+
+@pytest.mark.parametrize(("own", "seconds"), [("0", 2.5), ("300ms", 0.8)])
+def test_a_paused_task_holds_nothing_also_if_its_process_stands_still(
+    pg: Pg, own: str, seconds: float
+) -> None:
+    """The server ends the transaction, after 2 s or the DBA's shorter time. Its rows are added in the end, once."""
+    set_own = f"SET idle_in_transaction_session_timeout = '{own}'"
+    writer, plan, task, _ = _short(pg, sessionInitStatement=set_own)
+    _send(task, _rows(0, 10))
+    assert pg.psql(OPEN) == "1"
+    pg.psql(f"SELECT pg_sleep({seconds})")
+    assert pg.psql(OPEN) == "0"
+    _send(task, _rows(10, 20))
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*), sum(id) FROM t") == "20|190"
+
+
+@pytest.mark.parametrize("when", ["between", "before the end"])
+def test_a_connection_that_is_lost_beside_added_rows(pg: Pg, when: str) -> None:
+    writer, plan, task, _ = _short(pg)
+    _send(task, _rows(0, 10))
+    pg.kill_sessions("spark-channel write%")
+    if when == "between":
+        _send(task, _rows(10, 20))
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*) FROM t") == ("20" if when == "between" else "10")
+
+
+def test_another_attempt_that_has_added_the_same_rows(pg: Pg) -> None:
+    writer, plan, first, _ = _short(pg)
+    second = writer.open(plan, 0, next(_attempts))
+    assert isinstance(second, LimitedTaskWriter)
+    second.expected_rows, second.expected_seconds = 40, 2.0
+    _send(first, _rows(0, 10))
+    receipt = first.close()
+    _send(second, _rows(0, 10))  # its keys are there
+    assert second.close().attempt == receipt.attempt
+    writer.commit(plan, [receipt])
+    assert pg.psql("SELECT count(*) FROM t") == "10"
+
+
+def test_a_row_that_the_table_refuses_is_told(pg: Pg) -> None:
+    _, _, task, _ = _short(pg)
+    _send(task, _rows(0, 10, "bad"), _rows(10, 20))
+    with pytest.raises(TargetError, match="a row is refused"):
+        task.close()
+    task.rollback()
+    assert pg.psql("SELECT count(*) FROM t") == "0"
+
+
+PIDS = "SELECT pid FROM pg_stat_activity WHERE application_name LIKE 'spark-channel write%'"
+
+
+def test_the_tasks_of_one_thread_share_a_connection(pg: Pg) -> None:
+    writer, plan = _begun(pg, capacityBytes="1MiB")
+    pids, receipts = [], []
+    with writer.writing():
+        for number in range(3):
+            if number == 2:
+                pg.kill_sessions("spark-channel write%")  # between two tasks: the next one connects again
+            task = writer.open(plan, number, next(_attempts))
+            _send(task, _rows(10 * number, 10 * number + 10))
+            pids.append(pg.psql(PIDS))
+            receipts.append(task.close())
+    assert pids[0] == pids[1] != pids[2]
+    assert pg.psql(PIDS) == ""
+    writer.commit(plan, receipts)
+    assert pg.psql("SELECT count(*) FROM t") == "30"
+
+
+def test_a_connection_with_an_open_transaction_is_not_kept(pg: Pg) -> None:
+    writer, _, task, _ = _short(pg)
+    with writer.writing():
+        _send(task, _rows(0, 10))
+        assert pg.psql(OPEN) == "1"
+        task.rollback()
+        assert pg.psql(PIDS) == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "more", "splits"),
+    [
+        (
+            {"rowsPerSecond": "1000"},
+            {},
+            (8, 12),
+        ),  # 10 000 rows at 500 rows/s for each of two channels, 2.5 s each
+        ({"rowsPerSecond": "1000"}, {"commit": "job"}, (10, 10)),
+        ({"rowsPerSecond": "200"}, {}, (35, 45)),
+        ({}, {}, (10, 10)),
+    ],
+)
+def test_a_limited_transfer_has_tasks_that_fit_a_transaction(
+    pg: Pg, options: dict[str, str], more: dict[str, str], splits: tuple[int, int]
+) -> None:
+    pg.psql("CREATE TABLE s (id bigint PRIMARY KEY, v text); CREATE TABLE t (LIKE s)")
+    pg.psql("INSERT INTO s SELECT i, 'x' FROM generate_series(1, 10000) i; ANALYZE s")
+    reader = pg.reader("s")
+    reader.fetch_size = JobLimits.of(pg.writer("t", **options).options).fetch_size(2)
+    reader.schema()
+    own = reader.split(10)
+    finer = finer_splits(reader, pg.writer("t", **options, **more), own)
+    found = len(own if finer is None else reader.split(finer))
+    assert splits[0] <= found <= splits[1]

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from spark_channel.connectors.sql.postgresql.session import Session
+from spark_channel.connectors.sql.postgresql.session import PgSession
 from spark_channel.errors import OptionError
 from tests.connectors.sql.postgresql.conftest import Pg
 from tests.connectors.sql.skewed import rows, uneven
@@ -26,13 +26,13 @@ def _even(sizes: list[int]) -> bool:
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The statements that sessions of this process run."""
     statements: list[str] = []
-    real = Session.rows
+    real = PgSession.rows
 
-    def rows(self: Session, sql: str) -> list[tuple[Any, ...]]:
+    def rows(self: PgSession, sql: str) -> list[tuple[Any, ...]]:
         statements.append(sql)
         return real(self, sql)
 
-    monkeypatch.setattr(Session, "rows", rows)
+    monkeypatch.setattr(PgSession, "rows", rows)
     return statements
 
 

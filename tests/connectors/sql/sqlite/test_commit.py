@@ -10,7 +10,7 @@ import pytest
 from spark_channel.connectors import Receipt, load_writer
 from spark_channel.connectors.sql.claims import CLAIMS, TASKS
 from spark_channel.connectors.sql.file_writer import FilePlan
-from spark_channel.connectors.sql.sqlite.database import Session
+from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.errors import CommitError, SourceError, TargetError
 from spark_channel.options import CommitMode
 from spark_channel.testing import writer_conformance
@@ -181,7 +181,7 @@ def test_a_failed_commit_can_be_tried_again(db: Db) -> None:
     writer = db.writer(lockTimeout="0.1")
     plan = writer.prepare(db.context(commit="job"), ROWS.schema)
     receipt = run_task(writer, plan, 0, ROWS)
-    with Session(db.path, "rw", lock_timeout=1, failure=TargetError) as holder:
+    with SqliteSession(db.path, "rw", lock_timeout=1, failure=TargetError) as holder:
         holder.rows("BEGIN IMMEDIATE")
         with pytest.raises(CommitError, match=r"lockTimeout \(0.1 s\).*Nothing of this job is in table 't'"):
             writer.commit(plan, [receipt])

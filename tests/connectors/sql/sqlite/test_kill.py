@@ -24,11 +24,11 @@ def _die() -> None:
 
 def _commit_and_die(writer: SqliteWriter, plan: WritePlan, receipts: list[Receipt], at: str) -> None:
     """The driver's process, killed at one statement of its publish."""
-    from spark_channel.connectors.sql.sqlite.database import Session
+    from spark_channel.connectors.sql.sqlite.database import SqliteSession
 
-    real = Session.rows
+    real = SqliteSession.rows
 
-    def rows(self: Session, sql: str, parameters: object = ()) -> object:
+    def rows(self: SqliteSession, sql: str, parameters: object = ()) -> object:
         if at == "before COMMIT" and sql == "COMMIT":
             _die()
         answer = real(self, sql, parameters)  # type: ignore[arg-type]
@@ -38,7 +38,7 @@ def _commit_and_die(writer: SqliteWriter, plan: WritePlan, receipts: list[Receip
             _die()
         return answer
 
-    Session.rows = rows  # type: ignore[method-assign,assignment]
+    SqliteSession.rows = rows  # type: ignore[method-assign,assignment]
     writer.commit(plan, receipts)
 
 

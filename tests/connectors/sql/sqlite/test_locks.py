@@ -237,8 +237,8 @@ def test_few_children_wait_and_all_end_with_the_program(shop: Db) -> None:
     assert all(child.poll() is not None for child in children)
     program = (
         "import sys; from pathlib import Path; from spark_channel.errors import TargetError\n"
-        "from spark_channel.connectors.sql.sqlite.database import Session\n"
-        "s = Session(Path(sys.argv[1]), 'rw', lock_timeout=5, failure=TargetError)\n"
+        "from spark_channel.connectors.sql.sqlite.database import SqliteSession\n"
+        "s = SqliteSession(Path(sys.argv[1]), 'rw', lock_timeout=5, failure=TargetError)\n"
         "s.rows('BEGIN IMMEDIATE'); print(s._connection._child._process.pid, flush=True)\n"
         "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     )

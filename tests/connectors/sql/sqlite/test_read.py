@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from spark_channel.connectors import FetchSize, load_reader
-from spark_channel.connectors.sql.sqlite.database import Session
+from spark_channel.connectors.sql.sqlite.database import SqliteSession
 from spark_channel.errors import OptionError, SourceError, TargetError
 from spark_channel.testing import reader_conformance
 from tests.connectors.sql.sqlite.conftest import AsNobody, Db
@@ -181,7 +181,7 @@ def test_one_read_sees_one_state(db: Db) -> None:
     (split,) = reader.split(1)
     batches = reader.read(split)
     seen = next(batches).column("v").to_pylist()
-    with Session(db.path, "rw", lock_timeout=5, failure=TargetError) as other:
+    with SqliteSession(db.path, "rw", lock_timeout=5, failure=TargetError) as other:
         other.rows("UPDATE t SET v = 1")
     for batch in batches:
         seen += batch.column("v").to_pylist()
@@ -239,7 +239,7 @@ def test_an_unreadable_file_is_told(orders: Db, as_nobody: AsNobody) -> None:
 
 
 def test_a_locked_file_is_waited_for_and_then_told(orders: Db) -> None:
-    with Session(orders.path, "rw", lock_timeout=1, failure=TargetError) as holder:
+    with SqliteSession(orders.path, "rw", lock_timeout=1, failure=TargetError) as holder:
         holder.rows("BEGIN EXCLUSIVE")
         with pytest.raises(SourceError, match=r"longer than lockTimeout \(0.2 s\).*raise 'lockTimeout'"):
             orders.reader(lockTimeout="0.2").schema()

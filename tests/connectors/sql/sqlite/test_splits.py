@@ -183,3 +183,42 @@ def test_any_keys_are_covered_once_and_evenly(db: Db, keys: set[int], advice: in
     assert sum(counts) == len(keys)
     assert len(counts) == min(advice, len(keys))
     assert not counts or max(counts) - min(counts) <= 1
+
+
+def test_few_rows_are_joined_into_one_split_with_all_of_them(db: Db) -> None:
+    db.sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v TEXT)")
+    db.many("INSERT INTO t VALUES (?, ?)", [(number, str(number)) for number in range(1000)])
+    reader = db.reader("t")
+    splits = reader.split(10)
+    [joined] = reader.joined(splits)
+    assert len(splits) == 10
+    assert (joined.rows, joined.nbytes) == (1000, sum(split.nbytes or 0 for split in splits))
+    found = [row["id"] for batch in reader.read(joined) for row in batch.to_pylist()]
+    assert sorted(found) == list(range(1000))
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "options"),
+    [
+        (10_000, 1, {}),
+        (50, 100_000, {}),
+        (100, 1, {"where": "id < 50"}),  # few rows of a table that may be large
+        (100, 1, {"partitionColumn": "id"}),
+    ],
+    ids=["many rows", "many bytes", "a condition", "a column to cut by"],
+)
+def test_other_splits_stay(db: Db, rows: int, width: int, options: dict[str, Any]) -> None:
+    db.sql("CREATE TABLE t (id INTEGER PRIMARY KEY, v BLOB)")
+    db.many("INSERT INTO t VALUES (?, ?)", [(number, b"x" * width) for number in range(rows)])
+    reader = db.reader("t", **options)
+    splits = reader.split(10)
+    assert len(splits) > 1
+    assert reader.joined(splits) == splits
+
+
+def test_rows_without_a_key_stay_apart(db: Db) -> None:
+    db.sql("CREATE TABLE t (a TEXT PRIMARY KEY) ")
+    db.many("INSERT INTO t VALUES (?)", [(None,), *((str(number),) for number in range(100))])
+    reader = db.reader("t")
+    splits = reader.joined(reader.split(4))
+    assert sum(batch.num_rows for split in splits for batch in reader.read(split)) == 101

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 from spark_channel.connectors.sql.catalog import Column
-from spark_channel.connectors.sql.sqlite.column_types import affinity, declared_type, sqlite_type
+from spark_channel.connectors.sql.sqlite.column_types import affinity, declared_type
 from spark_channel.connectors.sql.sqlite.encode import encode
 from spark_channel.connectors.sql.sqlite.target import SqliteWriteDialect
 from spark_channel.errors import SchemaError, SourceError, TargetError
@@ -136,7 +136,7 @@ def test_a_type_without_a_sqlite_name_comes_back_wider(
     ("kind", "declared"), [(pa.string_view(), "TEXT"), (pa.binary_view(), "BLOB")], ids=str
 )
 def test_views_are_stored_as_their_values(kind: pa.DataType, declared: str) -> None:
-    assert sqlite_type("v", kind) == declared
+    assert SqliteWriteDialect().created_type("v", kind, key=False) == declared
     batch = pa.record_batch(
         {"v": pa.array([b"a", None]).cast(pa.binary() if declared == "BLOB" else pa.string()).cast(kind)}
     )
@@ -455,5 +455,5 @@ def test_any_decimal_of_15_digits_comes_back_from_a_real(db: Db, scale: int, dat
 
 def test_the_name_of_a_type_is_read_as_that_type() -> None:
     for kind, _, declared, _ in KEPT:
-        assert sqlite_type("v", kind) == declared
+        assert SqliteWriteDialect().created_type("v", kind, key=False) == declared
         assert declared_type(declared) == kind

@@ -1,8 +1,8 @@
 """One connection. Outside `transaction` each statement is committed by itself."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 from firebird.driver import DatabaseError, Isolation, TraAccessMode, connect, tpb
@@ -13,7 +13,6 @@ from spark_channel.errors import ChannelError
 
 __all__ = ["BUSY", "DATA", "LOST", "TAKEN", "FirebirdSession", "has_code"]
 
-_T = TypeVar("_T")
 LOST = frozenset({335544721, 335544722, 335544726, 335544727, 335544741, 335544856})
 """The server is away, or the connection was shut down."""
 BUSY = frozenset({335544336, 335544345, 335544451, 335544453, 335544510})
@@ -36,13 +35,13 @@ def has_code(error: BaseException | None, codes: frozenset[int]) -> bool:
 class FirebirdSession(WriteSession):
     """`failure` is the class of its errors. A session that reads sees one state in each transaction."""
 
+    failures = (DatabaseError,)
+
     def __init__(self, options: Address, failure: type[ChannelError], *, reads: bool = False) -> None:
         self.place, self._failure = options.place, failure
-        self._connection: Any = None
         password = None if options.password is None else options.password.get_secret_value()
-        self._connection = self._asked(
-            lambda: connect(options.place, user=options.user, password=password, charset="UTF8")
-        )
+        with self.explained():
+            self._connection = connect(options.place, user=options.user, password=password, charset="UTF8")
         isolation = Isolation.SNAPSHOT if reads else Isolation.READ_COMMITTED_RECORD_VERSION
         access = TraAccessMode.READ if reads else TraAccessMode.WRITE
         wait = max(1, round(options.lock_timeout))
@@ -50,21 +49,10 @@ class FirebirdSession(WriteSession):
             tpb(isolation=isolation, lock_timeout=wait, access_mode=access)
         )
 
-    def close(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            try:
-                connection.close()
-            except DatabaseError:
-                pass  # it is lost, and the server rolls back what was open
-
     def rows(self, sql: str, parameters: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
-        def ask() -> list[tuple[Any, ...]]:
-            with self._implied(), closing(self._transaction.cursor()) as cursor:
-                cursor.execute(sql, list(parameters) or None)
-                return cursor.fetchall() if cursor.description else []
-
-        return self._asked(ask)
+        with self.explained(), self._implied(), closing(self._transaction.cursor()) as cursor:
+            cursor.execute(sql, list(parameters) or None)
+            return cursor.fetchall() if cursor.description else []
 
     def load(self, table: str, names: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         """Many rows in one statement: each costs a round trip."""
@@ -82,40 +70,36 @@ class FirebirdSession(WriteSession):
         self._execute_many(f"{into} ({', '.join('?' * len(names))})", rows[whole:])
 
     def _execute_many(self, sql: str, rows: Sequence[Sequence[Any]]) -> None:
-        def run() -> None:
-            with closing(self._transaction.cursor()) as cursor:
-                statement = cursor.prepare(sql)
-                try:
-                    cursor.executemany(statement, rows)
-                finally:
-                    statement.free()  # before the transaction ends: a table in use cannot be dropped
-
-        if rows:
-            self._asked(run)
+        if not rows:
+            return
+        with self.explained(), closing(self._transaction.cursor()) as cursor:
+            statement = cursor.prepare(sql)
+            try:
+                cursor.executemany(statement, rows)
+            finally:
+                statement.free()  # before the transaction ends: a table in use cannot be dropped
 
     def described(self, query: str) -> Sequence[Any]:
         """What the driver says of the columns of `query`, of which nothing is fetched."""
-
-        def ask() -> Sequence[Any]:
-            with self._implied(), closing(self._transaction.cursor()) as cursor:
-                cursor.execute(query)
-                return tuple(cursor.description)
-
-        return self._asked(ask)
+        with self.explained(), self._implied(), closing(self._transaction.cursor()) as cursor:
+            cursor.execute(query)
+            return tuple(cursor.description)
 
     def stream(self, sql: str, size: BatchSize) -> Iterator[pa.RecordBatch]:
-        with self.transaction(), closing(self._transaction.cursor()) as cursor:
+        with self.transaction(), self.explained(), closing(self._transaction.cursor()) as cursor:
             cursor.stream_blob_threshold = _WHOLE_BLOB
-            self._asked(lambda: cursor.execute(sql))
+            cursor.execute(sql)
             names = [str(number) for number in range(len(cursor.description))]
-            while rows := self._asked(lambda: cursor.fetchmany(size.rows)):
+            while rows := cursor.fetchmany(size.rows):
                 yield pa.RecordBatch.from_arrays([pa.array(each) for each in zip(*rows, strict=True)], names)
 
     def begin(self) -> None:
-        self._asked(self._transaction.begin)
+        with self.explained():
+            self._transaction.begin()
 
     def commit(self) -> None:
-        self._asked(self._transaction.commit)
+        with self.explained():
+            self._transaction.commit()
 
     def undo(self) -> None:
         try:
@@ -134,9 +118,3 @@ class FirebirdSession(WriteSession):
             return
         with self.transaction():
             yield
-
-    def _asked(self, ask: Callable[[], _T]) -> _T:
-        try:
-            return ask()
-        except DatabaseError as error:
-            raise self.explain(error) from error

@@ -1,0 +1,90 @@
+"""What connectors that speak HTTP share: connections, answers of bounded size, and what may be shown of them."""
+
+import base64
+import http.client
+import ssl
+
+from spark_channel.errors import OptionError
+from spark_channel.masking import MASK
+
+__all__ = ["BUSY", "AnswerTooLargeError", "Busy", "Login", "basic", "connection_to", "untrusted", "whole"]
+
+BUSY = (429, 502, 503, 504)
+"""What a server answers that may carry out the same request later."""
+_BLOCK = 1 << 20
+_SHOWN, _READ = 200, 2_000
+
+
+class Busy(Exception):  # noqa: N818 - a state of the server
+    """The server does not answer now; what was asked may have been carried out."""
+
+
+class AnswerTooLargeError(http.client.HTTPException):
+    """An answer has more bytes than may be held in memory."""
+
+
+class Login:
+    """Header `Authorization`, if there is a login, and the texts that no message may show."""
+
+    def __init__(self, header: str = "", *secrets: str) -> None:
+        self.headers = {"Authorization": header} if header else {}
+        # The longest first: one may be a part of another.
+        self._secrets = sorted({each for each in secrets if len(each) > 3}, key=len, reverse=True)
+
+    def shown(self, text: str) -> str:
+        """What a server says, without the login, which it may repeat."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return text
+
+    def beginning(self, answer: bytes) -> str:
+        """The first characters of an answer, for messages."""
+        return self.shown(answer[:_READ].decode(errors="replace"))[:_SHOWN]
+
+
+def basic(user: str, password: str, *secrets: str) -> Login:
+    token = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return Login(f"Basic {token}", token, password, *secrets)
+
+
+def connection_to(
+    scheme: str, host: str, port: int, *, timeout: float, sslrootcert: str | None
+) -> http.client.HTTPConnection:
+    """Not yet open. `sslrootcert`: the file of the CA certificates; None = the system's.
+
+    Raises:
+        OptionError: that file cannot be read.
+    """
+    if scheme != "https":
+        return http.client.HTTPConnection(host, port, timeout=timeout)
+    try:
+        context = ssl.create_default_context(cafile=sslrootcert)
+    except OSError as error:
+        raise OptionError(
+            f"option 'sslrootcert' got {sslrootcert!r}, which cannot be read: {error}", option="sslrootcert"
+        ) from None
+    return http.client.HTTPSConnection(host, port, timeout=timeout, context=context)
+
+
+def untrusted(error: ssl.SSLCertVerificationError) -> str:
+    """Why nothing was sent, and what to do."""
+    why = error.verify_message
+    return f"the server's certificate is not trusted: {why}; name the CA's file in option 'sslrootcert'"
+
+
+def whole(response: http.client.HTTPResponse, most: int) -> bytes:
+    """The answer's body.
+
+    Raises:
+        AnswerTooLargeError: it has more than `most` bytes. HTTPException: it ends before its announced end.
+    """
+    parts: list[bytes] = []
+    size = 0
+    while part := response.read(_BLOCK):
+        parts.append(part)
+        size += len(part)
+        if size > most:
+            raise AnswerTooLargeError(f"an answer has more than {most >> 20} MiB, and is held in memory")
+    if response.length:  # `read` of some bytes does not say that more were announced
+        raise http.client.IncompleteRead(b"", response.length)
+    return b"".join(parts)

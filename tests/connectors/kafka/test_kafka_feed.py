@@ -1,0 +1,127 @@
+"""A topic as the source of streams: tokens are offsets."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.errors import OptionError, SourceError
+from spark_channel.tunnel import Tunnel
+from tests.connectors.kafka.conftest import put, reader, transact
+from tests.servers.kafka import Broker
+
+ALL = FeedLimit()
+
+
+def feed(server: Broker, **options: Any) -> ChangeFeed:
+    return reader(server, **options).feed(FeedOptions())
+
+
+def read(found: ChangeFeed, after: Token, upto: Token) -> list[bytes]:
+    splits = found.changes(after, upto)
+    return [
+        value
+        for split in splits
+        for batch in found.read(split)
+        for value in batch.column("value").to_pylist()
+    ]
+
+
+def test_ranges_of_offsets(server: Broker) -> None:
+    server.create("orders", 2)
+    put(server, b"0", b"1", b"2")
+    put(server, b"x", partition=1)
+    found = feed(server)
+    start, other = found.earliest()
+    assert start == {"topic": "orders", "partition": 0, "offset": 0, "of": 2}
+    some = found.latest(start, FeedLimit(rows=2))
+    assert read(found, start, some) == [b"0", b"1"]
+    end = found.latest(some, ALL)
+    assert end == found.now()[0]
+    put(server, b"3")
+    assert read(found, some, end) == [b"2"], "the same records, whatever came since"
+    assert found.latest(end, ALL, upto=end) == end
+    assert (found.lag(end).rows, found.lag(start).rows) == (1, 4)
+    assert found.reaches(end, some)
+    assert not found.reaches(some, end)
+    assert read(found, other, found.latest(other, ALL)) == [b"x"]
+    with pytest.raises(OptionError, match="are of different partitions"):
+        found.reaches(start, other)
+
+
+def test_an_open_transaction_holds_the_stream_back(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"0")
+    (start,) = feed(server).earliest()
+    client = transact(server, b"1", end="")
+    put(server, b"2")
+    end = feed(server).latest(start, ALL)
+    assert read(feed(server), start, end) == [b"0"]
+    client.abort_transaction(10)
+    client.close()
+    assert read(feed(server), end, feed(server).latest(end, ALL)) == [b"2"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            lambda server: server.expire("orders", 0, 2),
+            "whose first record is 2: the topic's retention deleted",
+        ),
+        (lambda server: server.create("orders"), "which ends at 0: the topic was created again"),
+        (
+            lambda server: server.topics["orders"].append(server.topics["orders"][0]),
+            "has 2 partitions, and had 1",
+        ),
+    ],
+)
+def test_records_that_a_stream_would_miss_are_an_error(server: Broker, change: Any, message: str) -> None:
+    server.create("orders")
+    put(server, b"0", b"1", b"2")
+    found = feed(server)
+    token = found.latest(found.earliest()[0], FeedLimit(rows=1))
+    change(server)
+    with pytest.raises(SourceError, match=message):
+        found.latest(token, ALL)
+
+
+@pytest.mark.parametrize(
+    "token", [{}, {"offset": 1}, {"topic": "x", "partition": 0, "offset": 1, "of": 1},
+              {"topic": "orders", "partition": 0, "offset": "1", "of": 1}]
+)  # fmt: skip
+def test_a_damaged_token(server: Broker, token: Token) -> None:
+    with pytest.raises(SourceError, match="it is damaged, or of another source"):
+        feed(server).latest(token, ALL)
+
+
+def test_options_of_batch_reads(server: Broker) -> None:
+    with pytest.raises(
+        OptionError, match="'beginOffsets' is for batch reads; a stream takes 'startingOffsets'"
+    ):
+        feed(server, beginOffsets="earliest")
+
+
+def test_a_tunnel_reads_what_is_there_and_then_what_is_new(server: Broker, tmp_path: Path) -> None:
+    server.create("orders", 2)
+    put(server, b"0", b"1")
+    put(server, b"x", partition=1)
+    options = {
+        "reader": "kafka", "bootstrapServers": server.address, "topic": "orders", "heartbeatInterval": "5",
+    }  # fmt: skip
+    tunnel = Tunnel("in", options, store=str(tmp_path / "tunnels.db"))
+    tunnel.create(channels=2)
+    found: Counter[bytes] = Counter()
+
+    def process(delivery: Any) -> None:
+        found.update(value for batch in delivery.batches for value in batch.column("value").to_pylist())
+
+    tunnel.consume(process, threads=1, drained=True)
+    assert found == Counter([b"0", b"1", b"x"])
+    transact(server, b"2").close()
+    transact(server, b"lost", end="abort").close()
+    tunnel.consume(process, threads=1, drained=True)
+    assert found == Counter([b"0", b"1", b"2", b"x"])

@@ -1,0 +1,322 @@
+"""Reads of topics: which records, and what happens when some are not there."""
+
+import time
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from spark_channel.connectors import FetchSize
+from spark_channel.connectors.kafka.consume import _prefetch
+from spark_channel.connectors.kafka.offsets import Range, splits_of
+from spark_channel.errors import OptionError, SourceError
+from spark_channel.planning import Split
+from spark_channel.testing import reader_conformance
+from tests.connectors.kafka.conftest import put, reader, rows, transact
+from tests.servers.kafka import Broker
+
+
+def values(server: Broker, advice: int = 1, **options: Any) -> list[bytes]:
+    return [row["value"] for row in rows(reader(server, **options), advice)]
+
+
+def test_the_columns_are_those_of_sparks_source(server: Broker) -> None:
+    server.create("orders", 2)
+    put(server, b"v", None, b"", key=b"k", timestamp=1_700_000_000_123)
+    put(server, b"h", partition=1, headers=[("a", b"1"), ("a", None)])
+    found = reader(server, includeHeaders="true")
+    assert found.schema().names == [
+        "key", "value", "topic", "partition", "offset", "timestamp", "timestampType", "headers",
+    ]  # fmt: skip
+    first, deleted, empty, other = rows(found)
+    assert first == {
+        "key": b"k", "value": b"v", "topic": "orders", "partition": 0, "offset": 0, "timestampType": 0,
+        "timestamp": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC), "headers": None,
+    }  # fmt: skip
+    assert (deleted["value"], empty["value"]) == (None, b"")
+    assert other["key"] is None
+    assert other["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    picked = reader(server, columns="offset,value")
+    assert rows(picked)[0] == {"offset": 0, "value": b"v"}
+
+
+def test_the_contract_of_readers(server: Broker) -> None:
+    server.create("orders", 2)
+    for number in range(4):
+        put(server, b'{"id": %d}' % number, partition=number % 2)
+    expected = pa.table({"id": pa.array(range(4), pa.int64())})
+    reader_conformance(lambda: reader(server, valueFormat="json"), expected=expected, advice=3)
+
+
+def test_gaps_of_compaction_and_of_transactions(server: Broker) -> None:
+    """Neither lost rows nor a wait for records that do not exist."""
+    server.create("orders")
+    transact(server, b"a0", b"a1").close()  # 0, 1 and a marker
+    transact(server, b"b3", b"b4", end="abort").close()  # 3, 4 and a marker
+    put(server, b"c6", b"c7", b"c8", b"c9")
+    server.compact("orders", 0, 7, 9)
+    transact(server, b"d10").close()  # 10, and a marker at the end
+    part = server.topics["orders"][0]
+    assert (part.high, part.log[-1].control) == (12, True)
+    wanted = [b"a0", b"a1", b"c6", b"c8", b"d10"]
+    begun = time.monotonic()
+    for advice in (1, 2, 5, 12):
+        assert values(server, advice) == wanted, advice
+    # Cut so that each edge is in a gap once.
+    for edge in (1, 3, 4, 6, 8, 12):
+        pieces = values(server, endOffsets=edge) + values(server, beginOffsets=edge)
+        assert pieces == wanted, edge
+    assert time.monotonic() - begun < 15
+    assert server.asked == {1}, "each request asks for committed records"
+
+
+def test_a_transaction_that_is_open_is_not_read(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"before")
+    client = transact(server, b"open", end="")
+    put(server, b"behind")
+    found = reader(server)
+    splits = found.split(1)
+    assert [split.rows for split in splits] == [1]
+    client.commit_transaction(10)
+    client.close()
+    put(server, b"later")
+    # What the plan named, and no more.
+    read = [batch.column("value").to_pylist() for split in splits for batch in found.read(split)]
+    assert read == [[b"before"]]
+    assert values(server) == [b"before", b"open", b"behind", b"later"]
+
+
+def test_records_that_are_deleted_after_the_plan_are_an_error(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"0", b"1", b"2", b"3")
+    found = reader(server)
+    (split,) = found.split(1)
+    server.expire("orders", 0, 2)
+    with pytest.raises(
+        SourceError, match=r"partition 0 of topic 'orders' from offset 0 on.*are not there any more"
+    ):
+        list(found.read(split))
+    server.create("orders")  # again, and empty
+    found = reader(server, timeout=1)
+    with pytest.raises(
+        SourceError, match="up to offset 3 when the read was planned, and has them up to -1 now"
+    ):
+        list(found.read(split))
+    (split,) = splits_of([Range("orders", 0, 2, 4)], 1)
+    with pytest.raises(SourceError, match=r"from offset 2 on.*the topic was created again"):
+        list(found.read(split))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"beginOffsets": 1},
+            r"'beginOffsets' got 1 .* has the offsets 2 to 4: its records before that were deleted",
+        ),
+        (
+            {"endOffsets": 5},
+            r"'endOffsets' got 5 .* has the offsets 2 to 4: there are no committed records behind",
+        ),
+        ({"beginOffsets": '{"orders": {"1": 0}}'}, "names no offset for partition 0 of topic 'orders'"),
+        ({"beginOffsets": '{"orders": {"0": 2}, "x": {"0": 2}}'}, "names topic 'x', which 'topic' does not"),
+        ({"partitions": "0,3"}, "'partitions' names 3; topic 'orders' has the partitions 0 to 0"),
+    ],
+)
+def test_offsets_that_a_topic_does_not_have(server: Broker, options: dict[str, Any], message: str) -> None:
+    server.create("orders")
+    put(server, b"0", b"1", b"2", b"3")
+    server.expire("orders", 0, 2)
+    with pytest.raises(OptionError, match=message):
+        reader(server, **options).split(1)
+
+
+def test_ranges_by_offsets_and_times(server: Broker) -> None:
+    server.create("orders", 2)
+    for hour in range(3):
+        put(server, b"%d" % hour, partition=hour % 2, timestamp=1_700_000_000_000 + hour * 3_600_000)
+    begin = datetime.fromtimestamp(1_700_000_000, UTC)
+    times = [(begin + timedelta(hours=hour)).isoformat() for hour in range(4)]
+    assert values(server, beginTimestamp=times[1], endTimestamp=times[2]) == [b"1"]
+    assert values(server, beginTimestamp=str(1_700_000_000_000 + 3_600_001)) == [b"2"]
+    assert values(server, beginTimestamp=times[3]) == []
+    assert values(server, endOffsets='{"orders": {"0": 1, "1": -2}}') == [b"0"]
+    assert values(server, partitions="1") == [b"1"]
+    assert values(server, beginOffsets='{"orders": {"1": -1}}', partitions="1") == []
+    assert values(server, endTimestamp=times[0]) == []
+
+
+def test_splits_are_about_equal_and_an_empty_topic_has_none(server: Broker) -> None:
+    server.create("orders", 3)
+    assert reader(server).split(4) == []
+    put(server, *[b"x"] * 9)
+    put(server, b"y", partition=2)
+    splits = reader(server).split(5)
+    assert [split.rows for split in splits] == [2, 2, 2, 2, 1, 1] or sum(s.rows or 0 for s in splits) == 10
+    assert max(split.rows or 0 for split in splits) <= 2
+    assert sorted(values(server, advice=5)) == [b"x"] * 9 + [b"y"]
+
+
+def test_brokers_that_fall_silent_are_an_error(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"0")
+    found = reader(server, timeout=1)
+    (split,) = found.split(1)
+    server.mute = True
+    begun = time.monotonic()
+    with pytest.raises(SourceError, match=r"nothing after -1 came for 1 s \('timeout'\).*advertised"):
+        list(found.read(split))
+    assert time.monotonic() - begun < 10
+
+
+def test_no_right_to_a_consumer_group_is_needed(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"0")
+    server.no_groups = True
+    found = reader(server, timeout=1)
+    (split,) = found.split(1)
+    part = server.topics["orders"][0]
+    part.high += 1  # so that the read waits, and meets the refusal
+    with pytest.raises(SourceError, match=r"nothing after 0 came for 1 s"):
+        list(found.read(Split({**split.params, "end": 2}, 2)))
+    part.high -= 1
+    assert values(server) == [b"0"]
+
+
+def test_no_broker_and_no_topic(server: Broker) -> None:
+    with pytest.raises(SourceError, match=r"no broker answered for 1 s .*check 'bootstrapServers'"):
+        reader("127.0.0.1:1", timeout=1).split(1)
+    with pytest.raises(SourceError, match="topic 'orders' does not exist"):
+        reader(server).split(1)
+    assert server.topics == {}, "a read creates no topic"
+
+
+def test_the_fields_of_json_values(server: Broker) -> None:
+    server.create("orders")
+    put(
+        server,
+        b'{"id": 9007199254740993, "price": 12345678901234567.89, "name": "\xc3\xa4", "at": '
+        b'{"city": "B", "n": [1.50]}}',
+        b'{"id": 2, "extra": true}',
+        None,
+    )
+    assert {field.name: str(field.type) for field in reader(server, valueFormat="json").schema()} == {
+        "id": "int64", "price": "double", "name": "string", "at": "string", "extra": "bool",
+    }  # fmt: skip
+    schema = (
+        "id BIGINT, price DECIMAL(19,2), name STRING, `at.city` STRING, at STRING, _offset BIGINT, "
+        "_timestamp TIMESTAMP"
+    )
+    first, second, third = rows(reader(server, valueFormat="json", schema=schema))
+    assert (first["id"], first["price"], first["name"]) == (
+        9007199254740993,
+        Decimal("12345678901234567.89"),
+        "ä",
+    )
+    assert (first["at.city"], first["at"]) == ("B", '{"city":"B","n":[1.5]}')
+    assert first["_timestamp"].tzinfo is not None
+    assert (second["id"], second["price"], second["_offset"]) == (2, None, 1)
+    assert (third["id"], third["_offset"]) == (None, 2)
+    assert rows(reader(server, valueFormat="json", schema="price STRING"))[0] == {
+        "price": "12345678901234567.89"
+    }
+
+
+@pytest.mark.parametrize(
+    ("value", "options", "message"),
+    [
+        (
+            b"no json",
+            {"valueFormat": "json", "schema": "id INT"},
+            "offset 0 of partition 0 .*the value is not JSON",
+        ),
+        (b"[1]", {"valueFormat": "json", "schema": "id INT"}, "the value is JSON, and no object"),
+        (
+            b'{"id": "x"}',
+            {"valueFormat": "json", "schema": "id INT"},
+            "column 'id' of the record with _offset '0'",
+        ),
+        (
+            b"1",
+            {"valueFormat": "text", "schema": "a INT, b STRING"},
+            "has 1 parts at ',', and 'schema' names 2",
+        ),
+        (b"\xff,2", {"valueFormat": "text", "schema": "a STRING, b STRING"}, "the value is not UTF-8"),
+    ],
+)
+def test_values_that_do_not_fit_are_named(
+    server: Broker, value: bytes, options: dict[str, Any], message: str
+) -> None:
+    server.create("orders")
+    put(server, value)
+    with pytest.raises(SourceError, match=message):
+        rows(reader(server, **options))
+
+
+def test_texts_are_cut_into_columns(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"1|ann|", b"2|-|x", key=b"k")
+    given = {"valueFormat": "text", "delimiter": "|", "schema": "id INT, _key STRING, name STRING, c STRING"}
+    assert rows(reader(server, **given, nullValue="-")) == [
+        {"id": 1, "_key": "k", "name": "ann", "c": ""},
+        {"id": 2, "_key": "k", "name": None, "c": "x"},
+    ]
+    assert rows(reader(server, **given, columns="name"))[1] == {"name": "-"}
+
+
+def test_under_a_limit_little_is_fetched_ahead(server: Broker) -> None:
+    server.create("orders")
+    put(server, *[b"x" * 100] * 30)
+    found = reader(server)
+    found.fetch_size = FetchSize(rows=7)
+    (split,) = found.split(1)
+    sizes = [batch.num_rows for batch in found.read(split)]
+    assert sum(sizes) == 30
+    assert max(sizes) <= 7
+    slow, fast = _prefetch(FetchSize(rows=100)), _prefetch(FetchSize())
+    assert slow["queued.min.messages"] == 100
+    assert slow["max.partition.fetch.bytes"] == 100 << 10
+    assert fast["queued.max.messages.kbytes"] == 16 << 10
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bootstrapServers": "kafka"}, "option 'bootstrapServers' .*it takes host:port"),
+        ({"topic": "a b"}, "option 'topic' .*the name of a topic"),
+        ({"beginOffsets": "soon"}, "option 'beginOffsets' .*earliest, latest, an offset"),
+        ({"beginOffsets": 1, "beginTimestamp": "2024-01-01"}, "name one position"),
+        ({"schema": "a INT"}, "option 'schema' is for valueFormat json and text"),
+        ({"valueFormat": "text"}, "option 'schema' is missing"),
+        ({"where": "a = 1"}, "Kafka has no conditions"),
+        ({"failOnDataLoss": "false"}, "records that the topic does not have any more are always an error"),
+        ({"subscribePattern": "a.*"}, "name the topics in 'topic'"),
+        ({"password": "x"}, "'password' needs 'user'"),
+        ({"user": "u", "securityProtocol": "SSL"}, "with 'user' it takes SASL_SSL or SASL_PLAINTEXT"),
+        ({"sslrootcert": "ca.pem", "securityProtocol": "PLAINTEXT"}, "'sslrootcert' is for TLS"),
+        (
+            {"clientProperties": '{"isolation.level": "read_uncommitted"}'},
+            "'isolation.level' is the connector's own",
+        ),
+        ({"clientProperties": '{"sasl.jaas.config": "x"}'}, "use 'user' and 'password'"),
+        (
+            {"clientProperties": '{"ssl.engine.location": "/tmp/x.so"}'},
+            "'ssl.engine.location' is the connector's own",
+        ),
+    ],
+)
+def test_options_are_refused_by_name(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(OptionError, match=message):
+        reader("h:9092", **options)
+
+
+def test_columns_that_are_not_there(server: Broker) -> None:
+    with pytest.raises(OptionError, match="'columns' names 'x', which is not a column"):
+        reader(server, columns="x").schema()
+    server.create("orders")
+    put(server, b"{}")
+    with pytest.raises(SourceError, match="name them with option 'schema'"):
+        reader(server, valueFormat="json").schema()

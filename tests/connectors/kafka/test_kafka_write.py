@@ -1,0 +1,420 @@
+"""Writes to topics: what a record is made of, and that each is delivered or told of."""
+
+import json
+import subprocess
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from confluent_kafka import Producer
+
+from spark_channel.connectors import FetchSize, WriteContext, load_writer
+from spark_channel.connectors.kafka import deliver
+from spark_channel.connectors.kafka.rows import HEADERS
+from spark_channel.connectors.registry import shown_options
+from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError, UnsupportedError
+from tests.connectors.kafka.conftest import put, reader, rows, transact, write, writer
+from tests.servers.kafka import Broker, broker
+
+PASSWORD = "s3cret of/tester:%"
+
+
+def values(server: Broker | str, **options: Any) -> list[bytes]:
+    return [row["value"] for row in rows(reader(server, **options))]
+
+
+def test_rows_with_kafkas_own_columns(server: Broker) -> None:
+    server.create("orders", 3)
+    server.create("others", 1)
+    headers = pa.array([[{"key": "a", "value": b"1"}, {"key": "a", "value": None}], None, []], HEADERS)
+    table = pa.table(
+        {
+            "key": pa.array([b"k", None, b""]),
+            "value": pa.array(["text", None, ""]),
+            "topic": ["orders", "others", "orders"],
+            "partition": pa.array([2, None, 0], pa.int32()),
+            "headers": headers,
+        }
+    )
+    assert write(server, table, topic=None).rows == 3
+    first, second = rows(reader(server, includeHeaders="true"))
+    assert (second["partition"], second["key"], second["value"]) == (2, b"k", b"text")
+    assert second["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    assert (first["partition"], first["key"], first["value"]) == (0, b"", b"")
+    (third,) = rows(reader(server, topic="others"))
+    assert (third["key"], third["value"]) == (None, None)
+
+
+def test_rows_as_json_and_back(server: Broker) -> None:
+    server.create("orders", 2)
+    at = datetime(2024, 1, 31, 8, 30, tzinfo=UTC)
+    table = pa.table(
+        {
+            "id": pa.array([1, 2], pa.int64()),
+            "price": pa.array([Decimal("12345678901234567.89"), None], pa.decimal128(19, 2)),
+            "name": ['line\nend "quoted"', "ä"],
+            "at": pa.array([at, None], pa.timestamp("us", "UTC")),
+            "tags": [["a", "b"], []],
+        }
+    )
+    write(server, table, valueFormat="json", keyColumns="id,name", valueColumns="id,price,name,at")
+    by_key = {
+        row["key"].decode(): json.loads(row["value"], parse_float=Decimal) for row in rows(reader(server))
+    }
+    assert by_key == {
+        '1:line\nend "quoted"': {
+            "id": 1, "price": Decimal("12345678901234567.89"), "name": 'line\nend "quoted"',
+            "at": "2024-01-31T08:30:00.000000Z",
+        },
+        "2:ä": {"id": 2, "name": "ä"},
+    }  # fmt: skip
+    schema = "id BIGINT, price DECIMAL(19,2), name STRING, at TIMESTAMP"
+    back = rows(reader(server, valueFormat="json", schema=schema))
+    assert sorted(back, key=lambda row: row["id"]) == table.drop_columns("tags").to_pylist()
+
+
+def test_rows_as_text(server: Broker) -> None:
+    server.create("orders")
+    at = pa.array([datetime(2024, 1, 31, 8, 30, tzinfo=UTC)], pa.timestamp("us", "UTC"))
+    table = pa.table({"id": [1], "n": pa.array([None], pa.string()), "x": [2.0], "at": at})
+    write(server, table, valueFormat="text", delimiter="-,-", nullValue="NULL", timeZone="Asia/Shanghai")
+    assert values(server) == [b"1-,-NULL-,-2.0-,-2024-01-31 16:30:00.000000"]
+
+
+def test_equal_keys_are_in_the_partition_that_java_would_choose(server: Broker) -> None:
+    """murmur2, as Java's producers and Spark's sink do."""
+    server.create("orders", 4)
+    write(server, pa.table({"k": ["21", "foobar", "a-little-bit-long-string"], "v": [1, 2, 3]}),
+          valueFormat="json", keyColumns="k")  # fmt: skip
+    found = {row["key"]: row["partition"] for row in rows(reader(server))}
+    # Of org.apache.kafka.common.utils.UtilsTest: murmur2 of "21" is -973932308, of "foobar" -790332482.
+    assert found[b"21"] == (-973932308 & 0x7FFFFFFF) % 4
+    assert found[b"foobar"] == (-790332482 & 0x7FFFFFFF) % 4
+    assert found[b"a-little-bit-long-string"] == (-985981536 & 0x7FFFFFFF) % 4
+
+
+def test_a_lost_answer_writes_nothing_twice(server: Broker) -> None:
+    server.create("orders")
+    server.lose = 2
+    table = pa.table({"value": [f"v{number}" for number in range(50)]})
+    assert write(server, table, batchSize=10).rows == 50
+    assert server.lose == 0
+    assert server.writes >= 7, "the client has sent again"
+    assert values(server) == [f"v{number}".encode() for number in range(50)]
+
+
+def test_a_record_without_a_confirmed_delivery_fails_the_task(server: Broker) -> None:
+    server.create("orders")
+    server.lose = 1_000_000
+    begun = time.monotonic()
+    with pytest.raises(TargetError, match=r"2 records have no confirmed delivery \('deliveryTimeout' 1 s\)"):
+        write(server, pa.table({"value": ["a", "b"]}), deliveryTimeout=1)
+    assert time.monotonic() - begun < 15
+
+
+def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
+    server: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.create("orders")
+    waits: list[int] = []
+    wait = deliver.Deliveries._wait
+    monkeypatch.setattr(
+        deliver.Deliveries,
+        "_wait",
+        lambda self, *given: waits.append(len(self._client)) or wait(self, *given),
+    )
+    table = pa.table({"value": [f"{number:01000d}" for number in range(4_000)]})
+    assert write(server, table, capacityBytes="1MiB").rows == 4_000
+    assert 0 < max(waits) <= 1_100, "about a MiB of records of 1 000 bytes"
+    assert values(server) == [f"{number:01000d}".encode() for number in range(4_000)]
+
+
+def test_a_record_that_is_refused_is_one_row(server: Broker) -> None:
+    server.create("orders")
+    server.largest = 5_000
+    table = pa.table({"value": ["a", "x" * 6_000, "b", "c"]})
+    with pytest.raises(TargetError, match=r"refused 1 of 4 rows, the first of them: MSG_SIZE_TOO_LARGE"):
+        write(server, table)
+    assert sorted(values(server)) == [b"a", b"b", b"c"], "the others of its batch are written, once"
+    server.create("orders")
+    refused: list[tuple[int, str]] = []
+    receipt = write(server, table, refused=lambda row, why: refused.append((row.num_rows, why)))
+    assert receipt.rows == 3
+    assert [(count, why[:18]) for count, why in refused] == [(1, "MSG_SIZE_TOO_LARGE")]
+
+
+def test_rows_that_are_no_records(server: Broker) -> None:
+    server.create("orders")
+    for table, options, why in (
+        (
+            pa.table({"value": ["a"], "topic": pa.array([None], pa.string())}),
+            {"topic": None},
+            "'topic' is NULL",
+        ),
+        (pa.table({"value": ["a"], "partition": [-1]}), {}, "no partition has the number -1"),
+        (pa.table({"value": ["a"], "partition": [7]}), {}, "_UNKNOWN_PARTITION"),
+        (
+            pa.table({"a": pa.array([None], pa.string()), "b": ["x"]}),
+            {"valueFormat": "json", "keyColumns": "a,b"},
+            "one of the key columns a, b is NULL",
+        ),
+    ):
+        with pytest.raises(TargetError, match=why):
+            write(server, table, **options)
+    assert values(server) == []
+
+
+def test_a_task_is_one_transaction(server: Broker) -> None:
+    server.create("orders")
+    found = writer(server, transactional="true", batchSize=1)
+    table = pa.table({"value": ["a", "b"]})
+    plan = found.prepare(WriteContext("job"), table.schema)
+    failed = found.open(plan, 0, 0)
+    failed.write(table.to_batches()[0])
+    hanging = found.open(plan, 1, 1)
+    hanging.write(table.to_batches()[0])
+    assert server.topics["orders"][0].high == 4
+    failed.rollback()
+    # Another attempt of task 1 takes over from one that hangs.
+    attempt = found.open(plan, 1, 2)
+    attempt.write(table.to_batches()[0])
+    assert values(server) == []
+    with pytest.raises(TargetError, match="none of its records are visible: another attempt took over"):
+        hanging.close()
+    hanging.rollback()
+    assert attempt.close().rows == 2
+    assert values(server) == [b"a", b"b"]
+    empty = found.open(plan, 2, 3)
+    assert empty.close().rows == 0
+
+
+def test_a_task_that_has_committed_is_not_written_again(server: Broker) -> None:
+    """Its success was lost: another attempt finds the record, which is in the same transaction as the rows."""
+    server.create("orders")
+    found = writer(server, transactional="true")
+    (batch,) = pa.table({"value": ["a", "b"]}).to_batches()
+    plan = found.prepare(WriteContext("job"), batch.schema)
+    assert not plan.at_least_once
+    assert found.committed(plan, 0) is None
+    failed = found.open(plan, 0, 0)
+    failed.write(batch)
+    failed.rollback()
+    assert found.committed(plan, 0) is None
+    first = found.open(plan, 0, 1)
+    first.write(batch)
+    receipt = first.close()
+    again = found.open(plan, 0, 2)
+    again.write(batch)
+    kept = again.close()
+    assert (kept.rows, kept.nbytes) == (receipt.rows, receipt.nbytes) == (2, batch.nbytes)
+    known = found.committed(plan, 0)
+    assert known is not None
+    assert (known.task, known.rows, known.nbytes) == (0, 2, batch.nbytes)
+    assert values(server) == [b"a", b"b"]
+    other = found.prepare(WriteContext("another"), batch.schema)
+    assert found.committed(other, 0) is None
+    assert writer(server).committed(plan, 0) is None
+
+
+def test_a_transaction_with_a_refused_record_is_not_committed(server: Broker) -> None:
+    server.create("orders")
+    server.largest = 5_000
+    with pytest.raises(TargetError, match=r"None of the task's records will be visible.*MSG_SIZE_TOO_LARGE"):
+        write(server, pa.table({"value": ["a", "x" * 6_000]}), transactional="true", refused=lambda *_: None)
+    assert values(server) == []
+
+
+def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
+    table = pa.table({"value": ["a"]})
+    found = writer(server)
+    assert found.exists() is False
+    with pytest.raises(
+        TargetError, match="topic 'orders' does not exist; check 'topic', create it, or set 'createTopic'"
+    ):
+        found.prepare(WriteContext("job"), table.schema)
+    create: dict[str, Any] = {"createTopic": "true", "topicPartitions": 2, "replicationFactor": 1}
+    made = writer(server, **create)
+    made.rehearse(WriteContext("job"), table.schema)
+    assert server.topics == {}
+    write(server, table, **create)
+    assert len(server.topics["orders"]) == 2
+    write(server, table, **create, partition=1)
+    assert found.exists() is True
+    assert sum(part.high for part in server.topics["orders"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("options", "context", "error", "message"),
+    [
+        ({}, {"overwrite": True}, UnsupportedError, "a topic cannot be overwritten"),
+        (
+            {"transactional": "true"},
+            {"stream": ("q", 1)},
+            OptionError,
+            "'transactional' does not go with streams",
+        ),
+        ({"commit": "job"}, {}, OptionError, "option 'commit' got 'job'; it takes task"),
+        (
+            {"txnAppId": "a", "txnVersion": 1},
+            {},
+            OptionError,
+            "'txnAppId' and 'txnVersion' are not supported",
+        ),
+        ({"acks": "1"}, {}, OptionError, "option 'acks' is not supported: a record counts as written"),
+        ({"keyColumns": "value"}, {}, OptionError, "'keyColumns' is for valueFormat json and text"),
+        ({"valueFormat": "json", "keyColumns": "x"}, {}, OptionError, "'keyColumns' names 'x'"),
+        ({"valueFormat": "json", "topic": None}, {}, OptionError, "option 'topic' is missing"),
+        ({"transactional": "true", "topic": None}, {}, OptionError, "'transactional' needs 'topic'"),
+        ({"topicPartitions": 1}, {}, OptionError, "'topicPartitions' is for createTopic=true"),
+        ({"partition": 9}, {}, OptionError, "'partition' got 9; topic 'orders' has the partitions 0 to 0"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_name(
+    server: Broker, options: dict[str, Any], context: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    server.create("orders")
+    with pytest.raises(error, match=message):
+        writer(server, **options).prepare(WriteContext("job", **context), pa.schema([("value", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "options", "message"),
+    [
+        (
+            {"value": pa.string(), "id": pa.int64()},
+            {},
+            "column 'id' has no place in a record.*valueFormat=json",
+        ),
+        ({"value": pa.int64()}, {}, "column 'value' has type int64; it takes STRING or BINARY"),
+        ({"id": pa.int64()}, {}, "column 'id' has no place"),
+        ({"key": pa.string()}, {}, "the rows have no column 'value'"),
+        (
+            {"headers": pa.string(), "value": pa.string()},
+            {},
+            "'headers' has type string; it takes ARRAY<STRUCT",
+        ),
+        ({"b": pa.binary()}, {"valueFormat": "text"}, "column 'b' of type binary has no text"),
+        ({"d": pa.duration("s")}, {"valueFormat": "json"}, r"column 'd' of type duration\[s\] has no text"),
+    ],
+)
+def test_columns_without_a_place_in_a_record(
+    schema: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    found = load_writer({"writer": "kafka", "bootstrapServers": "h:1", "topic": "t", **options})[0]
+    with pytest.raises(SchemaError, match=message):
+        found.check(pa.schema(schema))  # type: ignore[attr-defined]
+
+
+def test_a_login_is_used_and_never_shown(server: Broker) -> None:
+    server.create("orders")
+    server.login = ("tester", PASSWORD)
+    login: dict[str, Any] = {"user": "tester", "password": PASSWORD, "securityProtocol": "SASL_PLAINTEXT"}
+    write(server, pa.table({"value": ["a"]}), **login)
+    assert values(server, **login) == [b"a"]
+    begun = time.monotonic()
+    for work, error in (
+        (lambda given: values(server, **given), SourceError),
+        (lambda given: write(server, pa.table({"value": ["a"]}), **given), TargetError),
+    ):
+        with pytest.raises(error, match="check 'user', 'password', 'saslMechanism'") as met:
+            work({**login, "password": "wr0ng of tester"})
+        assert "wr0ng" not in str(met.value)
+    assert time.monotonic() - begun < 15, "a login that is refused is not tried again until 'timeout'"
+    given = {"writer": "kafka", "bootstrapServers": server.address, "topic": "t", **login}
+    given["clientProperties"] = '{"ssl.key.password": "hidden-too"}'
+    found = load_writer(given)[0]
+    texts = f"{found.options!r} {found.options} {shown_options(given, 'writer')}"
+    assert PASSWORD not in texts
+    assert "hidden-too" not in texts
+
+
+def cluster() -> tuple[Producer, str]:
+    """librdkafka's own, of two brokers: another implementation of the protocol than the tests' broker."""
+    client = Producer({"bootstrap.servers": "x:1", "test.mock.num.brokers": 2, "log_level": 0})
+    found = client.list_topics(timeout=10).brokers.values()
+    return client, ",".join(f"{each.host}:{each.port}" for each in found)
+
+
+def test_tls_verifies_the_broker(tmp_path: Path) -> None:
+    certificate, key = tmp_path / "ca.pem", tmp_path / "key.pem"
+    subprocess.run(
+        ["openssl", "req", "-new", "-x509", "-days", "2", "-nodes", "-subj", "/CN=127.0.0.1", "-newkey", "rsa:2048",
+         "-addext", "subjectAltName=IP:127.0.0.1", "-keyout", key, "-out", certificate],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    with broker(certificate, key) as server:
+        server.create("orders")
+        server.login = ("tester", PASSWORD)
+        login: dict[str, Any] = {"user": "tester", "password": PASSWORD, "sslrootcert": str(certificate)}
+        write(server, pa.table({"value": ["a"]}), **login)
+        assert values(server, **login) == [b"a"]
+        for options in ({"user": "tester", "password": PASSWORD}, {"securityProtocol": "SSL"}):
+            with pytest.raises(SourceError, match="certificate verify failed"):
+                values(server, **options, timeout=1)
+        with pytest.raises(OptionError, match=r"'sslrootcert' got '/no-such\.pem', which is not a file"):
+            values(server, sslrootcert="/no-such.pem")
+
+
+@pytest.fixture
+def mock() -> Iterator[str]:
+    client, address = cluster()
+    yield address
+    client.close()
+
+
+def test_brokers_that_vanish_during_a_read() -> None:
+    client, mock = cluster()
+    made = Producer({"bootstrap.servers": mock, "batch.num.messages": 10})
+    for _ in range(300):
+        made.produce("orders", b"x" * 1_000, partition=0)
+    assert made.flush(10) == 0
+    made.close()
+    found = reader(mock, timeout=1, partitions="0")
+    found.fetch_size = FetchSize(rows=10)
+    (split,) = found.split(1)
+    batches = found.read(split)
+    read = [next(batches).num_rows]
+    client.close()
+    with pytest.raises(SourceError, match=r"nothing after \d+ came for 1 s \('timeout'\)"):
+        read.extend(batch.num_rows for batch in batches)
+    assert 0 < sum(read) < 300
+
+
+def test_a_cluster_of_two_brokers(mock: str) -> None:
+    for _ in range(2):
+        assert writer(mock).exists() is False, "asking for a topic does not make it"
+    made = Producer({"bootstrap.servers": mock})
+    made.produce("orders", b"first")  # which makes the topic
+    assert made.flush(10) == 0
+    made.close()
+    table = pa.table({"id": list(range(1_000)), "name": [f"n{number}" for number in range(1_000)]})
+    for transactional in ("false", "true"):
+        receipt = write(
+            mock, table, valueFormat="json", keyColumns="id", compression="zstd", transactional=transactional
+        )
+        assert receipt.rows == 1_000
+    found = reader(mock)
+    splits = found.split(6)
+    assert len({(split.params["topic"], split.params["partition"]) for split in splits}) == 4
+    ids = [
+        json.loads(value)["id"]
+        for split in splits
+        for batch in found.read(split)
+        for value in batch.column("value").to_pylist()
+        if value != b"first"
+    ]
+    assert sorted(ids) == sorted([*range(1_000), *range(1_000)])
+
+
+def test_other_programs_see_what_is_written(server: Broker) -> None:
+    """The records of a task and those of others lie in one log, in the order of their arrival."""
+    server.create("orders")
+    put(server, b"before")
+    write(server, pa.table({"value": ["mine"]}), compression="gzip")
+    transact(server, b"theirs").close()
+    assert values(server) == [b"before", b"mine", b"theirs"]
