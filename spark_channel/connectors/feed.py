@@ -38,8 +38,9 @@ class FeedOptions:
     light; None = the feed's default. `partitions`: how many partitions the feed should have, where it can choose.
     `slot` and `publication`: of logical replication. `max_slot_lag`: bytes of log that the slot may keep before the
     reading of existing rows stops. `evolves`: columns that the source gets or loses are no error of a feed that begins
-    with the new ones, and whose log has rows with the old ones. `tables`: the tables of a feed of several, as the user
-    lists them. `has_base`: existing rows are asked for.
+    with the new ones, and whose log has rows with the old ones. `ignores`: nor are they of a feed that has begun: it
+    leaves new ones out, and has NULL for lost ones. `tables`: the tables of a feed of several, as the user lists
+    them. `has_base`: existing rows are asked for.
     """
 
     cursor_column: str | None = None
@@ -50,6 +51,7 @@ class FeedOptions:
     publication: str | None = None
     max_slot_lag: int | None = None
     evolves: bool = False
+    ignores: bool = False
     tables: str | None = None
     has_base: bool = False
 
@@ -127,7 +129,7 @@ class ChangeFeed(SplitReader):
     """One source's changes. Plain data, pickled into tasks; used by one thread at a time on the driver."""
 
     can_evolve: ClassVar[bool] = False
-    """Whether it takes `FeedOptions.evolves`."""
+    """Whether it takes `FeedOptions.evolves` and `ignores`."""
     has_tables: ClassVar[bool] = False
     """Whether each batch of `read` is of one of several tables: it has its table's columns, and those of `schema`."""
     range_seconds: ClassVar[float | None] = None

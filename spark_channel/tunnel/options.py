@@ -82,10 +82,11 @@ class TunnelOptions(Options):
         description="PostgreSQL: bytes of WAL that the slot may keep before the reading of existing rows pauses; the "
         "changes are read on; default: unlimited",
     )
-    on_schema_change: Literal["fail", "evolve"] = Field(
+    on_schema_change: Literal["fail", "ignore", "evolve"] = Field(
         "fail",
-        description="with `slot` or `binlog`, when the table gets, loses or widens columns, the stream ends with an "
-        "error; started again, `fail` needs a reset, `evolve` continues with the new columns",
+        description="with `slot` or `binlog`, when the table gets, loses or widens columns: `fail` ends the stream, "
+        "which needs a reset; `evolve` ends it, and started again it continues with the table's columns; `ignore` "
+        "leaves new columns out and has NULL for lost ones, and ends only where a type or the key changes",
     )
     starting_offsets: str | None = Field(
         None,
@@ -207,7 +208,8 @@ class TunnelOptions(Options):
         return FeedOptions(
             cursor_column=self.cursor_column, cursor_order=self.cursor_order, late_seconds=self.late_seconds,
             partitions=self.tunnel_channels, slot=self.slot, publication=self.publication,
-            max_slot_lag=self.max_slot_lag, evolves=self.on_schema_change == "evolve", tables=self.tables,
+            max_slot_lag=self.max_slot_lag, evolves=self.on_schema_change == "evolve",
+            ignores=self.on_schema_change == "ignore", tables=self.tables,
             has_base=self.tunnel_type != "stream",
         )  # fmt: skip
 

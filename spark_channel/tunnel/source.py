@@ -51,12 +51,12 @@ class StreamSource:
             _log.warning(warning)
         self.reader: Reader = reader if schema is None else reader.with_schema(schema)
         self.feed: ChangeFeed = self._feed(connector.name)
-        self._evolves = self.options.on_schema_change == "evolve"
-        if self._evolves and not self.feed.can_evolve:
+        mode = self.options.on_schema_change
+        if mode != "fail" and not self.feed.can_evolve:
             raise OptionError(
-                "option 'onSchemaChange' got 'evolve', and only a stream of a database's log can take columns that "
+                f"option 'onSchemaChange' got {mode!r}, and only a stream of a database's log can take columns that "
                 "change: omit it, or follow the table by 'slot' or 'binlog'",
-                option="onSchemaChange", got="evolve", takes="fail",
+                option="onSchemaChange", got=mode, takes="fail",
             )  # fmt: skip
         place = describe(reader.options)
         if tables is not None:  # which ones it has is in its tokens, and changes
@@ -150,7 +150,7 @@ class StreamSource:
         """
         self.check_source(record)
         now = self.schema_text()
-        if record.schema != now and not self._evolves:
+        if record.schema != now and self.options.on_schema_change == "fail":
             advice = "Reset the tunnel to take the new columns"
             if self.feed.can_evolve:
                 advice += ", or continue with them by option 'onSchemaChange' evolve"

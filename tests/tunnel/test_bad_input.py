@@ -179,6 +179,14 @@ def test_a_tunnel_of_another_schema(door: Door, shop: Path) -> None:
         ({"startingOffsets": "soon"}, "'startingOffsets' got 'soon'"),
         ({"heartbeatInterval": "1"}, "'heartbeatInterval' got '1'"),
         ({"heartbeatTimeout": "40"}, "must be at least twice"),
+        (
+            {"onSchemaChange": "evolve"},
+            "'onSchemaChange' got 'evolve', and only a stream of a database's log",
+        ),
+        (
+            {"onSchemaChange": "ignore"},
+            "'onSchemaChange' got 'ignore', and only a stream of a database's log",
+        ),
         ({"tunnel": " "}, "'tunnel' is empty"),
         ({"tunnelStore": "oracle://db"}, "'tunnelStore' has scheme 'oracle'"),
         ({"tunnelStore": "/nowhere/t.db"}, "tunnel store /nowhere/t.db does not exist"),

@@ -173,6 +173,12 @@ class DeltaState(TableState):
             )
         return outcome == []
 
+    def retyped(self, column: pa.Field, rows: pa.DataType) -> str:
+        return (
+            "write the table again in Spark with the column cast (mode overwrite, overwriteSchema=true), since "
+            "deltalake changes no type of a column"
+        )
+
     def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
         return list(planned(pa.schema(fields)))
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["IcebergLake", "IcebergState", "check_files", "partition_columns_of", "planned_files"]
 
+_DIGITS = 38
 _IN_SPARK = "use Iceberg in Spark for this table"
 Place = tuple[str, dict[str, Any]]
 """(the table's location, the settings of its files)."""
@@ -185,6 +186,18 @@ class IcebergState(TableState):
                 producer._clean_all_uncommitted()  # noqa: SLF001
                 return False
         return True
+
+    def wider(self, column: pa.Field, rows: pa.DataType) -> pa.Field | None:
+        """As Iceberg promotes types: int to long, float to double, a decimal to more digits before the point."""
+        was, kind = column.type, None
+        if was == pa.int32() and pa.types.is_integer(rows):
+            kind = pa.int64()
+        elif was == pa.float32() and rows == pa.float64():
+            kind = pa.float64()
+        elif pa.types.is_decimal(was) and pa.types.is_decimal(rows) and rows.scale <= was.scale:
+            digits = rows.precision - rows.scale + was.scale
+            kind = pa.decimal128(digits, was.scale) if digits <= _DIGITS else None
+        return None if kind is None else column.with_type(kind)
 
     def planned_new(self, fields: Sequence[pa.Field]) -> list[pa.Field]:
         with explained(self._options.dbtable, TargetError):

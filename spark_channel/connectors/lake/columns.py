@@ -1,12 +1,12 @@
 """Rows' columns to a table's: found by name, and only types that hold every value."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pyarrow as pa
 
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
-__all__ = ["conform", "find_names", "holds", "match", "spell"]
+__all__ = ["Widen", "conform", "find_names", "holds", "match", "spell"]
 
 
 def holds(wide: pa.DataType, narrow: pa.DataType) -> bool:
@@ -83,14 +83,22 @@ def spell(name: str, columns: pa.Schema) -> str | None:
     return near[0] if len(near) == 1 else None
 
 
-def match(schema: pa.Schema, columns: pa.Schema, shown: str) -> tuple[dict[str, str], list[pa.Field]]:
-    """(the rows' name of each of the table's columns that they have, the rows' columns that the table lacks).
+Widen = Callable[[pa.Field, pa.DataType], pa.Field | None]
+"""(a column of the table, the type of the rows') -> the column as it can hold the rows; None = it cannot."""
+
+
+def match(
+    schema: pa.Schema, columns: pa.Schema, shown: str, widen: Widen
+) -> tuple[dict[str, str], list[pa.Field], list[pa.Field]]:
+    """(the rows' name of each of the table's columns that they have, the rows' columns that the table lacks, columns
+    of the table as they must become to hold the rows).
 
     Raises:
         SchemaError: a type that its column cannot hold exactly, or a column that must not be NULL is missing.
     """
     found: dict[str, str] = {}
     new: list[pa.Field] = []
+    wider: list[pa.Field] = []
     for field in schema:
         name = spell(field.name, columns)
         if name is None:
@@ -100,18 +108,22 @@ def match(schema: pa.Schema, columns: pa.Schema, shown: str) -> tuple[dict[str, 
             raise SchemaError(
                 f"columns {found[name]!r} and {field.name!r} are both column {name!r} of {shown}; rename one"
             )
-        if not holds(columns.field(name).type, field.type):
-            raise SchemaError(
-                f"column {field.name!r} is {field.type}, and {shown} has it as {columns.field(name).type}, which does "
-                "not hold every value; cast it first"
-            )
+        there = columns.field(name)
+        if not holds(there.type, field.type):
+            wide = widen(there, field.type)
+            if wide is None or not (holds(wide.type, there.type) and holds(wide.type, field.type)):
+                raise SchemaError(
+                    f"column {field.name!r} is {field.type}, and {shown} has it as {there.type}, which does not hold "
+                    "every value; cast it first"
+                )
+            wider.append(wide)
         found[name] = field.name
     missing = [field.name for field in columns if field.name not in found and not field.nullable]
     if missing:
         raise SchemaError(
             f"{shown} needs a value in column {missing[0]!r}, which the rows lack; add the column"
         )
-    return found, new
+    return found, new, wider
 
 
 def conform(batch: pa.RecordBatch, columns: pa.Schema, names: Sequence[str], shown: str) -> pa.RecordBatch:

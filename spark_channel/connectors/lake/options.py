@@ -43,8 +43,10 @@ class LakeWriteOptions(WriteOptions):
         None,
         description="with overwrite: replace only the rows that match this SQL condition; default: the whole table",
     )
-    on_schema_change: Literal["fail", "evolve"] = Field(
-        "fail", description="new columns: `fail` is an error, `evolve` adds them to the table as nullable"
+    on_schema_change: Literal["fail", "ignore", "evolve"] = Field(
+        "fail",
+        description="columns that the table lacks: `fail` is an error, `ignore` leaves them out, `evolve` adds them as "
+        "nullable, and in Iceberg widens columns whose type does not hold the rows' numbers",
     )
     compression: Literal["none", "snappy", "gzip", "zstd", "lz4"] = Field(
         "zstd", description="codec of the data files"

@@ -90,9 +90,19 @@ class TableState(ABC):
             SchemaError: a type that the format cannot hold exactly.
         """
 
+    def wider(self, column: pa.Field, rows: pa.DataType) -> pa.Field | None:
+        """`column` of a type to which the format can change it, and which holds values of `rows`; None = there is
+        none.
+        """
+        return None
+
+    def retyped(self, column: pa.Field, rows: pa.DataType) -> str:
+        """What changes the column's type elsewhere, for people."""
+        return "make the table again, with a column that holds both"
+
     @abstractmethod
     def add_columns(self, fields: Sequence[pa.Field], change: Change) -> bool:
-        """As `commit`, with new nullable columns and without files."""
+        """As `commit`, with new nullable columns, or with the types of `wider` columns, and without files."""
 
 
 class Lake(ABC):

@@ -22,7 +22,7 @@ from spark_channel.connectors.commit import Claim, Held, Identity, own_process
 from spark_channel.connectors.contracts import Receipt, TaskWriter, WriteContext, WritePlan, Writer
 from spark_channel.connectors.files.conditions import Condition
 from spark_channel.connectors.files.errors_at import writing
-from spark_channel.connectors.lake.columns import find_names, match
+from spark_channel.connectors.lake.columns import find_names, holds, match
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.connectors.lake.rewrite import KeyMatch, Replaced, Rows, WhereMatch
 from spark_channel.connectors.lake.runs import Run, all_runs, new_run_name, remove_stray_notes
@@ -40,7 +40,9 @@ _FIRST_WAIT, _LONGEST_WAIT = 0.005, 1.0
 
 @dataclass(frozen=True)
 class LakePlan(WritePlan):
-    """`run` names the run's notes and folder; `new` are columns that the table gets before the rows."""
+    """`run` names the run's notes and folder; `new` are columns that the table gets before the rows, or that get
+    another type.
+    """
 
     run: str = ""
     layout: Layout | None = None
@@ -132,6 +134,7 @@ class LakeWriter(Writer):
     ) -> LakePlan:
         options: LakeWriteOptions = self.options
         new: list[pa.Field] = []
+        wider: list[pa.Field] = []
         if table is None:
             columns = lake.planned_columns(schema, ())
             partition_by = find_names(options.partition_by or (), columns, "partitionBy")
@@ -141,10 +144,11 @@ class LakeWriter(Writer):
             removes = context.overwrite or options.write_mode == "upsert"
             table.check_writable(removes=removes)
             columns = table.columns
-            names, new = match(schema, columns, lake.shown)
+            names, new, wider = self._matched(lake, table, schema)
             new = self._check_new(lake, table, new)
             partition_by = self._check_partitions(table, lake.shown)
-            columns = pa.schema([*(columns.field(name) for name in names), *new])
+            wide = {field.name: field for field in wider}
+            columns = pa.schema([*(wide.get(name, columns.field(name)) for name in names), *new])
             names |= {field.name: field.name for field in new}
             lost = [name for name in partition_by if name not in names]
             if lost:
@@ -164,15 +168,45 @@ class LakeWriter(Writer):
         within = self._within(columns)
         return LakePlan(
             context.job, schema, "job", context.overwrite, context.txn,
-            layout=layout, new=tuple(new), within=within, key=key,
+            layout=layout, new=(*wider, *new), within=within, key=key,
         )  # fmt: skip
+
+    def _matched(
+        self, lake: Lake, table: TableState, schema: pa.Schema
+    ) -> tuple[dict[str, str], list[pa.Field], list[pa.Field]]:
+        """See `match`; with onSchemaChange=ignore, the rows' columns that the table lacks are none."""
+        mode = self.options.on_schema_change
+
+        def widen(column: pa.Field, kind: pa.DataType) -> pa.Field | None:
+            found = table.wider(column, kind) if column.name not in table.partition_columns else None
+            if mode == "evolve" and found is not None:
+                return found
+            advice = (
+                "onSchemaChange=evolve widens the column"
+                if found is not None
+                else table.retyped(column, kind)
+            )
+            told.append(advice)
+            return None
+
+        told: list[str] = []
+        try:
+            names, new, wider = match(schema, table.columns, lake.shown, widen)
+        except SchemaError as error:
+            raise SchemaError(f"{error}{''.join(f', or: {each}' for each in told)}") from None
+        if not names and mode == "ignore":
+            raise SchemaError(
+                f"{lake.shown} has none of the rows' columns, which are {', '.join(schema.names)}: is it the right "
+                "table?"
+            )
+        return names, [] if mode == "ignore" else new, wider
 
     def _check_new(self, lake: Lake, table: TableState, new: Sequence[pa.Field]) -> list[pa.Field]:
         if new and self.options.on_schema_change == "fail":
             names = ", ".join(repr(field.name) for field in new)
             raise SchemaError(
                 f"{lake.shown} has no column {names}; omit it from the rows, or let the write add it with "
-                "onSchemaChange=evolve"
+                "onSchemaChange=evolve, or leave it out with onSchemaChange=ignore"
             )
         return table.planned_new([field.with_nullable(True) for field in new]) if new else []
 
@@ -373,7 +407,7 @@ class LakeWriter(Writer):
         return pa.concat_tables(tables) if tables else wanted.empty_table()
 
     def _evolve(self, lake: Lake, plan: LakePlan) -> None:
-        """Add the new columns, in a separate commit that is fenced as the publish is."""
+        """Add the new columns and widen others, in a separate commit that is fenced as the publish is."""
         if not plan.new:
             return
         missing: list[pa.Field] = []
@@ -386,8 +420,8 @@ class LakeWriter(Writer):
                 return None
             protocol.check(found, held)
             assert found is not None
-            missing[:] = [field for field in plan.new if field.name not in state.columns.names]
-            return Change(plan.job, found, operation="add columns") if missing else None
+            missing[:] = [field for field in plan.new if _is_narrow(state.columns, field)]
+            return Change(plan.job, found, operation="change columns") if missing else None
 
         def put(state: TableState | None, made: Change) -> bool:
             assert state is not None
@@ -592,6 +626,12 @@ def _may_have_published(claim: Claim | None, held: Held) -> bool:
     if claim is None or held.epoch == 0 or held.identity.kind == "stream":
         return claim is not None
     return claim.epoch == held.epoch and claim.has_published(held.position)
+
+
+def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:
+    """Whether the table lacks the column, or has it with a type that does not hold all of its values."""
+    place = columns.get_field_index(field.name)
+    return place < 0 or not holds(columns.field(place).type, field.type)
 
 
 def _check_same(lake: Lake, state: TableState, plan: LakePlan) -> None:

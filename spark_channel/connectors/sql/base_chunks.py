@@ -7,13 +7,25 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.chunk_window import ChunkWindow, Key
 from spark_channel.connectors.sql.keyset import Keyset, keyset_of
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SourceError
 from spark_channel.planning import Split
 
-__all__ = ["READ", "BaseChunk", "base_keyset", "between", "chunk_rows", "key_of", "last_key", "texts_of"]
+__all__ = [
+    "READ",
+    "BaseChunk",
+    "base_keyset",
+    "between",
+    "check_order",
+    "chunk_rows",
+    "key_of",
+    "last_key",
+    "order_of",
+    "texts_of",
+]
 
 READ = "read"
 """`_op` of an existing row: no event of the log."""
@@ -26,7 +38,8 @@ _WIDTH = 200
 class BaseChunk:
     """Rows of one statement; see `Chunk`. `batches` have the columns of `keyset`, and `schema` is that of the feed.
 
-    `at` is the position for `_lsn`. `seen` says whether the statement saw a transaction.
+    `at` is the position for `_lsn`. `seen` says whether the statement saw a transaction. `places` says where each
+    column of the feed is in the batches; None = the table has lost it.
     """
 
     batches: Sequence[pa.RecordBatch]
@@ -35,6 +48,7 @@ class BaseChunk:
     seen: Callable[[Any], bool]
     schema: pa.Schema
     at: str
+    places: Sequence[int | None]
 
     def sees(self, transaction: Any) -> bool:
         return self.seen(transaction)
@@ -51,7 +65,10 @@ class BaseChunk:
                     pa.repeat(pa.scalar(self.at), rows),
                     pa.nulls(rows, self.schema[-1].type),
                 ]
-                columns = left.columns[: len(self.schema) - len(marks)]
+                columns = [
+                    pa.nulls(rows, field.type) if place is None else left.column(place)
+                    for place, field in zip(self.places, self.schema, strict=False)
+                ]
                 yield pa.RecordBatch.from_arrays([*columns, *marks], schema=self.schema)
 
     def _left(self, batch: pa.RecordBatch, window: ChunkWindow) -> pa.RecordBatch:
@@ -83,6 +100,32 @@ def base_keyset(source: ReadSource) -> Keyset:
             "checkpoint directory"
         )
     return found
+
+
+def order_of(keyset: Keyset, sorted_as: Callable[[Column], str]) -> tuple[str, ...]:
+    """The columns of the key, each with what decides which of two values is first."""
+    made = []
+    for each in keyset.key:
+        about = keyset.source.about(each.name)
+        assert about is not None
+        made.append(f"{each.name} {sorted_as(about)}{' descending' if each.descending else ''}")
+    return tuple(made)
+
+
+def check_order(keyset: Keyset, sorted_as: Callable[[Column], str], order: Sequence[str]) -> None:
+    """
+    Raises:
+        SourceError: keys are in another order than `order`, in which the reading of the base began, so that no key
+            tells which rows are left.
+    """
+    now = order_of(keyset, sorted_as)
+    # A name in another case is the same column, or the statement that names it fails.
+    if order and [each.lower() for each in now] != [each.lower() for each in order]:
+        raise SourceError(
+            f"{keyset.source.label} is ordered by its primary key ({', '.join(now)}), and was by ({', '.join(order)}) "
+            "when the reading of its existing rows began: which of them are left to read is not known. Reset the "
+            "tunnel, or begin with a new checkpoint directory"
+        )
 
 
 def between(keyset: Keyset, lower: Key | None, upper: Key) -> list[str]:

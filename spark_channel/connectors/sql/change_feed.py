@@ -4,7 +4,15 @@ import pyarrow as pa
 
 from spark_channel.errors import SchemaError
 
-__all__ = ["DELETES", "OPERATION", "TRUNCATES", "WRITES", "change_schema", "new_columns_advice", "row_fields"]
+__all__ = [
+    "DELETES",
+    "OPERATION",
+    "TRUNCATES",
+    "WRITES",
+    "change_schema",
+    "new_columns_advice",
+    "row_fields",
+]
 
 OPERATION = "_op"
 """The column that says what a row does to the row of its key."""
@@ -31,10 +39,10 @@ def change_schema(columns: pa.Schema) -> pa.Schema:
     )
 
 
-def new_columns_advice(*, evolves: bool) -> str:
-    """What to do when a table has other columns than its stream began with. `evolves`: its log may have both."""
-    if evolves:
-        return "Start it again: it continues where it is, with the new columns (onSchemaChange=evolve)"
+def new_columns_advice(*, goes_on: bool) -> str:
+    """What to do when a table has other columns than its stream began with. `goes_on`: its log may have both."""
+    if goes_on:
+        return "Start it again: it continues where it is, with the columns that the table has then (onSchemaChange)"
     return (
         "Start it again with onSchemaChange=evolve to continue with its new columns; or begin a new stream, or reset "
         "the tunnel, to read all rows again"

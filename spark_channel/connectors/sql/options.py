@@ -316,8 +316,10 @@ class SqlWriteOptions(WriteOptions):
         description="`insert`: add rows; `upsert`: update rows whose key exists; `skipExisting`: keep those; "
         "`apply`: apply a change feed",
     )
-    on_schema_change: Literal["fail", "evolve"] = Field(
-        "fail", description="new columns: `fail` is an error, `evolve` adds them to the table as nullable"
+    on_schema_change: Literal["fail", "ignore", "evolve"] = Field(
+        "fail",
+        description="columns that the table lacks: `fail` is an error, `ignore` leaves them out, `evolve` adds them as "
+        "nullable, and widens columns whose type does not hold the rows' numbers",
     )
     convert: Literal["strict", "lenient"] = Field(
         "strict",

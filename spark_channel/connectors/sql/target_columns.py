@@ -14,7 +14,7 @@ from spark_channel.connectors.sql.target import TargetTable, WriteColumn, declar
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
-__all__ = ["added_columns", "create_table", "new_target", "old_target"]
+__all__ = ["added_columns", "create_table", "new_target", "old_target", "wider_columns"]
 
 
 def old_target(
@@ -35,17 +35,19 @@ def old_target(
         TargetError: a view, or keys that the table does not hold unique.
     """
     dialect.check_table(table)
-    lenient = options.convert == "lenient"
-    make = column or (dialect.lenient_column if lenient else dialect.write_column)
+    make = column or _maker(dialect, options)
+    place = dialect.place(table.schema, table.name)
     fields = _row_fields(dialect, schema, options)
     by_name = {each.name: each for each in table.columns}
     columns: list[WriteColumn] = []
     for field in fields:
         name = dialect.same_name(field.name, list(by_name))
+        if name is None and options.on_schema_change == "ignore":
+            continue
         if name is None:
             raise SchemaError(
                 f"column {field.name!r} is not in table {table.label!r}, which has {', '.join(by_name)}; "
-                "rename or drop it, or add it to the table (onSchemaChange=evolve adds it)"
+                "rename or drop it, or add it to the table (onSchemaChange=evolve adds it, ignore leaves it out)"
             )
         if by_name[name].generated:
             raise SchemaError(
@@ -56,19 +58,30 @@ def old_target(
             raise SchemaError(
                 f"two columns of the rows are column {name!r} of table {table.label!r}; rename one"
             )
-        columns.append(make(field, by_name[name]))
+        try:
+            columns.append(make(field, by_name[name]))
+        except SchemaError as error:
+            advice = _widening_advice(dialect, place, field, by_name[name], options)
+            raise SchemaError(f"{error}{advice}") from None
+    if not columns and options.on_schema_change == "ignore":
+        raise SchemaError(
+            f"table {table.label!r} has none of the rows' columns, which are {', '.join(schema.names)}: is it the "
+            "right table?"
+        )
     given = {each.target for each in columns}
     for needed in table.columns:
         if needed.not_null and needed.name not in given and not dialect.is_filled(table, needed):
+            takes_null = needed.name not in table.primary and options.on_schema_change != "fail"
+            advice = f". To have NULL there, run {dialect.nullable(place, needed)}" if takes_null else ""
             raise SchemaError(
                 f"table {table.label!r} needs column {needed.name!r} (NOT NULL without a default), which the rows "
-                f"do not have; they have {', '.join(schema.names)}"
+                f"do not have; they have {', '.join(schema.names)}{advice}"
             )
     return TargetTable(
         table.schema,
         table.name,
         table.label,
-        dialect.place(table.schema, table.name),
+        place,
         tuple(columns),
         declared_columns(table),
         key=_old_key(dialect, table, columns, options, made_as),
@@ -131,6 +144,49 @@ def added_columns(
         )
         for field in fields
     ]
+
+
+def wider_columns(
+    dialect: WriteDialect, table: Table, rows: pa.Schema, options: SqlWriteOptions
+) -> list[tuple[Column, Column]]:
+    """(now, afterwards) of each column of the table that must widen to hold the rows, and can."""
+    chosen = _chosen(dialect, rows.names, options)
+    by_name = {each.name: each for each in table.columns}
+    make, found = _maker(dialect, options), []
+    for field in _row_fields(dialect, rows, options):
+        name = dialect.same_name(field.name, list(by_name))
+        if name is None or by_name[name].generated:
+            continue
+        column = by_name[name]
+        try:
+            make(field, column)
+            wider = dialect.wider(field, column, chosen[field.name]) if field.name in chosen else None
+        except SchemaError:
+            wider = dialect.wider(field, column)
+        if wider is not None:
+            found.append((column, wider))
+    return found
+
+
+def _maker(dialect: WriteDialect, options: SqlWriteOptions) -> Callable[[pa.Field, Column], WriteColumn]:
+    return dialect.lenient_column if options.convert == "lenient" else dialect.write_column
+
+
+def _widening_advice(
+    dialect: WriteDialect, place: str, field: pa.Field, column: Column, options: SqlWriteOptions
+) -> str:
+    """What to do for a column whose type does not hold the rows' values."""
+    if options.on_schema_change != "evolve":
+        wider = dialect.wider(field, column)
+        return "" if wider is None else f"; onSchemaChange=evolve widens the column to {wider.declared}"
+    try:
+        wanted = dialect.created_type(field.name, field.type, key=False)
+    except SchemaError:
+        return ""
+    return (
+        f". onSchemaChange=evolve changes a type only where {dialect.product} can, and each value stays the same. To "
+        f"change it, run {dialect.retyped(place, column, wanted)}"
+    )
 
 
 def _operation(options: SqlWriteOptions) -> str | None:

@@ -1,6 +1,7 @@
 """The dialect of a database for writing: types, CREATE TABLE, and the values that a column holds."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -10,7 +11,9 @@ from spark_channel.connectors.sql.dialect import Dialect
 from spark_channel.connectors.sql.fits import fits, plain_kind
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.script import split_script
+from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.target import WriteColumn
+from spark_channel.connectors.sql.widen import is_longer, widened
 from spark_channel.errors import OptionError, SchemaError, TargetError
 
 __all__ = ["WriteDialect", "misfit", "wrong_table_options"]
@@ -119,6 +122,42 @@ class WriteDialect(Dialect):
     def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
         """As `write_column`, with `convert=lenient`: a local time may be written where the column holds instants."""
         return self.write_column(field, column)
+
+    def number_type(self, column: Column) -> pa.DataType | None:
+        """The type of a column of plain numbers, whose type the database can change; None = it is none."""
+        return None
+
+    def wider(self, field: pa.Field, column: Column, chosen: str | None = None) -> Column | None:
+        """`column` of a type that holds its values and those of `field`; None = there is none, or it holds them.
+
+        `chosen`: the type that `createTableColumnTypes` chooses for it.
+        """
+        if chosen is not None and is_longer(column.declared, chosen):
+            return self.declared_as(column, chosen)
+        was = self.number_type(column)
+        kind = None if was is None else widened(was, field.type)
+        if was is None or kind is None or kind.equals(was):
+            return None
+        try:
+            return self.declared_as(column, self.created_type(field.name, kind, key=False))
+        except SchemaError:
+            return None  # no type of the database has that many digits
+
+    def declared_as(self, column: Column, declared: str) -> Column:
+        """The column with another type."""
+        return replace(column, declared=declared)
+
+    def retyped(self, table: str, column: Column, declared: str) -> str:
+        """The statement that changes a column's type, for people. `table` is SQL."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column.name)} TYPE {declared}"
+
+    def retype(self, session: Session, table: str, column: Column, declared: str) -> str | None:
+        """The same, to be run, of which nothing else of the column changes; None = it cannot be made."""
+        return self.retyped(table, column, declared)
+
+    def nullable(self, table: str, column: Column) -> str:
+        """The statement that lets a column be NULL, for people."""
+        return f"ALTER TABLE {table} ALTER COLUMN {self.quoted(column.name)} DROP NOT NULL"
 
     def is_same_type(self, found: str, planned: str) -> bool:
         """Whether two declared types are one, as the catalog shows them and as they were written."""

@@ -23,6 +23,7 @@ from spark_channel.connectors.contracts import (
     WritePlan,
     Writer,
 )
+from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.change_feed import row_fields
 from spark_channel.connectors.sql.claims import (
     STAGE,
@@ -41,7 +42,7 @@ from spark_channel.connectors.sql.publish import refuse_two_receipts
 from spark_channel.connectors.sql.script import BY_ITSELF, run_in_transaction, split_script
 from spark_channel.connectors.sql.session import transaction
 from spark_channel.connectors.sql.target import NOWHERE, TargetTable
-from spark_channel.connectors.sql.target_columns import added_columns, new_target, old_target
+from spark_channel.connectors.sql.target_columns import added_columns, new_target, old_target, wider_columns
 from spark_channel.errors import ChannelError, CommitError, SupersededError, TargetError
 from spark_channel.options import CommitMode, WriteOptions
 from spark_channel.retry import Retry
@@ -172,7 +173,8 @@ class SqlWriter(Writer):
                 place=replace(place, table=None),
             )
             new = self._new_fields(place, context, schema)
-            plan = self._plan_without(session, plan, place, context, new)
+            wide = _with_wider(place, self._wider(place, context, schema))
+            plan = self._plan_without(session, plan, wide, context, new)
             is_there = place.table is not None and plan.target.sql and plan.target.names
             if is_there and self.script_dialect in _EXPLAINS_RIGHTS:
                 columns = ", ".join(self.dialect.quoted(name) for name in plan.target.names)
@@ -235,13 +237,23 @@ class SqlWriter(Writer):
 
     def _new_fields(self, place: Place, context: WriteContext, schema: pa.Schema) -> list[pa.Field]:
         """The columns that `onSchemaChange=evolve` adds to the table."""
-        table = place.table
-        is_replaced = context.overwrite and not self.options.truncate
-        if self.options.on_schema_change != "evolve" or table is None or table.is_view or is_replaced:
+        if not self._evolves(place, context):
             return []
-        names = [each.name for each in table.columns]
+        names = [each.name for each in place.table.columns]
         own = row_fields(schema) if self.options.write_mode == "apply" else schema
         return [field for field in own if self.dialect.same_name(field.name, names) is None]
+
+    def _wider(self, place: Place, context: WriteContext, schema: pa.Schema) -> list[tuple[Column, Column]]:
+        """The columns that `onSchemaChange=evolve` widens: (now, afterwards)."""
+        if not self._evolves(place, context):
+            return []
+        return wider_columns(self.dialect, place.table, schema, self.options)
+
+    def _evolves(self, place: Place, context: WriteContext) -> bool:
+        """Whether the table's definition may change for the rows."""
+        is_replaced = context.overwrite and not self.options.truncate
+        is_table = place.table is not None and not place.table.is_view
+        return self.options.on_schema_change == "evolve" and is_table and not is_replaced
 
     def _plan_without(
         self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, new: Sequence[pa.Field]
@@ -267,32 +279,88 @@ class SqlWriter(Writer):
         return self.plan(session, replace(plan, schema=left), place, replace(context, native=native))
 
     def _evolved(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext) -> Place:
-        """The place, whose table has all columns of the rows.
+        """The place, whose table has all columns of the rows, wide enough.
 
-        One nullable column more changes no row, so no claim guards it: whoever adds it, and whether its rows follow,
-        each run finds it there. Before the rows, because some databases commit with DDL; and only if all else of the
-        rows fits.
+        One nullable column more changes no row, and a wider type no value, so no claim guards it: whoever does it, and
+        whether its rows follow, each run finds it there. Before the rows, because some databases commit with DDL; and
+        only if all else of the rows fits.
         """
-        fields = self._new_fields(place, context, plan.schema)
-        if not fields:
+        fields, wider = (
+            self._new_fields(place, context, plan.schema),
+            self._wider(place, context, plan.schema),
+        )
+        if not fields and not wider:
             return place
-        self._plan_without(session, plan, place, context, fields)
+        self._plan_without(session, plan, _with_wider(place, wider), context, fields)
         table = self.dialect.place(place.schema, place.name)
         for column in added_columns(self.dialect, plan.schema, fields, self.options):
+            name = column.name
             statement = f"ALTER TABLE {table} ADD COLUMN {self.dialect.definition(column)}"
-            try:
-                self.alter(session, statement)
-            except ChannelError as error:
-                now = self._new_fields(self.look(session), context, plan.schema)
-                if all(each.name != column.name for each in now):
-                    continue
-                if isinstance(error, TargetError) and self.is_denied(error):
-                    raise TargetError(
-                        f"{error}. Column {column.name!r} of the rows is not in table {place.label!r}, and option "
-                        f"'onSchemaChange' adds it: grant the right, or have the table's owner run {statement}"
-                    ) from error.__cause__
-                raise
+
+            def lacks(now: Place, name: str = name) -> bool:
+                return any(each.name == name for each in self._new_fields(now, context, plan.schema))
+
+            why = f"Column {name!r} of the rows is not in table {place.label!r}, and option 'onSchemaChange' adds it"
+            self._change(session, statement, lacks, why)
+        for column, _ in wider:
+            self._widen(session, plan, place, context, column.name)
         return replace(place, table=self.look(session).table)
+
+    def _widen(self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, name: str) -> None:
+        """Widen one column. It is looked at again, where no other run can change it meanwhile: of two that widen it
+        to different types, the later one could undo what the earlier one did, and round values.
+        """
+        table, why, statement = self.dialect.place(place.schema, place.name), "", ""
+
+        def narrow(now: Place) -> tuple[Column, Column] | None:
+            found = self._wider(now, context, plan.schema)
+            return next((each for each in found if each[0].name == name), None)
+
+        try:
+            with self.altering(session, place):
+                found = narrow(self.look(session))
+                if found is None:
+                    return
+                column, declared = found[0], found[1].declared
+                statement = self.dialect.retyped(table, column, declared)
+                why = (
+                    f"Column {name!r} of table {place.label!r} is {column.declared}, the rows need {declared}, and "
+                    "option 'onSchemaChange' widens it"
+                )
+                made = self.dialect.retype(session, table, column, declared)
+                if made is None:
+                    raise TargetError("its definition is shown in a way in which a part of it could be lost")
+                session.rows(made)
+        except TargetError as error:
+            if not why or self.is_lost(error):
+                raise
+            advice = (
+                "grant the right, or have the table's owner run"
+                if self.is_denied(error)
+                else "take away what is in its way, or make the table again, or run"
+            )
+            raise TargetError(f"{error}. {why}: {advice} {statement}") from error.__cause__
+
+    def _change(self, session: Any, statement: str, is_left: Callable[[Place], bool], why: str) -> None:
+        """Run a statement that another run may have run meanwhile."""
+        try:
+            self.alter(session, statement)
+        except ChannelError as error:
+            if self.is_lost(error):
+                raise
+            if not is_left(self.look(session)):
+                return
+            if not isinstance(error, TargetError) or not self.is_denied(error):
+                raise
+            raise TargetError(
+                f"{error}. {why}: grant the right, or have the table's owner run {statement}"
+            ) from error.__cause__
+
+    @contextmanager
+    def altering(self, session: Any, place: Place) -> Iterator[None]:
+        """No other write of this package, and if possible no other session, changes the table's definition meanwhile."""
+        with self.transaction(session):
+            yield
 
     def alter(self, session: Any, statement: str) -> None:
         """Run a statement that changes the table's definition, and wait for other sessions for a bounded time."""
@@ -723,6 +791,15 @@ class SqlWriter(Writer):
     @abstractmethod
     def drop_stage(self, session: Any, place: Place, name: str) -> None:
         """Drop one of `stages`, in a separate transaction. Safe twice."""
+
+
+def _with_wider(place: Place, wider: Sequence[tuple[Column, Column]]) -> Place:
+    """The place as if its columns had been widened."""
+    if not wider:
+        return place
+    made = {old.name: new for old, new in wider}
+    columns = tuple(made.get(each.name, each) for each in place.table.columns)
+    return replace(place, table=replace(place.table, columns=columns))
 
 
 def _ledger_options(options: Any) -> LedgerOptions | None:

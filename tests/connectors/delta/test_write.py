@@ -151,6 +151,15 @@ def test_new_columns(tmp_path: Path) -> None:
     assert read(path).sort_by("id").to_pydict() == {"id": [1, 2, 3], "name": [None, "b", None]}
 
 
+def test_columns_that_the_table_lacks_are_left_out_and_types_stay(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, pa.table({"id": pa.array([1], pa.int32())}))
+    write(path, pa.table({"id": pa.array([2], pa.int32()), "name": ["b"]}), onSchemaChange="ignore")
+    assert _rows(path) == [(1,), (2,)]
+    with pytest.raises(SchemaError, match=r"'id' is int64.*deltalake changes no type of a column"):
+        write(path, numbers(3), onSchemaChange="evolve")
+
+
 def test_partition_values_of_any_kind(tmp_path: Path) -> None:
     path = tmp_path / "t"
     values = ["a b", "x=1/y", "50%", "ü", None, "a+b"]

@@ -1,5 +1,6 @@
 """What the Iceberg writer does to a table, read back by pyiceberg itself."""
 
+from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -116,6 +117,41 @@ def test_new_columns(tmp_path: Path, catalog: Catalog) -> None:
     write(tmp_path, numbers(3))
     assert _rows(catalog, "id", "name", "tags") == [(1, None, None), (2, "b", ["x"]), (3, None, None)]
     assert read(tmp_path).sort_by("id")["tags"].to_pylist() == [None, ["x"], None]
+
+
+def test_columns_widen_as_iceberg_promotes_types(tmp_path: Path, catalog: Catalog) -> None:
+    narrow = pa.table(
+        {
+            "id": pa.array([1], pa.int32()), "r": pa.array([0.5], pa.float32()),
+            "d": pa.array([Decimal("1.25")], pa.decimal128(4, 2)), "s": pa.array([7], pa.int32()),
+        }
+    )  # fmt: skip
+    wide = pa.table(
+        {
+            "id": pa.array([2**40], pa.int64()), "r": [0.1], "d": pa.array([Decimal("99999.5")], pa.decimal128(6, 1)),
+            "s": pa.array([8], pa.int32()), "new": ["x"],
+        }
+    )  # fmt: skip
+    write(tmp_path, narrow)
+    with pytest.raises(SchemaError, match="onSchemaChange=evolve widens the column"):
+        write(tmp_path, wide)
+    write(tmp_path, wide, onSchemaChange="evolve")
+    expected = [(1, 0.5, Decimal("1.25"), 7, None), (2**40, 0.1, Decimal("99999.50"), 8, "x")]
+    assert _rows(catalog, "id", "r", "d", "s", "new") == expected
+    found = read(tmp_path)
+    assert found.sort_by("id")["id"].to_pylist() == [1, 2**40]
+    assert found.schema.field("d").type == pa.decimal128(7, 2)
+    write(tmp_path, wide.drop_columns(["new"]), writeMode="insert")
+    with pytest.raises(SchemaError, match="make the table again"):
+        write(tmp_path, pa.table({"id": ["text"]}), onSchemaChange="evolve")
+
+
+def test_columns_that_the_table_lacks_are_left_out(tmp_path: Path, catalog: Catalog) -> None:
+    write(tmp_path, numbers(1))
+    write(tmp_path, pa.table({"id": [2], "name": ["b"]}), onSchemaChange="ignore")
+    assert _rows(catalog) == [(1,), (2,)]
+    with pytest.raises(SchemaError, match="has none of the rows' columns"):
+        write(tmp_path, pa.table({"name": ["b"]}), onSchemaChange="ignore")
 
 
 def test_a_column_that_was_renamed_keeps_its_values(tmp_path: Path, catalog: Catalog) -> None:

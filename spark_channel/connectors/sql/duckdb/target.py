@@ -37,6 +37,11 @@ class DuckdbWriteDialect(DuckdbDialect, WriteDialect):
     def spark_type(self, text: str) -> str | None:
         return None  # DuckDB takes the length of a VARCHAR, and keeps it not
 
+    def number_type(self, column: Column) -> pa.DataType | None:
+        found = arrow_type(column.declared)
+        is_huge = column.declared in ("HUGEINT", "UHUGEINT") or is_text(column.declared)
+        return None if is_huge else found
+
     def is_same_type(self, found: str, planned: str) -> bool:
         return same_type(found, planned)
 

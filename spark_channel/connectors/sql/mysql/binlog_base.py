@@ -17,21 +17,21 @@ from spark_channel.connectors.sql.base_chunks import (
     BaseChunk,
     base_keyset,
     between,
-    chunk_rows,
+    check_order,
     key_of,
-    last_key,
+    order_of,
 )
-from spark_channel.connectors.sql.catalog import MisfitError, ReadColumn
-from spark_channel.connectors.sql.change_feed import new_columns_advice
+from spark_channel.connectors.sql.base_table import BaseTable, TableFacts
+from spark_channel.connectors.sql.catalog import Column, ReadColumn
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
-from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.keyset import Keyset, keyset_of
-from spark_channel.connectors.sql.mysql.binlog_decoder import RESET, Telling
+from spark_channel.connectors.sql.mysql.binlog_decoder import Telling
 from spark_channel.connectors.sql.mysql.column_types import parts
 from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlTable
 from spark_channel.connectors.sql.mysql.gtid import GtidSet, Remaining
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession, code_of
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
@@ -86,38 +86,22 @@ def start_of(session: Session, source: ReadSource, since: GtidSet) -> BaseProgre
     if not found:
         return None
     rows, _ = _size(session, source)
-    return BaseProgress(None, tuple(found[0]), rows=rows, order=_order_of(keyset), since=str(since))
+    return BaseProgress(
+        None, tuple(found[0]), rows=rows, order=order_of(keyset, _sorted_as), since=str(since)
+    )
 
 
 def bound_of(session: Session, source: ReadSource, base: BaseProgress, rows: int) -> Key | None:
     """The key of row number `rows` of what is left; None = there are fewer."""
     keyset = base_keyset(source)
-    _check_order(keyset, base.order)
+    check_order(keyset, _sorted_as, base.order)
     found = session.rows(key_of(keyset, between(keyset, base.after, base.until), rows - 1))
     return tuple(found[0]) if found else None
 
 
-def _order_of(keyset: Keyset) -> tuple[str, ...]:
-    """The columns of the key, each with what says which of two values is first."""
-    made = []
-    for each in keyset.key:
-        about = cast(MysqlColumn, keyset.source.about(each.name))
-        kind = parts(about.declared)[0]
-        made.append(f"{each.name.lower()} {'number' if kind in _NUMBERS else about.collation or kind}")
-    return tuple(made)
-
-
-def _check_order(keyset: Keyset, order: Sequence[str]) -> None:
-    """
-    Raises:
-        SourceError: keys are in another order than when the reading of the base began, so that no key is its place.
-    """
-    now = _order_of(keyset)
-    if order and now != tuple(order):
-        raise SourceError(
-            f"{keyset.source.label} is ordered by its primary key ({', '.join(now)}), and was by ({', '.join(order)}) "
-            f"when the reading of its existing rows began: which of them are left to read is not known. {RESET}"
-        )
+def _sorted_as(column: Column) -> str:
+    kind = parts(column.declared)[0]
+    return "number" if kind in _NUMBERS else cast(MysqlColumn, column).collation or kind
 
 
 def snapshot_place(session: Session) -> tuple[str, int]:
@@ -136,15 +120,13 @@ class BinlogWatermarks:
 
     def __init__(
         self, reader: SqlReader, line: Line, seen: Callable[[MysqlSession], GtidSet], events: Events,
-        columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet, *, evolves: bool = False,
+        columns: pa.Schema, schema: pa.Schema, after: GtidSet, upto: GtidSet, *, rule: SchemaRule,
         order: Sequence[str] = (), since: str = "",
     ) -> None:  # fmt: skip
         self._reader, self._line, self._position, self._events = reader, line, seen, events
-        self._columns, self._schema, self._after, self._upto = columns, schema, after, upto
-        self._advice = new_columns_advice(evolves=evolves)
-        self._order = order
+        self._after, self._upto = after, upto
+        self._table = BaseTable(reader, TableFacts(_size, _sorted_as), columns, schema, order, rule)
         self._since = type(after).parse(since)
-        self._source: ReadSource | None = None
         self._snapshot: tuple[GtidSet, GtidSet, Remaining] | None = None
         self._retry = Retry(
             getattr(reader.options, "retry_timeout", 0.0), what="reading a chunk of existing rows"
@@ -169,10 +151,9 @@ class BinlogWatermarks:
     def events(
         self, after: GtidSet, upto: GtidSet, high: GtidSet, window: ChunkWindow
     ) -> Iterator[pa.RecordBatch]:
-        assert self._source is not None  # its chunk was read
-        assert self._snapshot is not None
+        assert self._snapshot is not None  # its chunk was read
         _, begin, seen = self._snapshot
-        key = _log_key(base_keyset(self._source))
+        key = _log_key(self._table.keyset)
         return self._events(begin, after, upto, Telling(window, key, begin.remaining(after), seen))
 
     def chunk_rows(self) -> int:
@@ -180,10 +161,7 @@ class BinlogWatermarks:
 
         def once() -> int:
             with self._session() as session:
-                rows, nbytes = _size(session, self._known(session))
-            return chunk_rows(
-                rows, nbytes, lambda width: self._reader.batch_size(Split({"kind": "all", "row_bytes": width})).rows
-            )  # fmt: skip
+                return self._table.chunk_rows(session)
 
         return self._retry.call(once, self._reader.dialect.is_passing)
 
@@ -200,12 +178,7 @@ class BinlogWatermarks:
             raise
 
     def _chunk(self, session: MysqlSession, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
-        source = self._known(session)
-        keyset = base_keyset(source)
-        sql = source.dialect.short_statement(
-            keyset.columns, source.behind(between(keyset, lower, upper)), keyset.order, rows
-        )
-        split = Split({"kind": "all", "row_bytes": 0})
+        source = self._table.source(session)
         position = None if session.is_mariadb else self._position(session)
         session.rows("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
         session.rows("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
@@ -217,31 +190,12 @@ class BinlogWatermarks:
                 f"binary log, and the stream began at {self._since}: changes between would be lost. It is a replica "
                 "that lags, behind one name with others: name one server in 'url'"
             )
-        raw = list(session.stream(sql, self._reader.batch_size(split)))
+        raw = self._table.read(session, lower, upper, rows)
         session.rows("COMMIT")
-        kinds = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
-        try:
-            found = [
-                self._reader.dialect.decode(each, keyset.columns, kinds) for each in raw if each.num_rows
-            ]
-        except MisfitError as error:
-            raise self._reader.misfit(session, source, split, error, 0) from None
         begin = position.meet(self._after)
         seen = begin.remaining(position)
         self._snapshot = position, begin, seen
-        is_full = sum(each.num_rows for each in found) >= rows
-        last = last_key(found[-1], keyset) if is_full else None
-        return BaseChunk(
-            found, keyset, None if last == upper else last, seen.takes, self._schema, str(self._upto)
-        )
-
-    def _known(self, session: Session) -> ReadSource:
-        if self._source is None:
-            found = self._reader.resolve(session)
-            check_same_columns(self._columns, found.schema, found.label, self._advice)
-            _check_order(base_keyset(found), self._order)
-            self._source = found
-        return self._source
+        return self._table.chunk(session, raw, upper, rows, seen.takes, str(self._upto))
 
 
 def _log_key(keyset: Keyset) -> Sequence[ReadColumn]:

@@ -415,7 +415,7 @@ def _shape(
             f"a change of {table.label} in the binary log does not name its columns: run SET GLOBAL "
             f"binlog_row_metadata = 'FULL'. It holds for changes from then on, so: {RESET[0].lower()}{RESET[1:]}"
         )
-    advice = new_columns_advice(evolves=has is not None)
+    advice = new_columns_advice(goes_on=has is not None)
     # Names of columns are equal in any case, also where one was renamed so.
     known = {name.lower() for name in table.names}
     more = [name for name in found.names if name.lower() not in known and (has is None or has(name))]

@@ -17,9 +17,8 @@ from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, read_window
-from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.mysql.binlog_base import (
     BinlogWatermarks,
     bound_of,
@@ -42,6 +41,7 @@ from spark_channel.connectors.sql.mysql.gtid import GtidSet, gtids_of
 from spark_channel.connectors.sql.mysql.options import MysqlReadOptions
 from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
@@ -70,12 +70,12 @@ class BinlogFeed(ChangeFeed):
 
     can_evolve = True
 
-    def __init__(self, reader: SqlReader, *, evolves: bool = False) -> None:
+    def __init__(self, reader: SqlReader, *, evolves: bool = False, ignores: bool = False) -> None:
         options = cast(MysqlReadOptions, reader.options)
         _check_options(options)
         self._reader = reader
         self._options = options
-        self._evolves = evolves
+        self._rule = SchemaRule(evolves=evolves, ignores=ignores)
         with self._session() as session:
             source = reader.resolve(session)
             check_table(session, source)
@@ -144,8 +144,7 @@ class BinlogFeed(ChangeFeed):
         start = found.position
         with self._session() as session:
             source = self._reader.resolve(session)
-            advice = new_columns_advice(evolves=self._evolves)
-            check_same_columns(self._columns, source.schema, source.label, advice)
+            self._rule.check(self._columns, source.schema, source.label, self._table.key)
             self._check_place(session, start)
             if found.base is not None:
                 return self._next(session, source, start, found.base, limit, upto).token()
@@ -274,7 +273,7 @@ class BinlogFeed(ChangeFeed):
 
     @property
     def _has(self) -> Callable[[str], bool] | None:
-        return self._has_column if self._evolves else None
+        return self._rule.has(self._has_column)
 
     def _has_column(self, name: str) -> bool:
         """Whether the table has a column by now, which the stream did not begin with; else it was dropped."""
@@ -374,7 +373,7 @@ class BinlogFeed(ChangeFeed):
                 self._schema,
                 start,
                 end,
-                evolves=self._evolves,
+                rule=self._rule,
                 order=params["order"],
                 since=params["since"],
             )

@@ -70,7 +70,7 @@ class MysqlReader(SqlReader):
             return super().feed(options)
         from spark_channel.connectors.sql.mysql.binlog_feed import BinlogFeed
 
-        return BinlogFeed(self, evolves=options.evolves)
+        return BinlogFeed(self, evolves=options.evolves, ignores=options.ignores)
 
     def resolve(self, session: Session) -> ReadSource:
         """A view may hold the user's conditions: it is read in the zone of the server."""

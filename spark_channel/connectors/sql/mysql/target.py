@@ -1,6 +1,7 @@
 """MySQL's SQL for writing: declarations of new columns, and the values that a column holds exactly."""
 
 import re
+from dataclasses import replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -31,6 +32,7 @@ from spark_channel.errors import SchemaError, TargetError
 __all__ = ["MysqlWriteDialect", "hold_one_zone", "hold_transactional", "staged_columns"]
 
 _NAME_LETTERS = 64
+_NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"})
 _OPTION = r"\s*([A-Za-z_]+)\s*=\s*([A-Za-z0-9_]+)\s*,?"
 _OPTION_WORDS = frozenset({
     "ROW_FORMAT", "KEY_BLOCK_SIZE", "AUTO_INCREMENT", "STATS_PERSISTENT", "STATS_AUTO_RECALC", "STATS_SAMPLE_PAGES",
@@ -164,6 +166,38 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
                 field.name, column, field.type
             )  # the server reads its text in the session's zone
         return self.write_column(field, column)
+
+    def number_type(self, column: Column) -> pa.DataType | None:
+        name, sizes, unsigned = parts(column.declared)
+        is_float = name in ("float", "double")
+        if name not in _NUMBERS or "zerofill" in column.declared or (is_float and sizes):
+            return None
+        if unsigned and (is_float or name == "decimal"):
+            return None
+        if name == "tinyint":  # TINYINT(1) too
+            return pa.uint8() if unsigned else pa.int8()
+        try:
+            return arrow_type(column.name, column.declared)
+        except SchemaError:
+            return None  # more digits than Arrow's decimals have
+
+    def retyped(self, table: str, column: Column, declared: str) -> str:
+        made = self.definition(replace(column, declared=declared))
+        return f"ALTER TABLE {table} MODIFY COLUMN {made} /* DEFAULT and COMMENT as before */"
+
+    def retype(self, session: Session, table: str, column: Column, declared: str) -> str | None:
+        """MODIFY takes the whole definition, and forgets what it does not repeat: so as the server shows it."""
+        shown = str(session.rows(f"SHOW CREATE TABLE {table}")[0][1])
+        begins = f"  {self.quoted(column.name)} {column.declared}"
+        for line in shown.split("\n"):
+            if line.startswith(begins) and line[len(begins) : len(begins) + 1] in ("", " ", ","):
+                rest = line[len(begins) :].rstrip(",")
+                return f"ALTER TABLE {table} MODIFY COLUMN {self.quoted(column.name)} {declared}{rest}"
+        return None
+
+    def nullable(self, table: str, column: Column) -> str:
+        made = self.definition(replace(column, not_null=False))
+        return f"ALTER TABLE {table} MODIFY COLUMN {made}"
 
     def is_same_type(self, found: str, planned: str) -> bool:
         """Servers add display widths to integers: `int` is shown as `int(11)`."""

@@ -135,6 +135,16 @@ class MysqlWriter(SqlWriter):
         finally:
             session.rows("SET SESSION lock_wait_timeout = DEFAULT")
 
+    @contextmanager
+    def altering(self, session: Any, place: Place) -> Iterator[None]:
+        """DDL commits, so the lock of publishes is what keeps other writes out."""
+        hold(session, _table_lock(place.label))
+        session.rows(f"SET SESSION lock_wait_timeout = {_ALTER_SECONDS}")
+        try:
+            yield
+        finally:
+            session.rows("SET SESSION lock_wait_timeout = DEFAULT")
+
     def default_commit(self, place: Place, context: WriteContext) -> CommitMode:
         """Keys are told apart only within one transaction; refused rows only where the target judges them."""
         return "task" if self.options.tolerates_dirty_rows else super().default_commit(place, context)
@@ -200,7 +210,7 @@ class MysqlWriter(SqlWriter):
         The lock is the session's: DDL does not end it, and neither does what ends a transaction.
         """
         target = plan.target
-        hold(session, _table_lock(target))
+        hold(session, _table_lock(target.label))
         session.end_when_silent()
         made = create and create_table(session, target)
         try:
@@ -236,6 +246,6 @@ def _commits(texts: Sequence[str], option: str) -> bool:
     return False
 
 
-def _table_lock(target: TargetTable) -> str:
+def _table_lock(label: str) -> str:
     """Publishes to one table take turns; the server's names of locks have at most 64 letters."""
-    return "spark_channel:" + hashlib.sha256(target.label.encode()).hexdigest()[:32]
+    return "spark_channel:" + hashlib.sha256(label.encode()).hexdigest()[:32]

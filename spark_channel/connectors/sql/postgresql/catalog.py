@@ -21,7 +21,9 @@ _COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.atthasdef OR t.typdefault IS NOT NULL,
   a.attgenerated <> '', b.typname, b.typcategory::text,
   CASE WHEN t.typtype = 'd' AND a.atttypmod = -1 THEN t.typtypmod ELSE a.atttypmod END, a.attidentity::text, e.typname,
-  b.typnamespace = 'pg_catalog'::regnamespace
+  b.typnamespace = 'pg_catalog'::regnamespace,
+  (SELECT cn.nspname || '.' || k.collname FROM pg_catalog.pg_collation k
+   JOIN pg_catalog.pg_namespace cn ON cn.oid = k.collnamespace WHERE k.oid = a.attcollation)
 FROM pg_catalog.pg_attribute a
 JOIN pg_catalog.pg_type t ON t.oid = a.atttypid
 JOIN pg_catalog.pg_type b ON b.oid = CASE WHEN t.typtype = 'd' THEN t.typbasetype ELSE t.oid END
@@ -79,6 +81,7 @@ class PgColumn(catalog.Column):
     identity: str = ""
     element: str | None = None
     builtin: bool = False
+    collation: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

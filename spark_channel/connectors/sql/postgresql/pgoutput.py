@@ -237,6 +237,13 @@ class ChangeDecoder:
             place = end + 9
         if tuple(found) != self._shape.columns and (self._has is None or self._differs(found)):
             raise SchemaError(_difference(self._shape, found, self._has))
+        names = [name for name, _ in found]
+        lost = next((name for name in (*self._key_names, *self._window_names) if name not in names), None)
+        if lost is not None:
+            raise SchemaError(
+                f"{self._shape.label} has no key column {lost!r} in the log, so its changes belong to no row. Reset "
+                "the tunnel, or begin with a new checkpoint directory"
+            )
         self._arrange(found)
 
     def _differs(self, found: Sequence[tuple[str, int]]) -> bool:
@@ -288,7 +295,7 @@ def _difference(
     else:
         lost = next((name for name in was if name not in now), None)
         what = f"has lost column {lost!r}" if lost else "has its columns in another order"
-    return f"{shape.label} {what} since its stream began. {new_columns_advice(evolves=has is not None)}"
+    return f"{shape.label} {what} since its stream began. {new_columns_advice(goes_on=has is not None)}"
 
 
 def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:

@@ -17,9 +17,8 @@ import pyarrow as pa
 from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.split_reader import Token
-from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
-from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.column_types import read_type
 from spark_channel.connectors.sql.postgresql.failures import is_gone
@@ -36,6 +35,7 @@ from spark_channel.connectors.sql.postgresql.slots import kept_bytes
 from spark_channel.connectors.sql.postgresql.wal_kept import warn_of_kept_wal
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.session import BatchSize
 from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
@@ -84,7 +84,7 @@ class ReplicationFeed(ChangeFeed):
         self._publication = options.publication
         self._max_kept = options.max_slot_lag
         self._is_paused = False
-        self._evolves = options.evolves
+        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
         self._follow()
 
     def _follow(self) -> None:
@@ -139,8 +139,7 @@ class ReplicationFeed(ChangeFeed):
         start = found.lsn
         with self._session() as session:
             source = self._reader.resolve(session)
-            advice = new_columns_advice(evolves=self._evolves)
-            check_same_columns(self._columns, source.schema, source.label, advice)
+            self._rule.check(self._columns, source.schema, source.label, self._key)
             self._check_same_table(source)
             self._check_place(session, start)
             if found.base is not None:
@@ -164,7 +163,7 @@ class ReplicationFeed(ChangeFeed):
         lower = None if old.base is None else old.base.after
         if old.base is not None and (new.base is None or new.base.after != lower):
             upper = old.base.until if new.base is None else new.base.after
-            chunk = {"lower": lower, "upper": upper}
+            chunk = {"lower": lower, "upper": upper, "order": old.base.order}
             return [Split({"kind": "window", "after": start, "upto": end, **chunk})]
         return [Split({"kind": "changes", "after": start, "upto": end})] if end > start else []
 
@@ -245,7 +244,7 @@ class ReplicationFeed(ChangeFeed):
             yield from self._decoded(session, decoder, after, upto)
 
     def _decoder(self, after: int, upto: int) -> ChangeDecoder:
-        has = self._has_column if self._evolves else None
+        has = self._rule.has(self._has_column)
         return ChangeDecoder(self._shape, self._schema, after, upto, has=has)
 
     def _has_column(self, name: str) -> bool:
@@ -259,12 +258,14 @@ class ReplicationFeed(ChangeFeed):
         after, upto = int(params["after"]), int(params["upto"])
         lower, upper = params["lower"], params["upper"]
         with Line(self._session) as ours, Line(partial(self._reader.connect, "read")) as rows:
-            log = self._watermarks(upto, partial(_lent, ours), partial(_lent, rows))
+            log = self._watermarks(upto, partial(_lent, ours), partial(_lent, rows), params.get("order", ()))
             yield from read_window(
                 log, after, upto, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
             )
 
-    def _watermarks(self, at: int, connect: Connect, rows: Connect | None = None) -> PgWatermarks:
+    def _watermarks(
+        self, at: int, connect: Connect, rows: Connect | None = None, order: Sequence[str] = ()
+    ) -> PgWatermarks:
         """With `rows`, both open a session again that was lost."""
         seconds = 0.0 if rows is None else getattr(self._reader.options, "retry_timeout", 0.0)
         events = partial(self._events, connect)
@@ -277,7 +278,8 @@ class ReplicationFeed(ChangeFeed):
             self._schema,
             at,
             seconds,
-            evolves=self._evolves,
+            order=order,
+            rule=self._rule,
         )
 
     def _events(
@@ -314,7 +316,7 @@ class ReplicationFeed(ChangeFeed):
         most = _most(limit)
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
-        log = self._watermarks(start, lambda: nullcontext(session))
+        log = self._watermarks(start, lambda: nullcontext(session), order=base.order)
         is_paused = self._pauses(session)
         if is_paused:
             log.mark()  # the position moves on, so that no reader takes the base to be read

@@ -97,11 +97,12 @@ class TablesFeed(ReplicationFeed):
                     "by 'dbtable' and its own slot",
                     option=name,
                 )
-        if options.evolves:
+        if options.evolves or options.ignores:
+            mode = "evolve" if options.evolves else "ignore"
             raise OptionError(
-                "option 'onSchemaChange' got 'evolve', which goes with one table ('dbtable'), not with 'tables': omit "
+                f"option 'onSchemaChange' got {mode!r}, which goes with one table ('dbtable'), not with 'tables': omit "
                 "it; a table that gets other columns stops the tunnel with an error",
-                option="onSchemaChange", got="evolve", takes="fail",
+                option="onSchemaChange", got=mode, takes="fail",
             )  # fmt: skip
         self._items = listed(options.tables)
         self._has_base = options.has_base
@@ -181,7 +182,7 @@ class TablesFeed(ReplicationFeed):
         if chunk is not None:
             name, place, upper = chunk
             assert place.base is not None
-            keys = {"lower": place.base.after, "upper": upper}
+            keys = {"lower": place.base.after, "upper": upper, "order": place.base.order}
             return [Split({"kind": "window", **log, "table": name, "since": place.since, **keys})]
         return [Split({"kind": "changes", **log})] if new.lsn > old.lsn else []
 
@@ -206,7 +207,8 @@ class TablesFeed(ReplicationFeed):
                 return
             table = next(each for each in tables if each.name == params["table"])
             events = partial(self._beside, connect, tables, table, int(params["since"]))
-            log = _Named(self._log_of(table, upto, connect, partial(_lent, rows), events), table.name)
+            found = self._log_of(table, upto, connect, partial(_lent, rows), events, params["order"])
+            log = _Named(found, table.name)
             lower, upper = params["lower"], params["upper"]
             yield from read_window(
                 log, after, upto, None if lower is None else tuple(lower), tuple(upper), log.chunk_rows()
@@ -358,7 +360,8 @@ class TablesFeed(ReplicationFeed):
             return after
         place = after.tables[name]
         table = self._table(session, name, place.oid)
-        log = self._log_of(table, end, lambda: nullcontext(session))
+        order = () if place.base is None else place.base.order
+        log = self._log_of(table, end, lambda: nullcontext(session), order=order)
         if place.base is None:
             return after.started(name, log.start(session, table.reader.resolve(session), end))
         rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
@@ -379,12 +382,13 @@ class TablesFeed(ReplicationFeed):
 
     def _log_of(
         self, table: _Table, at: int, connect: Connect, rows: Connect | None = None,
-        events: Callable[..., Iterator[pa.RecordBatch]] | None = None,
+        events: Callable[..., Iterator[pa.RecordBatch]] | None = None, order: Sequence[str] = (),
     ) -> PgWatermarks:  # fmt: skip
         """With `rows`, both open a session again that was lost."""
         seconds = 0.0 if rows is None else getattr(self._reader.options, "retry_timeout", 0.0)
         return PgWatermarks(
-            table.reader, connect, rows or connect, events or _no_events, table.columns, table.schema, at, seconds
+            table.reader, connect, rows or connect, events or _no_events, table.columns, table.schema, at, seconds,
+            rule=self._rule, order=order,
         )  # fmt: skip
 
     def _beside(

@@ -13,7 +13,7 @@ from spark_channel.connectors.sql.catalog import Column, Table
 from spark_channel.connectors.sql.fits import is_list
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable, name_parts
-from spark_channel.connectors.sql.postgresql.column_types import INSTANT, LOCAL, TIME
+from spark_channel.connectors.sql.postgresql.column_types import INSTANT, LOCAL, TIME, read_type
 from spark_channel.connectors.sql.postgresql.dialect import PostgresDialect
 from spark_channel.connectors.sql.postgresql.encode import (
     PgWriteColumn,
@@ -90,6 +90,32 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
     def lenient_column(self, field: pa.Field, column: Column) -> WriteColumn:
         return lenient_column(field, cast(PgColumn, column))
 
+    def number_type(self, column: Column) -> pa.DataType | None:
+        """Not of a domain, whose checks the column would lose."""
+        about = cast(PgColumn, column)
+        words = _NUMBERS.get(about.base, "")
+        is_plain = bool(words) and about.builtin and about.declared.partition("(")[0] == words
+        kind = read_type(about.base, about.typmod).kind
+        return kind if is_plain and not pa.types.is_string(kind) else None
+
+    def declared_as(self, column: Column, declared: str) -> Column:
+        words, _, sizes = declared.partition("(")
+        base = next((base for base, each in _NUMBERS.items() if each == words), None)
+        if base is None:
+            is_sized = bool(sizes)
+            typmod = int(sizes.rstrip(") ")) + 4 if is_sized else -1
+            return replace(
+                cast(PgColumn, column),
+                declared=declared,
+                base="varchar" if is_sized else "text",
+                typmod=typmod,
+            )
+        typmod = -1
+        if sizes:
+            precision, scale = map(int, sizes.rstrip(")").split(","))
+            typmod = ((precision << 16) | scale) + 4
+        return replace(cast(PgColumn, column), declared=declared, base=base, typmod=typmod)
+
     def emptied(self, table: str, options: SqlWriteOptions) -> str:
         return f"TRUNCATE {table}{' CASCADE' if cast(PostgresWriteOptions, options).cascade_truncate else ''}"
 
@@ -111,6 +137,12 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
             raise wrong_table_options(text, takes)
         return " " + text.strip()
 
+
+_NUMBERS = {
+    "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real", "float8": "double precision",
+    "numeric": "numeric",
+}  # fmt: skip
+"""Their names in declarations."""
 
 DIALECT = PostgresWriteDialect()
 

@@ -6,25 +6,17 @@ from typing import cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.base_chunks import (
-    BaseChunk,
-    base_keyset,
-    between,
-    chunk_rows,
-    key_of,
-    last_key,
-)
-from spark_channel.connectors.sql.catalog import MisfitError
-from spark_channel.connectors.sql.change_feed import new_columns_advice
+from spark_channel.connectors.sql.base_chunks import BaseChunk, base_keyset, key_of, order_of
+from spark_channel.connectors.sql.base_table import BaseTable, TableFacts
+from spark_channel.connectors.sql.catalog import Column
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key
-from spark_channel.connectors.sql.cursor import check_same_columns
 from spark_channel.connectors.sql.keyset import keyset_of
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.snapshot import Snapshot
 from spark_channel.connectors.sql.reader import SqlReader
-from spark_channel.connectors.sql.session import Session
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import SourceError
 from spark_channel.planning import Split
@@ -100,17 +92,16 @@ class PgWatermarks:
 
     `connect` gives a session that may write a message, `rows` one that reads; after a lost connection they give another
     for `retry_seconds`. `events` reads the log, and is told the columns of the key. `columns` is the schema of the
-    table as its stream began, `schema` that of the rows that are delivered.
+    table as its stream began, `schema` that of the rows that are delivered. `order`: see `BaseProgress`.
     """
 
     def __init__(
         self, reader: SqlReader, connect: Connect, rows: Connect, events: Events, columns: pa.Schema,
-        schema: pa.Schema, upto: int, retry_seconds: float = 0.0, *, evolves: bool = False,
+        schema: pa.Schema, upto: int, retry_seconds: float = 0.0, *, rule: SchemaRule, order: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._reader, self._connect, self._rows, self._events = reader, connect, rows, events
-        self._columns, self._schema, self._upto = columns, schema, upto
-        self._advice = new_columns_advice(evolves=evolves)
-        self._source: ReadSource | None = None
+        self._upto = upto
+        self._table = BaseTable(reader, TableFacts(_size, _sorted_as), columns, schema, order, rule)
         self._retry = Retry(retry_seconds, what="reading a chunk of the base")
 
     def mark(self) -> int:
@@ -127,18 +118,17 @@ class PgWatermarks:
 
     def start(self, session: PgReadSession, source: ReadSource, at: int) -> BaseProgress | None:
         """The whole base, of which all that was committed before `at` is visible; None = the table is empty."""
-        found = session.rows(key_of(base_keyset(source), [], 0, last=True))
+        keyset = base_keyset(source)
+        found = session.rows(key_of(keyset, [], 0, last=True))
         if not found:
             return None
         rows, _ = _size(session, source)
-        return BaseProgress(None, tuple(found[0]), at, at, rows=rows)
+        return BaseProgress(None, tuple(found[0]), at, at, rows=rows, order=order_of(keyset, _sorted_as))
 
     def bound(self, lower: Key | None, upper: Key, rows: int) -> Key | None:
         """The key of row number `rows` behind `lower`, up to `upper`; None = there are fewer rows."""
         with self._connect() as session:
-            keyset = base_keyset(self._known(session))
-            found = session.rows(key_of(keyset, between(keyset, lower, upper), rows - 1))
-            return tuple(found[0]) if found else None
+            return self._table.bound(session, lower, upper, rows)
 
     def chunk(self, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
         def once() -> BaseChunk:
@@ -148,31 +138,20 @@ class PgWatermarks:
         return self._retry.call(once, self._reader.dialect.is_passing)
 
     def events(self, after: int, upto: int, high: int, window: ChunkWindow) -> Iterator[pa.RecordBatch]:
-        assert self._source is not None  # its chunk was read
-        key = [each.name for each in base_keyset(self._source).key]
+        key = [each.name for each in self._table.keyset.key]
         return self._events(after, upto, max(high, upto), window, key)
 
     def chunk_rows(self) -> int:
         """How many rows are held at once, and read by one statement."""
         with self._connect() as session:
-            rows, nbytes = _size(session, self._known(session))
-        return chunk_rows(
-            rows,
-            nbytes,
-            lambda width: self._reader.batch_size(Split({"kind": "all", "row_bytes": width})).rows,
-        )
+            return self._table.chunk_rows(session)
 
     def _chunk(self, session: PgReadSession, lower: Key | None, upper: Key, rows: int) -> BaseChunk:
         """In one short transaction. The lock comes before the snapshot: a table that another transaction has
         rewritten (ALTER TABLE, CLUSTER) is empty to a snapshot from before.
         """
-        source = self._known(session)
-        keyset = base_keyset(source)
+        source = self._table.source(session)
         table = source.origin.partition(" AS ")[0]
-        sql = source.dialect.short_statement(
-            keyset.columns, source.behind(between(keyset, lower, upper)), keyset.order, rows
-        )
-        split = Split({"kind": "all", "row_bytes": 0})
         session.rows("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         session.rows(f"LOCK TABLE ONLY {table} IN ACCESS SHARE MODE")
         snapshot = _snapshot(session)
@@ -181,27 +160,17 @@ class PgWatermarks:
                 f"a chunk of {source.label} would be read from a standby, which may lack rows that the slot's server "
                 "has: name the primary alone in 'url', or add target_session_attrs=primary"
             )
-        raw = list(session.stream(sql, self._reader.batch_size(split)))
+        raw = self._table.read(session, lower, upper, rows)
         session.rows("COMMIT")
-        kinds = pa.schema([pa.field(column.name, column.kind) for column in keyset.columns])
-        try:
-            found = [
-                self._reader.dialect.decode(each, keyset.columns, kinds) for each in raw if each.num_rows
-            ]
-        except MisfitError as error:
-            raise self._reader.misfit(session, source, split, error, 0) from None
-        is_full = sum(each.num_rows for each in found) >= rows
-        last = last_key(found[-1], keyset) if is_full else None
-        return BaseChunk(
-            found, keyset, None if last == upper else last, snapshot.sees, self._schema, lsn_text(self._upto)
-        )
+        return self._table.chunk(session, raw, upper, rows, snapshot.sees, lsn_text(self._upto))
 
-    def _known(self, session: Session) -> ReadSource:
-        if self._source is None:
-            found = self._reader.resolve(session)
-            check_same_columns(self._columns, found.schema, found.label, self._advice)
-            self._source = found
-        return self._source
+
+def _sorted_as(column: Column) -> str:
+    """One kind of number may become another, with the same order, and one kind of text."""
+    about = cast(PgColumn, column)
+    if about.base in (*_WHOLE, "numeric"):
+        return "number"
+    return f"text {about.collation}" if about.collation else about.base
 
 
 def _snapshot(session: PgReadSession) -> Snapshot:

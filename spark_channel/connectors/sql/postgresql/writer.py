@@ -1,8 +1,8 @@
 """Writes a table of a PostgreSQL database: atomically (`commit=job`), or task by task (`commit=task`)."""
 
 import logging
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -149,6 +149,14 @@ class PostgresWriter(SqlWriter):
         with session.transaction():
             session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
             session.rows(statement)
+
+    @contextmanager
+    def altering(self, session: PgWriteSession, place: Place) -> Iterator[None]:
+        with session.transaction():
+            session.rows(f"SET LOCAL lock_timeout = '{_ALTER_SECONDS}s'")
+            table = DIALECT.place(place.schema, place.name)
+            session.rows(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE")
+            yield
 
     def _kept(self, place: Place, plan: SqlPlan) -> PgTable | None:
         """The table, unless the write creates one."""

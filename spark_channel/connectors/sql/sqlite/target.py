@@ -56,6 +56,19 @@ class SqliteWriteDialect(SqliteDialect, WriteDialect):
                 raise misfit(field, column, wanted, natural=natural, shown=f" ({wanted})")
         return WriteColumn(field.name, column, field.type)
 
+    def retyped(self, table: str, column: Column, declared: str) -> str:
+        """SQLite changes no declared type: by another column."""
+        old, new = self.quoted(column.name), self.quoted(f"{column.name} new")
+        alter = f"ALTER TABLE {table}"
+        copy = f"UPDATE {table} SET {new} = {old}"  # noqa: S608 - quoted names
+        return (
+            f"{alter} ADD COLUMN {new} {declared}; {copy}; {alter} DROP COLUMN {old}; "
+            f"{alter} RENAME COLUMN {new} TO {old}"
+        )
+
+    def nullable(self, table: str, column: Column) -> str:
+        return self.retyped(table, column, column.declared)
+
     def after_create(self, options: SqlWriteOptions) -> str:
         text = options.create_table_options
         if text is None:

@@ -391,6 +391,34 @@ def test_columns_that_change_are_taken_by_the_next_start(logged: Shop) -> None:
         all_after(evolving(logged), token)
 
 
+def test_columns_that_change_are_ignored_without_a_restart(
+    logged: Shop, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain(logged)
+    reader = logged.reader(binlog="true")
+    feed = reader.feed(FeedOptions(ignores=True))
+    (token,) = feed.now()
+    logged.sql(
+        "INSERT INTO t VALUES (1, 'a', 1); ALTER TABLE t ADD note TEXT FIRST; INSERT INTO t VALUES ('x', 2, 'b', 1); "
+        "ALTER TABLE t DROP item; INSERT INTO t VALUES ('y', 3, 2); UPDATE t SET id = 4 WHERE id = 2"
+    )
+    end = feed.latest(token, NO_LIMIT)
+    found = rows(feed, token, end)
+    assert [(row["_op"], row["id"], row["item"]) for row in found] == [
+        ("insert", 1, "a"), ("insert", 2, "b"), ("insert", 3, None), ("delete", 2, None), ("update", 4, None),
+    ]  # fmt: skip
+    assert "note" not in found[0]
+    assert sorted(each.getMessage().split("column ")[1].split(" ")[0] for each in caplog.records) == [
+        "'item'",
+        "'note'",
+    ]
+    logged.sql("ALTER TABLE t MODIFY id BIGINT; INSERT INTO t VALUES ('z', 5000000000, 1)")
+    with pytest.raises(SchemaError, match=r"column 'id'.*Start it again"):
+        feed.latest(end, NO_LIMIT)
+    again = reader.feed(FeedOptions(ignores=True))
+    assert [row["id"] for row in rows(again, end, again.latest(end, NO_LIMIT))] == [5_000_000_000]
+
+
 def test_types_that_widen_come_as_the_table_has_them_by_now(logged: Shop) -> None:
     before = {
         "a": "TINYINT",

@@ -9,6 +9,7 @@ import pytest
 
 from spark_channel.connectors.feed import ChangeFeed, FeedLimit
 from spark_channel.connectors.sql.postgresql.snapshot import Snapshot
+from spark_channel.connectors.sql.postgresql.watermarks import PgWatermarks
 from spark_channel.errors import SchemaError, SourceError
 from tests.connectors.sql.postgresql.test_replication import Table
 from tests.servers.postgres import PostgresServer
@@ -216,6 +217,79 @@ def test_a_generated_column_is_refused_by_name(postgres_server: PostgresServer) 
         assert rows(feed, token, feed.latest(token, NO_LIMIT)) == [("insert", 1, "x")]
     finally:
         table.drop()
+
+
+def test_columns_that_change_are_ignored_while_the_base_is_read(table: Table) -> None:
+    table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 60) i")
+    feed = table.feed(ignores=True)
+    at = begin(feed)
+    first = feed.latest(at, FeedLimit(rows=20))
+    out = rows(feed, at, first)
+    table.run("ALTER TABLE $t ADD note text, DROP n; UPDATE $t SET note = 'x' WHERE id IN (5, 30, 55)")
+    out += rows(feed, first, middle := feed.latest(first, FeedLimit(rows=20)))
+    table.run("ALTER TABLE $t DROP item")
+    out += rows(feed, middle, feed.latest(middle, NO_LIMIT))
+    assert sorted(played(out)) == list(range(1, 61))
+    assert [item for key, item in sorted(played(out).items()) if key <= 20] == ["old"] * 20
+    assert played(out)[60] is None, "read behind the change"
+
+
+ORDERED = 'id text COLLATE "C" PRIMARY KEY, item text NOT NULL, UNIQUE (item, id)'
+OTHER_ORDERS = {
+    "another key": "DROP CONSTRAINT $t_pkey, ADD PRIMARY KEY (item, id)",
+    "no key but another": "DROP CONSTRAINT $t_pkey",
+    "another collation": 'ALTER id TYPE text COLLATE "und-x-icu"',
+}
+
+
+@pytest.fixture
+def ordered(postgres_server: PostgresServer) -> Iterator[Table]:
+    made = Table(postgres_server, ORDERED)
+    made.run(
+        "INSERT INTO $t SELECT CASE WHEN i % 2 = 0 THEN 'B' ELSE 'a' END || i, 'x' FROM generate_series(1, 50) i"
+    )
+    yield made
+    made.drop()
+
+
+@pytest.mark.parametrize("change", OTHER_ORDERS.values(), ids=OTHER_ORDERS)
+def test_a_key_whose_order_changes_while_the_base_is_read(ordered: Table, change: str) -> None:
+    """What is behind a key is other rows then."""
+    feed = ordered.feed()
+    token = begin(feed)
+    first = feed.latest(token, FeedLimit(rows=20))
+    ordered.run(f"ALTER TABLE $t {change}")
+    for read in (lambda: rows(feed, token, first), lambda: feed.latest(first, NO_LIMIT)):
+        with pytest.raises(
+            SourceError, match=r"was by \(id text pg_catalog.C\) when the reading.*Reset the tunnel"
+        ):
+            read()
+
+
+def test_a_key_whose_order_changes_between_two_chunks_of_a_range(
+    ordered: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(PgWatermarks, "chunk_rows", lambda _: 10)
+    feed = ordered.feed()
+    token = begin(feed)
+    (split,) = feed.changes(token, feed.latest(token, NO_LIMIT))
+    found = feed.read(split)
+    next(found)
+    ordered.run(f"ALTER TABLE $t {OTHER_ORDERS['another collation']}")
+    with pytest.raises(SourceError, match="which of them are left to read is not known"):
+        list(found)
+
+
+def test_a_key_that_widens_while_the_base_is_read(table: Table) -> None:
+    table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 60) i")
+    feed = table.feed()
+    token = begin(feed)
+    first = feed.latest(token, FeedLimit(rows=20))
+    found = rows(feed, token, first)
+    table.run("ALTER TABLE $t ALTER id TYPE bigint")
+    feed = table.feed(evolves=True)
+    found += rows(feed, first, feed.latest(first, NO_LIMIT))
+    assert sorted(row[1] for row in found) == list(range(1, 61))
 
 
 @pytest.mark.parametrize("base", [{}, {"after": None}, "x", {"until": []}])

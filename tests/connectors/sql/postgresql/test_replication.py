@@ -391,6 +391,49 @@ def test_columns_that_change_are_taken_by_the_next_start(table: Table) -> None:
         rows(table.feed(evolves=True), token, feed.end()[0])
 
 
+def test_columns_that_change_are_ignored_without_a_restart(
+    table: Table, caplog: pytest.LogCaptureFixture
+) -> None:
+    feed = table.feed(ignores=True)
+    (token,) = feed.now()
+    table.run(
+        "INSERT INTO $t VALUES (1, 'a', 1); ALTER TABLE $t ADD note text; INSERT INTO $t VALUES (2, 'b', 1, 'x'); "
+        "ALTER TABLE $t DROP item; INSERT INTO $t VALUES (3, 2, 'y'); UPDATE $t SET id = 4 WHERE id = 2"
+    )
+    end = feed.latest(token, NO_LIMIT)
+    found = rows(feed, token, end)
+    assert [(row["_op"], row["id"], row["item"], row["n"] is None) for row in found] == [
+        ("insert", 1, "a", False), ("insert", 2, "b", False), ("insert", 3, None, False),
+        ("delete", 2, None, True), ("update", 4, None, False),
+    ]  # fmt: skip
+    assert "note" not in found[0]
+    assert feed.latest(end, NO_LIMIT) == end
+    told = [each.getMessage() for each in caplog.records]
+    assert sorted(each.split("column ")[1].split(" ")[0] for each in told) == ["'item'", "'note'"], (
+        "once each"
+    )
+    table.run("ALTER TABLE $t ALTER n TYPE numeric(12,4); INSERT INTO $t VALUES (5, 1.2345)")
+    with pytest.raises(SchemaError, match=r"column 'n'.*Start it again"):
+        feed.latest(end, NO_LIMIT)
+    again = table.feed(ignores=True)
+    assert str(rows(again, end, again.latest(end, NO_LIMIT))[0]["n"]) == "1.2345"
+
+
+@pytest.mark.parametrize("mode", ["ignores", "evolves"])
+def test_a_key_that_the_log_lacks_is_told(table: Table, mode: str) -> None:
+    feed = table.feed(**{mode: True})
+    (token,) = feed.now()
+    table.run(
+        "INSERT INTO $t VALUES (1, 'a', 1); "
+        "ALTER TABLE $t DROP id, ADD no int GENERATED ALWAYS AS IDENTITY PRIMARY KEY; INSERT INTO $t VALUES ('b', 2)"
+    )
+    with pytest.raises(SchemaError, match=r"lost column 'id'|new column 'no'"):
+        feed.latest(token, NO_LIMIT)
+    again = table.feed(**{mode: True})
+    with pytest.raises(SchemaError, match="no key column 'no' in the log"):
+        rows(again, token, again.latest(token, NO_LIMIT))
+
+
 def test_columns_that_were_chosen_stay_whatever_the_table_gets(table: Table) -> None:
     feed = table.feed(evolves=True, reader={"columns": "id, n"})
     (token,) = feed.now()

@@ -1,0 +1,68 @@
+"""Option `onSchemaChange` of a log's feed: with which changes of its table's columns it continues."""
+
+import logging
+from collections.abc import Callable, Collection
+
+import pyarrow as pa
+
+from spark_channel.connectors.sql.change_feed import new_columns_advice
+from spark_channel.connectors.sql.cursor import check_same_columns
+
+__all__ = ["SchemaRule"]
+
+_log = logging.getLogger(__name__)
+
+
+class SchemaRule:
+    """Option `onSchemaChange` of a log's feed, as its table is looked at. Plain data.
+
+    `evolves`, `ignores`: see `FeedOptions`.
+    """
+
+    def __init__(self, *, evolves: bool = False, ignores: bool = False) -> None:
+        self.evolves, self.ignores = evolves, ignores
+        self._told: set[str] = set()
+
+    @property
+    def advice(self) -> str:
+        return new_columns_advice(goes_on=self.evolves or self.ignores)
+
+    def has(self, asked: Callable[[str], bool]) -> Callable[[str], bool] | None:
+        """For a decoder: whether the table has a column by now that the stream did not begin with; None: the log may
+        have no other columns. `asked` looks at the table.
+        """
+        if self.ignores:
+            return _never
+        return asked if self.evolves else None
+
+    def check(self, was: pa.Schema, now: pa.Schema, source: str, key: Collection[str] = ()) -> None:
+        """Hold a table to have the columns that its stream began with, or those that it can go on with. `key`: those
+        that cannot be NULL.
+
+        Raises:
+            SchemaError: names the first column that differs.
+        """
+        if not self.ignores:
+            check_same_columns(was, now, source, self.advice)
+            return
+        new = [field.name for field in now if field.name not in was.names]
+        # A name in another case may be the same column, or another one.
+        lost = [each for each in was.names if each.lower() not in {name.lower() for name in now.names}]
+        gone = next((name for name in lost if name in key), None)
+        kept = pa.schema([field for field in was if field.name not in lost or field.name == gone])
+        check_same_columns(kept, pa.schema([f for f in now if f.name not in new]), source, self.advice)
+        for name, what in (
+            *((name, "is NULL from now on") for name in lost),
+            *((name, "is left out") for name in new),
+        ):
+            if name not in self._told:
+                self._told.add(name)
+                _log.warning(
+                    "%s has %s column %r since its stream began, which %s (onSchemaChange=ignore)",
+                    source, "lost" if name in lost else "a new", name, what,
+                )  # fmt: skip
+
+
+def _never(_name: str) -> bool:
+    """What the table got is left out, as what it lost before the stream began."""
+    return False
