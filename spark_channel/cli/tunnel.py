@@ -1,4 +1,4 @@
-"""`spark-channel tunnel`: make tunnels, look at them, resume what is parked, and start them again."""
+"""`spark-channel tunnel`: make tunnels, look at them, pause and resume what they read, and start them again."""
 
 import sys
 from collections.abc import Sequence
@@ -11,12 +11,14 @@ from rich.table import Table
 
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import FeedLag, TableLag
+from spark_channel.tunnel.lag_words import base_words, kept_words
 from spark_channel.tunnel.tunnel import Tunnel, TunnelView
 
 __all__ = ["tunnel"]
 
 tunnel = typer.Typer(
-    help="Create, list, describe, resume, split, change, delete and reset tunnels.", no_args_is_help=True
+    help="Create, list, describe, pause, resume, split, change, delete and reset tunnels.",
+    no_args_is_help=True,
 )
 
 _SHOWN = 40
@@ -42,6 +44,10 @@ _Store = Annotated[
     ),
 ]
 _Channels = Annotated[int, typer.Option(min=1, help="Approximate number of splits of the existing rows.")]
+_StreamChannels = Annotated[
+    list[str] | None,
+    typer.Option("--channel", help="A stream channel; may be given several times. All without it."),
+]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
@@ -104,6 +110,33 @@ def resume(
         typer.echo(f"tunnel {name}: {what} parked, so nothing is resumed")
         return
     typer.echo(f"tunnel {name}: resumed {', '.join(resumed)}; a client has it after its next heartbeat")
+
+
+@tunnel.command("pause-base")
+def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = None) -> None:
+    """Pause the reading of existing rows beside the changes, which are read on. It holds across restarts."""
+    paused = Tunnel(name, store=store).pause_base(channel)
+    if not paused:
+        typer.echo(
+            f"tunnel {name}: no channel has existing rows left to read that was not paused, so nothing changes"
+        )
+        return
+    typer.echo(
+        f"tunnel {name}: existing rows of {', '.join(paused)} are paused from its client's next heartbeat on; "
+        f"`spark-channel tunnel resume-base {name}` ends the pause"
+    )
+
+
+@tunnel.command("resume-base")
+def resume_base(name: _Name, store: _Store = None, channel: _StreamChannels = None) -> None:
+    """Resume the reading of existing rows, from where `pause-base` stopped it."""
+    resumed = Tunnel(name, store=store).resume_base(channel)
+    if not resumed:
+        typer.echo(f"tunnel {name}: existing rows of no channel were paused, so nothing changes")
+        return
+    typer.echo(
+        f"tunnel {name}: existing rows of {', '.join(resumed)} are read again from its client's next heartbeat on"
+    )
 
 
 @tunnel.command()
@@ -216,14 +249,13 @@ def _print(view: TunnelView) -> None:
             until = "" if each.channel.until is None else f", and ends at {_shown(each.channel.until)}"
             place = f"reads on from {_shown(each.channel.token)}{until}"
             wide.print(f"{each.channel.id} (stream) {place}", markup=False, highlight=False)
-        if each.lag is not None and each.lag.kept is not None:
-            kept = f"its slot makes the server keep {_number(each.lag.kept)} bytes of WAL"
-            wide.print(f"{each.channel.id} (slot) {kept}", markup=False, highlight=False)
-        if each.lag is not None and each.lag.base_read is not None:
-            of = "" if each.lag.base_rows is None else f" of about {_number(each.lag.base_rows)}"
-            read = f"{_number(each.lag.base_read)}{of} existing rows are read"
-            wide.print(f"{each.channel.id} (base) {read}", markup=False, highlight=False)
-        for table in () if each.lag is None else each.lag.tables:
+        paused = each.channel.paused and each.channel.has_base
+        lag = each.lag or FeedLag()
+        base = base_words(lag, paused=paused) or ("existing rows are paused by pause-base" if paused else "")
+        for about, words in (("slot", kept_words(lag)), ("base", base)):
+            if words:
+                wide.print(f"{each.channel.id} ({about}) {words}", markup=False, highlight=False)
+        for table in lag.tables:
             wide.print(f"{each.channel.id} {table.name}: {_stage(table)}", markup=False, highlight=False)
     for each in view.channels:
         if each.channel.parked:
@@ -254,6 +286,11 @@ def _print_orphans(tunnel: Tunnel) -> None:
     for each in found:
         slots.add_row(each.slot, "yes" if each.is_active else "no", _number(each.kept))
     Console(file=sys.stdout).print(slots)
+    for each in found:
+        if each.named_by:
+            typer.echo(
+                f"{each.slot}: a slot of this name belongs to tunnel {each.named_by}: keep it if that is this server"
+            )
     typer.echo(
         f"no tunnel in {place} names these slots. A stream without a tunnel, a tunnel of another store or another "
         "program may use them: ask first, then SELECT pg_drop_replication_slot('...')"

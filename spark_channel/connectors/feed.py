@@ -18,6 +18,7 @@ from spark_channel.errors import OptionError, UnsupportedError
 from spark_channel.planning import Split
 
 __all__ = [
+    "BASE",
     "ChangeFeed",
     "FeedLag",
     "FeedLimit",
@@ -26,7 +27,16 @@ __all__ = [
     "HeldLog",
     "HoldsLogs",
     "TableLag",
+    "has_base",
 ]
+
+BASE = "base"
+"""A name in tokens: how much of the existing rows was read beside the changes; without it, no more are to be read."""
+
+
+def has_base(token: Token) -> bool:
+    """Whether existing rows are left to read beside the changes."""
+    return BASE in token
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,8 +95,8 @@ class FeedLag:
     """The lag of a token; unknown values are None.
 
     `kept`: bytes of log that the source keeps for its reader. `base_read` and `base_rows`: existing rows that were read
-    beside the changes, and how many there are, about; None where the base is not read so, or is read. `tables`: of a
-    feed of several.
+    beside the changes, and how many there are, about; `base_chunks`: in how many chunks. None where the base is not
+    read so, or is read. `base_held`: the source keeps so much that no chunks are read. `tables`: of a feed of several.
     """
 
     rows: int | None = None
@@ -95,16 +105,29 @@ class FeedLag:
     kept: int | None = None
     base_read: int | None = None
     base_rows: int | None = None
+    base_chunks: int | None = None
+    base_held: bool = False
     tables: tuple[TableLag, ...] = ()
+
+    @property
+    def chunks(self) -> int | None:
+        """How many chunks there will be in all, if the others are as large as those that were read; None = unknown."""
+        if not self.base_chunks or not self.base_read or self.base_rows is None:
+            return None
+        return max(self.base_chunks + 1, -(-self.base_chunks * self.base_rows // self.base_read))
 
 
 @dataclass(frozen=True, slots=True)
 class HeldLog:
-    """What a source keeps for one reader of its log. `kept`: bytes; None = not known."""
+    """What a source keeps for one reader of its log. `kept`: bytes; None = not known.
+
+    `named_by`: what reads from a slot of this name, at a place that has another name than this source.
+    """
 
     slot: str
     is_active: bool
     kept: int | None
+    named_by: str = ""
 
 
 @runtime_checkable
@@ -134,6 +157,8 @@ class ChangeFeed(SplitReader):
     """Whether each batch of `read` is of one of several tables: it has its table's columns, and those of `schema`."""
     range_seconds: ClassVar[float | None] = None
     """The longest time that a range should take, where a longer one would delay the changes in it."""
+    reads_base: bool = True
+    """Whether `latest` goes on with existing rows beside the changes; False: its reader has paused that."""
 
     @property
     def waits_seconds(self) -> float:

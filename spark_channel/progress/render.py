@@ -122,6 +122,8 @@ def summary_lines(report: TransferReport) -> list[str]:
     if report.held:
         held = ", ".join(f"{name} for {_duration(seconds)}" for name, seconds in report.held.items())
         lines.append(f"slowed down by the {held}")
+    if report.behind:
+        lines.append(f"at its end: {report.behind}")
     if report.rerun:
         lines.append(f"run it again: {report.rerun}")
     return lines

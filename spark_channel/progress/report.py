@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TransferReport"]
 
-_WHERE_ANY = ("targets", "traces", "rows_dropped", "held")
+_WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "behind")
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
 
@@ -43,6 +43,8 @@ class TransferReport:
         targets: of a transfer to several targets, a report for each; `rows` and `bytes` are those of the target with
             the fewest.
         traces: the time of each task by phase, for at most 1 000 tasks.
+        behind: of a stream's batch: how far it was behind its source when it was planned, what its source keeps for it,
+            and how much of the existing rows was read beside the changes.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -78,6 +80,7 @@ class TransferReport:
     traces: tuple[TaskTrace, ...] = ()
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, float] = field(default_factory=dict)
+    behind: str = ""
 
     @property
     def moving_seconds(self) -> float:

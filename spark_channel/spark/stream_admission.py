@@ -29,7 +29,8 @@ class AdmittingStreamReader(ChannelStreamReader, SupportsTriggerAvailableNow):
 
     @without_traceback()
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:  # type: ignore[override]  # noqa: N802
-        return self._standing().latest(start, self._asked(limit))
+        standing, asked = self._standing(), self._asked(limit)
+        return standing.latest(start, self._beside(asked) if standing.is_beside(start) else asked)
 
     @without_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.feed import FeedLag
 from spark_channel.errors import ChannelError
+from spark_channel.tunnel.lag_words import brief_words
 
 __all__ = ["LagWatch"]
 
@@ -44,6 +45,7 @@ class LagWatch:
             self._text = lag_text(lag.rows, lag.nbytes, lag.seconds)
             if self._waits and (lag.rows or lag.nbytes):
                 self._text += f", new rows wait {self._waits:g} s for late ones"
+            self._text = ", ".join(each for each in (self._text, brief_words(lag)) if each)
         now = self._clock.now()
         self._due = now + max(_EVERY_SECONDS, _SHARE * (now - began))
         return self._text

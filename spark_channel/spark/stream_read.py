@@ -43,6 +43,8 @@ _log = logging.getLogger(__name__)
 
 _BATCH_SECONDS = 60
 """Under a speed limit and no other, a micro-batch contains about what the limit lets through in this time."""
+_BESIDE_SECONDS = 2
+"""The same while existing rows are read beside the changes, which arrive with their batch."""
 
 
 class StreamPartition(InputPartition):
@@ -93,7 +95,14 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
                 "options 'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2, which tells a source where "
                 "its query is, or option 'tunnel', which keeps that; or limit the speed with 'rowsPerSecond'"
             )
-        return self._standing().latest(None, limit)
+        standing = self._standing()
+        return standing.latest(None, self._beside(limit) if standing.is_beside(None) else limit)
+
+    def _beside(self, limit: FeedLimit) -> FeedLimit:
+        """`limit` while existing rows are read beside the changes."""
+        if self._source.options.limit():
+            return limit  # the user's
+        return batch_limit(self._options, FeedLimit(), _BESIDE_SECONDS)
 
     @without_traceback()
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
@@ -218,9 +227,9 @@ def batch_number(task: TaskContext) -> int:
     return int(task.getLocalProperty("streaming.sql.batchId") or 0)
 
 
-def batch_limit(options: ReadOptions, given: FeedLimit) -> FeedLimit:
-    """What a micro-batch may bring when nothing but the speed is limited."""
+def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SECONDS) -> FeedLimit:
+    """What a micro-batch may bring when nothing but the speed is limited: what that lets through in so many seconds."""
     if given:
         return given
     rows, nbytes = options.rows_per_second, options.bytes_per_second
-    return FeedLimit(rows and rows * _BATCH_SECONDS, nbytes and nbytes * _BATCH_SECONDS)
+    return FeedLimit(rows and rows * seconds, nbytes and nbytes * seconds)

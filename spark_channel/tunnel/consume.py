@@ -19,6 +19,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import FeedLimit
 from spark_channel.errors import ChannelLostError, FlowError, TunnelError, TunnelStoreError
+from spark_channel.limits import Meter
 from spark_channel.pipeline import ReadCancelledError
 from spark_channel.tunnel import desk
 from spark_channel.tunnel.budget import Budget
@@ -29,7 +30,7 @@ from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel, TunnelRecord
 from spark_channel.tunnel.run import Run
 from spark_channel.tunnel.sigterm import TERMINATED, Sigterm
-from spark_channel.tunnel.source import READ, StreamSource, base_split
+from spark_channel.tunnel.source import READ, StreamSource, base_split, paused_base
 from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore
 from spark_channel.tunnel.trouble import Trouble, Verdict
@@ -78,6 +79,14 @@ class Consumer:
             "capacity_rows": reading.capacity_rows, "capacity_bytes": reading.capacity_bytes,
         }  # fmt: skip
         self._budget = Budget(reading.capacity_rows, reading.capacity_bytes)
+        rates = reading.rows_per_second, reading.bytes_per_second
+        self._limit = None if rates == (None, None) else Meter(*rates)
+        for name, is_given in (("sharedLimit", reading.shared_limit), ("protect", reading.protect == "auto")):
+            if is_given:
+                _log.warning(
+                    "option %r has no effect on a tunnel that is read without Spark: limit this client with "
+                    "'rowsPerSecond', or read the tunnel by a streaming query", name,
+                )  # fmt: skip
         self._turns = Turns(threads, self._end, clock=self._clock)
         # Calls of the store, which must wait neither for a read nor for a processor.
         self._calls = Turns(min(threads, 4), self._end, clock=self._clock)
@@ -157,6 +166,9 @@ class Consumer:
             run = self._runs.get(channel.id)
             if run is not None and channel.until not in (None, run.until):  # it was split
                 run.until = channel.until
+                run.reading.ask()
+            if run is not None and channel.paused != run.paused:
+                run.paused = channel.paused
                 run.reading.ask()
         with self._changed:
             asks = self._drained or not self._runs
@@ -252,7 +264,9 @@ class Consumer:
             return run.backoff.after(0, 0)
         feed = run.source.feed
         splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
-        found = RangeRead(feed, sequence, start, end, splits, self._budget, **self._capacity)
+        found = RangeRead(
+            feed, sequence, start, end, splits, self._budget, limit=self._limit, **self._capacity
+        )
         with self._changed:
             ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
             if ends or run.planned_sequence != sequence:
@@ -273,6 +287,7 @@ class Consumer:
         if run.channel.is_base:
             return READ
         feed, limit = run.source.feed, run.size.limit()
+        feed.reads_base = not run.paused
         return feed.latest(start, limit) if run.until is None else feed.before(start, limit, run.until)
 
     # --- calls: what the store is told ---
@@ -521,7 +536,7 @@ class Consumer:
         left is parked.
         """
         state = self._store.state(self._record.name)
-        parked, is_over = None, True
+        parked, paused, is_over = None, None, True
         for channel in state.channels.values():
             if channel.state is ChannelState.TERMINATED:
                 continue
@@ -536,6 +551,13 @@ class Consumer:
             run = self._runs.get(channel.id)
             if run is None or not run.idle:
                 return
+            if channel.has_base:
+                if not channel.paused:
+                    return  # it was resumed, which its client hears of at its next heartbeat
+                paused = channel.id
+        if parked is None and paused is not None:
+            self._end(paused_base(f"channel {paused} of tunnel {self._record.name!r}"))
+            return
         if parked is None:
             if self._drained or is_over:
                 self._end(None)

@@ -27,8 +27,10 @@ __all__ = [
     "is_blocked",
     "is_ready",
     "park",
+    "pause_base",
     "release",
     "resume",
+    "resume_base",
     "split",
 ]
 
@@ -186,7 +188,7 @@ def continued(state: TunnelState, change: Callable[[Token], Token]) -> tuple[Tun
         what = "has no stream channel" if last is None else f"ends at {dict(last.until or {})}"
         raise TunnelError(f"the tunnel {what}: its tables cannot be changed")
     made, (key,) = split(state, last.id, lambda token: [change(token)])
-    return made, key
+    return _with(made, replace(made.channels[key], paused=last.paused)), key
 
 
 def checkpoint(
@@ -231,6 +233,21 @@ def resume(state: TunnelState, channel: str) -> TunnelState:
     if found.state is not ChannelState.PARKED:
         return state
     return _with(state, replace(_freed(found), parked=""))
+
+
+def pause_base(state: TunnelState, channel: str) -> TunnelState:
+    """Have no more chunks of existing rows read beside a channel's changes. Its clients hear of it by heartbeat.
+
+    One that reads no existing rows beside its changes is left unchanged.
+    """
+    found = state.channels[channel]
+    return _with(state, replace(found, paused=True)) if found.has_base else state
+
+
+def resume_base(state: TunnelState, channel: str) -> TunnelState:
+    """Have the chunks read again, from where they were paused. One that is not paused is left unchanged."""
+    found = state.channels[channel]
+    return _with(state, replace(found, paused=False)) if found.paused else state
 
 
 def release(state: TunnelState, client: str, channels: Collection[str]) -> TunnelState:

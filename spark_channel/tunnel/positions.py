@@ -14,13 +14,13 @@ from typing import Any
 
 from spark_channel.clock import Clock
 from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import FeedLag, FeedLimit
+from spark_channel.connectors.feed import FeedLag, FeedLimit, has_base
 from spark_channel.errors import OptionError, SourceError, TunnelError, UnsupportedError
 from spark_channel.planning import Split
 from spark_channel.tunnel import plain
 from spark_channel.tunnel.records import Channel
 from spark_channel.tunnel.renewal import Renewal
-from spark_channel.tunnel.source import READ, StreamSource, base_split
+from spark_channel.tunnel.source import READ, StreamSource, base_split, paused_base
 
 __all__ = [
     "Offset",
@@ -81,6 +81,10 @@ class Positions(ABC):
         """
 
     @abstractmethod
+    def is_beside(self, start: Offset | None) -> bool:
+        """Whether the next batch after `start` may have existing rows beside changes."""
+
+    @abstractmethod
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
         """What the batch between two offsets reads."""
 
@@ -101,6 +105,17 @@ class Positions(ABC):
     def prepare(self) -> None:
         """From now on, nothing is read that comes later than now."""
         self.target.tokens = self.feed.end()
+
+    def check_base(self, tokens: Iterable[Token | None]) -> None:
+        """Hold a run to its end, where nothing is new: that no existing rows are left there.
+
+        Raises:
+            TunnelError: some are, since their reading is paused.
+        """
+        is_left = any(token is not None and has_base(token) for token in tokens)
+        if self.target.tokens is not None and is_left:
+            name = self.source.options.tunnel
+            raise paused_base(self.source.about if name is None else f"tunnel {name!r}")
 
 
 def token_in(value: Any) -> Token:
@@ -135,6 +150,20 @@ def added_up(lags: Iterable[FeedLag]) -> FeedLag:
         sum(rows) if len(rows) == len(each) else None,
         sum(nbytes) if len(nbytes) == len(each) else None,
         max(seconds, default=None),
+        max((lag.kept for lag in each if lag.kept is not None), default=None),  # of one slot
+        *_base_of([lag for lag in each if lag.base_read is not None]),
+    )
+
+
+def _base_of(each: Sequence[FeedLag]) -> tuple[int | None, int | None, int | None, bool]:
+    if not each:
+        return None, None, None, False
+    sizes = [lag.base_rows for lag in each if lag.base_rows is not None]
+    return (
+        sum(lag.base_read or 0 for lag in each),
+        sum(sizes) if len(sizes) == len(each) else None,
+        sum(lag.base_chunks or 0 for lag in each),
+        any(lag.base_held for lag in each),
     )
 
 
@@ -223,9 +252,17 @@ class OwnPositions(Positions):
                 news[key] = entry(each["seq"] + 1, token, end)
                 room.full = bool(limit)
         if not news:
+            self.check_base(token_in(each["to"]) for key, each in channels.items() if key not in base)
             return start
         streams = {key: each for key, each in channels.items() if key not in base}
         return self._offset({**streams, **news}, {})
+
+    def is_beside(self, start: Offset | None) -> bool:
+        start = self._planned if start is None else start
+        base = {} if start is None else start.get("base", {})
+        return start is not None and any(
+            has_base(token_in(each["to"])) for key, each in start["channels"].items() if key not in base
+        )
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
         self._check(start)

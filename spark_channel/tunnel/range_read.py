@@ -8,10 +8,12 @@ from typing import cast
 import pyarrow as pa
 
 from spark_channel.carrier import DataCarrier
+from spark_channel.channel import Limiter
 from spark_channel.channel.size import arrow_bytes
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import ChangeFeed
 from spark_channel.errors import EndOfChannel
+from spark_channel.limits import AllOf
 from spark_channel.pipeline import ReadCancelledError
 from spark_channel.pipeline.conform import conform
 from spark_channel.planning import Split
@@ -40,7 +42,7 @@ class RangeRead:
 
     def __init__(
         self, feed: ChangeFeed, sequence: int, start: Token, end: Token, splits: Sequence[Split], budget: Budget, *,
-        capacity_rows: int, capacity_bytes: int,
+        capacity_rows: int, capacity_bytes: int, limit: Limiter | None = None,
     ) -> None:  # fmt: skip
         self.sequence = sequence
         self.start = start
@@ -54,7 +56,8 @@ class RangeRead:
         self._feed = feed
         self._splits = splits
         self._share = budget.share()
-        self.carrier = DataCarrier(1, capacity_rows, capacity_bytes, limiter=self._share)
+        limiter: Limiter = self._share if limit is None else AllOf([self._share, limit])
+        self.carrier = DataCarrier(1, capacity_rows, capacity_bytes, limiter=limiter)
 
     def fill(self) -> None:
         """Read it to its end; an error is the processor's to meet."""

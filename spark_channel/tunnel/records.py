@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from spark_channel.connectors.contracts import Token
+from spark_channel.connectors.feed import has_base
 from spark_channel.tunnel.states import ChannelState, TunnelType
 
 __all__ = ["PARTITION", "UNTIL", "Channel", "ChannelStatus", "Client", "TunnelRecord", "TunnelState"]
@@ -33,6 +34,7 @@ class Channel:
     rows forever. `after` is the end of the range after that one, once
     it is handed out too. `closing_beats` counts its client's heartbeats since it was asked to give the channel back.
     `parked`: why it is parked, if it is. `checkpointed_at`: when its last checkpoint was taken, by the store's clock.
+    `paused`: of existing rows that are read beside the changes, no more chunks are read.
     """
 
     id: str
@@ -49,11 +51,17 @@ class Channel:
     after: Token | None = None
     parked: str = ""
     checkpointed_at: float = 0.0
+    paused: bool = False
 
     @property
     def is_base(self) -> bool:
         """Whether it is a split of what was there when the tunnel was made."""
         return "split" in self.params
+
+    @property
+    def has_base(self) -> bool:
+        """Whether existing rows are left to read beside its changes."""
+        return not self.is_base and self.state is not ChannelState.TERMINATED and has_base(self.token)
 
     @property
     def until(self) -> Token | None:

@@ -21,7 +21,7 @@ class Run:
     """`token` and `sequence` are its checkpoint; `planned` and `planned_sequence`: where the last planned range ends.
 
     `ranges`: those without a checkpoint, in order. `ends`: what the store says of where ranges end, by sequence.
-    `until`: where it is drained for good, if anywhere.
+    `until`: where it is drained for good, if anywhere. `paused`: no chunks of existing rows are planned.
     `source` and `planned` belong to the turn that reads, which one thread has at a time.
     """
 
@@ -43,6 +43,7 @@ class Run:
     lost: bool = False
     closed: bool = False
     until: Token | None = None
+    paused: bool = False
     idle: bool = False
     parked_by: BaseException | None = None
     read_after: float = 0.0
@@ -52,7 +53,7 @@ class Run:
 
     def __post_init__(self) -> None:
         self.planned, self.planned_sequence = self.token, self.sequence
-        self.until = self.channel.until
+        self.until, self.paused = self.channel.until, self.channel.paused
 
     @property
     def id(self) -> str:

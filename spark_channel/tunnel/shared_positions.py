@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import FeedLag, FeedLimit
+from spark_channel.connectors.feed import FeedLag, FeedLimit, has_base
 from spark_channel.errors import ChannelLostError, TunnelStoreError
 from spark_channel.tunnel.client import TunnelClient
 from spark_channel.tunnel.positions import (
@@ -114,14 +114,21 @@ class SharedPositions(Positions):
         if self._leave():
             self._calls.beat()
         news, room = {}, Room(limit)
+        paused = {each.id for each in self._client.running() if each.paused}
         for run in self._loaded():
+            self.source.feed.reads_base = run.channel.id not in paused
             found = self._next(run, room)
             if found is not None:
                 news[run.channel.id] = found
         if not news:
+            self.check_base(run.token for run in self._all() if not run.channel.is_base)
             return done if done is not None else self._offset({})
         self._offered = self._offset(news)
         return self._offered
+
+    def is_beside(self, start: Offset | None) -> bool:
+        self._begin()
+        return any(has_base(run.channel.token if run.token is None else run.token) for run in self._all())
 
     def ranges(self, start: Offset, end: Offset) -> list[Range]:
         self._begin()

@@ -18,7 +18,7 @@ from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord
 from spark_channel.tunnel.states import TunnelType
 
-__all__ = ["NOT_READ", "READ", "StreamSource", "base_split", "slot_of"]
+__all__ = ["NOT_READ", "READ", "StreamSource", "base_split", "paused_base", "place_of", "slot_of"]
 
 _log = logging.getLogger(__name__)
 
@@ -223,10 +223,24 @@ def slot_of(record: TunnelRecord) -> str:
     return record.source.rpartition(_SLOT)[2] if _SLOT in record.source else ""
 
 
+def place_of(about: str) -> str:
+    """The connector and server of a source as a tunnel's record tells it, without its table."""
+    return about.partition("#")[0]
+
+
 def base_split(channel: Channel) -> Split:
     """The split of a base channel."""
     packed = channel.params["split"]
     return Split(packed["params"], packed["rows"], packed["nbytes"])
+
+
+def paused_base(what: str) -> TunnelError:
+    """Why a reader that is to end when all is read ends with existing rows left."""
+    return TunnelError(
+        f"all changes of {what} are read, and not all existing rows, whose reading is paused: by `spark-channel tunnel "
+        "pause-base`, which `resume-base` ends, or by option 'maxSlotLag', while the slot keeps more WAL than that. "
+        "Start it again then: it continues where it is"
+    )
 
 
 def _packed(split: Split) -> dict[str, Any]:

@@ -150,12 +150,7 @@ class SqlStore(ABC):
         with self._transaction() as statements:
             self._record(statements, name)
             old = new = self._load(statements, name)
-            unknown = sorted(set(channels or ()) - set(old.channels))
-            if unknown:
-                raise TunnelError(
-                    f"tunnel {name!r} has no channel {', '.join(map(repr, unknown))}; "
-                    f"`spark-channel tunnel describe {name}` lists those that it has"
-                )
+            _check_known(name, old, channels)
             parked = tuple(
                 key for key, each in old.channels.items()
                 if each.state is ChannelState.PARKED and (channels is None or key in channels)
@@ -164,6 +159,23 @@ class SqlStore(ABC):
                 new = desk.resume(new, key)
             self._save(statements, name, old, new)
             return parked
+
+    def pause_base(
+        self, name: str, channels: Collection[str] | None = None, *, paused: bool = True
+    ) -> tuple[str, ...]:
+        with self._transaction() as statements:
+            self._record(statements, name)
+            old = new = self._load(statements, name)
+            _check_known(name, old, channels)
+            changed = []
+            for key, each in old.channels.items():
+                if channels is not None and key not in channels:
+                    continue
+                new = desk.pause_base(new, key) if paused else desk.resume_base(new, key)
+                if new.channels[key].paused != each.paused:
+                    changed.append(key)
+            self._save(statements, name, old, new)
+            return tuple(changed)
 
     def split(self, name: str, channel: str, divide: Callable[[Token], Sequence[Token]]) -> tuple[str, ...]:
         with self._transaction() as statements:
@@ -271,9 +283,18 @@ class SqlStore(ABC):
                 )
 
 
-_PARKED, _AT, _AFTER = "$parked", "$at", "$after"
-_MORE = (("parked", _PARKED), ("checkpointed_at", _AT), ("after", _AFTER))
+_PARKED, _AT, _AFTER, _PAUSED = "$parked", "$at", "$after", "$paused"
+_MORE = (("parked", _PARKED), ("checkpointed_at", _AT), ("after", _AFTER), ("paused", _PAUSED))
 """What is known of a channel beside its split is kept with the split: stores made before have no columns for it."""
+
+
+def _check_known(name: str, state: TunnelState, channels: Collection[str] | None) -> None:
+    unknown = sorted(set(channels or ()) - set(state.channels))
+    if unknown:
+        raise TunnelError(
+            f"tunnel {name!r} has no channel {', '.join(map(repr, unknown))}; "
+            f"`spark-channel tunnel describe {name}` lists those that it has"
+        )
 
 
 def _params(channel: Channel) -> str:
@@ -282,6 +303,8 @@ def _params(channel: Channel) -> str:
         more[_AT] = channel.checkpointed_at
     if channel.after is not None:
         more[_AFTER] = channel.after
+    if channel.paused:
+        more[_PAUSED] = True
     return dump({**channel.params, **more})
 
 

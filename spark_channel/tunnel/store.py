@@ -80,6 +80,16 @@ class TunnelStore(Protocol):
         """
         ...
 
+    def pause_base(
+        self, name: str, channels: Collection[str] | None = None, *, paused: bool = True
+    ) -> tuple[str, ...]:
+        """`desk.pause_base`, or `desk.resume_base`, of these channels, or of all; returns those that it changed.
+
+        Raises:
+            TunnelError: the tunnel has no channel of that name.
+        """
+        ...
+
     def split(self, name: str, channel: str, divide: Callable[[Token], Sequence[Token]]) -> tuple[str, ...]:
         """`desk.split`; returns the new channels. `divide` is called inside the transaction."""
         ...

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_channel.connectors import find_connector
+from spark_channel.connectors.describe import describe
 from spark_channel.connectors.feed import FeedLag, HeldLog, HoldsLogs
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
 from spark_channel.tunnel.consume import Consumer, Delivery, Processor
@@ -13,7 +14,7 @@ from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.own_loop import TunnelReader
 from spark_channel.tunnel.records import Channel, Client, TunnelRecord
 from spark_channel.tunnel.renewal import Renewal
-from spark_channel.tunnel.source import READ, StreamSource, base_split, slot_of
+from spark_channel.tunnel.source import READ, StreamSource, base_split, place_of, slot_of
 from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore, open_store
 
@@ -148,9 +149,10 @@ class Tunnel:
         )
 
     def orphans(self) -> list[HeldLog]:
-        """The replication slots of the server of `options` that no tunnel of this store names.
+        """The replication slots of the database of `options` that no tunnel of this store reads.
 
-        A stream without a tunnel has such a slot, too, and so have other programs: nothing is dropped here.
+        A stream without a tunnel has such a slot, too, and so have other programs: nothing is dropped here. `named_by`
+        tells a tunnel that names such a slot at another server, which may be this one by another name.
 
         Raises:
             UnsupportedError: a source without replication slots. ChannelError: it cannot be reached.
@@ -165,8 +167,19 @@ class Tunnel:
                 f"{connector.name} has no replication slots, which a tunnel could leave behind: name a PostgreSQL "
                 "server"
             )
-        known = {slot_of(record) for record in self.store.all()}
-        return [each for each in reader.held_logs() if each.slot not in known]
+        here = place_of(f"{connector.name} {describe(reader.options)}")
+        named: dict[str, list[TunnelRecord]] = {}
+        for record in self.store.all():
+            named.setdefault(slot_of(record), []).append(record)
+        found = []
+        for each in reader.held_logs():
+            records = named.get(each.slot, [])
+            if any(place_of(record.source) == here for record in records):
+                continue
+            # Another server, as a rule; or this one by another name, which no text can tell.
+            others = ", ".join(f"{record.name} of {place_of(record.source)}" for record in records)
+            found.append(replace(each, named_by=others))
+        return found
 
     def consume(
         self, processor: Processor | Callable[[Delivery], object] | None = None, *,
@@ -262,6 +275,38 @@ class Tunnel:
             TunnelError: the tunnel is not there, or has no channel of that name.
         """
         return self.store.resume(self.name, channels)
+
+    def pause_base(self, channels: Collection[str] | None = None) -> tuple[str, ...]:
+        """Have no more chunks of existing rows read, while the changes are read on; returns the paused channels.
+
+        Clients hear of it at their next heartbeat; the ranges that are planned by then are read to their end. Channels
+        that read no existing rows beside their changes are left alone.
+
+        Raises:
+            TunnelError: the tunnel is not there, has no channel of that name, or reads its existing rows before its
+                changes, which would wait, too.
+        """
+        state = self.store.state(self.name)
+        before = [
+            each.id
+            for each in state.channels.values()
+            if each.is_base and each.state is not ChannelState.TERMINATED
+        ]
+        if before:
+            raise TunnelError(
+                f"tunnel {self.name!r} reads its existing rows before its changes, in {len(before)} channels that are "
+                "not done: while they were paused, no changes would be read, either. Stop its clients, which continue "
+                "where they were, or pause their limit (`spark-channel limits pause`)"
+            )
+        return self.store.pause_base(self.name, channels)
+
+    def resume_base(self, channels: Collection[str] | None = None) -> tuple[str, ...]:
+        """Let the chunks of existing rows be read again, from where `pause_base` left them; returns which channels.
+
+        Raises:
+            TunnelError: the tunnel is not there, or has no channel of that name.
+        """
+        return self.store.pause_base(self.name, channels, paused=False)
 
     def split(self, channel: str) -> tuple[str, ...]:
         """Divide a stream channel while the tunnel is read; returns the channels that take its place.

@@ -2,7 +2,15 @@
 
 import pytest
 
-from spark_channel.progress import Counters, JobProgress, JobSpec, Phase, StreamBoard, lag_text
+from spark_channel.progress import (
+    Counters,
+    JobProgress,
+    JobSpec,
+    Phase,
+    StreamBoard,
+    TransferReport,
+    lag_text,
+)
 from spark_channel.testing import VirtualClock
 
 
@@ -30,6 +38,14 @@ def test_a_line_tells_rows_speed_limit_and_lag() -> None:
         "orders - batch 12: 1 500 rows (12kB) in 1.0 s, 1.5k/s of 1k/s - behind 12.4k rows, 3 s - "
         "2 000 rows in 2 batches"
     )
+
+
+def test_a_batchs_report_tells_how_far_it_was_behind() -> None:
+    report = batch(VirtualClock(), 1, behind="behind 5 rows, slot keeps 8MB of WAL").report()
+    assert report.behind == "behind 5 rows, slot keeps 8MB of WAL"
+    assert TransferReport.from_json(report.to_json()) == report
+    assert "at its end: behind 5 rows, slot keeps 8MB of WAL" in str(report).splitlines()
+    assert "behind" not in batch(VirtualClock(), 1).report().to_json()
 
 
 def test_the_speed_of_a_batch_names_the_time_it_is_of() -> None:

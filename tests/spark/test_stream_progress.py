@@ -1,6 +1,7 @@
 """What is told of a stream while it runs: for each micro-batch its rows, the limit, and how far it is behind."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from spark_channel.progress import JobProgress, TransferReport
 from spark_channel.spark import session as sessions
 from spark_channel.spark.stream_lag import LagWatch
 from spark_channel.testing import VirtualClock
+from spark_channel.tunnel.lag_words import base_words, brief_words, kept_words
 from tests.spark.test_stream_read import fill, run
 from tests.tunnel.children import ADMISSION
 
@@ -97,6 +99,27 @@ def test_a_source_that_does_not_answer_fails_no_stream() -> None:
     assert watch.text(broken) == ""
     clock.advance(11)
     assert watch.text(lambda: FeedLag(0, 0, 0.0)) == "up to date"
+
+
+def test_it_tells_how_much_of_the_base_is_read_and_what_the_slot_keeps() -> None:
+    watch = LagWatch(clock=VirtualClock())
+    lag = FeedLag(380_000, 5_000, 2.0, 8 << 20, 100_000, 480_000, 5)
+    assert watch.text(lambda: lag) == (
+        "behind 380k rows, 2 s, base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB of WAL"
+    )
+    held = replace(lag, base_held=True)
+    assert brief_words(held) == (
+        "base 5 of 24 chunks (100k of 480k rows) paused by maxSlotLag, slot keeps 8.39MB of WAL"
+    )
+    assert base_words(held) == (
+        "5 of about 24 chunks, 100 000 of about 480 000 existing rows are read, "
+        "paused since the slot keeps more than maxSlotLag"
+    )
+    assert base_words(replace(lag, base_rows=None, base_chunks=None), paused=True) == (
+        "100 000 existing rows are read, paused by pause-base"
+    )
+    assert kept_words(lag) == "its slot makes the server keep 8 388 608 bytes of WAL"
+    assert {each(FeedLag(5)) for each in (base_words, kept_words, brief_words)} == {""}
 
 
 def test_it_says_that_new_rows_wait_for_late_ones() -> None:

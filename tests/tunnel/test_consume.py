@@ -5,6 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -82,6 +83,30 @@ def test_what_is_there_comes_first_and_then_what_came(shop: Path) -> None:
     fill(shop, 1101, 1110)
     tunnel.consume(keeper, drained=True)
     assert keeper.rows == Counter(range(1, 1111))
+
+
+def test_a_speed_limit_holds_for_all_channels_of_a_client(shop: Path) -> None:
+    fill(shop, 1001, 3000)
+    rate, rows = 4_000, 0
+    limited = tunnel_of(shop, rowsPerSecond=str(rate))
+    limited.create(channels=4)
+    began = time.monotonic()
+
+    def process(delivery: Delivery) -> None:
+        nonlocal rows
+        for batch in delivery.batches:
+            rows += batch.num_rows
+
+    limited.consume(process, threads=1, drained=True)
+    assert rows == 3000
+    assert time.monotonic() - began >= rows / rate - 0.05
+
+
+def test_a_limit_that_only_a_service_hands_out_is_told(shop: Path, caplog: pytest.LogCaptureFixture) -> None:
+    tunnel = tunnel_of(shop, sharedLimit="orders-db")
+    tunnel.create()
+    tunnel.consume(lambda delivery: list(delivery.batches), drained=True)
+    assert "option 'sharedLimit' has no effect" in caplog.text
 
 
 def test_a_tunnel_of_what_is_there_ends_terminated(shop: Path) -> None:

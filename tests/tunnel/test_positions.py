@@ -180,6 +180,11 @@ def test_a_lag_that_is_not_known_of_one_channel_is_not_known() -> None:
     assert added_up([one, one]) == FeedLag(20, 200, 3.0)
     assert added_up([FeedLag(5)]) == FeedLag(5)
     assert added_up([]) == FeedLag(0, 0)
+    half = FeedLag(5, 7, 1.0, 900, 10, 20, 2)
+    assert added_up([half, FeedLag(0, 0, 0.0)]) == FeedLag(5, 7, 1.0, 900, 10, 20, 2)
+    assert added_up([half, FeedLag(1, 1, 0.5, 900, 30, None, 1, True)]) == FeedLag(
+        6, 8, 1.0, 900, 40, None, 3, True
+    ), "of one slot, which keeps once what it keeps"
 
 
 def test_a_query_of_logical_replication_sees_what_comes_after_each_batch(

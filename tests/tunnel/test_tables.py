@@ -254,14 +254,14 @@ def test_a_channel_is_continued_behind_what_was_handed_out() -> None:
         return {**token, "tables": [*token["tables"], "more"]}
 
     handed_out = {"n": 2, "tables": ["a"]}
-    state = TunnelState(
-        {"stream-0": Channel("stream-0", 0, token={"n": 1, "tables": ["a"]}, pending=handed_out)}
-    )
+    begun = Channel("stream-0", 0, token={"n": 1, "tables": ["a"]}, pending=handed_out, paused=True)
+    state = TunnelState({"stream-0": begun})
     state, made = desk.continued(state, change)
     assert made == "stream-1"
     assert state.channels["stream-0"].until == handed_out
     assert state.channels["stream-1"].token == {"n": 2, "tables": ["a", "more"]}
     assert state.channels["stream-1"].parents == ("stream-0",)
+    assert state.channels["stream-1"].paused, "a pause of existing rows holds"
     state, made = desk.continued(state, change)
     assert (made, state.channels["stream-2"].token["tables"]) == ("stream-2", ["a", "more", "more"])
     assert state.channels["stream-2"].parents == ("stream-1",)

@@ -5,6 +5,7 @@ import sqlite3
 import time
 import uuid
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,9 @@ from typer.testing import CliRunner, Result
 
 from spark_channel.cli.app import complete
 from spark_channel.tunnel import Delivery, Tunnel
+from spark_channel.tunnel.sql_store import SqlStore
 from tests.servers.postgres import PostgresServer
+from tests.tunnel.test_store import ORDERS
 
 
 @pytest.fixture
@@ -155,7 +158,7 @@ def test_a_log_is_behind_in_bytes_and_seconds_and_the_store_may_be_a_server(
         shown = call("describe", "log", *given).output
         assert postgres_server.password not in shown
         channel, state, _, client, checkpoint, rows, nbytes, seconds = cells(shown, "stream-0")
-        assert (channel, state, client, checkpoint, rows) == ("stream-0", "wait", "-", "0", "-")
+        assert (channel, state, client, checkpoint, rows) == ("stream-0", "wait", "-", "0", "300")
         assert int(nbytes.replace(" ", "")) >= 300 * 20
         assert 0.2 <= float(seconds) < 3_600
         assert cells(shown, "base-0000")[5] == "50"
@@ -203,7 +206,50 @@ def test_a_base_beside_its_changes_and_a_slot_without_a_tunnel(
         found = call("list", "--orphans", *server, *store).output
         assert cells(found, name)[1] == "no"
         assert "pg_drop_replication_slot" in found
+        elsewhere = Tunnel("elsewhere", store=store[1])
+        elsewhere.store.create(
+            replace(ORDERS, name="elsewhere", source=f"postgresql postgresql://other/db#{name}; slot={name}"),
+            [],
+        )
+        found = call("list", "--orphans", *server, *store).output
+        assert cells(found, name)[1] == "no", "a tunnel of another server has a slot of its own"
+        assert (
+            f"{name}: a slot of this name belongs to tunnel elsewhere of postgresql postgresql://other/db"
+            in found
+        )
     finally:
         postgres_server.psql(
             f"SELECT pg_drop_replication_slot('{name}'); DROP PUBLICATION {name}; DROP TABLE {name}"
         )
+
+
+def test_a_tunnel_whose_making_was_killed_leaves_a_slot_that_is_found(
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed between the slot and the store's row."""
+    name = "halfway"
+    postgres_server.psql(
+        f"CREATE TABLE {name} (id int PRIMARY KEY); CREATE PUBLICATION {name} FOR TABLE {name}"
+    )
+    options = {**postgres_server.login, "dbtable": name, "slot": name, "publication": name}
+    tunnel = Tunnel(name, options, store=str(tmp_path / "tunnels.db"))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(SqlStore, "create", killed)
+            with pytest.raises(KeyboardInterrupt):
+                tunnel.create()
+        (found,) = [each for each in tunnel.orphans() if each.slot == name]
+        assert (found.is_active, found.named_by) == (False, "")
+        tunnel.create()  # again, with the slot that is there
+        assert name not in [each.slot for each in tunnel.orphans()]
+        tunnel.delete()
+        assert (
+            postgres_server.psql(f"SELECT slot_name FROM pg_replication_slots WHERE slot_name = '{name}'")
+            == ""
+        )
+    finally:
+        postgres_server.psql(f"DROP PUBLICATION {name}; DROP TABLE {name}")

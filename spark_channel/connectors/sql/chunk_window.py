@@ -97,7 +97,8 @@ class WatermarkLog(Protocol[P, T_co]):
 class BaseProgress:
     """How much of the base was read at a position of the log; part of its token.
 
-    `after` is the last key read (None: none), `until` the last of the base. `read` counts rows, `rows` estimates all.
+    `after` is the last key read (None: none), `until` the last of the base. `read` counts rows, `rows` estimates all,
+    `chunks` counts the ranges of keys that were read.
     `waited`: ranges since the last one with a chunk.
 
     A chunk needs the log from the first transaction on that its statement may not see, although it is committed: it is
@@ -120,6 +121,7 @@ class BaseProgress:
     waited: int = 0
     order: tuple[str, ...] = ()
     since: str = ""
+    chunks: int = 0
 
     def confirmable(self, end: int, running: Collection[int]) -> "BaseProgress":
         """With what is known when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
@@ -130,7 +132,7 @@ class BaseProgress:
         """With the chunk up to key `upto`; None = with the last one."""
         if upto is None or upto == self.until:
             return None
-        return replace(self, after=upto, read=self.read + rows, waited=0)
+        return replace(self, after=upto, read=self.read + rows, waited=0, chunks=self.chunks + 1)
 
     def noted(self) -> dict[str, Any]:
         """Plain data, without what is known of the log's safety."""
@@ -140,6 +142,7 @@ class BaseProgress:
             "read": self.read,
             "rows": self.rows,
             "waited": self.waited,
+            **({"chunks": self.chunks} if self.chunks else {}),
             **({"order": list(self.order)} if self.order else {}),
             **({"since": self.since} if self.since else {}),
         }
@@ -151,7 +154,8 @@ class BaseProgress:
         Raises:
             KeyError, TypeError, ValueError: it was damaged.
         """
-        numbers = [found["read"], found["waited"]]
+        chunks = found.get("chunks", 0)  # earlier builds counted none
+        numbers = [found["read"], found["waited"], chunks]
         keys = [*(found["after"] or ()), *found["until"]]
         if not all(isinstance(each, int) for each in numbers) or not found["until"]:
             raise ValueError(found)
@@ -164,7 +168,7 @@ class BaseProgress:
             raise ValueError(found)
         return cls(
             after, tuple(found["until"]), read=found["read"], rows=found["rows"], waited=found["waited"],
-            order=order, since=since,
+            order=order, since=since, chunks=chunks,
         )  # fmt: skip
 
     @property

@@ -54,6 +54,8 @@ _log = logging.getLogger(__name__)
 
 _CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
+_MOST_COUNTED = 100_000
+"""Changes that one question for the lag counts."""
 _MOST_LOOKED = 256 << 20
 """Bytes of the log that one look for the end of a range goes through."""
 _FRESH_BYTES, _FRESH_SECONDS = 16 << 20, 60
@@ -196,7 +198,8 @@ class BinlogFeed(ChangeFeed):
         lag, base = self._log_lag(found.position), found.base
         if base is None:
             return lag
-        return replace(lag, rows=base.left, base_read=base.read, base_rows=base.rows)
+        rows = None if base.left is None or lag.rows is None else base.left + lag.rows
+        return replace(lag, rows=rows, base_read=base.read, base_rows=base.rows, base_chunks=base.chunks)
 
     def _log_lag(self, start: GtidSet) -> FeedLag:
         with self._session() as session:
@@ -204,22 +207,25 @@ class BinlogFeed(ChangeFeed):
             sizes = _sizes(session)
         with dumped(self._options, start) as log:
             decoder = self._counter()
-            file, position, seconds, looked = "", 4, None, 0
+            file, position, count, looked = "", 4, 0, 0
+            seconds = first = begun = None
             for event in log:
                 looked += event.end
                 if event.kind == Kind.ROTATE:
                     file = event.file()
-                if event.kind in (Kind.MARIADB_GTID, Kind.MYSQL_GTID) and seconds is None:
-                    position = max(4, event.position - len(event.data))
+                if event.kind in (Kind.MARIADB_GTID, Kind.MYSQL_GTID):
                     seconds = event.microseconds() / 1e6
-                decoder.take(event)
-                if decoder.found or looked > _MOST_LOOKED:
-                    break
-            else:
-                return FeedLag(0, _behind(sizes, file, position) if seconds else 0, 0.0)
-        return FeedLag(
-            None, _behind(sizes, file, position), max(0.0, utc_now().timestamp() - (seconds or 0.0))
-        )
+                    if first is None:
+                        position, first = max(4, event.position - len(event.data)), seconds
+                has_ended = decoder.take(event)
+                if decoder.found and begun is None:
+                    begun = seconds
+                count += decoder.found if has_ended else 0
+                if count >= _MOST_COUNTED or looked > _MOST_LOOKED:
+                    nbytes = _behind(sizes, file, position)
+                    return FeedLag(None, nbytes, max(0.0, utc_now().timestamp() - (begun or first or 0.0)))
+        nbytes = _behind(sizes, file, position) if first else 0
+        return FeedLag(count, nbytes, max(0.0, utc_now().timestamp() - begun) if begun else 0.0)
 
     @contextmanager
     def _session(self) -> Iterator[MysqlSession]:
@@ -326,6 +332,9 @@ class BinlogFeed(ChangeFeed):
         Where the limit cuts the log, the log alone: it may be purged. After three such ranges the base has its turn.
         """
         most = _most(limit)
+        if not self.reads_base:
+            end = self._end_of_range(session, start, most)
+            return BinlogToken(end if upto is None else end.meet(self._position(upto)), base)
         count, read, is_cut = 0, 0, False
         end = self._ended(session)
         if most is not None:

@@ -30,7 +30,9 @@ class LogToken:
         """
         try:
             base = token.get("base")
-            if set(token) - {"lsn", "base"} or (base is not None and set(base) - {"order"} != _BASE):
+            if set(token) - {"lsn", "base"} or (
+                base is not None and set(base) - {"order", "chunks"} != _BASE
+            ):
                 raise ValueError
             return cls(position_of(token["lsn"]), None if base is None else _base(base))
         except (KeyError, TypeError, ValueError):

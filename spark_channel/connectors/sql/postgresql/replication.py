@@ -52,10 +52,27 @@ _CHANGE_BYTES = 128
 """A change's size, where a limit is given in bytes alone."""
 _BUSY = "is active for PID"
 _BUSY_SECONDS = 60.0
+_LAG_BUSY_SECONDS = 5.0
+_MOST_COUNTED = 100_000
+"""Messages of the log that one question for the lag goes through."""
 _RANGE_ROWS = 500_000
 """Existing rows of a range, where no limit is given."""
+_FRESH_BYTES = 16 << 20
+"""A position without changes behind it stays behind the log by this much, at most: else the slot would keep what other
+tables write."""
 _CHANGES = ", ".join(str(ord(each)) for each in "IUDT")
 """The first bytes of messages that are changes."""
+_WAITING = """
+WITH shown AS ({shown}), first AS (
+  SELECT min(n) AS n FROM shown
+  WHERE get_byte(data, 0) = ascii('B') AND substring(data FROM 2 FOR 8) >= decode('{start}', 'hex'))
+SELECT (SELECT s.data FROM shown s JOIN first f ON s.n = f.n),
+  (SELECT count(*) FROM shown s JOIN first f ON s.n > f.n WHERE get_byte(s.data, 0) IN ({changes}))::bigint,
+  (SELECT count(*) FROM shown)::bigint
+"""
+"""Of the transactions whose commit is at a position or behind it: how the first one begins, their changes; and how many
+messages were shown.
+"""
 _MOST_WAITS = 3
 """Ranges of the log alone before the base has its turn, where more changes come than a range takes."""
 
@@ -145,11 +162,15 @@ class ReplicationFeed(ChangeFeed):
             if found.base is not None:
                 return self._next(session, start, found.base, limit, upto).token()
             most = _most(limit)
+            flushed = _flushed(session)
             last = self._last_of(session, start, most or 1)
             if last is None:
-                return after
-            # Without a limit it is enough to know that there is something: all up to now is taken.
-            end = last if most else max(last, _flushed(session))
+                if flushed - start < _FRESH_BYTES:
+                    return after
+                end = flushed  # other tables wrote that much
+            else:
+                # Without a limit it is enough to know that there is something: all up to now is taken.
+                end = last if most else max(last, _flushed(session))
         if upto is not None:
             end = min(end, _place(upto))
         return token_of(end) if end > start else after
@@ -212,13 +233,12 @@ class ReplicationFeed(ChangeFeed):
             self._confirmed(session)
             behind = max(0, _flushed(session) - start)
             kept = kept_bytes(session, self._slot)
-            if base is not None:
-                return FeedLag(base.left, behind, kept=kept, base_read=base.read, base_rows=base.rows)
-            rows = _peek(session, self._query("data", None, 1))
-        times = [time for (data,) in rows if (time := begin_time(data)) is not None]
-        if not times:
-            return FeedLag(0, behind, 0.0, kept)
-        return FeedLag(None, behind, max(0.0, utc_now().timestamp() - times[0] / 1e6), kept)
+            changes, seconds = self._waiting(session, start)
+        if base is None:
+            return FeedLag(changes, behind, seconds, kept)
+        rows = None if base.left is None or changes is None else base.left + changes
+        is_held = self._max_kept is not None and (kept or 0) > self._max_kept
+        return FeedLag(rows, behind, seconds, kept, base.read, base.rows, base.chunks, is_held)
 
     def close(self) -> None:
         slot = _quoted(self._slot)
@@ -314,16 +334,20 @@ class ReplicationFeed(ChangeFeed):
         ranges the base has its turn.
         """
         most = _most(limit)
+        if not self.reads_base and self._is_idle(session, start):
+            return LogToken(start, base)
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
         log = self._watermarks(start, lambda: nullcontext(session), order=base.order)
-        is_paused = self._pauses(session)
-        if is_paused:
+        is_paused = not self.reads_base or self._pauses(session)
+        if is_paused and self.reads_base:
             log.mark()  # the position moves on, so that no reader takes the base to be read
         end = last if is_cut and last is not None else _flushed(session)
         if upto is not None:
             end = min(end, _place(upto))
         end = max(start, end)
+        if is_paused and end == start:
+            return LogToken(start, base)
         log.mark()
         base = base.confirmable(end, log.running())
         if is_paused:
@@ -332,6 +356,11 @@ class ReplicationFeed(ChangeFeed):
             return LogToken(end, replace(base, waited=base.waited + 1))
         rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return LogToken(end, base.advanced(log.bound(base.after, base.until, rows), rows))
+
+    def _is_idle(self, session: PgReadSession, start: int) -> bool:
+        """Whether nothing changed after `start`, and the slot keeps little that it does not need."""
+        _, count = self._counted(session, start, 1)
+        return count == 0 and _flushed(session) - start < _FRESH_BYTES
 
     def _pauses(self, session: PgReadSession) -> bool:
         """Whether the slot keeps more than it may, so that only changes are read."""
@@ -346,6 +375,24 @@ class ReplicationFeed(ChangeFeed):
                 "pauses, changes are read on" if self._is_paused else "continues",
             )  # fmt: skip
         return self._is_paused
+
+    def _waiting(self, session: PgReadSession, start: int) -> tuple[int | None, float | None]:
+        """The changes after `start`, and the seconds since the first one's commit; None = not known, or too many."""
+        shown = self._query("data, ordinality AS n", None, _MOST_COUNTED, "WITH ORDINALITY")
+        sql = _WAITING.format(shown=shown, start=f"{start:016x}", changes=_CHANGES)
+        try:
+            ((first, changes, shown),) = _peek(session, sql, _LAG_BUSY_SECONDS)
+        except SourceError as error:
+            if _BUSY in str(error):  # its reader has it, and is not to be kept from it
+                return None, None
+            raise
+        if shown >= _MOST_COUNTED:
+            changes = None
+        if first is None:
+            return changes, 0.0 if changes == 0 else None
+        begun = begin_time(first)
+        assert begun is not None
+        return changes, max(0.0, utc_now().timestamp() - begun / 1e6)
 
     def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:
         """The position about `most` changes after `start`, and how many there are up to it."""
@@ -375,11 +422,11 @@ class ReplicationFeed(ChangeFeed):
                 return None
             most *= 4
 
-    def _query(self, what: str, upto: int | None, most: int | None) -> str:
+    def _query(self, what: str, upto: int | None, most: int | None, how: str = "") -> str:
         return (
             f"SELECT {what} FROM pg_logical_slot_peek_binary_changes({_quoted(self._slot)}, "  # noqa: S608 - quoted
             f"{'NULL' if upto is None else _lsn(upto)}, {'NULL' if most is None else most}, "
-            f"'proto_version', '1', 'publication_names', {_quoted(_identifier(self._publication))})"
+            f"'proto_version', '1', 'publication_names', {_quoted(_identifier(self._publication))}) {how}"
         )
 
     def _check_same_table(self, source: ReadSource) -> None:
@@ -541,9 +588,9 @@ def _most(limit: FeedLimit) -> int | None:
     return min(found, default=None)
 
 
-def _peek(session: PgReadSession, sql: str) -> list[tuple[Any, ...]]:
+def _peek(session: PgReadSession, sql: str, seconds: float = _BUSY_SECONDS) -> list[tuple[Any, ...]]:
     """A look at the slot, which one session at a time may take."""
-    return Retry(_BUSY_SECONDS, first=0.05, longest=1.0, what="a look at the replication slot").call(
+    return Retry(seconds, first=0.05, longest=1.0, what="a look at the replication slot").call(
         lambda: session.rows(sql), lambda error: isinstance(error, SourceError) and _BUSY in str(error)
     )
 

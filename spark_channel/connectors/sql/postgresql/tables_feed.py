@@ -12,23 +12,22 @@ from typing import Any, cast
 
 import pyarrow as pa
 
-from spark_channel.clock import utc_now
 from spark_channel.connectors.feed import FeedLag, FeedLimit, FeedOptions, TableLag
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.base_chunks import BaseChunk
 from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import ChunkWindow, Key, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgTable
-from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape, begin_time
+from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.replication import (
+    _FRESH_BYTES,
     _MOST_WAITS,
     _RANGE_ROWS,
     ReplicationFeed,
     _flushed,
     _lent,
     _most,
-    _peek,
 )
 from spark_channel.connectors.sql.postgresql.slots import kept_bytes
 from spark_channel.connectors.sql.postgresql.tables_decoder import TableChanges, TablesDecoder
@@ -163,10 +162,14 @@ class TablesFeed(ReplicationFeed):
             if not token.is_read:
                 return self._next_of(session, token, limit, upto).token()
             most = _most(limit)
+            flushed = _flushed(session)
             last = self._last_of(session, token.lsn, most or 1)
             if last is None:
-                return after
-            end = last if most else max(last, _flushed(session))
+                if flushed - token.lsn < _FRESH_BYTES:
+                    return after
+                end = flushed  # other tables wrote that much
+            else:
+                end = last if most else max(last, _flushed(session))
         if upto is not None:
             end = min(end, TablesToken.read(upto).lsn)
         return token.seen(end, ()).token() if end > token.lsn else after
@@ -224,23 +227,21 @@ class TablesFeed(ReplicationFeed):
             self._confirmed(session)
             behind = max(0, _flushed(session) - found.lsn)
             kept = kept_bytes(session, self._slot)
-            if not found.is_read:
-                bases = [each.base for each in found.tables.values() if each.base is not None]
-                left = [each.left for each in bases]
-                rows = [each.rows for each in bases]
-                return FeedLag(
-                    _sum(left),
-                    behind,
-                    kept=kept,
-                    base_read=sum(each.read for each in bases),
-                    base_rows=_sum(rows),
-                    tables=tables,
-                )
-            messages = _peek(session, self._query("data", None, 1))
-        times = [time for (data,) in messages if (time := begin_time(data)) is not None]
-        if not times:
-            return FeedLag(0, behind, 0.0, kept, tables=tables)
-        return FeedLag(None, behind, max(0.0, utc_now().timestamp() - times[0] / 1e6), kept, tables=tables)
+            changes, seconds = self._waiting(session, found.lsn)
+        if found.is_read:
+            return FeedLag(changes, behind, seconds, kept, tables=tables)
+        bases = [each.base for each in found.tables.values() if each.base is not None]
+        return FeedLag(
+            _sum([changes, *(each.left for each in bases)]),
+            behind,
+            seconds,
+            kept,
+            sum(each.read for each in bases),
+            _sum([each.rows for each in bases]),
+            sum(each.chunks for each in bases),
+            self._max_kept is not None and (kept or 0) > self._max_kept,
+            tables,
+        )
 
     # --- tables ---
 
@@ -340,15 +341,20 @@ class TablesFeed(ReplicationFeed):
         As of one table. Its position always moves, so that what waits for a later one is not kept waiting.
         """
         most = _most(limit)
+        if not self.reads_base and self._is_idle(session, token.lsn):
+            return token
         last, count = (None, 0) if most is None else self._counted(session, token.lsn, most)
         is_cut = most is not None and count >= most
         marks = self._marks(session)
-        marks.mark()
+        if self.reads_base:
+            marks.mark()
         end = last if is_cut and last is not None else _flushed(session)
         if upto is not None:
             end = min(end, TablesToken.read(upto).lsn)
         end = max(token.lsn, end)
-        is_paused = self._pauses(session)
+        is_paused = not self.reads_base or self._pauses(session)
+        if is_paused and end == token.lsn:
+            return token
         marks.mark()
         after = token.seen(end, marks.running())
         if is_paused:

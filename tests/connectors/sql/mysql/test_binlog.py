@@ -579,6 +579,7 @@ def test_lag_is_told(logged: Shop) -> None:
     lag = feed.lag(token)
     assert lag.nbytes is not None
     assert 10_000 < lag.nbytes < 100_000
+    assert lag.rows == 1000
     assert lag.seconds is not None
     assert 0 <= lag.seconds < 60
 

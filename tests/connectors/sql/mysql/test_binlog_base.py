@@ -83,7 +83,9 @@ def test_the_base_comes_in_chunks_beside_the_changes(logged: Shop) -> None:
     out, at = list(found), first
     lag = feed.lag(at)
     assert lag.base_rows is not None
-    assert lag.base_read is not None
+    assert (lag.base_read, lag.base_chunks) == (26, 1)
+    assert lag.chunks is not None
+    assert lag.chunks > 1
     while "base" in at:
         end = feed.latest(at, FeedLimit(rows=40))
         out += rows(feed, at, end)
@@ -104,6 +106,25 @@ def test_a_range_that_is_read_again_drops_what_changed_meanwhile(logged: Shop) -
     assert reads(rows(feed, token, end)) == [n for n in range(1, 21) if n not in (5, 6)]
     last = feed.latest(end, NO_LIMIT)
     assert rows(feed, end, last) == [("update", 5, "new"), ("delete", 6, "old"), ("insert", 0, "x")]
+
+
+def test_a_paused_base_waits_while_the_changes_are_read_on(logged: Shop) -> None:
+    feed = filled(logged, 20)
+    token = begin(feed)
+    feed.reads_base = False
+    assert feed.latest(token, NO_LIMIT) == token
+    logged.sql("UPDATE t SET item = 'new' WHERE id = 5")
+    (limit,) = feed.end()
+    logged.sql("UPDATE t SET item = 'later' WHERE id = 5")
+    end = feed.latest(token, NO_LIMIT, limit)
+    assert rows(feed, token, end) == [("update", 5, "new")]
+    assert feed.latest(end, NO_LIMIT, limit) == end
+    feed.reads_base = True
+    last = feed.latest(end, NO_LIMIT)
+    assert "base" not in last
+    found = rows(feed, end, last)
+    assert found[0] == ("update", 5, "later")
+    assert reads(found) == [n for n in range(1, 21) if n != 5]
 
 
 def test_a_truncate_empties_a_chunk(logged: Shop) -> None:

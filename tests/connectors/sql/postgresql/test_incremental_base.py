@@ -98,6 +98,29 @@ def test_the_base_comes_in_chunks_beside_the_changes(table: Table) -> None:
     assert len(out) == 12 + 89
 
 
+def test_lag_counts_changes_and_chunks(table: Table) -> None:
+    table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 100) i; ANALYZE $t")
+    feed = table.feed()
+    token = begin(feed)
+    lag = feed.lag(token)
+    assert (lag.rows, lag.seconds, lag.base_read, lag.base_chunks, lag.chunks) == (100, 0.0, 0, 0, None)
+    at = token
+    for number in (1, 2):
+        at = feed.latest(at, FeedLimit(rows=20))
+        lag = feed.lag(at)
+        assert (lag.base_read, lag.base_chunks, lag.chunks) == (20 * number, number, 5)
+    table.run("UPDATE $t SET item = 'new' WHERE id <= 3")
+    lag = feed.lag(at)
+    assert (lag.rows, lag.base_held) == (63, False)
+    assert lag.seconds is not None
+    assert 0 < lag.seconds < 60
+    assert lag.kept is not None
+    assert table.feed(max_slot_lag=1).lag(at).base_held
+    base = dict(at["base"])
+    del base["chunks"]  # as an earlier build kept it
+    assert feed.lag({**at, "base": base}).base_chunks == 0
+
+
 def test_a_range_that_is_read_again_drops_what_changed_meanwhile(table: Table) -> None:
     table.run("INSERT INTO $t SELECT i, 'old', i FROM generate_series(1, 20) i")
     feed = table.feed()

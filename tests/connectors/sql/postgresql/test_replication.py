@@ -2,7 +2,9 @@
 
 import itertools
 import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
@@ -469,7 +471,69 @@ def test_lag_is_told(table: Table) -> None:
     lag = feed.lag(token)
     assert lag.nbytes is not None
     assert lag.nbytes > 10_000
+    assert lag.rows == 1000
     assert lag.seconds is not None
+    assert 0 <= lag.seconds < 60
+    end = feed.latest(token, NO_LIMIT)
+    behind = feed.lag(end)  # the slot was not advanced, and shows them still
+    assert (behind.rows, behind.seconds) == (0, 0.0)
+    table.run("DELETE FROM $t WHERE id <= 10; UPDATE $t SET item = 'y' WHERE id = 11")
+    assert feed.lag(end).rows == 11
+
+
+def test_the_lag_of_a_slot_that_is_read_is_not_waited_for(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spark_channel.connectors.sql.postgresql.replication._LAG_BUSY_SECONDS", 0.1)
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run("INSERT INTO $t SELECT i, repeat('x', 100), 0 FROM generate_series(1, 200000) i")
+    with holding(table):
+        lag = feed.lag(token)
+    assert (lag.rows, lag.seconds) == (None, None)
+    assert lag.kept is not None
+    assert lag.kept > 1 << 20
+
+
+@contextmanager
+def holding(table: Table) -> Iterator[None]:
+    """Another session reads from the table's slot."""
+    server = table.server
+    look = f"SELECT active FROM pg_replication_slots WHERE slot_name = '{table.name}'"
+    with subprocess.Popen(
+        [
+            str(programs() / "pg_recvlogical"), "-h", str(server.directory), "-p", str(server.port), "-U", server.user,
+            "-d", "postgres", "--slot", table.name, "--start", "-o", "proto_version=1", "-o",
+            f"publication_names={table.name}", "-f", "/dev/null", "--no-loop",
+        ]
+    ) as reader:  # fmt: skip
+        try:
+            until = time.monotonic() + 30
+            while server.psql(look) != "t":
+                assert time.monotonic() < until
+                time.sleep(0.02)
+            yield
+        finally:
+            reader.terminate()
+
+
+def test_a_slot_does_not_keep_what_other_tables_write(table: Table) -> None:
+    feed = table.feed()
+    (token,) = feed.now()
+    table.run(
+        "CREATE TABLE elsewhere AS SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 30000) i; "
+        "DROP TABLE elsewhere"
+    )
+    end = feed.latest(token, FeedLimit(rows=10))
+    assert end != token
+    assert rows(feed, token, end) == []
+    assert feed.latest(end, NO_LIMIT) == end
+    feed.settle(end)
+    behind = feed.lag(end).nbytes
+    assert behind is not None
+    assert behind < 1 << 20
+    table.run("INSERT INTO $t VALUES (1, 'a', 0)")
+    assert brief(rows(feed, end, feed.latest(end, NO_LIMIT))) == [("insert", 1, "a")]
 
 
 def test_a_cursor_column_works_here_too(table: Table) -> None:

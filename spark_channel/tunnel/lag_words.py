@@ -1,0 +1,43 @@
+"""What is told of a lag beside its amount: what the source keeps, and how much of the base is read. Pure."""
+
+from spark_channel.connectors.feed import FeedLag
+from spark_channel.progress.render import short
+
+__all__ = ["base_words", "brief_words", "kept_words"]
+
+
+def base_words(lag: FeedLag, *, paused: bool = False) -> str:
+    """How much of the existing rows is read beside the changes; empty where none are."""
+    if lag.base_read is None:
+        return ""
+    chunks = f"{_number(lag.base_chunks)}{_of(lag.chunks)} chunks, " if lag.base_chunks else ""
+    words = f"{chunks}{_number(lag.base_read)}{_of(lag.base_rows)} existing rows are read"
+    if paused:
+        return f"{words}, paused by pause-base"
+    return f"{words}, paused since the slot keeps more than maxSlotLag" if lag.base_held else words
+
+
+def kept_words(lag: FeedLag) -> str:
+    """What a slot makes its server keep; empty where there is none."""
+    return "" if lag.kept is None else f"its slot makes the server keep {_number(lag.kept)} bytes of WAL"
+
+
+def brief_words(lag: FeedLag) -> str:
+    """Both, as a part of a line: `base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB`; empty for neither."""
+    parts = []
+    if lag.base_read is not None:
+        rows = f"{short(lag.base_read)}{'' if lag.base_rows is None else f' of {short(lag.base_rows)}'} rows"
+        of = "" if lag.chunks is None else f" of {lag.chunks}"
+        base = f"base {lag.base_chunks}{of} chunks ({rows})" if lag.base_chunks else f"base {rows}"
+        parts.append(base + (" paused by maxSlotLag" if lag.base_held else ""))
+    if lag.kept is not None:
+        parts.append(f"slot keeps {short(lag.kept)}B of WAL")
+    return ", ".join(parts)
+
+
+def _of(value: int | None) -> str:
+    return "" if value is None else f" of about {_number(value)}"
+
+
+def _number(value: int) -> str:
+    return f"{value:,}".replace(",", " ")
