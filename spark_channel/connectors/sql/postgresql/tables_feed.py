@@ -375,16 +375,8 @@ class TablesFeed(ReplicationFeed):
 
     def _marks(self, session: PgReadSession) -> PgWatermarks:
         """For what is of the log, and of no table."""
-        lone = pa.schema([])
-        return PgWatermarks(
-            self._reader,
-            lambda: nullcontext(session),
-            lambda: nullcontext(session),
-            _no_events,
-            lone,
-            lone,
-            0,
-        )
+        lone, connect = pa.schema([]), partial(nullcontext, session)
+        return PgWatermarks(self._reader, connect, connect, _no_events, lone, lone, 0, rule=self._rule)
 
     def _log_of(
         self, table: _Table, at: int, connect: Connect, rows: Connect | None = None,
