@@ -10,14 +10,15 @@ from rich.console import Console
 from rich.table import Table
 
 from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import FeedLag
+from spark_channel.connectors.feed import FeedLag, TableLag
 from spark_channel.tunnel.lag_words import base_words, kept_words
 from spark_channel.tunnel.tunnel import Tunnel, TunnelView
 
 __all__ = ["tunnel"]
 
 tunnel = typer.Typer(
-    help="Create, list, describe, pause, resume, split, delete and reset tunnels.", no_args_is_help=True
+    help="Create, list, describe, pause, resume, split, change, delete and reset tunnels.",
+    no_args_is_help=True,
 )
 
 _SHOWN = 40
@@ -148,6 +149,37 @@ def split(
     typer.echo(f"tunnel {name}: {channel} ends at its present range, and {' and '.join(made)} follow")
 
 
+_Table = Annotated[str, typer.Option(help="The table, as schema.table.")]
+
+
+@tunnel.command("add-table")
+def add_table(
+    name: _Name,
+    table: _Table,
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
+) -> None:
+    """Add a table to a tunnel of option `tables` while clients read. Its publication must have it."""
+    Tunnel(name, _options(option, options_file), store=store).add_table(table)
+    typer.echo(
+        f"tunnel {name}: {table} is followed from here on, and its existing rows are read beside the changes"
+    )
+
+
+@tunnel.command()
+def resnapshot(
+    name: _Name,
+    table: _Table,
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
+) -> None:
+    """Read the existing rows of one table of option `tables` again while clients read."""
+    Tunnel(name, _options(option, options_file), store=store).resnapshot(table)
+    typer.echo(f"tunnel {name}: the existing rows of {table} are read again beside the changes")
+
+
 @tunnel.command()
 def delete(
     name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
@@ -223,6 +255,8 @@ def _print(view: TunnelView) -> None:
         for about, words in (("slot", kept_words(lag)), ("base", base)):
             if words:
                 wide.print(f"{each.channel.id} ({about}) {words}", markup=False, highlight=False)
+        for table in lag.tables:
+            wide.print(f"{each.channel.id} {table.name}: {_stage(table)}", markup=False, highlight=False)
     for each in view.channels:
         if each.channel.parked:
             wide.print(f"parked {each.channel.id}: {each.channel.parked}", markup=False, highlight=False)
@@ -231,6 +265,15 @@ def _print(view: TunnelView) -> None:
         for client in view.clients:
             clients.add_row(client.id, client.tag, client.host.partition("/")[0], f"{client.timeout:g} s")
         wide.print(clients)
+
+
+def _stage(table: TableLag) -> str:
+    if table.stage == "changes":
+        return "existing rows are read, changes are followed"
+    if table.base_read is None:
+        return "changes are followed, existing rows wait for transactions that ran when it was added"
+    of = "" if table.base_rows is None else f" of about {_number(table.base_rows)}"
+    return f"{_number(table.base_read)}{of} existing rows are read, changes are followed"
 
 
 def _print_orphans(tunnel: Tunnel) -> None:

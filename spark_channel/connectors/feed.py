@@ -6,7 +6,7 @@ start and closed at their end.
 """
 
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Protocol, runtime_checkable
@@ -17,7 +17,18 @@ from spark_channel.connectors.split_reader import SplitReader, Token
 from spark_channel.errors import OptionError, UnsupportedError
 from spark_channel.planning import Split
 
-__all__ = ["BASE", "ChangeFeed", "FeedLag", "FeedLimit", "FeedOptions", "HeldLog", "HoldsLogs", "has_base"]
+__all__ = [
+    "BASE",
+    "ChangeFeed",
+    "FeedLag",
+    "FeedLimit",
+    "FeedOptions",
+    "FollowsTables",
+    "HeldLog",
+    "HoldsLogs",
+    "TableLag",
+    "has_base",
+]
 
 BASE = "base"
 """A name in tokens: how much of the existing rows was read beside the changes; without it, no more are to be read."""
@@ -38,7 +49,8 @@ class FeedOptions:
     `slot` and `publication`: of logical replication. `max_slot_lag`: bytes of log that the slot may keep before the
     reading of existing rows stops. `evolves`: columns that the source gets or loses are no error of a feed that begins
     with the new ones, and whose log has rows with the old ones. `ignores`: nor are they of a feed that has begun: it
-    leaves new ones out, and has NULL for lost ones.
+    leaves new ones out, and has NULL for lost ones. `tables`: the tables of a feed of several, as the user lists
+    them. `has_base`: existing rows are asked for.
     """
 
     cursor_column: str | None = None
@@ -50,6 +62,8 @@ class FeedOptions:
     max_slot_lag: int | None = None
     evolves: bool = False
     ignores: bool = False
+    tables: str | None = None
+    has_base: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +78,25 @@ class FeedLimit:
 
 
 @dataclass(frozen=True, slots=True)
+class TableLag:
+    """One table of several. `stage`: `waits` for its existing rows to be read, reads its `base`, or its `changes` only.
+
+    `base_read` and `base_rows`: see `FeedLag`.
+    """
+
+    name: str
+    stage: str
+    base_read: int | None = None
+    base_rows: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class FeedLag:
     """The lag of a token; unknown values are None.
 
     `kept`: bytes of log that the source keeps for its reader. `base_read` and `base_rows`: existing rows that were read
     beside the changes, and how many there are, about; `base_chunks`: in how many chunks. None where the base is not
-    read so, or is read. `base_held`: the source keeps so much that no chunks are read.
+    read so, or is read. `base_held`: the source keeps so much that no chunks are read. `tables`: of a feed of several.
     """
 
     rows: int | None = None
@@ -80,6 +107,7 @@ class FeedLag:
     base_rows: int | None = None
     base_chunks: int | None = None
     base_held: bool = False
+    tables: tuple[TableLag, ...] = ()
 
     @property
     def chunks(self) -> int | None:
@@ -111,11 +139,24 @@ class HoldsLogs(Protocol):
         ...
 
 
+@runtime_checkable
+class FollowsTables(Protocol):
+    """A reader whose log has the changes of several tables in one order."""
+
+    def tables_feed(self, options: FeedOptions) -> "ChangeFeed":
+        """A feed with `has_tables`, of `FeedOptions.tables`; what the reader's own options name is not read."""
+        ...
+
+
 class ChangeFeed(SplitReader):
     """One source's changes. Plain data, pickled into tasks; used by one thread at a time on the driver."""
 
     can_evolve: ClassVar[bool] = False
     """Whether it takes `FeedOptions.evolves` and `ignores`."""
+    has_tables: ClassVar[bool] = False
+    """Whether each batch of `read` is of one of several tables: it has its table's columns, and those of `schema`."""
+    range_seconds: ClassVar[float | None] = None
+    """The longest time that a range should take, where a longer one would delay the changes in it."""
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
 
@@ -220,6 +261,20 @@ class ChangeFeed(SplitReader):
         None: this feed, or this source, has none; `base` is read before the changes then.
         """
         return None
+
+    def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
+        """What adds a table to a token, from there on; `again`: what has the existing rows of one read once more.
+
+        What it returns is pure, and quick: called inside a transaction of the tunnel's store. It raises `TunnelError`
+        where the token has the table, or does not have it.
+
+        Raises:
+            UnsupportedError: a feed of one table. SourceError, OptionError: the table cannot be followed.
+        """
+        raise UnsupportedError(
+            "this tunnel is of one table, and takes no others: make one with option 'tables'; `spark-channel tunnel "
+            "reset` reads its one table again"
+        )
 
     def is_passing(self, error: BaseException) -> bool:
         """Whether `error`, which a call of this feed raised, is of the moment: a connection was lost, or another

@@ -85,7 +85,7 @@ class ChannelDataSource(DataSource):
             if is_stream(self.options):
                 from spark_channel.tunnel.source import StreamSource
 
-                return self._as_spark(StreamSource(self.options).feed.schema())
+                return self._as_spark(StreamSource(self.options).schema())
             reader, _ = load_reader(self.options)
             self._own_schema = self._as_spark(reader.schema())
             return self._own_schema

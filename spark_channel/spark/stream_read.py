@@ -76,6 +76,7 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
     def __init__(self, options: Mapping[str, str], schema: StructType, facts: SessionFacts) -> None:
         self._schema = as_arrow(schema)
         self._source = StreamSource(options, self._schema)
+        self._source.schema()  # a user who gives one is not asked for it
         self._options: ReadOptions = self._source.reader.options
         self._facts = facts
         self._positions: Positions | None = None

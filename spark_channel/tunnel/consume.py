@@ -206,11 +206,12 @@ class Consumer:
             self._calls.add(channel.id, lambda: self._dial(channel, trouble), wait)
             return None
         limit = FeedLimit(settings.max_rows_per_trigger, settings.max_bytes_per_trigger)
+        seconds = min(settings.checkpoint_interval, source.feed.range_seconds or settings.checkpoint_interval)
         known = {current.sequence: current.pending, current.sequence + 1: current.after}
         run = Run(
             current, source, current.token, current.sequence,
             {sequence: end for sequence, end in known.items() if end is not None},
-            RangeSize(limit, settings.checkpoint_interval), self._new_trouble(),
+            RangeSize(limit, seconds), self._new_trouble(),
         )  # fmt: skip
         run.reading = Repeated(self._turns, channel.id, lambda: self._read_turn(run))
         run.storing = Repeated(self._calls, f"store {channel.id}", lambda: self._store_turn(run))

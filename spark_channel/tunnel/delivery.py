@@ -16,7 +16,8 @@ class Delivery:
     """One range of one channel. (`channel`, `sequence`) names the same rows forever: a program that keeps it
     with the rows, in one transaction, has them once, also when the range is delivered again.
 
-    `batches` is read while it is iterated; what the processor leaves unread counts as processed.
+    `batches` is read while it is iterated; what the processor leaves unread counts as processed. With option `tables`,
+    each batch is of one table, which its column `_table` names.
     """
 
     tunnel: str

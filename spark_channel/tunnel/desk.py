@@ -20,6 +20,7 @@ __all__ = [
     "beat",
     "checkpoint",
     "connect",
+    "continued",
     "disconnect",
     "hand_out",
     "handed_out",
@@ -171,6 +172,23 @@ def split(
         made[key] = Channel(key, place + offset, params, (channel,), token=token)
     ended = replace(found, params={**found.params, UNTIL: end})
     return replace(state, channels={**state.channels, channel: ended, **made}), tuple(made)
+
+
+def continued(state: TunnelState, change: Callable[[Token], Token]) -> tuple[TunnelState, str]:
+    """Let the one stream channel of a tunnel end after the ranges that are handed out, and another begin there, from
+    a token that `change` makes of that end. Returns the new channel.
+
+    Raises:
+        TunnelError: its only stream channel has an end that was asked for. What `change` raises.
+    """
+    streams = [each for each in state.channels.values() if not each.is_base]
+    parents = {parent for each in streams for parent in each.parents}
+    last = next((each for each in streams if each.id not in parents), None)
+    if last is None or last.until is not None:
+        what = "has no stream channel" if last is None else f"ends at {dict(last.until or {})}"
+        raise TunnelError(f"the tunnel {what}: its tables cannot be changed")
+    made, (key,) = split(state, last.id, lambda token: [change(token)])
+    return _with(made, replace(made.channels[key], paused=last.paused)), key
 
 
 def checkpoint(

@@ -9,7 +9,7 @@ STREAM_OPTIONS = frozenset({
     "basemode", "checkpointinterval", "clienttag", "cursorcolumn", "cursororder", "endingoffsets",
     "endingtimestamp", "heartbeatinterval", "heartbeattimeout", "lateseconds", "maxbytespertrigger",
     "maxretryinterval", "maxrowspertrigger", "maxslotlag", "onerror", "onschemachange", "outagetimeout",
-    "publication", "shutdowngrace", "slot", "startingoffsets", "startingtimestamp", "tunnel",
+    "publication", "shutdowngrace", "slot", "startingoffsets", "startingtimestamp", "tables", "tunnel",
     "tunnelchannels", "tunnelstore", "tunneltype",
 })  # fmt: skip
 """Lower-cased names of the fields of `TunnelOptions`."""

@@ -72,6 +72,11 @@ class TunnelOptions(Options):
     publication: str | None = Field(
         None, description="PostgreSQL: the publication that the slot decodes; default: none"
     )
+    tables: str | None = Field(
+        None,
+        description="PostgreSQL, for a tunnel with `slot`: several tables by one slot, such as `shop.orders, "
+        "shop.items` or `shop.*`, instead of `dbtable`; default: none",
+    )
     max_slot_lag: ByteAmount | None = Field(
         None,
         description="PostgreSQL: bytes of WAL that the slot may keep before the reading of existing rows pauses; the "
@@ -158,8 +163,29 @@ class TunnelOptions(Options):
                     "them",
                     option=f"{which}Timestamp",
                 )
+        if self.tables is not None:
+            self._check_tables(self.tables)
         if self.tunnel is not None and not self.tunnel.strip():
             raise OptionError("option 'tunnel' is empty", option="tunnel", got=self.tunnel)
+
+    def _check_tables(self, tables: str) -> None:
+        if self.slot is None:
+            raise OptionError(
+                f"option 'tables' got {tables!r}, and follows several tables by one PostgreSQL slot: give 'slot' and "
+                "'publication', or name one table with 'dbtable'",
+                option="tables", got=tables,
+            )  # fmt: skip
+        for name, does, given in (
+            ("tunnelType", "has no changes", self.tunnel_type == "base" and "base"),
+            ("baseMode", "reads existing rows before the changes", self.base_mode == "initial" and "initial"),
+            ("cursorColumn", "follows one table", self.cursor_column),
+        ):
+            if given:
+                raise OptionError(
+                    f"option {name!r} got {given!r}, which {does}; 'tables' reads existing rows beside the changes "
+                    f"only: omit {name!r}, or follow each table by 'dbtable'",
+                    option=name, got=given,
+                )  # fmt: skip
 
     @field_validator("starting_timestamp", "ending_timestamp")
     @classmethod
@@ -183,7 +209,8 @@ class TunnelOptions(Options):
             cursor_column=self.cursor_column, cursor_order=self.cursor_order, late_seconds=self.late_seconds,
             partitions=self.tunnel_channels, slot=self.slot, publication=self.publication,
             max_slot_lag=self.max_slot_lag, evolves=self.on_schema_change == "evolve",
-            ignores=self.on_schema_change == "ignore",
+            ignores=self.on_schema_change == "ignore", tables=self.tables,
+            has_base=self.tunnel_type != "stream",
         )  # fmt: skip
 
 

@@ -68,7 +68,7 @@ class RangeRead:
                     batches = read(split)
                     with contextlib.closing(cast("Generator[pa.RecordBatch]", batches)):
                         for batch in batches:
-                            fitting = conform(batch, schema)
+                            fitting = batch if self._feed.has_tables else conform(batch, schema)
                             nbytes = arrow_bytes(fitting)
                             self.carrier.produce(fitting, nbytes=nbytes)
                             self.rows += fitting.num_rows

@@ -10,8 +10,8 @@ import pyarrow as pa
 from spark_channel.connectors import Reader, find_connector
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.describe import describe
-from spark_channel.connectors.feed import ChangeFeed
-from spark_channel.errors import OptionError, TunnelError
+from spark_channel.connectors.feed import ChangeFeed, FollowsTables
+from spark_channel.errors import OptionError, TunnelError, UnsupportedError
 from spark_channel.planning import Split
 from spark_channel.tunnel import plain
 from spark_channel.tunnel.options import split_options
@@ -37,12 +37,20 @@ class StreamSource:
 
     def __init__(self, options: Mapping[str, Any], schema: pa.Schema | None = None) -> None:
         self.options, self.reader_options = split_options(options)
+        tables = self.options.tables
+        if tables is not None:
+            for name in self.reader_options:
+                if name.lower() in ("dbtable", "query"):
+                    raise OptionError(
+                        f"options 'tables' and {name!r} exclude each other: give one", option=name
+                    )
+            self.reader_options["dbtable"] = tables  # no reader looks it up
         connector = find_connector(self.reader_options, "reader")
         reader, warnings = connector.reader_with(self.reader_options)
         for warning in warnings:
             _log.warning(warning)
         self.reader: Reader = reader if schema is None else reader.with_schema(schema)
-        self.feed: ChangeFeed = self.reader.feed(self.options.feed())
+        self.feed: ChangeFeed = self._feed(connector.name)
         mode = self.options.on_schema_change
         if mode != "fail" and not self.feed.can_evolve:
             raise OptionError(
@@ -50,13 +58,40 @@ class StreamSource:
                 "change: omit it, or follow the table by 'slot' or 'binlog'",
                 option="onSchemaChange", got=mode, takes="fail",
             )  # fmt: skip
-        about = [f"{connector.name} {describe(reader.options)}"]
+        place = describe(reader.options)
+        if tables is not None:  # which ones it has is in its tokens, and changes
+            place = f"{place.removesuffix(f'#{tables}')}#(tables)"
+        about = [f"{connector.name} {place}"]
         said = {name: getattr(reader.options, name, None) for name in ("columns", "where", "query")}
         about += [f"{name}={value}" for name, value in said.items() if value]
         about += [f"cursor={self.options.cursor_column}"] if self.options.cursor_column else []
         self.about = "; ".join(about)
         slot = self.options.slot
         self._recorded = self.about if slot is None else f"{self.about}{_SLOT}{slot}"
+
+    def _feed(self, connector: str) -> ChangeFeed:
+        settings = self.options.feed()
+        if settings.tables is None:
+            return self.reader.feed(settings)
+        if not isinstance(self.reader, FollowsTables):
+            raise UnsupportedError(
+                f"option 'tables' got {settings.tables!r}, and {connector} follows one table: name it with 'dbtable'. "
+                "PostgreSQL follows several by one slot"
+            )
+        return self.reader.tables_feed(settings)
+
+    def schema(self) -> pa.Schema:
+        """The columns of all its rows.
+
+        Raises:
+            UnsupportedError: it has several tables.
+        """
+        if self.feed.has_tables:
+            raise UnsupportedError(
+                "option 'tables' gives rows of several tables, and a streaming DataFrame has one schema: use "
+                "spark_channel.tunnel.Tunnel(...).consume, or follow each table by 'dbtable' and its own slot"
+            )
+        return self.feed.schema()
 
     def schema_text(self) -> str:
         """The columns as text, to be compared."""

@@ -185,6 +185,14 @@ class SqlStore(ABC):
             self._save(statements, name, old, new)
             return made
 
+    def continued(self, name: str, change: Callable[[Token], Token]) -> str:
+        with self._transaction() as statements:
+            self._record(statements, name)
+            old = self._load(statements, name)
+            new, made = desk.continued(old, change)
+            self._save(statements, name, old, new)
+            return made
+
     def release(self, name: str, client: str, channels: Collection[str]) -> None:
         with self._transaction() as statements:
             if self._lock(statements, name):

@@ -94,6 +94,10 @@ class TunnelStore(Protocol):
         """`desk.split`; returns the new channels. `divide` is called inside the transaction."""
         ...
 
+    def continued(self, name: str, change: Callable[[Token], Token]) -> str:
+        """`desk.continued`; returns the new channel. `change` is called inside the transaction."""
+        ...
+
     def release(self, name: str, client: str, channels: Collection[str]) -> None:
         """`desk.release`."""
         ...

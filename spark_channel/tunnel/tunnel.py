@@ -323,6 +323,35 @@ class Tunnel:
         source.check(self.store.get(self.name))
         return self.store.split(self.name, channel, source.feed.divide)
 
+    def add_table(self, table: str) -> None:
+        """Follow one more table of option `tables` while the tunnel is read: its existing rows, and its changes from
+        now on. The publication has it already.
+
+        Kept in the store: a client hears of it with its next range or heartbeat, and restarts continue with it. Its
+        existing rows are read when the transactions that run now have ended.
+
+        Raises:
+            TunnelError: the tunnel has the table. UnsupportedError: it is of one table.
+            ChannelError: the table cannot be followed; says why.
+        """
+        self._join(table, again=False)
+
+    def resnapshot(self, table: str) -> None:
+        """Read the existing rows of one table of option `tables` again, while its changes and other tables go on.
+
+        They arrive as `_op = read`. A row that only the target has is not removed from it.
+
+        Raises:
+            TunnelError: the tunnel does not have the table, or it has other columns now. UnsupportedError: it is of one
+            table. ChannelError: the table cannot be read so; says why.
+        """
+        self._join(table, again=True)
+
+    def _join(self, table: str, *, again: bool) -> None:
+        source = StreamSource(self._options)
+        source.check(self.store.get(self.name))
+        self.store.continued(self.name, source.feed.joining(table, again=again))
+
 
 def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> FeedLag | None:
     """With the seconds since the last checkpoint, by the store's clock, where the source tells no time.
@@ -338,6 +367,8 @@ def _lag(channel: Channel, source: StreamSource | None) -> FeedLag | None:
     if channel.is_base:
         split = base_split(channel)
         return FeedLag(0, 0) if channel.token == READ else FeedLag(split.rows, split.nbytes)
+    if channel.state is ChannelState.TERMINATED:  # what follows is another channel's
+        return FeedLag(0, 0, 0.0)
     if source is None:
         return None
     try:

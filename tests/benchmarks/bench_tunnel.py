@@ -34,6 +34,10 @@ BATCH_ROWS = 20_000
 ROUNDS = 5
 CHANGES_PER_SECOND = 2_000
 LAG_SECONDS = 30
+JOINING_ROWS = 300_000
+JOINING_CHANGES = 500
+JOINING_SPEED = 30_000
+"""Rows a second that the processor takes."""
 
 
 def make_orders(path: Path, rows: int) -> None:
@@ -434,11 +438,78 @@ def hand_over(home: Path) -> list[Row]:
     return [Row("hand-over of 24 channels after SIGTERM", took, "about 1", "s", "ranges of 0.3 s at hand")]
 
 
+def joining(home: Path) -> list[Row]:
+    """The lag of one table's changes before a second table is added, and while its existing rows are read."""
+    server = PostgresServer.create()
+    seen: list[tuple[float, float]] = []
+    read = 0
+    over = threading.Event()
+
+    def process(delivery: Delivery) -> None:
+        nonlocal read
+        for batch in delivery.batches:
+            if batch["_table"][0].as_py() == "public.changing":
+                now = time.time()
+                seen.extend((now, now - each.timestamp()) for each in batch["_commit_ts"].to_pylist() if each)
+            else:
+                read += batch.num_rows
+                time.sleep(batch.num_rows / JOINING_SPEED)
+
+    def change() -> None:
+        began, made = time.monotonic(), 0
+        while not over.is_set():
+            server.psql(
+                f"INSERT INTO changing SELECT i, 'item ' || i FROM generate_series({made}, {made + 24}) i"
+            )
+            made += 25
+            over.wait(max(0.0, began + made / JOINING_CHANGES - time.monotonic()))
+
+    try:
+        server.psql(
+            "CREATE TABLE changing (id int PRIMARY KEY, item text);"
+            "CREATE TABLE joining (id int PRIMARY KEY, item text);"
+            f"INSERT INTO joining SELECT i, repeat('x', 100) FROM generate_series(1, {JOINING_ROWS}) i; ANALYZE;"
+            "CREATE PUBLICATION shop FOR TABLE changing, joining"
+        )
+        options = {**server.login, "tables": "changing", "slot": "shop", "publication": "shop"}
+        tunnel = Tunnel("joining", options, store=str(home / "joining.db"))
+        tunnel.create()
+        threads = [threading.Thread(target=change), threading.Thread(target=tunnel.consume, args=(process,))]
+        for each in threads:
+            each.start()
+        time.sleep(LAG_SECONDS / 2)
+        added = time.time()
+        tunnel.add_table("joining")
+        while read < JOINING_ROWS and threads[1].is_alive():
+            time.sleep(0.1)
+        took = time.time() - added
+    finally:
+        over.set()
+        threads[0].join()
+        tunnel.stop()
+        threads[1].join()
+        server.close()
+    before = sorted(lag for at, lag in seen if added - LAG_SECONDS / 3 < at < added)
+    after = sorted(lag for at, lag in seen if at >= added)
+    return [
+        Row(
+            f"a table of {JOINING_ROWS:,} rows added to a tunnel: until it is read".replace(",", " "),
+            took,
+            "",
+            "s",
+        ),
+        Row("lag of another table's changes before, longest", before[-1], "", "s"),
+        Row("the same meanwhile, 99th percentile", after[int(len(after) * 0.99)], "", "s"),
+        Row("the same meanwhile, longest", after[-1], "", "s"),
+        Row("the longest lag has grown by", after[-1] - before[-1], "<= 2", "s"),
+    ]
+
+
 def main() -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder)
         rows = [*decode(), *behind_a_cursor(home), *take_over(home), *read_ahead(home), *hand_over(home)]
-        rows += [*micro_batches(home), *lag(home)]
+        rows += [*joining(home), *micro_batches(home), *lag(home)]
         session().stop()
         return rows
 

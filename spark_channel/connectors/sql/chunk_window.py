@@ -11,7 +11,16 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, Self, TypeVar
 
-__all__ = ["BaseProgress", "Chunk", "ChunkWindow", "Key", "WatermarkLog", "read_window"]
+__all__ = [
+    "BaseProgress",
+    "Chunk",
+    "ChunkWindow",
+    "Key",
+    "Safety",
+    "WatermarkLog",
+    "read_window",
+    "safe_after",
+]
 
 Key = tuple[Any, ...]
 P = TypeVar("P")
@@ -116,12 +125,8 @@ class BaseProgress:
 
     def confirmable(self, end: int, running: Collection[int]) -> "BaseProgress":
         """With what is known when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
-        left = tuple(each for each in self.doubt if each in set(running))
-        if left:
-            return replace(self, doubt=left)
-        if not running:
-            return replace(self, safe=end, doubt_at=end, doubt=())
-        return replace(self, safe=self.doubt_at, doubt_at=end, doubt=tuple(sorted(running)))
+        safe, doubt_at, doubt = safe_after((self.safe, self.doubt_at, self.doubt), end, running)
+        return replace(self, safe=safe, doubt_at=doubt_at, doubt=doubt)
 
     def advanced(self, upto: Key | None, rows: int) -> "BaseProgress | None":
         """With the chunk up to key `upto`; None = with the last one."""
@@ -170,6 +175,21 @@ class BaseProgress:
     def left(self) -> int | None:
         """Rows that were not read yet, about."""
         return None if self.rows is None else max(0, self.rows - self.read)
+
+
+Safety = tuple[int, int, tuple[int, ...]]
+"""`safe`, `doubt_at` and `doubt` of a `BaseProgress`."""
+
+
+def safe_after(known: Safety, end: int, running: Collection[int]) -> Safety:
+    """What is safe when the log is read up to `end`; `running` was asked for after a `mark` behind `end`."""
+    safe, doubt_at, doubt = known
+    left = tuple(each for each in doubt if each in set(running))
+    if left:
+        return safe, doubt_at, left
+    if not running:
+        return end, end, ()
+    return doubt_at, end, tuple(sorted(running))
 
 
 def read_window(

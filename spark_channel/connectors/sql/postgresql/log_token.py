@@ -9,7 +9,7 @@ from spark_channel.connectors.sql.chunk_window import BaseProgress
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.errors import SourceError
 
-__all__ = ["LogToken", "token_of"]
+__all__ = ["LogToken", "position_of", "token_of"]
 
 _POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 _BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"}
@@ -34,7 +34,7 @@ class LogToken:
                 base is not None and set(base) - {"chunks", "order"} != _BASE
             ):
                 raise ValueError
-            return cls(_position(token["lsn"]), None if base is None else _base(base))
+            return cls(position_of(token["lsn"]), None if base is None else _base(base))
         except (KeyError, TypeError, ValueError):
             raise SourceError(
                 f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
@@ -65,7 +65,7 @@ def token_of(lsn: int) -> Token:
     return {"lsn": lsn_text(lsn)}
 
 
-def _position(text: Any) -> int:
+def position_of(text: Any) -> int:
     if not isinstance(text, str) or not _POSITION.fullmatch(text):
         raise ValueError
     high, _, low = text.partition("/")
@@ -77,7 +77,7 @@ def _base(found: Any) -> BaseProgress:
         raise ValueError
     return replace(
         BaseProgress.of(found),
-        safe=_position(found["safe"]),
-        doubt_at=_position(found["doubt_at"]),
+        safe=position_of(found["safe"]),
+        doubt_at=position_of(found["doubt_at"]),
         doubt=tuple(found["doubt"]),
     )

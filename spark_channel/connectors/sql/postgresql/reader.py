@@ -253,6 +253,11 @@ class PostgresReader(SqlReader):
 
         return ReplicationFeed(self, options)
 
+    def tables_feed(self, options: FeedOptions) -> ChangeFeed:
+        from spark_channel.connectors.sql.postgresql.tables_feed import TablesFeed
+
+        return TablesFeed(self, options)
+
     def held_logs(self) -> list[HeldLog]:
         from spark_channel.connectors.sql.postgresql.slots import held_logs
 

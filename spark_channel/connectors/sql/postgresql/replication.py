@@ -102,8 +102,12 @@ class ReplicationFeed(ChangeFeed):
         self._max_kept = options.max_slot_lag
         self._is_paused = False
         self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores)
+        self._follow()
+
+    def _follow(self) -> None:
+        """Find the table."""
         with self._session() as session:
-            source = reader.resolve(session)
+            source = self._reader.resolve(session)
             self._shape = self._check(session, source)
             self._label = source.label
             self._columns = source.schema
@@ -121,12 +125,15 @@ class ReplicationFeed(ChangeFeed):
     def now(self) -> list[Token]:
         """A point that every transaction before it is visible at: a new slot's, if need be a temporary one's."""
         with self._session() as session:
-            made = self._made(session)
-            if made is None:
-                name = f"{self._slot[:50]}_now"
-                made = _create(session, name, temporary=True)
-                session.rows(f"SELECT pg_drop_replication_slot({_quoted(name)})::text")
-            return [token_of(made)]
+            return [token_of(self._place_now(session))]
+
+    def _place_now(self, session: PgReadSession) -> int:
+        made = self._made(session)
+        if made is None:
+            name = f"{self._slot[:50]}_now"
+            made = _create(session, name, temporary=True)
+            session.rows(f"SELECT pg_drop_replication_slot({_quoted(name)})::text")
+        return made
 
     def end(self) -> list[Token]:
         with self._session() as session:
@@ -207,7 +214,10 @@ class ReplicationFeed(ChangeFeed):
         return isinstance(error, SourceError) and (is_gone(error) or _BUSY in str(error))
 
     def settle(self, upto: Token) -> None:
-        end = _lsn(LogToken.read(upto).confirmable)
+        self._confirm(LogToken.read(upto).confirmable)
+
+    def _confirm(self, lsn: int) -> None:
+        end = _lsn(lsn)
         slot = _quoted(self._slot)
         with self._session() as session:
             # An existing slot already refuses to go back.
@@ -304,11 +314,16 @@ class ReplicationFeed(ChangeFeed):
         self, session: PgReadSession, decoder: ChangeDecoder, after: int, upto: int
     ) -> Iterator[pa.RecordBatch]:
         decoder.follow_key(self._key)
+        for messages in self._messages(session, after, upto):
+            yield from decoder.feed(messages)
+        yield from decoder.finish()
+
+    def _messages(self, session: PgReadSession, after: int, upto: int) -> Iterator[list[bytes]]:
+        """The log from where the slot is, up to `upto`; `after` must be in it."""
         self._check_place(session, after)
         _wait_until_free(session, self._slot)
         for batch in session.stream(self._query("data", upto, None), BatchSize(_BATCH_ROWS, _BATCH_BYTES)):
-            yield from decoder.feed(batch.column(0).to_pylist())
-        yield from decoder.finish()
+            yield batch.column(0).to_pylist()
 
     def _next(
         self, session: PgReadSession, start: int, base: BaseProgress, limit: FeedLimit, upto: Token | None

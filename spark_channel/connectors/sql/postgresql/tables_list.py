@@ -1,0 +1,158 @@
+"""Which tables a list such as `shop.orders, shop.items` or `shop.*` names."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from spark_channel.connectors.sql.postgresql.catalog import find_table, name_parts
+from spark_channel.connectors.sql.postgresql.session import literal
+from spark_channel.connectors.sql.postgresql.staging import table_sql
+from spark_channel.connectors.sql.session import Session
+from spark_channel.errors import OptionError, SourceError
+
+__all__ = ["Found", "find_listed", "find_one", "left_out", "listed", "look_up"]
+
+_NAME = re.compile(r'(?:"(?:[^"]|"")*"|[^",])+')
+_PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
+_PUBLISHED = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text
+FROM pg_catalog.pg_publication_tables p
+JOIN pg_catalog.pg_namespace n ON n.nspname = p.schemaname
+JOIN pg_catalog.pg_class c ON c.relnamespace = n.oid AND c.relname = p.tablename
+WHERE p.pubname = {publication} AND {where} ORDER BY 2, 3
+"""
+_LEFT_OUT = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p') AND NOT c.relispartition AND n.nspname = {schema} ORDER BY 2, 3
+"""
+_PRESENT = """
+SELECT c.oid::bigint, n.nspname::text, c.relname::text,
+  (SELECT left(md5(string_agg(format('%s %s %s', a.attname, a.atttypid,
+     CASE WHEN a.atttypid = 'varchar'::regtype THEN -1 ELSE a.atttypmod END), ',' ORDER BY a.attnum)), 12)
+   FROM pg_catalog.pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)
+FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+WHERE c.oid IN ({oids})
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A table that there is. `name` is what the feed calls it, and `sql` its name in a statement.
+
+    `columns`: a digest of its columns; empty where it was not asked for.
+    """
+
+    oid: int
+    schema: str
+    table: str
+    columns: str = ""
+
+    @property
+    def name(self) -> str:
+        return ".".join(
+            part if _PLAIN.fullmatch(part) else '"' + part.replace('"', '""') + '"'
+            for part in (self.schema, self.table)
+        )
+
+    @property
+    def sql(self) -> str:
+        return table_sql(self.schema, self.table)
+
+
+def listed(text: str) -> list[str]:
+    """The items of a list of names.
+
+    Raises:
+        OptionError: it is empty, or has a quote without its partner.
+    """
+    items = [each.strip() for each in _NAME.findall(text)]
+    if not all(items) or _NAME.sub("", text) != "," * (len(items) - 1) or not items:
+        raise OptionError(
+            f"option 'tables' got {text!r}; it takes names of tables with commas between them, such as "
+            "shop.orders, shop.items, or all tables of a schema: shop.*",
+            option="tables", got=text,
+        )  # fmt: skip
+    return items
+
+
+def is_pattern(item: str) -> bool:
+    return item == "*" or item.endswith(".*")
+
+
+def find_listed(session: Session, publication: str, items: list[str]) -> list[Found]:
+    """The tables that the items of a list name, each once.
+
+    Raises:
+        OptionError: a name of no table, or a pattern of none.
+    """
+    found: dict[int, Found] = {}
+    for item in items:
+        for each in (
+            _of_pattern(session, publication, item) if is_pattern(item) else [find_one(session, item)]
+        ):
+            found.setdefault(each.oid, each)
+    return list(found.values())
+
+
+def find_one(session: Session, name: str) -> Found:
+    """
+    Raises:
+        OptionError: there is no such table.
+    """
+    table = find_table(session, name)
+    if table is None:
+        raise OptionError(
+            f"there is no table {name!r} in {session.place}: name it as schema.table",
+            option="tables",
+            got=name,
+        )
+    return Found(table.oid, table.schema, table.name)
+
+
+def left_out(session: Session, publication: str, items: list[str]) -> Iterator[str]:
+    """The tables of the schemas that patterns name, which are not in the publication."""
+    for item in items:
+        schema = _schema_of(item) if is_pattern(item) else None
+        if schema is None:
+            continue
+        rows = session.rows(_LEFT_OUT.format(schema=_quoted(schema)))
+        published = {each.oid for each in _of_pattern(session, publication, item)}
+        yield from (each.name for row in rows if (each := Found(*row)).oid not in published)
+
+
+def look_up(session: Session, oids: list[int]) -> dict[int, Found]:
+    """The present names and columns of tables by their numbers; without those that are not there any more."""
+    text = ", ".join(map(str, oids))
+    return {int(row[0]): Found(*row) for row in session.rows(_PRESENT.format(oids=text))}
+
+
+def _of_pattern(session: Session, publication: str, item: str) -> list[Found]:
+    schema = _schema_of(item)
+    where = "true" if schema is None else f"n.nspname = {_quoted(schema)}"
+    rows = session.rows(_PUBLISHED.format(publication=_quoted(publication), where=where))
+    if not rows:
+        raise SourceError(
+            f"publication {publication!r} in {session.place} has no table that {item!r} names: add one with "
+            f"ALTER PUBLICATION {publication} ADD TABLE ..."
+        )
+    return [Found(*row) for row in rows]
+
+
+def _schema_of(item: str) -> str | None:
+    """None: `*`, all schemas."""
+    if item == "*":
+        return None
+    parts = name_parts(f"{item[:-1]}x")
+    if parts is None or parts[0] is None:
+        raise OptionError(
+            f"option 'tables' got {item!r}; a pattern is schema.* or *",
+            option="tables",
+            got=item,
+            takes="schema.*",
+        )
+    return parts[0]
+
+
+def _quoted(text: str) -> str:
+    return str(literal(text).sql("postgres"))

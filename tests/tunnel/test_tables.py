@@ -1,0 +1,278 @@
+"""A tunnel of several tables: its consumer, a table that is added, one that is read again, and kills."""
+
+import json
+import random
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from spark_channel.connectors.contracts import Token
+from spark_channel.errors import OptionError, TunnelError, UnsupportedError
+from spark_channel.tunnel import Delivery, Tunnel, desk
+from spark_channel.tunnel.records import Channel, TunnelState
+from spark_channel.tunnel.source import StreamSource
+from tests.connectors.sql.postgresql.test_tables import Shop
+from tests.servers.postgres import PostgresServer
+from tests.tunnel.children import Child
+from tests.tunnel.test_tunnel_command import call
+
+
+@pytest.fixture
+def shop(postgres_server: PostgresServer) -> Iterator[Shop]:
+    made = Shop(postgres_server, "orders", "items")
+    yield made
+    made.drop()
+
+
+def options(shop: Shop, tables: str = "$s.*", **more: str) -> dict[str, str]:
+    named = {"tables": tables.replace("$s", shop.name), "slot": shop.name, "publication": shop.name}
+    return {**shop.server.login, **named, "heartbeatInterval": "5", **more}
+
+
+class Copy:
+    """What a consumer has: the rows of each table, and each row that it was given."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, dict[int, str]] = {}
+        self.given: list[tuple[str, str, int, str]] = []
+        self.changed = threading.Condition()
+
+    def process(self, delivery: Delivery) -> None:
+        for batch in delivery.batches:
+            for row in batch.to_pylist():
+                name = row["_table"].rpartition(".")[2]
+                state = self.tables.setdefault(name, {})
+                if row["_op"] == "delete":
+                    state.pop(row["id"], None)
+                else:
+                    state[row["id"]] = row["item"]
+                self.given.append((name, row["_op"], row["id"], row["item"]))
+        with self.changed:
+            self.changed.notify_all()
+
+    def reaches(self, name: str, state: dict[int, str], seconds: float = 60) -> None:
+        with self.changed:
+            assert self.changed.wait_for(lambda: self.tables.get(name, {}) == state, seconds), (
+                f"{name}: {len(self.tables.get(name, {}))} rows of {len(state)}"
+            )
+
+
+def test_a_table_is_added_and_one_read_again_while_the_tunnel_runs(shop: Shop, tmp_path: Path) -> None:
+    shop.run("INSERT INTO $s.orders SELECT i, 'old' FROM generate_series(1, 3000) i")
+    store = str(tmp_path / "tunnels.db")
+    tunnel = Tunnel("shop", options(shop, "$s.orders"), store=store)
+    tunnel.create()
+    copy = Copy()
+    consumer = threading.Thread(target=lambda: tunnel.consume(copy.process, threads=2))
+    consumer.start()
+    try:
+        copy.reaches("orders", shop.state("orders"))
+        shop.run("INSERT INTO $s.items SELECT i, 'old' FROM generate_series(1, 2000) i")
+        other = Tunnel("shop", options(shop, "$s.orders"), store=store)
+        other.add_table(f"{shop.name}.items")
+        with pytest.raises(TunnelError, match=r"has table .*items' already"):
+            other.add_table(f"{shop.name}.items")
+        shop.run("INSERT INTO $s.orders VALUES (0, 'wakes'); UPDATE $s.items SET item = 'new' WHERE id = 7")
+        copy.reaches("items", shop.state("items"))
+        copy.reaches("orders", shop.state("orders"))
+        before = len(copy.given)
+        other.resnapshot(f"{shop.name}.items")
+        shop.run("INSERT INTO $s.items VALUES (0, 'wakes')")
+        with copy.changed:
+            assert copy.changed.wait_for(lambda: len(copy.given) >= before + 2000, 60)
+    finally:
+        tunnel.stop()
+        consumer.join()
+    again = copy.given[before:]
+    assert {(name, what) for name, what, _, _ in again} == {("items", "insert"), ("items", "read")}
+    reads = [key for _, what, key, _ in again if what == "read"]
+    assert len(reads) == len(set(reads)) >= 2000
+    copy.reaches("items", shop.state("items"))
+    view = tunnel.describe()
+    assert [(each.channel.id, str(each.channel.state)) for each in view.channels][:2] == [
+        ("stream-0", "terminated"), ("stream-1", "terminated"),
+    ]  # fmt: skip
+    # A restart continues with the tables that the store names.
+    shop.run("INSERT INTO $s.items VALUES (-1, 'after')")
+    Tunnel("shop", options(shop, "$s.orders"), store=store).consume(copy.process, drained=True)
+    copy.reaches("items", shop.state("items"))
+    tunnel.delete()
+    assert shop.run("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '$s'") == "0"
+
+
+CONSUMER = """
+import json, sys
+import psycopg
+from spark_channel.tunnel import Tunnel
+
+source, server, schema, store, drained = json.loads(sys.argv[1])
+sys.stdin.readline()
+
+def process(delivery):
+    rows = 0
+    with psycopg.connect(**server) as session:  # one transaction
+        key = delivery.channel, delivery.sequence
+        fresh = session.execute(f"INSERT INTO {schema}_copy.done VALUES (%s, %s) ON CONFLICT DO NOTHING", key).rowcount
+        with session.cursor().copy(f"COPY {schema}_copy.events (name, op, id, item) FROM STDIN") as copy:
+            for batch in delivery.batches:
+                for row in batch.to_pylist() if fresh else ():
+                    rows += 1
+                    copy.write_row((row["_table"].split(".")[1], row["_op"], row["id"], row["item"]))
+    sys.stdout.write(f"{rows}\\n")
+    sys.stdout.flush()
+
+Tunnel("shop", source, store=store).consume(process, threads=2, drained=drained)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_a_consumer_that_is_killed_in_the_base_of_a_table_that_was_added(shop: Shop, tmp_path: Path) -> None:
+    shop.run(
+        "INSERT INTO $s.items SELECT i, 'old' FROM generate_series(1, 1000) i;"
+        "INSERT INTO $s.orders SELECT i, 'old' FROM generate_series(1, 20000) i;"
+        "CREATE SCHEMA $s_copy;"
+        "CREATE TABLE $s_copy.done (channel text, sequence int, PRIMARY KEY (channel, sequence));"
+        "CREATE TABLE $s_copy.events (n serial, name text, op text, id int, item text)"
+    )
+    store = str(tmp_path / "tunnels.db")
+    source = options(shop, "$s.items", maxRowsPerTrigger="300")
+    tunnel = Tunnel("shop", source, store=store)
+    tunnel.create()
+    server = {
+        "host": str(shop.server.directory), "port": shop.server.port, "user": shop.server.user, "dbname": "postgres",
+    }  # fmt: skip
+    reads = "SELECT count(*) FROM $s_copy.events WHERE name = 'orders' AND op = 'read'"
+    chance, number = random.Random(5), 0
+
+    def change() -> None:
+        nonlocal number
+        statements = []
+        for _ in range(40):
+            number += 1
+            table, key = chance.choice(["orders", "items"]), chance.randrange(25000)
+            statements.append(
+                f"DELETE FROM $s.{table} WHERE id = {key}" if chance.random() < 0.3 else
+                f"INSERT INTO $s.{table} VALUES ({key}, 'v{number}') ON CONFLICT (id) DO UPDATE SET item = 'v{number}'"
+            )  # fmt: skip
+        shop.run(";".join(["BEGIN", *statements, "COMMIT"]))
+
+    def begin(drained: bool) -> Child:
+        arguments: list[Any] = [source, server, shop.name, store, drained]
+        return Child(CONSUMER, [json.dumps(arguments)], tmp_path / "consumer.log")
+
+    children = [begin(False)]
+    try:
+        for kills in range(3):
+            children[-1].go()
+            children.append(begin(kills == 2))  # it starts meanwhile, as far as it can
+            if not kills:
+                children[0].next()
+                tunnel.add_table(f"{shop.name}.orders")
+            least = int(shop.run(reads))
+            while int(shop.run(reads)) <= least:
+                change()
+                children[-2].next()
+            time.sleep(0.1 * chance.random())  # anywhere: within a range, or between two
+            children[-2].kill()
+            assert 0 < int(shop.run(reads)) < 19000, "it is in the base of the table that was added"
+            change()
+        children[-1].go()
+        children[-1].finish()
+    finally:
+        for each in children:
+            each.kill()
+        tunnel.delete()
+    found = shop.run("SELECT name, op, id, item FROM $s_copy.events ORDER BY n").splitlines()
+    events = [line.split("|") for line in found]
+    shop.run("SET client_min_messages = error; DROP SCHEMA $s_copy CASCADE")
+    state: dict[str, dict[int, str]] = {"orders": {}, "items": {}}
+    for name, what, key, item in events:
+        if what == "delete":
+            state[name].pop(int(key), None)
+        else:
+            state[name][int(key)] = item
+    assert state == {"orders": shop.state("orders"), "items": shop.state("items")}, "0 lost"
+    reads_once = [(name, key) for name, what, key, _ in events if what == "read"]
+    assert len(reads_once) == len(set(reads_once)), "0 doubled: each existing row was read once"
+    once = [(name, key, item) for name, what, key, item in events if what in ("insert", "update")]
+    assert len(once) == len(set(once)) > 100, "0 doubled: each value was written once"
+
+
+def test_the_commands(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_CHANNEL_TUNNEL_STORE", str(tmp_path / "tunnels.db"))
+    monkeypatch.setenv("COLUMNS", "200")
+    shop.run("INSERT INTO $s.orders SELECT i, 'old' FROM generate_series(1, 30) i")
+    source = [word for each in options(shop, "$s.orders").items() for word in ("-o", "=".join(each))]
+    made = call("create", "shop", *source)
+    assert made.exit_code == 0, made.output
+    assert f"#(tables); slot={shop.name}: base_and_stream, 1 channels" in made.output
+    added = call("add-table", "shop", "--table", f"{shop.name}.items", *source)
+    assert added.exit_code == 0, added.output
+    assert "is followed from here on" in added.output
+    shown = call("describe", "shop", *source).output
+    assert f"stream-1 {shop.name}.orders: 0" in shown
+    assert f"stream-1 {shop.name}.items: changes are followed, existing rows wait" in shown
+    again = call("resnapshot", "shop", "--table", f"{shop.name}.orders", *source)
+    assert again.exit_code == 0, again.output
+    shown = call("describe", "shop", *source).output
+    assert f"stream-2 {shop.name}.orders: changes are followed, existing rows wait" in shown
+    unknown = call("resnapshot", "shop", "--table", "nowhere", *source)
+    assert isinstance(unknown.exception, OptionError)
+    assert "there is no table 'nowhere'" in str(unknown.exception)
+    assert call("delete", "shop", "--yes", *source).exit_code == 0
+
+
+def test_what_does_not_go_with_several_tables(shop: Shop, tmp_path: Path) -> None:
+    for more, option in (
+        ({"tunnelType": "base"}, "tunnelType"), ({"baseMode": "initial"}, "baseMode"), ({"dbtable": "x"}, "dbtable"),
+        ({"cursorColumn": "id"}, "cursorColumn"), ({"onSchemaChange": "evolve"}, "onSchemaChange"),
+    ):  # fmt: skip
+        with pytest.raises(OptionError) as refused:
+            StreamSource(options(shop, **more))
+        assert refused.value.option == option
+    with pytest.raises(UnsupportedError, match="a streaming DataFrame has one schema"):
+        StreamSource(options(shop)).schema()
+    with pytest.raises(OptionError, match=r"'tables' got 'a, b'.*give 'slot'"):
+        StreamSource({"path": str(tmp_path / "x.db"), "tables": "a, b"})
+    with pytest.raises(UnsupportedError, match="sqlite follows one table"):
+        StreamSource({"reader": "sqlite", "path": str(tmp_path / "x.db"), "tables": "a, b", "slot": "s"})
+    single = options(shop)
+    single["dbtable"] = single.pop("tables").replace("*", "orders")
+    tunnel = Tunnel("one", single, store=str(tmp_path / "tunnels.db"))
+    tunnel.create()
+    with pytest.raises(UnsupportedError, match="this tunnel is of one table"):
+        tunnel.add_table(f"{shop.name}.items")
+    tunnel.delete()
+
+
+def test_a_channel_is_continued_behind_what_was_handed_out() -> None:
+    def change(token: Token) -> Token:
+        return {**token, "tables": [*token["tables"], "more"]}
+
+    handed_out = {"n": 2, "tables": ["a"]}
+    begun = Channel("stream-0", 0, token={"n": 1, "tables": ["a"]}, pending=handed_out, paused=True)
+    state = TunnelState({"stream-0": begun})
+    state, made = desk.continued(state, change)
+    assert made == "stream-1"
+    assert state.channels["stream-0"].until == handed_out
+    assert state.channels["stream-1"].token == {"n": 2, "tables": ["a", "more"]}
+    assert state.channels["stream-1"].parents == ("stream-0",)
+    assert state.channels["stream-1"].paused, "a pause of existing rows holds"
+    state, made = desk.continued(state, change)
+    assert (made, state.channels["stream-2"].token["tables"]) == ("stream-2", ["a", "more", "more"])
+    assert state.channels["stream-2"].parents == ("stream-1",)
+    with pytest.raises(TunnelError, match="has no stream channel"):
+        desk.continued(TunnelState({"base-0": Channel("base-0", 0, {"split": {}})}), change)
+
+
+def test_tables_of_a_tunnel_that_has_an_end_cannot_be_changed(shop: Shop, tmp_path: Path) -> None:
+    ends = options(shop, "$s.orders", tunnelType="stream", endingOffsets="latest")
+    tunnel = Tunnel("shop", ends, store=str(tmp_path / "tunnels.db"))
+    tunnel.create()
+    with pytest.raises(TunnelError, match=r"ends at .*: its tables cannot be changed"):
+        tunnel.add_table(f"{shop.name}.items")
+    tunnel.delete()

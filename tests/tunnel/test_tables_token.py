@@ -1,0 +1,329 @@
+"""Several tables by one log, of which some join later or are read again, against a model with concurrent writers."""
+
+import itertools
+import json
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
+from spark_channel.connectors.sql.postgresql.tables_token import TablePlace, TablesToken
+from spark_channel.errors import SourceError, TunnelError
+from tests.tunnel.table_model import Event, ModelChunk, ModelLog, Table, play
+
+KEYS = 6
+"""Keys of each table: table n has those from n * KEYS on."""
+
+Row = tuple[str, Event]
+
+
+def name_of(key: int) -> str:
+    return f"t{key // KEYS}"
+
+
+def number_of(name: str) -> int:
+    return int(name[1:])
+
+
+Unpublished = dict[str, dict[int, int]]
+"""By table and transaction: how many of its changes came before the publication had the table. The log lacks them."""
+
+
+class TableLog:
+    """The chunks of one table, and the changes of all that are followed."""
+
+    def __init__(self, log: ModelLog, name: str, followed: list[str], unpublished: Unpublished) -> None:
+        self.log, self.name, self.followed, self.unpublished = log, name, followed, unpublished
+        self.low = number_of(name) * KEYS - 1
+
+    def mark(self) -> int:
+        return self.log.mark()
+
+    def last(self) -> int | None:
+        keys = [key for key in self.log.table.rows if name_of(key) == self.name]
+        return max(keys, default=None)
+
+    def bound(self, lower: Key | None, upper: Key, rows: int) -> Key | None:
+        return self.log.bound(lower or (self.low,), upper, rows)
+
+    def chunk(self, lower: Key | None, upper: Key, rows: int) -> "NamedChunk":
+        return NamedChunk(self.log.chunk(lower or (self.low,), upper, rows), self.name)
+
+    def events(self, after: int, upto: int, high: int, window: ChunkWindow) -> Iterator[Row]:
+        log = self.log
+        log.others()
+        for each in list(log.table.log):
+            assert each.commit is not None
+            if each.commit < log.confirmed or each.commit >= max(high, upto):
+                continue
+            holds = window.holds(each.commit >= after, each.number)
+            for place, event in enumerate(each.events):
+                names = self.followed if event[0] == "truncate" else [name_of(event[1])]
+                for name in names:
+                    if name not in self.followed or place < self.unpublished[name].get(each.number, 0):
+                        continue
+                    if holds and name == self.name:
+                        if event[0] == "truncate":
+                            window.emptied()
+                        else:
+                            window.changed((event[1],))
+                    if after <= each.commit < upto:
+                        yield name, event
+        log.others()
+
+
+class NamedChunk:
+    def __init__(self, chunk: ModelChunk, name: str) -> None:
+        self.inner, self.name = chunk, name
+        self.last, self.sees = chunk.last, chunk.sees
+
+    def kept(self, window: ChunkWindow) -> Iterator[Row]:
+        for event in self.inner.kept(window):
+            yield self.name, event
+
+
+@dataclass
+class Client:
+    """Plans and reads ranges as the feed does; dies, and reads a range again."""
+
+    table: Table
+    log: ModelLog
+    token: TablesToken
+    joined: dict[str, int]
+    unpublished: Unpublished
+    ranges: list[tuple[int, list[Row]]] = field(default_factory=list)
+    restarts: list[tuple[int, str]] = field(default_factory=list)
+    """How many ranges there were when a table was to be read again."""
+
+    @classmethod
+    def of(cls, table: Table, names: list[str]) -> "Client":
+        table.settle()
+        start = table.position = table.position + 10
+        log = ModelLog(table, start)
+        log.others()
+        places = {}
+        for name in names:
+            last = TableLog(log, name, names, {}).last()
+            base = None if last is None else BaseProgress(None, (last,), start, start)
+            places[name] = TablePlace(number_of(name), "", None if base is None else start, base)
+        token = TablesToken(start, places, start, start)
+        return cls(table, log, token, dict.fromkeys(names, start), {name: {} for name in names})
+
+    def join(self, name: str) -> None:
+        """The publication gets the table, and then the tunnel."""
+        table = self.table
+        self.unpublished[name] = {each.number: len(each.events) for each in [*table.open, *table.log]}
+        self.log.others()
+        self.token = self.token.joined(name, number_of(name), "")
+        self.joined[name] = self.token.lsn
+
+    def restart(self, name: str) -> None:
+        self.token = self.token.restarted(name, number_of(name), "")
+        self.restarts.append((len(self.ranges), name))
+
+    def plan(self, chance: random.Random) -> TablesToken:
+        log, old = self.log, self.token
+        log.others()
+        end = max(old.lsn, self.table.position - (30 if chance.random() < 0.2 else 0))
+        if old.is_read:
+            return old.seen(end, ())
+        log.mark()
+        after = old.seen(end, log.running())
+        name = after.due() if chance.random() < 0.9 else None
+        if name is None:
+            return after
+        one = TableLog(log, name, [], {})
+        base = after.tables[name].base
+        if base is None:
+            last = one.last()
+            return after.started(name, None if last is None else BaseProgress(None, (last,)))
+        rows = chance.randrange(1, 5)
+        return after.advanced(name, one.bound(base.after, base.until, rows), rows)
+
+    def range(self, chance: random.Random) -> None:
+        old, new = self.token, self.plan(chance)
+        followed = list(old.tables)
+        chunk = old.chunk_to(new)
+        while True:
+            if chunk is None:
+                log = TableLog(self.log, followed[0], followed, self.unpublished)
+                found = list(log.events(old.lsn, new.lsn, new.lsn, ChunkWindow(lambda _: True)))
+            else:
+                name, place, upper = chunk
+                assert place.base is not None
+                log = TableLog(self.log, name, followed, self.unpublished)
+                found = list(
+                    read_window(log, old.lsn, new.lsn, place.base.after, upper, chance.randrange(1, 4))
+                )
+            if chance.random() < 0.8:
+                break  # else it died before all was delivered, and reads it again
+            for _ in range(chance.randrange(20)):
+                self.table.step()
+        self.ranges.append((old.lsn, found))
+        self.token = TablesToken.read(json.loads(json.dumps(new.token())))
+        if chance.random() < 0.8:
+            self.log.confirmed = max(self.log.confirmed, self.token.confirmable)
+
+
+def run(seed: int, *, truncates: bool) -> Client:
+    chance = random.Random(seed)
+    table = Table(chance, 3 * KEYS, can_truncate=truncates)
+    for _ in range(chance.randrange(200)):
+        table.step()
+    client = Client.of(table, ["t0", "t1"][: chance.randrange(1, 3)])
+    changes = 0
+    while changes < 3 or not client.token.is_read:
+        if changes < 3 and chance.random() < 0.2:
+            changes += 1
+            name = f"t{chance.randrange(3)}"
+            if name in client.token.tables:
+                client.restart(name)
+            else:
+                client.join(name)
+        client.range(chance)
+        assert len(client.ranges) < 5_000, "it does not end"
+    table.settle()
+    table.is_quiet = True
+    table.position += 100
+    while client.token.lsn < table.position:
+        client.range(chance)
+    return client
+
+
+def check(client: Client) -> None:
+    out = [row for _, found in client.ranges for row in found]
+    for name in client.token.tables:
+        rows = [event for each, event in out if each == name]
+        events = [
+            event
+            for each in client.table.log
+            if each.commit is not None and each.commit >= client.joined[name]
+            for place, event in enumerate(each.events)
+            if (event[0] == "truncate" or name_of(event[1]) == name)
+            and place >= client.unpublished[name].get(each.number, 0)
+        ]
+        assert [event for event in rows if event[0] != "read"] == events, "each event once, in commit order"
+        applied: dict[int, int] = {}
+        play(applied, rows)
+        now = {key: value for key, value in client.table.rows.items() if name_of(key) == name}
+        assert applied == now, "target and source are equal"
+        marks = [0, *(place for place, each in client.restarts if each == name), len(client.ranges)]
+        for start, end in itertools.pairwise(marks):
+            reads = [
+                event[1]
+                for _, found in client.ranges[start:end]
+                for each, event in found
+                if each == name and event[0] == "read"
+            ]
+            assert len(reads) == len(set(reads)), "no existing row twice"
+    state: dict[int, int] = {}
+    commits = [(each.commit, each.events) for each in client.table.log]
+    for after, found in client.ranges:
+        changed = {event[1] for _, event in found if event[0] != "read"}
+        while commits and (commits[0][0] or 0) < after:
+            play(state, commits.pop(0)[1])
+        for name, (what, key, value) in found:
+            # Of a table that the publication got later, the log alone does not tell its state.
+            if what == "read" and not client.unpublished[name]:
+                assert state.get(key) == value, "a row is what the log before its range made of it"
+                assert key not in changed, "no key is in both the changes and the chunk of a range"
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.integers(0, 2**32), st.booleans())
+def test_tables_that_join_and_are_read_again_are_equal(seed: int, truncates: bool) -> None:
+    check(run(seed, truncates=truncates))
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("part", range(4))
+def test_tables_are_equal_in_many_histories(part: int) -> None:
+    for seed in range(part * 5_000, (part + 1) * 5_000):
+        check(run(seed, truncates=bool(seed % 2)))
+
+
+def many(seeds: range) -> None:
+    for seed in seeds:
+        check(run(seed, truncates=False))
+
+
+def _eager(self: TablesToken) -> str | None:
+    return next((name for name, each in self.tables.items() if each.since is not None), None)
+
+
+def _early(self: TablesToken) -> str | None:
+    return next(
+        (
+            n
+            for n, each in self.tables.items()
+            if each.base or (each.since is not None and self.safe >= each.since)
+        ),
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "broken"),
+    [
+        ("due", _eager),
+        ("due", _early),
+        ("confirmable", property(lambda self: self.lsn)),
+    ],
+)
+def test_the_model_finds_a_rule_that_is_too_weak(
+    name: str, broken: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(TablesToken, name, broken)
+    with pytest.raises(AssertionError):
+        many(range(3_000))
+
+
+def one() -> TablesToken:
+    return TablesToken(100, {"shop.a": TablePlace(1, "x")})
+
+
+def test_a_table_joins_once_and_only_its_own_kind_is_read_again() -> None:
+    more = one().joined("shop.b", 2, "y")
+    assert more.tables["shop.b"].since == 100
+    with pytest.raises(TunnelError, match=r"has table 'shop\.b' already"):
+        more.joined("shop.b", 2, "y")
+    with pytest.raises(TunnelError, match=r"has no table 'shop\.c': it has shop\.a, shop\.b.*add-table"):
+        more.restarted("shop.c", 3, "z")
+    with pytest.raises(TunnelError, match="made again, or has other columns"):
+        more.restarted("shop.b", 3, "y")
+
+
+def test_the_log_is_kept_from_where_a_table_joined() -> None:
+    waits = one().joined("shop.b", 2, "y")
+    assert (waits.confirmable, waits.due()) == (100, None)
+    doubt = waits.seen(150, [7])
+    assert (doubt.confirmable, doubt.due()) == (100, None)
+    safe = doubt.seen(200, [])
+    assert (safe.confirmable, safe.due()) == (200, "shop.b")
+    begun = safe.started("shop.b", BaseProgress(None, (9,)))
+    assert safe.chunk_to(begun) is None
+    done = begun.advanced("shop.b", None, 5)
+    assert begun.chunk_to(done) == ("shop.b", begun.tables["shop.b"], (9,))
+    assert done.is_read
+    assert done.token() == {
+        "lsn": "00000000/000000C8",
+        "tables": {"shop.a": {"oid": 1, "columns": "x"}, "shop.b": {"oid": 2, "columns": "y"}},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"tables": {}}, {"tables": None}, {"tables": {"a": {}}}, {"lsn": 7}, {"base": None}, {"base": {"doubt": ["x"]}},
+        {"tables": {"a": {"oid": 1, "columns": "x", "base": {"after": None}}}},
+    ],
+)  # fmt: skip
+def test_a_damaged_token_is_told(damage: dict[str, Any]) -> None:
+    token = {**one().joined("b", 2, "y").token(), **damage}
+    with pytest.raises(SourceError, match="not a position of several tables"):
+        TablesToken.read(token)
