@@ -41,8 +41,8 @@ _log = logging.getLogger(__name__)
 _HIDDEN = "spark.sql.redaction.options.regex"
 _OF_EVERY_CONNECTOR = ("sharedLimitToken", "tunnelStore", "url")
 _LOGIN_IN_A_PATH = r"//[^/\s]*:\S*@"
-"""As in s3://KEY:SECRET@bucket: Spark holds the pattern against values, too, so that names of options are whole: a table
-`tokens` is shown."""
+"""As in s3://KEY:SECRET@bucket: Spark holds the pattern against values, too. So names of options are whole words there:
+a table named tokens is shown."""
 
 _services: "dict[int, ServiceServer]" = {}
 """By the pid of the driver's JVM: one Python process has one, or another one after it died."""

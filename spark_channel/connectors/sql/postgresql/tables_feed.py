@@ -5,7 +5,7 @@ Each batch has rows of one table, with that table's columns, and its name in the
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -375,7 +375,11 @@ class TablesFeed(ReplicationFeed):
 
     def _marks(self, session: PgReadSession) -> PgWatermarks:
         """For what is of the log, and of no table."""
-        lone, connect = pa.schema([]), partial(nullcontext, session)
+        lone = pa.schema([])
+
+        def connect() -> AbstractContextManager[PgReadSession]:
+            return nullcontext(session)
+
         return PgWatermarks(self._reader, connect, connect, _no_events, lone, lone, 0, rule=self._rule)
 
     def _log_of(
