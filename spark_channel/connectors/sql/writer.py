@@ -251,9 +251,10 @@ class SqlWriter(Writer):
 
     def _evolves(self, place: Place, context: WriteContext) -> bool:
         """Whether the table's definition may change for the rows."""
+        if self.options.on_schema_change != "evolve" or place.table is None:
+            return False
         is_replaced = context.overwrite and not self.options.truncate
-        is_table = place.table is not None and not place.table.is_view
-        return self.options.on_schema_change == "evolve" and is_table and not is_replaced
+        return not place.table.is_view and not is_replaced
 
     def _plan_without(
         self, session: Any, plan: SqlPlan, place: Place, context: WriteContext, new: Sequence[pa.Field]
