@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Message
 
+from spark_channel.connectors.exact_json import Number
 from spark_channel.connectors.kafka.options import KafkaReadOptions
 from spark_channel.connectors.records import Columns
 from spark_channel.errors import SourceError
@@ -65,23 +66,6 @@ def own_batch(schema: pa.Schema, page: Sequence[Message]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class _Number(float):
-    """A number of a JSON text: a DECIMAL or a STRING gets its digits unchanged."""
-
-    text: str
-
-    @classmethod
-    def read(cls, text: str) -> "_Number":
-        made = cls(text)
-        made.text = text
-        return made
-
-    def __repr__(self) -> str:
-        return self.text
-
-    __str__ = __repr__
-
-
 def _place(message: Message) -> str:
     return f"offset {message.offset()} of partition {message.partition()} of topic {message.topic()!r}"
 
@@ -92,7 +76,7 @@ def fields_of(message: Message, *, exact: bool) -> dict[str, Any]:
     if value is None:
         return {}
     try:
-        found = json.loads(value, parse_float=_Number.read if exact else None)
+        found = json.loads(value, parse_float=Number if exact else None)
     except (ValueError, RecursionError) as error:
         raise SourceError(
             f"{_place(message)}: the value is not JSON: {str(error)[:100]}. Read the topic with valueFormat=binary, or "
