@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from email.utils import format_datetime
+from http.client import HTTPMessage
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import pytest
 from spark_channel.connectors import FetchSize, load_reader
 from spark_channel.connectors.contracts import Reader
 from spark_channel.connectors.describe import describe
+from spark_channel.connectors.http.client import _retry_after
 from spark_channel.errors import JobFileError, OptionError, SourceError
 from spark_channel.jobs import load_job
 from spark_channel.testing import reader_conformance
@@ -212,6 +214,12 @@ def test_a_service_that_is_busy_is_asked_again_when_it_says(server: WebServer) -
     assert time.monotonic() - begin < 2.0
 
 
+def test_a_wait_that_is_no_number_is_none() -> None:
+    headers = HTTPMessage()
+    headers["Retry-After"] = "\xb2"
+    assert _retry_after(headers) is None
+
+
 def test_a_post_is_not_repeated(server: WebServer) -> None:
     for fault in (None, as_json({}, 503)):
         server.seen.clear()
@@ -314,6 +322,7 @@ def test_the_login(server: WebServer) -> None:
     [
         ("<html>", {}, "the answer is not JSON: '<html>'; check 'url'"),
         ("[" * 200_000, {}, "the answer is not JSON"),
+        ('[{"a": 1E99999999999999999999}]', {}, "the answer is not JSON"),
         ('{"code": 500, "msg": "no"}', {"resultKey": "data"}, "has nothing at 'data'.*it has 'code', 'msg'.*'expect'"),
         ('{"data": null}', {"resultKey": "data"}, "is null at 'data'"),
         ('{"data": 3}', {"resultKey": "$.data"}, "is a single value at 'data'"),
@@ -519,6 +528,7 @@ def test_a_datax_job_posts(server: WebServer) -> None:
         ({"method": "put"}, "method got 'put'"),
         ({"reqParams": {"a": [1]}}, "reqParams.a got a list"),
         ({"method": "post", "isPage": True, "reqParams": {"": "x"}}, "isPage: the page is one of them"),
+        ({"headers": '{"X-Api-Key": "s3cret"}'}, "headers got a text; it takes an object"),
         ({"maxPages": 3}, "maxPages is not supported"),
         ({"authConfig": {"url": "http://a"}}, "authConfig is not supported"),
         ({"connection": {"url": "http://a", "proxy": {"host": "socks://h:1"}}}, "SOCKS"),
@@ -526,8 +536,9 @@ def test_a_datax_job_posts(server: WebServer) -> None:
     ],
 )
 def test_what_a_job_cannot_ask(server: WebServer, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(JobFileError, match=message):
+    with pytest.raises(JobFileError, match=message) as met:
         load_job(job(server, **changed))
+    assert "s3cret" not in str(met.value)
 
 
 def test_the_proxy_of_a_job(server: WebServer) -> None:
