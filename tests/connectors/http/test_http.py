@@ -24,7 +24,7 @@ from spark_channel.testing import reader_conformance
 from tests.jobs.conftest import make_job
 from tests.jobs.test_end_to_end import carry_out
 from tests.servers.rogue import rogue, self_signed
-from tests.servers.web import Asked, WebServer, as_json, web_server
+from tests.servers.web import Answer, Asked, WebServer, as_json, web_server
 
 PAGED = {"resultKey": "data.items", "pageParam": "page", "pageSizeParam": "size", "pageSize": "4"}
 
@@ -162,6 +162,26 @@ def test_a_last_page_that_is_sent_again_is_the_end(server: WebServer) -> None:
     pages[1] = rows(8)[4:]
     with pytest.raises(SourceError, match=r"page 3 has the same rows.*parameter 'page'.*check 'pageParam'"):
         read(reader(server, **options))
+
+
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_one_short_page_that_is_sent_again_is_the_end(server: WebServer, count: int) -> None:
+    def answer(asked: Asked) -> Answer:
+        size = int(asked.query["size"])
+        start = min(int(asked.query["page"]) - 1, (count - 1) // size) * size
+        return as_json(rows(count)[start : start + size])
+
+    server.answer = answer
+    options = {**PAGED, "resultKey": "", "schema": "id BIGINT", "pageSize": "10"}
+    assert read(reader(server, **options)).num_rows == count
+
+
+def test_a_server_that_ignores_pages_and_sends_few_rows_is_told(server: WebServer) -> None:
+    """With a parameter that it does not know, and more rows than it sends at once."""
+    for sent in (lambda _: 4, lambda asked: min(4, int(asked.query["size"]))):
+        server.answer = lambda asked, sent=sent: as_json(rows(50)[: sent(asked)])  # type: ignore[misc]
+        with pytest.raises(SourceError, match=r"page 2 has the same rows.*check 'pageParam'"):
+            read(reader(server, **{**PAGED, "pageSize": "10"}, resultKey="", schema="id BIGINT"))
 
 
 def test_what_is_asked(server: WebServer) -> None:

@@ -294,6 +294,19 @@ def test_values_that_do_not_fit_are_named(
         rows(reader(server, **options))
 
 
+def test_times_in_other_units_are_told(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"{}", timestamp=1_700_000_000_000_000)  # microseconds
+    assert len(rows(reader(server, columns="timestamp"))) == 1
+    with pytest.raises(SourceError, match=r"offset 0 of .*1700000000000000 ms since 1970, is too large"):
+        rows(reader(server, valueFormat="json", schema="_timestamp TIMESTAMP"))
+    server.create("orders")
+    put(server, b"{}", timestamp=1_700_000_000_000_000_000)
+    with pytest.raises(SourceError, match=r"offset 0 of .*is too large.*'columns'"):
+        rows(reader(server, columns="timestamp"))
+    assert len(rows(reader(server, columns="value"))) == 1
+
+
 def test_texts_are_cut_into_columns(server: Broker) -> None:
     server.create("orders")
     put(server, b"1|ann|", b"2|-|x", key=b"k")
