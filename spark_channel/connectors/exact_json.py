@@ -1,7 +1,7 @@
 """JSON whose numbers are kept as they are written: `1.10`, `1E3` and `-0` come back unchanged."""
 
 import json
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from typing import Any, Self
 
 __all__ = ["Number", "parsed", "written"]
@@ -13,7 +13,10 @@ class Number(Decimal):
     text: str
 
     def __new__(cls, text: str) -> Self:
-        made = super().__new__(cls, text)
+        try:
+            made = super().__new__(cls, text)
+        except InvalidOperation:
+            raise ValueError(f"{text[:60]!r} has an exponent that no number here has") from None
         made.text = text
         return made
 

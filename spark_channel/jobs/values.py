@@ -28,6 +28,7 @@ __all__ = [
 ]
 
 _LARGEST = 2**63 - 1
+_WORD = re.compile(r"[A-Za-z0-9_-]*")
 _WHOLE = re.compile(r"[-+]?\d{1,20}")
 
 ONE, MANY = "$one", "$many"
@@ -182,7 +183,10 @@ def _refusal_of(detail: Any, root: str) -> JobFileError:
     if detail["type"] == "missing":
         return JobFileError(f"{path} is missing")
     takes = str(detail["ctx"]["error"]) if detail["type"] == "value_error" else _standard(detail)
-    return refusal(path, detail["input"], takes)
+    got = detail["input"]
+    if takes.startswith("an object") and isinstance(got, str) and not _WORD.fullmatch(got):
+        return refused(path, "a text", takes)  # the settings in another form, and a login among them
+    return refusal(path, got, takes)
 
 
 def _standard(detail: Any) -> str:

@@ -201,7 +201,7 @@ def _passes(error: Exception) -> bool | float:
 def _retry_after(headers: http.client.HTTPMessage) -> float | None:
     """Header Retry-After: seconds, or a date by the clock of this machine."""
     text = (headers.get("Retry-After") or "").strip()
-    if text.isdigit() and len(text) < 10:
+    if text.isdecimal() and len(text) < 10:
         return float(text)
     try:
         at = parsedate_to_datetime(text)

@@ -51,9 +51,11 @@ class WebService:
         while True:
             ended = full is not None and 0 < len(before) < full
             page = self._page(number, may_lack=ended)
-            if not page or (ended and page == before):
+            if not page:
                 return
             if page == before:
+                if ended and (number > options.first_page + 1 or self._goes_by_pages(page)):
+                    return
                 raise SourceError(
                     f"{options.address}: page {number} has the same rows as the page before it, so the server does not "
                     f"go by parameter {options.page_param!r}, and rows would be missing or doubled: check 'pageParam', "
@@ -63,14 +65,26 @@ class WebService:
             full = full or len(page)
             before, number = page, number + 1
 
-    def _page(self, number: int | None, *, may_lack: bool = False) -> Page | None:
+    def _goes_by_pages(self, page: Page) -> bool:
+        """Whether `page`, which came twice, is the only one: in pages of one row less, the second has the last row.
+
+        Else the server may ignore the page's number, and send no more rows than it likes.
+        """
+        if len(page) == 1:
+            return True
+        try:
+            return self._page(self._options.first_page + 1, size=len(page) - 1) == page[-1:]
+        except SourceError:
+            return False
+
+    def _page(self, number: int | None, *, may_lack: bool = False, size: int | None = None) -> Page | None:
         """None: the server has no such page."""
         options = self._options
         given = options.parameters
         if number is not None and options.page_param is not None:
             given[options.page_param] = number
             if options.page_size_param is not None:
-                given[options.page_size_param] = options.page_size
+                given[options.page_size_param] = size or options.page_size
 
         status, text = self._client.ask(given)
         later = number is not None and number > options.first_page

@@ -204,7 +204,7 @@ def consumer(
 ) -> Iterator[Consumer]:
     """A consumer without a group's work: it is given its partitions, and commits nothing.
 
-    `told` gets the client's statistics, once a second.
+    `told` gets the client's statistics. They wait in memory while the reader is held.
     """
     settings: dict[str, Any] = {
         "group.id": "spark-channel",  # the client asks for a name, and does nothing with it
@@ -221,7 +221,11 @@ def consumer(
         **more,
     }
     if told is not None:
-        settings |= {"statistics.interval.ms": 1_000, "stats_cb": lambda text: told(json.loads(text))}
+        seconds = max(1.0, options.timeout / 4)
+        settings |= {
+            "statistics.interval.ms": int(seconds * 1_000),
+            "stats_cb": lambda text: told(json.loads(text)),
+        }
     client = link.made(Consumer, settings)
     try:
         yield client
@@ -264,8 +268,11 @@ def producer(options: KafkaWriteOptions, link: Link, transaction: str | None) ->
 
 
 @contextmanager
-def ended(client: Producer, link: Link) -> Iterator[Producer]:
-    """Ends a producer; its own context manager would first send what is left."""
+def ended(client: Producer, link: Link, *, hangs: bool = False) -> Iterator[Producer]:
+    """Ends a producer; its own context manager would first send what is left.
+
+    `hangs`: it has a transaction whose end is not known. `close` would wait for that end for ever.
+    """
     try:
         yield client
     finally:
@@ -274,6 +281,6 @@ def ended(client: Producer, link: Link) -> Iterator[Producer]:
             client.flush(_LAST)
         except KafkaException as error:  # it has failed for good, which was told
             _log.debug("a producer ends: %s", error)
-        # One that failed for good would warn that it cannot abort its transaction: it ends when it is freed.
-        if not link.is_dead:
+        # One that failed for good would warn that it cannot abort its transaction. Both end when they are freed.
+        if not hangs and not link.is_dead:
             client.close()

@@ -24,6 +24,8 @@ _POLL_EVERY = 1_000
 # What brokers and client say of one record. Brokers say it of all records that came in one batch.
 _OF_RECORD = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_UNKNOWN_PARTITION"})
 
+_NO_ROOM = "the record is larger than 'capacityBytes', and would wait for room for ever"
+
 Failed = tuple[int, Record, KafkaError]
 """A record that has no confirmed delivery, with the number of its row."""
 
@@ -35,6 +37,8 @@ class Deliveries:
         self._options, self._maker = options, record_maker(options, schema)
         self._link = Link(options, TargetError)
         self._transaction, self._began = transaction, False
+        self._hangs = False
+        """Whether the client has a transaction whose end is not known."""
         self._client: Any = producer(options, self._link, transaction)
         self._met = False
         self.earlier: Committed | None = None
@@ -64,7 +68,7 @@ class Deliveries:
                 self._client.begin_transaction()
             except KafkaException as error:
                 raise self._link.failed(error_of(error), "the task's transaction cannot begin") from error
-            self._began = True
+            self._began = self._hangs = True
         failed = self._delivered(records.made)
         if len(failed) > 1 and self._transaction is None:
             # Which of the records it was, only a batch of one tells.
@@ -126,10 +130,11 @@ class Deliveries:
                         on_delivery=partial(told, number, record), headers=record.headers,
                     )  # fmt: skip
                 except BufferError:
-                    self._wait(
-                        deadline, confirmed + len(told_of)
-                    )  # until deliveries have made room, or time out
-                    continue
+                    if len(self._client):
+                        # until deliveries have made room, or time out
+                        self._wait(deadline, confirmed + len(told_of))
+                        continue
+                    failed.append((number, record, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE, _NO_ROOM)))
                 except KafkaException as error:
                     failed.append((number, record, error_of(error)))
                 break
@@ -174,7 +179,7 @@ class Deliveries:
         while self._began:
             try:
                 self._client.commit_transaction(_STEP)
-                self._began = False
+                self._began = self._hangs = False
             except KafkaException as error:
                 met = error_of(error)
                 if met.retriable() and SYSTEM_CLOCK.now() < end:
@@ -202,13 +207,14 @@ class Deliveries:
         self._began = False
         try:
             self._link.asked(self._client, self._client.abort_transaction)
+            self._hangs = False
         except ChannelError as error:
             _log.warning("the transaction of a failed task is left to its timeout: %s", error)
 
     def close(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            with ended(client, self._link):
+            with ended(client, self._link, hangs=self._hangs):
                 pass
 
 

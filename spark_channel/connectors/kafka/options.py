@@ -21,11 +21,17 @@ _TOPIC = re.compile(r"(?!\.\.?$)[A-Za-z0-9._-]{1,249}")
 # What says how the brokers are reached. What says which records are read, or what a delivery means, is the connector's.
 _CLIENT = re.compile(
     r"(?:sasl|ssl|enable\.sasl|enable\.ssl|security|socket|reconnect|broker\.address|broker\.version|api\.version|client"
-    r"|connections|metadata|topic\.metadata|compression|fetch)\..+"
+    r"|connections|metadata|topic\.metadata|fetch)\..+"
     r"|linger\.ms|batch\.size|batch\.num\.messages|message\.max\.bytes|receive\.message\.max\.bytes|debug|check\.crcs"
-    r"|max\.partition\.fetch\.bytes|request\.timeout\.ms|retry\.backoff\.ms|retry\.backoff\.max\.ms"
+    r"|compression\.level|request\.timeout\.ms|retry\.backoff\.ms|retry\.backoff\.max\.ms"
 )
-_PLUGINS = ("ssl.engine.location", "ssl.providers", "ssl.engine.id")
+# What the connector sets after them, so that they would do nothing, and what would run other programs.
+_NOT_TAKEN = frozenset(
+    {
+        "fetch.wait.max.ms", "fetch.message.max.bytes", "ssl.engine.location", "ssl.providers", "ssl.engine.id",
+        "sasl.kerberos.kinit.cmd",
+    }
+)  # fmt: skip
 _JAVA = {
     "sasl.jaas.config": "'user' and 'password'",
     "ssl.truststore.location": "'sslrootcert', a PEM file",
@@ -132,9 +138,9 @@ def _properties(value: object) -> SecretStr:
     for name in found:
         if name in _JAVA:
             raise ValueError(f"properties of librdkafka, not of Java; for {name!r} use {_JAVA[name]}")
-        if not _CLIENT.fullmatch(name) or name in _PLUGINS:
+        if not _CLIENT.fullmatch(name) or name in _NOT_TAKEN:
             raise ValueError(
-                "properties that say how the brokers are reached (sasl.*, ssl.*, socket.*, compression.*, linger.ms, "
+                "properties that say how the brokers are reached (sasl.*, ssl.*, socket.*, linger.ms, "
                 f"batch.size, fetch.* and others); {name!r} is the connector's own, or not one"
             )
     return SecretStr(json.dumps(found))

@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
 
+from spark_channel.connectors.exact_json import Number
 from spark_channel.connectors.kafka.options import KafkaReadOptions
 from spark_channel.connectors.records import Columns
 from spark_channel.errors import SourceError
@@ -14,6 +16,7 @@ from spark_channel.errors import SourceError
 __all__ = ["METADATA", "fields_of", "own_batch", "own_schema", "value_batches"]
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TIMESTAMP = pa.timestamp("us", "UTC")
 _OWN = (
     ("key", pa.binary()), ("value", pa.binary()), ("topic", pa.string()), ("partition", pa.int32()),
@@ -29,7 +32,11 @@ def own_schema(options: KafkaReadOptions) -> pa.Schema:
 
 def _micros(message: Message) -> int | None:
     kind, millis = message.timestamp()
-    return None if kind == 0 else millis * 1000
+    if kind == 0:
+        return None
+    if abs(millis) >= 1 << 53:
+        raise _strange(message)
+    return millis * 1000
 
 
 def _headers(message: Message) -> list[dict[str, Any]] | None:
@@ -65,23 +72,6 @@ def own_batch(schema: pa.Schema, page: Sequence[Message]) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-class _Number(float):
-    """A number of a JSON text: a DECIMAL or a STRING gets its digits unchanged."""
-
-    text: str
-
-    @classmethod
-    def read(cls, text: str) -> "_Number":
-        made = cls(text)
-        made.text = text
-        return made
-
-    def __repr__(self) -> str:
-        return self.text
-
-    __str__ = __repr__
-
-
 def _place(message: Message) -> str:
     return f"offset {message.offset()} of partition {message.partition()} of topic {message.topic()!r}"
 
@@ -92,7 +82,7 @@ def fields_of(message: Message, *, exact: bool) -> dict[str, Any]:
     if value is None:
         return {}
     try:
-        found = json.loads(value, parse_float=_Number.read if exact else None)
+        found = json.loads(value, parse_float=Number if exact else None)
     except (ValueError, RecursionError) as error:
         raise SourceError(
             f"{_place(message)}: the value is not JSON: {str(error)[:100]}. Read the topic with valueFormat=binary, or "
@@ -118,15 +108,25 @@ def value_batches(
         made = fields_of(message, exact=True) if cut is None else cut.fields(message)
         for name in wanted:
             made[name] = METADATA[name](message)
-        return _timed(made)
+        if made.get("_timestamp") is not None and "_timestamp" in wanted:
+            made["_timestamp"] = _instant(message, made["_timestamp"])
+        return made
 
     return lambda page: columns.batch([record(message) for message in page])
 
 
-def _timed(record: dict[str, Any]) -> dict[str, Any]:
-    if record.get("_timestamp") is not None:
-        record["_timestamp"] = pa.scalar(record["_timestamp"], pa.int64()).cast(_TIMESTAMP).as_py()
-    return record
+def _instant(message: Message, micros: int) -> datetime:
+    try:
+        return _EPOCH + timedelta(microseconds=micros)
+    except OverflowError:
+        raise _strange(message) from None
+
+
+def _strange(message: Message) -> SourceError:
+    return SourceError(
+        f"{_place(message)}: its time, {message.timestamp()[1]} ms since 1970, is too large: a producer may count in "
+        "other units. Leave the time out, with 'columns' or 'schema'"
+    )
 
 
 class _Cut:

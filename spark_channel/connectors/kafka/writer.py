@@ -1,6 +1,7 @@
 """Writes rows as records. A row counts as written when its delivery is confirmed by all replicas in sync."""
 
 import logging
+from dataclasses import replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -156,17 +157,20 @@ class _Transaction(TaskWriter):
 
     def write(self, batch: pa.RecordBatch) -> None:
         if self._deliveries.earlier is not None:
-            self._tally.hold_open()
+            self._tally.add(batch)
             return
         self._inner.tolerant, self._inner.refused = self.tolerant, self.refused
         self._inner.write(batch)
 
     def close(self) -> Receipt:
         earlier = self._deliveries.earlier
-        if earlier is not None:
-            self._tally.rows, self._tally.nbytes = earlier.rows, earlier.nbytes
-        self._deliveries.commit(Committed(self._tally.rows, self._tally.nbytes))
-        return self._inner.close()
+        if earlier is None:
+            self._deliveries.commit(Committed(self._tally.rows, self._tally.nbytes))
+            return self._inner.close()
+        # What the earlier attempt left out was refused.
+        dirty = max(0, self._tally.rows - earlier.rows) if self.tolerant else 0
+        self._tally.rows, self._tally.nbytes = earlier.rows, earlier.nbytes
+        return replace(self._inner.close(), dirty_rows=dirty)
 
     def rollback(self) -> None:
         self._deliveries.abort()

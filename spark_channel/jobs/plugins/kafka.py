@@ -19,7 +19,7 @@ from spark_channel.transform import JavaTexts, Labelled, Rename, Transformer
 __all__ = ["kafka_reader", "kafka_writer"]
 
 _SPECIAL = {f"__{name}__": f"_{name}" for name in ("key", "value", "partition", "offset", "timestamp")}
-_JAAS = re.compile(r'\b(username|password)\s*=\s*"((?:[^"\\]|\\.)*)"')
+_JAAS = re.compile(r"""\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([^\s"';]+))""")
 _STRINGS = ("string", "bytearray", "org.apache.kafka.common.serialization.stringserializer")
 _TUNING = {
     "retries": "records are sent again until 'deliveryTimeout'",
@@ -48,7 +48,7 @@ def _columns(value: Any) -> Any:
 def _settings(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping) or any(isinstance(one, (dict, list)) for one in value.values()):
         raise ValueError('an object of properties, such as {"security.protocol": "SASL_SSL"}')
-    return {str(key): str(one) for key, one in value.items()}
+    return {str(key): str(one) for key, one in value.items() if one is not None}
 
 
 def _key_index(value: Any) -> Any:
@@ -173,10 +173,16 @@ def _place_of(given: KafkaPlugin, more: Mapping[str, str], place: Place) -> dict
         raise refused(
             place.key("kafkaConfig"), "sasl.mechanism GSSAPI", "PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512"
         )
+    jaas = settings.get("sasl.jaas.config", "")
     login = {
-        name: re.sub(r"\\(.)", r"\1", value)
-        for name, value in _JAAS.findall(settings.get("sasl.jaas.config", ""))
+        name: re.sub(r"\\(.)", r"\1", double or single) or bare
+        for name, double, single, bare in _JAAS.findall(jaas)
     }
+    if jaas and "username" not in login:
+        raise refused(
+            place.key("kafkaConfig"), "sasl.jaas.config without a username",
+            'one with username="..." and password="..."',
+        )  # fmt: skip
     if login:
         options |= {"user": login.get("username", ""), "password": login.get("password", "")}
     for name in settings:

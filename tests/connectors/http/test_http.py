@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from email.utils import format_datetime
+from http.client import HTTPMessage
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +17,14 @@ import pytest
 from spark_channel.connectors import FetchSize, load_reader
 from spark_channel.connectors.contracts import Reader
 from spark_channel.connectors.describe import describe
+from spark_channel.connectors.http.client import _retry_after
 from spark_channel.errors import JobFileError, OptionError, SourceError
 from spark_channel.jobs import load_job
 from spark_channel.testing import reader_conformance
 from tests.jobs.conftest import make_job
 from tests.jobs.test_end_to_end import carry_out
 from tests.servers.rogue import rogue, self_signed
-from tests.servers.web import Asked, WebServer, as_json, web_server
+from tests.servers.web import Answer, Asked, WebServer, as_json, web_server
 
 PAGED = {"resultKey": "data.items", "pageParam": "page", "pageSizeParam": "size", "pageSize": "4"}
 
@@ -162,6 +164,26 @@ def test_a_last_page_that_is_sent_again_is_the_end(server: WebServer) -> None:
         read(reader(server, **options))
 
 
+@pytest.mark.parametrize("count", [1, 2, 5])
+def test_one_short_page_that_is_sent_again_is_the_end(server: WebServer, count: int) -> None:
+    def answer(asked: Asked) -> Answer:
+        size = int(asked.query["size"])
+        start = min(int(asked.query["page"]) - 1, (count - 1) // size) * size
+        return as_json(rows(count)[start : start + size])
+
+    server.answer = answer
+    options = {**PAGED, "resultKey": "", "schema": "id BIGINT", "pageSize": "10"}
+    assert read(reader(server, **options)).num_rows == count
+
+
+def test_a_server_that_ignores_pages_and_sends_few_rows_is_told(server: WebServer) -> None:
+    """With a parameter that it does not know, and more rows than it sends at once."""
+    for sent in (lambda _: 4, lambda asked: min(4, int(asked.query["size"]))):
+        server.answer = lambda asked, sent=sent: as_json(rows(50)[: sent(asked)])  # type: ignore[misc]
+        with pytest.raises(SourceError, match=r"page 2 has the same rows.*check 'pageParam'"):
+            read(reader(server, **{**PAGED, "pageSize": "10"}, resultKey="", schema="id BIGINT"))
+
+
 def test_what_is_asked(server: WebServer) -> None:
     server.has_pages(rows(1))
     more = {"params": '{"day": "2024-01-31", "n": 1.10, "all": true, "none": null, "ä&": "x y"}'}
@@ -210,6 +232,12 @@ def test_a_service_that_is_busy_is_asked_again_when_it_says(server: WebServer) -
     ):
         read(reader(server, **PAGED, schema="id INT"))
     assert time.monotonic() - begin < 2.0
+
+
+def test_a_wait_that_is_no_number_is_none() -> None:
+    headers = HTTPMessage()
+    headers["Retry-After"] = "\xb2"
+    assert _retry_after(headers) is None
 
 
 def test_a_post_is_not_repeated(server: WebServer) -> None:
@@ -314,6 +342,7 @@ def test_the_login(server: WebServer) -> None:
     [
         ("<html>", {}, "the answer is not JSON: '<html>'; check 'url'"),
         ("[" * 200_000, {}, "the answer is not JSON"),
+        ('[{"a": 1E99999999999999999999}]', {}, "the answer is not JSON"),
         ('{"code": 500, "msg": "no"}', {"resultKey": "data"}, "has nothing at 'data'.*it has 'code', 'msg'.*'expect'"),
         ('{"data": null}', {"resultKey": "data"}, "is null at 'data'"),
         ('{"data": 3}', {"resultKey": "$.data"}, "is a single value at 'data'"),
@@ -519,6 +548,7 @@ def test_a_datax_job_posts(server: WebServer) -> None:
         ({"method": "put"}, "method got 'put'"),
         ({"reqParams": {"a": [1]}}, "reqParams.a got a list"),
         ({"method": "post", "isPage": True, "reqParams": {"": "x"}}, "isPage: the page is one of them"),
+        ({"headers": '{"X-Api-Key": "s3cret"}'}, "headers got a text; it takes an object"),
         ({"maxPages": 3}, "maxPages is not supported"),
         ({"authConfig": {"url": "http://a"}}, "authConfig is not supported"),
         ({"connection": {"url": "http://a", "proxy": {"host": "socks://h:1"}}}, "SOCKS"),
@@ -526,8 +556,9 @@ def test_a_datax_job_posts(server: WebServer) -> None:
     ],
 )
 def test_what_a_job_cannot_ask(server: WebServer, changed: dict[str, Any], message: str) -> None:
-    with pytest.raises(JobFileError, match=message):
+    with pytest.raises(JobFileError, match=message) as met:
         load_job(job(server, **changed))
+    assert "s3cret" not in str(met.value)
 
 
 def test_the_proxy_of_a_job(server: WebServer) -> None:

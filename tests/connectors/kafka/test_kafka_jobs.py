@@ -24,6 +24,9 @@ def zone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TZ", "Asia/Shanghai")
 
 
+SECRET = "login of the job"
+
+
 def reads(**given: Any) -> dict[str, Any]:
     return dict(load_job(make_job("kafkareader", given)).spec.reader.options)
 
@@ -169,6 +172,38 @@ def test_what_a_reader_cannot_do_is_refused_by_name(given: dict[str, Any], messa
 def test_what_a_writer_cannot_do_is_refused_by_name(given: dict[str, Any], message: str) -> None:
     with pytest.raises(JobFileError, match=message):
         writes(**{**AT, **given})
+
+
+@pytest.mark.parametrize(
+    ("jaas", "login"),
+    [
+        ("x required username='ann' password='s3\\'cret';", ("ann", "s3'cret")),
+        ("x required username=ann password=s3cret;", ("ann", "s3cret")),
+        ('x required password="" username="ann" ;', ("ann", "")),
+    ],
+)
+def test_a_login_of_java_in_other_quotes(jaas: str, login: tuple[str, str]) -> None:
+    found = reads(**AT, **BEGIN, column=["a"], kafkaConfig={"sasl.jaas.config": jaas, "sasl.mechanism": None})
+    assert (found["user"], found["password"], found.get("saslMechanism")) == (*login, None)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (
+            {"kafkaConfig": f'sasl.jaas.config=x password="{SECRET}"'},
+            "kafkaConfig got a text; it takes an object",
+        ),
+        (
+            {"kafkaConfig": {"sasl.jaas.config": f"x keyTab='{SECRET}';"}},
+            "sasl.jaas.config without a username",
+        ),
+    ],
+)
+def test_settings_in_another_form_are_not_shown(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(JobFileError, match=message) as met:
+        reads(**AT, **BEGIN, column=["a"], **given)
+    assert SECRET not in str(met.value)
 
 
 def test_a_whole_topic_is_read_with_a_warning() -> None:

@@ -7,10 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from confluent_kafka import TopicPartition
 
 from spark_channel.connectors import FetchSize
+from spark_channel.connectors.kafka import client as kafka_client
+from spark_channel.connectors.kafka.client import Link
 from spark_channel.connectors.kafka.consume import _prefetch
-from spark_channel.connectors.kafka.offsets import Range, splits_of
+from spark_channel.connectors.kafka.offsets import Edges, Range, offsets_at, splits_of
 from spark_channel.errors import OptionError, SourceError
 from spark_channel.planning import Split
 from spark_channel.testing import reader_conformance
@@ -149,6 +152,41 @@ def test_ranges_by_offsets_and_times(server: Broker) -> None:
     assert values(server, endTimestamp=times[0]) == []
 
 
+def test_a_time_before_1970_is_the_first_record() -> None:
+    """Kafka takes -1 for the end of a partition, -2 for its beginning, and refuses others below 0."""
+    asked: list[int] = []
+
+    class Client:
+        def offsets_for_times(self, wanted: list[TopicPartition], timeout: float) -> list[TopicPartition]:
+            asked.extend(each.offset for each in wanted)
+            return wanted
+
+    options: Any = reader("h:9092").options
+    for moment in ("1969-12-31T23:59:59.999Z", "1970-01-01T00:00:00+08:00", "1970-01-01T00:00:00.0001Z"):
+        at = datetime.fromisoformat(moment)
+        client: Any = Client()
+        found = offsets_at(Link(options, SourceError), client, {("orders", 0): Edges(0, 9)}, at)
+        assert found == {("orders", 0): asked[-1]}
+    assert asked == [0, 0, 1]
+
+
+def test_statistics_of_a_reader_that_is_held_are_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client keeps each of them until it is asked for records again."""
+    made: dict[str, Any] = {}
+
+    class Client:
+        def __init__(self, settings: dict[str, Any]) -> None:
+            made.update(settings)
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(kafka_client, "Consumer", Client)
+    options: Any = reader("h:9092", timeout=60).options
+    with kafka_client.consumer(options, Link(options, SourceError), lambda _: None):
+        assert made["statistics.interval.ms"] == 15_000
+
+
 def test_splits_are_about_equal_and_an_empty_topic_has_none(server: Broker) -> None:
     server.create("orders", 3)
     assert reader(server).split(4) == []
@@ -216,7 +254,7 @@ def test_the_fields_of_json_values(server: Broker) -> None:
         Decimal("12345678901234567.89"),
         "ä",
     )
-    assert (first["at.city"], first["at"]) == ("B", '{"city":"B","n":[1.5]}')
+    assert (first["at.city"], first["at"]) == ("B", '{"city":"B","n":[1.50]}')
     assert first["_timestamp"].tzinfo is not None
     assert (second["id"], second["price"], second["_offset"]) == (2, None, 1)
     assert (third["id"], third["_offset"]) == (None, 2)
@@ -254,6 +292,19 @@ def test_values_that_do_not_fit_are_named(
     put(server, value)
     with pytest.raises(SourceError, match=message):
         rows(reader(server, **options))
+
+
+def test_times_in_other_units_are_told(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"{}", timestamp=1_700_000_000_000_000)  # microseconds
+    assert len(rows(reader(server, columns="timestamp"))) == 1
+    with pytest.raises(SourceError, match=r"offset 0 of .*1700000000000000 ms since 1970, is too large"):
+        rows(reader(server, valueFormat="json", schema="_timestamp TIMESTAMP"))
+    server.create("orders")
+    put(server, b"{}", timestamp=1_700_000_000_000_000_000)
+    with pytest.raises(SourceError, match=r"offset 0 of .*is too large.*'columns'"):
+        rows(reader(server, columns="timestamp"))
+    assert len(rows(reader(server, columns="value"))) == 1
 
 
 def test_texts_are_cut_into_columns(server: Broker) -> None:
@@ -305,6 +356,15 @@ def test_under_a_limit_little_is_fetched_ahead(server: Broker) -> None:
         (
             {"clientProperties": '{"ssl.engine.location": "/tmp/x.so"}'},
             "'ssl.engine.location' is the connector's own",
+        ),
+        (
+            {"clientProperties": '{"sasl.kerberos.kinit.cmd": "x"}'},
+            "'sasl.kerberos.kinit.cmd' is the connector's",
+        ),
+        ({"clientProperties": '{"compression.type": "zstd"}'}, "'compression.type' is the connector's own"),
+        (
+            {"clientProperties": '{"fetch.message.max.bytes": 1}'},
+            "'fetch.message.max.bytes' is the connector's",
         ),
     ],
 )

@@ -2,6 +2,7 @@
 
 import json
 import subprocess
+import threading
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -135,6 +136,19 @@ def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
     assert values(server) == [f"{number:01000d}".encode() for number in range(4_000)]
 
 
+def test_a_record_larger_than_the_memory_is_refused(server: Broker) -> None:
+    """It would wait for room for ever."""
+    server.create("orders")
+    given = {"capacityBytes": "1MiB", "clientProperties": '{"message.max.bytes": 5000000}'}
+    refused: list[str] = []
+    table = pa.table({"value": ["a", "x" * 2_000_000, "b"]})
+    receipt = write(server, table, refused=lambda _, why: refused.append(why), **given)
+    assert receipt.rows == 2
+    assert [why[:18] for why in refused] == ["MSG_SIZE_TOO_LARGE"]
+    assert "'capacityBytes'" in refused[0]
+    assert values(server) == [b"a", b"b"]
+
+
 def test_a_record_that_is_refused_is_one_row(server: Broker) -> None:
     server.create("orders")
     server.largest = 5_000
@@ -220,6 +234,24 @@ def test_a_task_that_has_committed_is_not_written_again(server: Broker) -> None:
     other = found.prepare(WriteContext("another"), batch.schema)
     assert found.committed(other, 0) is None
     assert writer(server).committed(plan, 0) is None
+
+
+def test_refused_rows_of_an_attempt_whose_success_was_lost_are_counted(server: Broker) -> None:
+    server.create("orders")
+    found = writer(server, transactional="true")
+    (batch,) = pa.table({"value": ["a", "b"], "partition": [0, -1]}).to_batches()
+    plan = found.prepare(WriteContext("job"), batch.schema)
+    dirty = []
+    for number in range(2):
+        refused: list[str] = []
+        attempt = found.open(plan, 0, number)
+        attempt.tolerant, attempt.refused = True, lambda _, why, refused=refused: refused.append(why)
+        attempt.write(batch)
+        receipt = attempt.close()
+        assert receipt.rows == 1
+        dirty.append(receipt.dirty_rows + len(refused))
+    assert dirty == [1, 1]
+    assert values(server) == [b"a"]
 
 
 def test_a_transaction_with_a_refused_record_is_not_committed(server: Broker) -> None:
@@ -384,6 +416,24 @@ def test_brokers_that_vanish_during_a_read() -> None:
     with pytest.raises(SourceError, match=r"nothing after \d+ came for 1 s \('timeout'\)"):
         read.extend(batch.num_rows for batch in batches)
     assert 0 < sum(read) < 300
+
+
+def test_a_transaction_ends_when_the_brokers_have_vanished() -> None:
+    """The client's own `close` waits for the end of a transaction that is open, for ever."""
+    client, mock = cluster()
+    made = Producer({"bootstrap.servers": mock})
+    made.produce("orders", b"first")
+    assert made.flush(10) == 0
+    made.close()
+    (batch,) = pa.table({"value": ["a"]}).to_batches()
+    found = writer(mock, transactional="true", timeout=1)
+    attempt = found.open(found.prepare(WriteContext("job"), batch.schema), 0, 0)
+    attempt.write(batch)
+    client.close()
+    ends = threading.Thread(target=attempt.rollback, daemon=True)
+    ends.start()
+    ends.join(20)
+    assert not ends.is_alive()
 
 
 def test_a_cluster_of_two_brokers(mock: str) -> None:
