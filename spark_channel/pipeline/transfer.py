@@ -135,6 +135,7 @@ class GroupTransfer:
     attempt that is open is rolled back, and `run` raises it.
 
     `counters(task)` makes the counters of a task, `permit()` gives a context in which its target may be open.
+    `keeps`: between two tasks a writing thread may keep what they share, such as a connection, without a permit.
     `again`: the group was tried before, so that tasks may have been committed (`commit=task`): those are
     not read again.
     """
@@ -149,6 +150,7 @@ class GroupTransfer:
         limiter: Limiter | None = None,
         counters: Callable[[Task], Counters] | None = None,
         permit: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        keeps: bool = True,
         again: bool = False,
     ) -> None:
         self._work = work
@@ -158,6 +160,7 @@ class GroupTransfer:
         self._limiter = limiter
         self._make_counters = counters or (lambda task: Counters(task.id, attempt))
         self._permit = permit
+        self._keeps = keeps
         self._again = again
         self._lock = threading.Lock()
         self._queue: deque[Task] = deque(group.tasks)
@@ -263,13 +266,14 @@ class GroupTransfer:
     # ---- the writing half
 
     def _write(self, lane: Handover[_InFlight]) -> None:
-        shared: set[int] = set()
-        with contextlib.ExitStack() as held:
+        kept: int | None = None
+        with contextlib.ExitStack() as shared:
             while (in_flight := lane.take()) is not None:
                 target = in_flight.task.writer_part or 0
-                if target not in shared:
-                    shared.add(target)
-                    held.enter_context(self._work.targets[target][0].writing())
+                if self._keeps and target != kept:
+                    shared.close()  # one target's at a time: there may be hundreds
+                    shared.enter_context(self._work.targets[target][0].writing())
+                    kept = target
                 outcome = self._write_task(in_flight, lane)
                 with self._lock:
                     self._open.pop(in_flight.task.id, None)

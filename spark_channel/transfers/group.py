@@ -78,6 +78,7 @@ class GroupRunner:
                 limiter=link.limiter,
                 counters=counters,
                 permit=link.permit,
+                keeps=self._spec.max_connections is None,
                 again=attempt.again,
             )
             stack.enter_context(attempt.cancelling(running.cancel))

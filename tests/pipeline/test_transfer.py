@@ -285,6 +285,33 @@ def test_a_permit_is_held_while_a_target_is_open() -> None:
     assert writer.most_open <= 2
 
 
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_thread_keeps_what_the_tasks_of_one_target_share(keeps: bool) -> None:
+    """Not of each target that it wrote to, and nothing where connections are counted by permits."""
+    events: list[str] = []
+
+    class Sharing(Table):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+        @contextmanager
+        def writing(self) -> Iterator[None]:
+            events.append(f"{self.name} begins")
+            yield
+            events.append(f"{self.name} ends")
+
+    targets = (Sharing("first"), Sharing("second"))
+    source = TransferSource(MemoryReader(), prepare((), SCHEMA))
+    plans = tuple((each, each.prepare(WriteContext("j"), SCHEMA)) for each in targets)
+    work = TransferWork((source,), plans, "j", 100, 1 << 20)
+    tasks = tuple(Task(n, TransferSource.wrap(0, Split({"number": n})), n // 2) for n in range(4))
+    GroupTransfer(work, TaskGroup(0, tasks, 1), 7, budget=DirtyBudget(DirtyLimit()), keeps=keeps).run()
+    assert [sorted(each.rows) for each in targets] == [[0, 1], [2, 3]]
+    kept = ["first begins", "first ends", "second begins", "second ends"]
+    assert events == (kept if keeps else [])
+
+
 @pytest.mark.parametrize("fails", ["write", "close"])
 def test_a_failed_attempt_holds_its_permit_until_it_is_rolled_back(
     fails: str, monkeypatch: pytest.MonkeyPatch

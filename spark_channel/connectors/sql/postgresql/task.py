@@ -54,8 +54,8 @@ TASK_SECONDS, _SOME_MORE = 2.5, 1.1
 _OPEN_SECONDS, _SILENT_SECONDS = 3.25, 1.5
 """A task's rows are added as they come if the task is expected to last no longer than the first; a transaction is left
 once it lasts longer than the second, or the server counts so many seconds without a statement, as in a pause."""
-_OPEN = """BEGIN;
-SELECT set_config(name, least(nullif(setting::bigint, 0), {millis})::text, true)
+_OPEN = f"""{DIALECT.begin};
+SELECT set_config(name, least(nullif(setting::bigint, 0), {round(_SILENT_SECONDS * 1000)})::text, true)
 FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
 """
 _EMPTY_STATEMENTS = 3
@@ -359,7 +359,7 @@ class LimitedTaskWriter(StagedTaskWriter):
             if self._opened_at is None:
                 self._hold_session()
                 session = self._session
-                session.rows(_OPEN.format(millis=round(_SILENT_SECONDS * 1000)))
+                session.rows(_OPEN)
                 self._opened_at = self._clock.now()
             elif self._clock.now() - self._opened_at > _OPEN_SECONDS:
                 self._leave()
@@ -376,10 +376,11 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def _leave(self) -> None:
         """The rows that were added are taken back; they are held, and added in the end."""
-        self._adds = False
-        if self._opened_at is not None:
-            self._session.roll_back()
-            self._opened_at = None
+        self._adds, self._opened_at = False, None
+        session = self._session
+        if not session.is_idle:
+            session.roll_back()
+        self._lost = self._lost or not session.is_idle
 
     def _stage_chunk(self, parts: Sequence[CopyRows]) -> None:
         if not self._made:
@@ -421,7 +422,10 @@ class LimitedTaskWriter(StagedTaskWriter):
             if added:  # after the fence, from where the server ends a silent session: a drop holds a lock
                 drop_stage(session, self._plan.place.staging, self._staging)
         except TargetError as error:
-            self._lost, self._opened_at = True, None
+            is_open, self._lost, self._opened_at = self._opened_at is not None, True, None
+            if is_gone(error) and is_open:  # as the server ends it in a pause, also where retryTimeout is 0
+                self._move()
+                return
             if is_gone(error):
                 raise _NotMovedError(str(error)) from error.__cause__
             self._done_or_raise(self._session, error)

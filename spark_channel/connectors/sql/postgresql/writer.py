@@ -62,7 +62,10 @@ class PostgresWriter(SqlWriter):
 
     @property
     def task_seconds(self) -> float | None:
-        return None if self.options.commit == "job" else TASK_SECONDS
+        options = self.options
+        unsaid = options.commit is None and not options.tolerates_dirty_rows
+        by_job = options.commit == "job" or (unsaid and options.write_mode != "insert")
+        return None if by_job else TASK_SECONDS
 
     @property
     def shown(self) -> str:

@@ -28,8 +28,8 @@ def _rows(begin: int, end: int, text: str = "new") -> pa.RecordBatch:
 
 def _begun(pg: Pg, **options: Any) -> tuple[PostgresWriter, WritePlan]:
     pg.psql("CREATE TABLE t (id bigint PRIMARY KEY, v text CHECK (v <> 'bad'))")
-    more = {"capacityBytes": "1", **options}  # nothing is held in memory
-    writer = pg.writer("t", rowsPerSecond="1M", retryTimeout="5", **more)
+    more = {"capacityBytes": "1", "retryTimeout": "5", **options}  # nothing is held in memory
+    writer = pg.writer("t", rowsPerSecond="1M", **more)
     return writer, writer.prepare(pg.context(commit="task"), _rows(0, 1).schema)
 
 
@@ -287,15 +287,48 @@ def test_a_paused_task_holds_nothing_also_if_its_process_stands_still(
     assert pg.psql("SELECT count(*), sum(id) FROM t") == "20|190"
 
 
+@pytest.mark.parametrize("retry", ["5", "0"])
 @pytest.mark.parametrize("when", ["between", "before the end"])
-def test_a_connection_that_is_lost_beside_added_rows(pg: Pg, when: str) -> None:
-    writer, plan, task, _ = _short(pg)
+def test_a_connection_that_is_lost_beside_added_rows(pg: Pg, when: str, retry: str) -> None:
+    """A limit's pause ends it: that is no failure which `retryTimeout` is about."""
+    writer, plan, task, _ = _short(pg, retryTimeout=retry)
     _send(task, _rows(0, 10))
     pg.kill_sessions("spark-channel write%")
     if when == "between":
         _send(task, _rows(10, 20))
     writer.commit(plan, [task.close()])
     assert pg.psql("SELECT count(*) FROM t") == ("20" if when == "between" else "10")
+
+
+def test_a_transaction_that_the_server_ends_as_too_long_is_begun_again(
+    pg: Pg, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by transaction_timeout, whose code tells of no lost connection."""
+    writer, plan, task, _ = _short(pg, retryTimeout="0")
+    _send(task, _rows(0, 10))
+    pg.kill_sessions("spark-channel write%")
+    with monkeypatch.context() as patched:
+        patched.setattr("spark_channel.connectors.sql.postgresql.task.is_gone", lambda _error: False)
+        _send(task, _rows(10, 20))
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*) FROM t") == "20"
+
+
+def test_a_transaction_that_is_not_begun_well_is_left(pg: Pg, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("spark_channel.connectors.sql.postgresql.task._OPEN", "BEGIN; SELECT 1 / 0")
+    writer, plan, task, _ = _short(pg)
+    _send(task, _rows(0, 10))
+    assert pg.psql(OPEN) == "0"
+    writer.commit(plan, [task.close()])
+    assert pg.psql("SELECT count(*) FROM t") == "10"
+
+
+def test_rows_are_added_as_other_transactions_left_them_whatever_the_default_is(pg: Pg) -> None:
+    set_own = "SET default_transaction_isolation = 'serializable'"
+    _, _, task, _ = _short(pg, sessionInitStatement=set_own)
+    _send(task, _rows(0, 10))
+    assert task._session.value("SHOW transaction_isolation") == "read committed"
+    task.rollback()
 
 
 def test_another_attempt_that_has_added_the_same_rows(pg: Pg) -> None:
@@ -358,6 +391,8 @@ def test_a_connection_with_an_open_transaction_is_not_kept(pg: Pg) -> None:
             (8, 12),
         ),  # 10 000 rows at 500 rows/s for each of two channels, 2.5 s each
         ({"rowsPerSecond": "1000"}, {"commit": "job"}, (10, 10)),
+        ({"rowsPerSecond": "200"}, {"writeMode": "upsert", "keyColumns": "id"}, (10, 10)),
+        ({"rowsPerSecond": "200"}, {"writeMode": "upsert", "keyColumns": "id", "commit": "task"}, (35, 45)),
         ({"rowsPerSecond": "200"}, {}, (35, 45)),
         ({}, {}, (10, 10)),
     ],

@@ -1,12 +1,15 @@
 """Splits cover a source once, in ranges of about equal rows, whatever the key and however it is spread."""
 
+from dataclasses import replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import pyarrow as pa
 import pytest
 
+from spark_channel.connectors.sql.postgresql.catalog import PgTable
 from spark_channel.connectors.sql.postgresql.session import PgSession
+from spark_channel.connectors.sql.postgresql.splits import PostgresSplitter
 from spark_channel.errors import OptionError
 from tests.connectors.sql.postgresql.conftest import Pg
 from tests.connectors.sql.skewed import rows, uneven
@@ -73,6 +76,29 @@ def test_a_large_table_is_split_by_statistics_or_a_sample(pg: Pg, analyzed: bool
     assert _even(sizes)
     looked = [sql for sql in asked if "PERCENTILE_DISC" in sql.upper()]
     assert [("TABLESAMPLE" in sql) for sql in looked] == ([] if analyzed else [True]), looked
+
+
+def test_the_many_splits_of_a_limited_job_are_planned_from_as_many_rows_as_few(
+    pg: Pg, asked: list[str]
+) -> None:
+    """Their number is in no statement that each row is compared by, and the sample ends at 400 MiB."""
+    pg.psql(
+        "CREATE TABLE t (a int, b int, PRIMARY KEY (a, b));"
+        "INSERT INTO t SELECT g / 100, g % 100 FROM generate_series(1, 3000) g"
+    )
+    reader = pg.reader()
+    reader.schema()
+    splits = reader.split(1000)
+    assert len(splits) == 1000
+    assert sum(split.rows or 0 for split in splits) == 3000
+    assert max(map(len, asked)) < 2_000
+    with reader.connect("plan") as session:
+        source = reader.known(session)
+        table = replace(cast(PgTable, source.table), pages=10_000_000)
+        splitter = PostgresSplitter(session, replace(source, table=table), reader.options, 2000)
+        sampled, share = splitter._sampled()
+    assert share == 0.005
+    assert "TABLESAMPLE SYSTEM (0.5" in sampled.origin
 
 
 def test_stale_statistics_are_not_trusted(pg: Pg, asked: list[str]) -> None:
