@@ -146,11 +146,11 @@ class TablesFeed(ReplicationFeed):
             oid = find_one(session, table).oid
             found = look_up(session, [oid])[oid]
             self._check_base(session, found)
+            at = _flushed(session)
 
         def changed(token: Token) -> Token:
-            old = TablesToken.read(token)
-            join = old.restarted if again else old.joined
-            return join(found.name, found.oid, found.columns).token()
+            old, what = TablesToken.read(token), (found.name, found.oid, found.columns)
+            return (old.restarted(*what) if again else old.joined(*what, at)).token()
 
         return changed
 
@@ -180,7 +180,7 @@ class TablesFeed(ReplicationFeed):
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = TablesToken.read(after), TablesToken.read(upto)
         tables = {name: each.oid for name, each in old.tables.items()}
-        log = {"after": old.lsn, "upto": new.lsn, "tables": tables}
+        log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
         chunk = old.chunk_to(new)
         if chunk is not None:
             name, place, upper = chunk
@@ -203,13 +203,14 @@ class TablesFeed(ReplicationFeed):
             connect = partial(_lent, ours)
             with connect() as session:
                 tables = [self._table(session, name, oid) for name, oid in params["tables"].items()]
+            first = {each.shape.oid: int(params["begins"][each.name]) for each in tables}
             if params["kind"] == "changes":
-                first = dict.fromkeys((each.shape.oid for each in tables), after)
                 for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
                     yield _named(batch, name)
                 return
             table = next(each for each in tables if each.name == params["table"])
-            events = partial(self._beside, connect, tables, table, int(params["since"]))
+            first[table.shape.oid] = int(params["since"])
+            events = partial(self._beside, connect, tables, table, first)
             found = self._log_of(table, upto, connect, partial(_lent, rows), events, params["order"])
             log = _Named(found, table.name)
             lower, upper = params["lower"], params["upper"]
@@ -394,12 +395,11 @@ class TablesFeed(ReplicationFeed):
         )  # fmt: skip
 
     def _beside(
-        self, connect: Connect, tables: Sequence[_Table], table: _Table, since: int, after: int, upto: int, high: int,
-        window: ChunkWindow, key: Sequence[str],
+        self, connect: Connect, tables: Sequence[_Table], table: _Table, first: Mapping[int, int], after: int,
+        upto: int, high: int, window: ChunkWindow, key: Sequence[str],
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """The changes of all tables, once, while `window` is told of those of `table`."""
         followed = tables if upto > after else [table]
-        first = {each.shape.oid: since if each is table else after for each in followed}
         for name, batch in self._decoded_of(connect, followed, first, after, upto, high, table, window, key):
             yield _named(batch, name)
 
