@@ -16,7 +16,7 @@ from spark_channel.connectors.feed import FeedLag, FeedLimit, FeedOptions, Table
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.base_chunks import BaseChunk
 from spark_channel.connectors.sql.change_feed import change_schema
-from spark_channel.connectors.sql.chunk_window import ChunkWindow, Key, read_window
+from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgTable
 from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
@@ -231,17 +231,11 @@ class TablesFeed(ReplicationFeed):
             changes, seconds = self._waiting(session, found.lsn)
         if found.is_read:
             return FeedLag(changes, behind, seconds, kept, tables=tables)
-        bases = [each.base for each in found.tables.values() if each.base is not None]
-        return FeedLag(
-            _sum([changes, *(each.left for each in bases)]),
-            behind,
-            seconds,
-            kept,
-            sum(each.read for each in bases),
-            _sum([each.rows for each in bases]),
-            sum(each.chunks for each in bases),
-            self._max_kept is not None and (kept or 0) > self._max_kept,
-            tables,
+        is_held = self._max_kept is not None and (kept or 0) > self._max_kept
+        base = _base_of([each.base for each in found.tables.values() if each.since is not None])
+        rows = None if changes is None or base.rows is None else base.rows + changes
+        return replace(
+            base, rows=rows, nbytes=behind, seconds=seconds, kept=kept, base_held=is_held, tables=tables
         )
 
     # --- tables ---
@@ -457,6 +451,18 @@ def _lag_of(name: str, place: TablePlace) -> TableLag:
     if place.base is None:
         return TableLag(name, "waits")
     return TableLag(name, "base", place.base.read, place.base.rows)
+
+
+def _base_of(bases: Sequence[BaseProgress | None]) -> FeedLag:
+    """Of the tables whose existing rows are not all read; None: one waits, and how many it has is not known."""
+    known = [each for each in bases if each is not None]
+    unknown = [None] * (len(bases) - len(known))
+    return FeedLag(
+        rows=_sum([*unknown, *(each.left for each in known)]),
+        base_read=sum(each.read for each in known),
+        base_rows=_sum([*unknown, *(each.rows for each in known)]),
+        base_chunks=sum(each.chunks for each in known),
+    )
 
 
 def _sum(values: Sequence[int | None]) -> int | None:

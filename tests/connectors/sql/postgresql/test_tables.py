@@ -203,7 +203,11 @@ def test_a_table_joins_and_one_is_read_again(shop: Shop) -> None:
     at = feed.joining(f"{shop.name}.later", again=False)(at)
     with pytest.raises(TunnelError, match="already"):
         feed.joining(f"{shop.name}.later", again=False)(at)
-    assert feed.lag(at).tables[-1].stage == "waits"
+    lag = feed.lag(at)
+    assert lag.tables[-1].stage == "waits"
+    assert (lag.rows, lag.base_read, lag.base_rows) == (None, 0, None), (
+        "30 rows wait, which were not counted yet"
+    )
     shop.run("UPDATE $s.later SET item = 'new' WHERE id = 3; UPDATE $s.orders SET item = 'new' WHERE id = 3")
     at, found = follow(shop.feed("$s.orders"), at)
     assert brief(shop, found, "orders") == [("update", 3, "new")]
