@@ -145,7 +145,7 @@ class TablesFeed(ReplicationFeed):
         with self._session() as session:
             oid = find_one(session, table).oid
             found = look_up(session, [oid])[oid]
-            self._check_base(session, found)
+            self._check_base(session, found, "whose existing rows are read whatever 'tunnelType' is")
             at = _flushed(session)
 
         def changed(token: Token) -> Token:
@@ -260,13 +260,15 @@ class TablesFeed(ReplicationFeed):
         places = {each.name: TablePlace(each.oid, each.columns) for each in tables}
         return TablesToken(lsn, places).token()
 
-    def _check_base(self, session: PgReadSession, found: Found) -> None:
+    def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
+        """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
         table = self._table(session, found.name, found.oid)
         why = obstacle(session, table.reader.resolve(session))
         if why is not None:
             raise SourceError(
-                f"table {found.name!r} cannot be read beside its changes: {why}. Follow it by 'dbtable' and "
-                "its own slot, or use tunnelType=stream, which does not read existing rows"
+                f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. Follow it by "
+                "'dbtable' and its own slot, or make a tunnel with it and tunnelType=stream, which does not read "
+                "existing rows"
             )
 
     def _table(self, session: PgReadSession, name: str, oid: int) -> _Table:

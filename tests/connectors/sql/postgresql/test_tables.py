@@ -285,7 +285,7 @@ def test_a_name_that_needs_quotes_has_them(shop: Shop) -> None:
         (
             "id int, item text",
             SourceError,
-            r"'\S+\.odd' cannot be read beside its changes: it has no primary key",
+            r"'\S+\.odd'(, whose existing rows are read .*)? cannot be read beside its changes: it has no primary key",
         ),
         (
             "id int PRIMARY KEY, _table text",
