@@ -4,7 +4,7 @@ Each batch has rows of one table, with that table's columns, and its name in the
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -153,6 +153,10 @@ class TablesFeed(ReplicationFeed):
             return (old.restarted(*what) if again else old.joined(*what, at)).token()
 
         return changed
+
+    def tables(self, token: Token) -> Collection[str]:
+        found = token.get("tables")
+        return tuple(found) if isinstance(found, dict) else ()
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         token = TablesToken.read(after)
