@@ -365,7 +365,14 @@ class Tunnel:
     def _join(self, table: str, *, again: bool) -> None:
         source = StreamSource(self._options)
         source.check(self.store.get(self.name))
-        self.store.continued(self.name, source.feed.joining(table, again=again))
+        made = self.store.continued(self.name, source.feed.joining(table, again=again))
+        found = self.store.state(self.name).channels.get(made)
+        if found is not None and found.paused:
+            _log.warning(
+                "existing rows of tunnel %r are paused, also those of %s: `spark-channel tunnel resume-base %s` has "
+                "them read",
+                self.name, table, self.name,
+            )  # fmt: skip
 
 
 def _tables(feed: ChangeFeed, channels: Collection[Channel]) -> set[str]:
