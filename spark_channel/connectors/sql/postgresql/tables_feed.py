@@ -342,13 +342,12 @@ class TablesFeed(ReplicationFeed):
         As of one table. Its position always moves, so that what waits for a later one is not kept waiting.
         """
         most = _most(limit)
-        if not self.reads_base and self._is_idle(session, token.lsn):
+        marks = self._marks(session)
+        if not self.reads_base and self._is_idle(session, marks, token.lsn, token.safe, token.doubt):
             return token
         last, count = (None, 0) if most is None else self._counted(session, token.lsn, most)
         is_cut = most is not None and count >= most
-        marks = self._marks(session)
-        if self.reads_base:
-            marks.mark()
+        marks.mark()
         end = last if is_cut and last is not None else _flushed(session)
         if upto is not None:
             end = min(end, TablesToken.read(upto).lsn)
