@@ -39,6 +39,7 @@ from spark_channel.connectors.sql.postgresql.tables_list import (
     left_out,
     listed,
     look_up,
+    published,
 )
 from spark_channel.connectors.sql.postgresql.tables_token import TablePlace, TablesToken
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
@@ -310,7 +311,8 @@ class TablesFeed(ReplicationFeed):
     def _check_tables(self, session: PgReadSession, token: TablesToken) -> None:
         """
         Raises:
-            SourceError: one was dropped, renamed or made again. SchemaError: one has other columns.
+            SourceError: one was dropped, renamed or made again, or left the publication. SchemaError: one has other
+                columns.
             OptionError: the options name one that the tunnel does not follow.
         """
         present = look_up(session, [each.oid for each in token.tables.values()])
@@ -323,6 +325,15 @@ class TablesFeed(ReplicationFeed):
                 raise SchemaError(
                     f"table {name!r} has other columns than when the tunnel began to follow it. {_ADVICE}"
                 )
+        held = published(session, self._publication)
+        left = [name for name, place in token.tables.items() if place.oid not in held]
+        if left:
+            raise SourceError(
+                f"publication {self._publication!r} does not hold {', '.join(left)} any more, so that changes since "
+                "then are not in the log. Add each again with ALTER PUBLICATION ... ADD TABLE, then resume the channel "
+                "and run `spark-channel tunnel resnapshot`, which does not tell of rows deleted meanwhile; or "
+                f"{_ADVICE[0].lower()}{_ADVICE[1:]}"
+            )
         for item in self._unchecked:
             if find_one(session, item).name not in token.tables:
                 raise OptionError(

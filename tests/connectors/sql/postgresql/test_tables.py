@@ -322,13 +322,18 @@ def test_a_table_that_cannot_be_followed_is_refused_by_name_and_leaves_no_slot(
             SchemaError,
             r"'\S+\.items' has other columns than when the tunnel",
         ),
+        (
+            "ALTER PUBLICATION $s SET TABLE $s.orders",
+            SourceError,
+            r"does not hold \S+\.items any more, .* resnapshot",
+        ),
     ],
 )
 def test_a_table_that_changed_is_told(shop: Shop, change: str, error: type[ChannelError], what: str) -> None:
     feed = shop.feed()
     at = begin(feed)
     shop.run(change)
-    with pytest.raises(error, match=f"{what}.*Reset the tunnel"):
+    with pytest.raises(error, match=f"{what}.*[Rr]eset the tunnel"):
         feed.latest(at, NO_LIMIT)
 
 
