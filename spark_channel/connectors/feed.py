@@ -6,7 +6,7 @@ start and closed at their end.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, Protocol, runtime_checkable
@@ -275,6 +275,10 @@ class ChangeFeed(SplitReader):
             "this tunnel is of one table, and takes no others: make one with option 'tables'; `spark-channel tunnel "
             "reset` reads its one table again"
         )
+
+    def tables(self, token: Token) -> Collection[str]:
+        """The names of the tables that a token of a feed of several has; none of any other token."""
+        return ()
 
     def is_passing(self, error: BaseException) -> bool:
         """Whether `error`, which a call of this feed raised, is of the moment: a connection was lost, or another

@@ -102,6 +102,10 @@ class Positions(ABC):
     def close(self) -> None:  # noqa: B027 - only a tunnel's client holds something
         """Release everything. Safe twice."""
 
+    def columns(self) -> str | None:
+        """Those that an offset must be made for; None: the query continues with others."""
+        return self.source.schema_text() if self.source.keeps_columns else None
+
     def prepare(self) -> None:
         """From now on, nothing is read that comes later than now."""
         self.target.tokens = self.feed.end()
@@ -167,8 +171,8 @@ def _base_of(each: Sequence[FeedLag]) -> tuple[int | None, int | None, int | Non
     )
 
 
-def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str) -> None:
-    """Hold an offset of Spark's checkpoint to be of this source.
+def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str | None) -> None:
+    """Hold an offset of Spark's checkpoint to be of this source. `schema`: None = whatever columns it was made for.
 
     Raises:
         SourceError: damaged, or of another format. TunnelError: of another source, tunnel or schema.
@@ -195,7 +199,7 @@ def check_offset(offset: Offset, *, tunnel: str, key: str, schema: str) -> None:
             f"the checkpoint directory is of {what}, and this query reads {tunnel or key}: "
             "begin with a new checkpoint directory"
         )
-    if offset["schema"] != schema:
+    if schema is not None and offset["schema"] != schema:
         raise TunnelError(
             f"the checkpoint directory is of columns ({offset['schema']}), and the source has ({schema}) "
             "now: begin with a new checkpoint directory to take the new columns"
@@ -316,7 +320,7 @@ class OwnPositions(Positions):
         return self._offset(channels, {})
 
     def _check(self, offset: Offset) -> None:
-        check_offset(offset, tunnel="", key=self.source.about, schema=self.source.schema_text())
+        check_offset(offset, tunnel="", key=self.source.about, schema=self.columns())
 
     def _offset(self, channels: Mapping[str, Any], base: Mapping[str, Any]) -> Offset:
         more = {"base": dict(base)} if base else {}

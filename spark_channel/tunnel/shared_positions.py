@@ -192,7 +192,7 @@ class SharedPositions(Positions):
             self._calls.start()
 
     def _check(self, offset: Offset) -> None:
-        check_offset(offset, tunnel=self._name, key=self._record.id, schema=self.source.schema_text())
+        check_offset(offset, tunnel=self._name, key=self._record.id, schema=self.columns())
 
     def _offset(self, channels: Mapping[str, object]) -> Offset:
         return make_offset(

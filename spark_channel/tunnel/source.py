@@ -93,6 +93,11 @@ class StreamSource:
             )
         return self.feed.schema()
 
+    @property
+    def keeps_columns(self) -> bool:
+        """Whether what began with other columns than those of now is refused."""
+        return self.options.on_schema_change == "fail"
+
     def schema_text(self) -> str:
         """The columns as text, to be compared."""
         return ", ".join(f"{field.name} {field.type}" for field in self.feed.schema())
@@ -150,7 +155,7 @@ class StreamSource:
         """
         self.check_source(record)
         now = self.schema_text()
-        if record.schema != now and self.options.on_schema_change == "fail":
+        if record.schema != now and self.keeps_columns:
             advice = "Reset the tunnel to take the new columns"
             if self.feed.can_evolve:
                 advice += ", or continue with them by option 'onSchemaChange' evolve"

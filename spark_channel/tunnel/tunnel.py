@@ -1,5 +1,6 @@
 """`Tunnel`: a named, checkpointed subscription to a source, for programs."""
 
+import logging
 import threading
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -7,7 +8,7 @@ from typing import Any
 
 from spark_channel.connectors import find_connector
 from spark_channel.connectors.describe import describe
-from spark_channel.connectors.feed import FeedLag, HeldLog, HoldsLogs
+from spark_channel.connectors.feed import ChangeFeed, FeedLag, HeldLog, HoldsLogs
 from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
 from spark_channel.tunnel.consume import Consumer, Delivery, Processor
 from spark_channel.tunnel.options import split_options
@@ -19,6 +20,8 @@ from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore, open_store
 
 __all__ = ["ChannelView", "Tunnel", "TunnelView"]
+
+_log = logging.getLogger(__name__)
 
 _ADVICE = 8
 _RELEASE_SECONDS = 30.0
@@ -94,9 +97,21 @@ class Tunnel:
         return any(record.name == self.name for record in self.store.all())
 
     def reset(self, *, channels: int = _ADVICE) -> TunnelRecord:
-        """Start over, as `create` does: all positions are dropped, and its clients are told."""
+        """Start over, as `create` does: all positions are dropped, and its clients are told.
+
+        With option `tables`, it follows the tables that the options name: a log line names the others that it had.
+        """
         source = StreamSource(self._options)
-        return self.store.reset(self.name, source.record(self.name), source.channels(channels))
+        old, new = self.store.state(self.name).channels.values(), source.channels(channels)
+        made = self.store.reset(self.name, source.record(self.name), new)
+        left = sorted(_tables(source.feed, old) - _tables(source.feed, new))
+        if left:
+            _log.warning(
+                "tunnel %r does not follow %s any more, which option 'tables' does not name: `spark-channel tunnel "
+                "add-table` adds a table again",
+                self.name, ", ".join(left),
+            )  # fmt: skip
+        return made
 
     def delete(self, *, leave_slot: bool = False) -> None:
         """Remove the tunnel and, where its options are given, what the source holds for it.
@@ -350,7 +365,19 @@ class Tunnel:
     def _join(self, table: str, *, again: bool) -> None:
         source = StreamSource(self._options)
         source.check(self.store.get(self.name))
-        self.store.continued(self.name, source.feed.joining(table, again=again))
+        made = self.store.continued(self.name, source.feed.joining(table, again=again))
+        found = self.store.state(self.name).channels.get(made)
+        if found is not None and found.paused:
+            _log.warning(
+                "existing rows of tunnel %r are paused, also those of %s: `spark-channel tunnel resume-base %s` has "
+                "them read",
+                self.name, table, self.name,
+            )  # fmt: skip
+
+
+def _tables(feed: ChangeFeed, channels: Collection[Channel]) -> set[str]:
+    """The names of the tables of its stream channels."""
+    return {name for each in channels if not each.is_base for name in feed.tables(each.token)}
 
 
 def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> FeedLag | None:

@@ -210,6 +210,47 @@ def test_a_slot_moves_on_while_the_base_is_paused(followed: Followed) -> None:
     assert lag.nbytes < 1 << 20
 
 
+def test_a_long_transaction_arrives_while_the_base_is_paused_and_keeps_nothing_when_it_has_ended(
+    followed: Followed,
+) -> None:
+    """Its change is in the log before the position that the channel has when it is committed."""
+    import psycopg
+
+    server, feed = followed.server, StreamSource(followed.options).feed
+    at = followed.tunnel.store.state(followed.name).channels["stream-0"].token
+    feed.reads_base = False
+    with psycopg.connect(
+        host=str(server.directory), port=server.port, user=server.user, dbname="postgres"
+    ) as session:
+        session.execute(f"INSERT INTO {followed.name} VALUES (2001, 'long')")
+        followed.insert(1001)
+        at = feed.latest(at, FeedLimit())
+        server.psql(
+            "CREATE TABLE elsewhere AS SELECT i, repeat(md5(i::text), 20) FROM generate_series(1, 30000) i; "
+            "DROP TABLE elsewhere"
+        )
+        at = feed.latest(at, FeedLimit())
+        feed.settle(at)
+        assert feed.latest(at, FeedLimit()) == at, "it keeps the log, and no range changes that"
+    end = feed.latest(at, FeedLimit())
+    found = [
+        row["id"] for split in feed.changes(at, end) for each in feed.read(split) for row in each.to_pylist()
+    ]
+    assert found == [2001]
+    for _ in range(100):  # the server's own transactions may run, too
+        before, end = end, feed.latest(end, FeedLimit())
+        if end == before:
+            break
+    else:
+        pytest.fail("it does not become idle")
+    feed.settle(end)
+    behind = server.psql(
+        "SELECT pg_current_wal_lsn() - confirmed_flush_lsn FROM pg_replication_slots "
+        f"WHERE slot_name = '{followed.name}'"
+    )
+    assert int(behind) < 1 << 20
+
+
 def test_a_query_that_is_to_end_tells_that_the_base_is_paused(followed: Followed) -> None:
     """As Trigger.AvailableNow asks: it must not seem as if all were read."""
     followed.tunnel.pause_base()

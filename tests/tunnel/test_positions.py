@@ -209,3 +209,47 @@ def test_a_query_of_logical_replication_sees_what_comes_after_each_batch(
     finally:
         positions.source.feed.close()
         postgres_server.psql("DROP PUBLICATION streamed; DROP TABLE streamed")
+
+
+@pytest.mark.parametrize("mode", ["evolve", "ignore"])
+@pytest.mark.parametrize("is_shared", [False, True], ids=["own", "tunnel"])
+def test_a_query_that_is_started_again_continues_with_columns_that_changed(
+    postgres_server: PostgresServer, tmp_path: Path, mode: str, is_shared: bool
+) -> None:
+    name = f"widened_{mode}_{is_shared}".lower()
+    postgres_server.psql(
+        f"CREATE TABLE {name} (id int PRIMARY KEY); CREATE PUBLICATION {name} FOR TABLE {name}"
+    )
+    given = {
+        **postgres_server.login, "dbtable": name, "slot": name, "publication": name, "tunnelType": "stream",
+        "onSchemaChange": mode,
+    }  # fmt: skip
+    store = str(tmp_path / "tunnels.db")
+    if is_shared:
+        Tunnel("orders", given, store=store).create()
+
+    def begun(**more: str) -> Positions:
+        wanted = {**given, **more}
+        if is_shared:
+            return SharedPositions(StreamSource({**wanted, "tunnel": "orders"}), open_store(store))
+        return OwnPositions(StreamSource(wanted), 1)
+
+    first = begun()
+    try:
+        start = first.initial()
+        postgres_server.psql(f"INSERT INTO {name} VALUES (1)")
+        end = first.latest(start, NO_LIMIT)
+        assert ids(first, start, end) == [1]
+        postgres_server.psql(f"ALTER TABLE {name} ADD note text; INSERT INTO {name} VALUES (2, 'x')")
+        first.close()
+        again = begun()
+        more = again.latest(end, NO_LIMIT)
+        assert ids(again, end, more) == [2]
+        assert "note" in again.source.feed.schema().names
+        again.close()
+        with pytest.raises(ChannelError, match=r"made for columns|is of columns"):
+            begun(onSchemaChange="fail").latest(more if is_shared else end, NO_LIMIT)
+    finally:
+        first.close()
+        first.source.feed.close()
+        postgres_server.psql(f"DROP PUBLICATION {name}; DROP TABLE {name}")

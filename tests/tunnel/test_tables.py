@@ -104,6 +104,24 @@ def test_a_table_is_added_and_one_read_again_while_the_tunnel_runs(shop: Shop, t
     assert shop.run("SELECT count(*) FROM pg_replication_slots WHERE slot_name = '$s'") == "0"
 
 
+def test_a_reset_tells_which_tables_it_leaves_and_an_added_table_that_it_is_paused(
+    shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The options need not name a table that was added."""
+    store = str(tmp_path / "tunnels.db")
+    shop.run("INSERT INTO $s.orders VALUES (1, 'old')")
+    tunnel = Tunnel("shop", options(shop, "$s.orders"), store=store)
+    tunnel.create()
+    assert tunnel.pause_base() == ("stream-0",)
+    tunnel.add_table(f"{shop.name}.items")
+    assert f"are paused, also those of {shop.name}.items" in caplog.text
+    Tunnel("shop", options(shop), store=store).reset()
+    assert "any more" not in caplog.text, "the pattern names both"
+    tunnel.reset()
+    assert f"does not follow {shop.name}.items any more" in caplog.text
+    tunnel.delete()
+
+
 CONSUMER = """
 import json, sys
 import psycopg

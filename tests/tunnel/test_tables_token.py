@@ -37,8 +37,11 @@ Unpublished = dict[str, dict[int, int]]
 class TableLog:
     """The chunks of one table, and the changes of all that are followed."""
 
-    def __init__(self, log: ModelLog, name: str, followed: list[str], unpublished: Unpublished) -> None:
+    def __init__(
+        self, log: ModelLog, name: str, followed: list[str], unpublished: Unpublished, begins: dict[str, int]
+    ) -> None:
         self.log, self.name, self.followed, self.unpublished = log, name, followed, unpublished
+        self.begins = begins
         self.low = number_of(name) * KEYS - 1
 
     def mark(self) -> int:
@@ -66,6 +69,8 @@ class TableLog:
                 names = self.followed if event[0] == "truncate" else [name_of(event[1])]
                 for name in names:
                     if name not in self.followed or place < self.unpublished[name].get(each.number, 0):
+                        continue
+                    if each.commit < self.begins[name]:
                         continue
                     if holds and name == self.name:
                         if event[0] == "truncate":
@@ -108,19 +113,22 @@ class Client:
         log.others()
         places = {}
         for name in names:
-            last = TableLog(log, name, names, {}).last()
+            last = TableLog(log, name, names, {}, {}).last()
             base = None if last is None else BaseProgress(None, (last,), start, start)
             places[name] = TablePlace(number_of(name), "", None if base is None else start, base)
         token = TablesToken(start, places, start, start)
         return cls(table, log, token, dict.fromkeys(names, start), {name: {} for name in names})
 
     def join(self, name: str) -> None:
-        """The publication gets the table, and then the tunnel."""
-        table = self.table
-        self.unpublished[name] = {each.number: len(each.events) for each in [*table.open, *table.log]}
+        """The publication gets the table, or had it, and then the tunnel: which may be behind the log."""
+        table, chance = self.table, self.table.chance
+        is_new = chance.random() < 0.5
+        known = {each.number: len(each.events) for each in [*table.open, *table.log]}
+        self.unpublished[name] = known if is_new else {}
         self.log.others()
-        self.token = self.token.joined(name, number_of(name), "")
-        self.joined[name] = self.token.lsn
+        self.token = self.token.joined(name, number_of(name), "", table.position)
+        self.log.others()
+        self.joined[name] = self.token.tables[name].since or 0
 
     def restart(self, name: str) -> None:
         self.token = self.token.restarted(name, number_of(name), "")
@@ -137,7 +145,7 @@ class Client:
         name = after.due() if chance.random() < 0.9 else None
         if name is None:
             return after
-        one = TableLog(log, name, [], {})
+        one = TableLog(log, name, [], {}, {})
         base = after.tables[name].base
         if base is None:
             last = one.last()
@@ -151,12 +159,14 @@ class Client:
         chunk = old.chunk_to(new)
         while True:
             if chunk is None:
-                log = TableLog(self.log, followed[0], followed, self.unpublished)
+                log = TableLog(self.log, followed[0], followed, self.unpublished, old.begins())
                 found = list(log.events(old.lsn, new.lsn, new.lsn, ChunkWindow(lambda _: True)))
             else:
                 name, place, upper = chunk
                 assert place.base is not None
-                log = TableLog(self.log, name, followed, self.unpublished)
+                assert place.since is not None
+                begins = {**old.begins(), name: place.since}
+                log = TableLog(self.log, name, followed, self.unpublished, begins)
                 found = list(
                     read_window(log, old.lsn, new.lsn, place.base.after, upper, chance.randrange(1, 4))
                 )
@@ -296,6 +306,16 @@ def test_a_table_joins_once_and_only_its_own_kind_is_read_again() -> None:
         more.restarted("shop.c", 3, "z")
     with pytest.raises(TunnelError, match="made again, or has other columns"):
         more.restarted("shop.b", 3, "y")
+
+
+def test_a_table_is_followed_from_where_its_columns_were_looked_at() -> None:
+    """Changes that the tunnel has not read yet may have others."""
+    behind = one().joined("shop.b", 2, "y", 150)
+    assert behind.begins() == {"shop.a": 100, "shop.b": 150}
+    assert behind.restarted("shop.b", 2, "y").begins() == behind.begins()
+    assert behind.seen(140, []).due() is None
+    assert behind.seen(160, []).begins() == {"shop.a": 160, "shop.b": 160}
+    assert one().joined("shop.b", 2, "y", 50).begins() == {"shop.a": 100, "shop.b": 100}
 
 
 def test_the_log_is_kept_from_where_a_table_joined() -> None:

@@ -334,13 +334,13 @@ class ReplicationFeed(ChangeFeed):
         ranges the base has its turn.
         """
         most = _most(limit)
-        if not self.reads_base and self._is_idle(session, start):
+        log = self._watermarks(start, lambda: nullcontext(session), order=base.order)
+        if not self.reads_base and self._is_idle(session, log, start, base.safe, base.doubt):
             return LogToken(start, base)
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
-        log = self._watermarks(start, lambda: nullcontext(session), order=base.order)
         is_paused = not self.reads_base or self._pauses(session)
-        if is_paused and self.reads_base:
+        if is_paused:
             log.mark()  # the position moves on, so that no reader takes the base to be read
         end = last if is_cut and last is not None else _flushed(session)
         if upto is not None:
@@ -357,10 +357,18 @@ class ReplicationFeed(ChangeFeed):
         rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return LogToken(end, base.advanced(log.bound(base.after, base.until, rows), rows))
 
-    def _is_idle(self, session: PgReadSession, start: int) -> bool:
-        """Whether nothing changed after `start`, and the slot keeps little that it does not need."""
-        _, count = self._counted(session, start, 1)
-        return count == 0 and _flushed(session) - start < _FRESH_BYTES
+    def _is_idle(
+        self, session: PgReadSession, log: PgWatermarks, start: int, safe: int, doubt: Sequence[int]
+    ) -> bool:
+        """Whether nothing changed after `start`, and the slot keeps little that it does not need.
+
+        For `safe` and `doubt` see `BaseProgress`.
+        """
+        flushed = _flushed(session)
+        if flushed - start >= _FRESH_BYTES or self._has_changes(session, start):
+            return False
+        # What a long transaction has made it keep is given back when that has ended.
+        return flushed - safe < _FRESH_BYTES or not set(doubt).isdisjoint(log.running())
 
     def _pauses(self, session: PgReadSession) -> bool:
         """Whether the slot keeps more than it may, so that only changes are read."""
@@ -378,10 +386,10 @@ class ReplicationFeed(ChangeFeed):
 
     def _waiting(self, session: PgReadSession, start: int) -> tuple[int | None, float | None]:
         """The changes after `start`, and the seconds since the first one's commit; None = not known, or too many."""
-        shown = self._query("data, ordinality AS n", None, _MOST_COUNTED, "WITH ORDINALITY")
-        sql = _WAITING.format(shown=shown, start=f"{start:016x}", changes=_CHANGES)
         try:
-            ((first, changes, shown),) = _peek(session, sql, _LAG_BUSY_SECONDS)
+            ((first, changes, shown),) = _peek(
+                session, self._waiting_query(start, _MOST_COUNTED), _LAG_BUSY_SECONDS
+            )
         except SourceError as error:
             if _BUSY in str(error):  # its reader has it, and is not to be kept from it
                 return None, None
@@ -393,6 +401,19 @@ class ReplicationFeed(ChangeFeed):
         begun = begin_time(first)
         assert begun is not None
         return changes, max(0.0, utc_now().timestamp() - begun / 1e6)
+
+    def _has_changes(self, session: PgReadSession, start: int) -> bool:
+        """Whether a transaction that was committed after `start` has changes, which may have been written before."""
+        most = 1
+        while True:
+            ((_, changes, shown),) = _peek(session, self._waiting_query(start, most))
+            if changes or shown < most:
+                return bool(changes)
+            most *= 4
+
+    def _waiting_query(self, start: int, most: int) -> str:
+        shown = self._query("data, ordinality AS n", None, most, "WITH ORDINALITY")
+        return _WAITING.format(shown=shown, start=f"{start:016x}", changes=_CHANGES)
 
     def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:
         """The position about `most` changes after `start`, and how many there are up to it."""

@@ -4,7 +4,7 @@ Each batch has rows of one table, with that table's columns, and its name in the
 """
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
@@ -16,7 +16,7 @@ from spark_channel.connectors.feed import FeedLag, FeedLimit, FeedOptions, Table
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.base_chunks import BaseChunk
 from spark_channel.connectors.sql.change_feed import change_schema
-from spark_channel.connectors.sql.chunk_window import ChunkWindow, Key, read_window
+from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgTable
 from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
@@ -39,6 +39,7 @@ from spark_channel.connectors.sql.postgresql.tables_list import (
     left_out,
     listed,
     look_up,
+    published,
 )
 from spark_channel.connectors.sql.postgresql.tables_token import TablePlace, TablesToken
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
@@ -145,14 +146,18 @@ class TablesFeed(ReplicationFeed):
         with self._session() as session:
             oid = find_one(session, table).oid
             found = look_up(session, [oid])[oid]
-            self._check_base(session, found)
+            self._check_base(session, found, "whose existing rows are read whatever 'tunnelType' is")
+            at = _flushed(session)
 
         def changed(token: Token) -> Token:
-            old = TablesToken.read(token)
-            join = old.restarted if again else old.joined
-            return join(found.name, found.oid, found.columns).token()
+            old, what = TablesToken.read(token), (found.name, found.oid, found.columns)
+            return (old.restarted(*what) if again else old.joined(*what, at)).token()
 
         return changed
+
+    def tables(self, token: Token) -> Collection[str]:
+        found = token.get("tables")
+        return tuple(found) if isinstance(found, dict) else ()
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         token = TablesToken.read(after)
@@ -180,7 +185,7 @@ class TablesFeed(ReplicationFeed):
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = TablesToken.read(after), TablesToken.read(upto)
         tables = {name: each.oid for name, each in old.tables.items()}
-        log = {"after": old.lsn, "upto": new.lsn, "tables": tables}
+        log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
         chunk = old.chunk_to(new)
         if chunk is not None:
             name, place, upper = chunk
@@ -203,13 +208,14 @@ class TablesFeed(ReplicationFeed):
             connect = partial(_lent, ours)
             with connect() as session:
                 tables = [self._table(session, name, oid) for name, oid in params["tables"].items()]
+            first = {each.shape.oid: int(params["begins"][each.name]) for each in tables}
             if params["kind"] == "changes":
-                first = dict.fromkeys((each.shape.oid for each in tables), after)
                 for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
                     yield _named(batch, name)
                 return
             table = next(each for each in tables if each.name == params["table"])
-            events = partial(self._beside, connect, tables, table, int(params["since"]))
+            first[table.shape.oid] = int(params["since"])
+            events = partial(self._beside, connect, tables, table, first)
             found = self._log_of(table, upto, connect, partial(_lent, rows), events, params["order"])
             log = _Named(found, table.name)
             lower, upper = params["lower"], params["upper"]
@@ -230,17 +236,11 @@ class TablesFeed(ReplicationFeed):
             changes, seconds = self._waiting(session, found.lsn)
         if found.is_read:
             return FeedLag(changes, behind, seconds, kept, tables=tables)
-        bases = [each.base for each in found.tables.values() if each.base is not None]
-        return FeedLag(
-            _sum([changes, *(each.left for each in bases)]),
-            behind,
-            seconds,
-            kept,
-            sum(each.read for each in bases),
-            _sum([each.rows for each in bases]),
-            sum(each.chunks for each in bases),
-            self._max_kept is not None and (kept or 0) > self._max_kept,
-            tables,
+        is_held = self._max_kept is not None and (kept or 0) > self._max_kept
+        base = _base_of([each.base for each in found.tables.values() if each.since is not None])
+        rows = None if changes is None or base.rows is None else base.rows + changes
+        return replace(
+            base, rows=rows, nbytes=behind, seconds=seconds, kept=kept, base_held=is_held, tables=tables
         )
 
     # --- tables ---
@@ -265,13 +265,15 @@ class TablesFeed(ReplicationFeed):
         places = {each.name: TablePlace(each.oid, each.columns) for each in tables}
         return TablesToken(lsn, places).token()
 
-    def _check_base(self, session: PgReadSession, found: Found) -> None:
+    def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
+        """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
         table = self._table(session, found.name, found.oid)
         why = obstacle(session, table.reader.resolve(session))
         if why is not None:
             raise SourceError(
-                f"table {found.name!r} cannot be read beside its changes: {why}. Follow it by 'dbtable' and "
-                "its own slot, or use tunnelType=stream, which does not read existing rows"
+                f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. Follow it by "
+                "'dbtable' and its own slot, or make a tunnel with it and tunnelType=stream, which does not read "
+                "existing rows"
             )
 
     def _table(self, session: PgReadSession, name: str, oid: int) -> _Table:
@@ -309,7 +311,8 @@ class TablesFeed(ReplicationFeed):
     def _check_tables(self, session: PgReadSession, token: TablesToken) -> None:
         """
         Raises:
-            SourceError: one was dropped, renamed or made again. SchemaError: one has other columns.
+            SourceError: one was dropped, renamed or made again, or left the publication. SchemaError: one has other
+                columns.
             OptionError: the options name one that the tunnel does not follow.
         """
         present = look_up(session, [each.oid for each in token.tables.values()])
@@ -322,6 +325,15 @@ class TablesFeed(ReplicationFeed):
                 raise SchemaError(
                     f"table {name!r} has other columns than when the tunnel began to follow it. {_ADVICE}"
                 )
+        held = published(session, self._publication)
+        left = [name for name, place in token.tables.items() if place.oid not in held]
+        if left:
+            raise SourceError(
+                f"publication {self._publication!r} does not hold {', '.join(left)} any more, so that changes since "
+                "then are not in the log. Add each again with ALTER PUBLICATION ... ADD TABLE, then resume the channel "
+                "and run `spark-channel tunnel resnapshot`, which does not tell of rows deleted meanwhile; or "
+                f"{_ADVICE[0].lower()}{_ADVICE[1:]}"
+            )
         for item in self._unchecked:
             if find_one(session, item).name not in token.tables:
                 raise OptionError(
@@ -341,13 +353,12 @@ class TablesFeed(ReplicationFeed):
         As of one table. Its position always moves, so that what waits for a later one is not kept waiting.
         """
         most = _most(limit)
-        if not self.reads_base and self._is_idle(session, token.lsn):
+        marks = self._marks(session)
+        if not self.reads_base and self._is_idle(session, marks, token.lsn, token.safe, token.doubt):
             return token
         last, count = (None, 0) if most is None else self._counted(session, token.lsn, most)
         is_cut = most is not None and count >= most
-        marks = self._marks(session)
-        if self.reads_base:
-            marks.mark()
+        marks.mark()
         end = last if is_cut and last is not None else _flushed(session)
         if upto is not None:
             end = min(end, TablesToken.read(upto).lsn)
@@ -394,12 +405,11 @@ class TablesFeed(ReplicationFeed):
         )  # fmt: skip
 
     def _beside(
-        self, connect: Connect, tables: Sequence[_Table], table: _Table, since: int, after: int, upto: int, high: int,
-        window: ChunkWindow, key: Sequence[str],
+        self, connect: Connect, tables: Sequence[_Table], table: _Table, first: Mapping[int, int], after: int,
+        upto: int, high: int, window: ChunkWindow, key: Sequence[str],
     ) -> Iterator[pa.RecordBatch]:  # fmt: skip
         """The changes of all tables, once, while `window` is told of those of `table`."""
         followed = tables if upto > after else [table]
-        first = {each.shape.oid: since if each is table else after for each in followed}
         for name, batch in self._decoded_of(connect, followed, first, after, upto, high, table, window, key):
             yield _named(batch, name)
 
@@ -457,6 +467,18 @@ def _lag_of(name: str, place: TablePlace) -> TableLag:
     if place.base is None:
         return TableLag(name, "waits")
     return TableLag(name, "base", place.base.read, place.base.rows)
+
+
+def _base_of(bases: Sequence[BaseProgress | None]) -> FeedLag:
+    """Of the tables whose existing rows are not all read; None: one waits, and how many it has is not known."""
+    known = [each for each in bases if each is not None]
+    unknown = [None] * (len(bases) - len(known))
+    return FeedLag(
+        rows=_sum([*unknown, *(each.left for each in known)]),
+        base_read=sum(each.read for each in known),
+        base_rows=_sum([*unknown, *(each.rows for each in known)]),
+        base_chunks=sum(each.chunks for each in known),
+    )
 
 
 def _sum(values: Sequence[int | None]) -> int | None:

@@ -69,15 +69,16 @@ class TablesToken:
                 return name
         return None
 
-    def joined(self, name: str, oid: int, columns: str) -> "TablesToken":
-        """With one more table from here on.
+    def joined(self, name: str, oid: int, columns: str, at: int = 0) -> "TablesToken":
+        """With one more table from here on, or from position `at` if that is later: the end of the log when its columns
+        were looked at. Changes before it may have others.
 
         Raises:
             TunnelError: it is there already.
         """
         if name in self.tables:
             raise TunnelError(f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again")
-        return self._waiting(name, TablePlace(oid, columns, self.lsn))
+        return self._waiting(name, TablePlace(oid, columns, max(self.lsn, at)))
 
     def restarted(self, name: str, oid: int, columns: str) -> "TablesToken":
         """With the existing rows of a table to be read once more.
@@ -95,7 +96,7 @@ class TablesToken:
                 f"table {name!r} was made again, or has other columns than when the tunnel began to follow it: "
                 "changes of it as it was may be in the log. Reset the tunnel"
             )
-        return self._waiting(name, replace(found, since=self.lsn, base=None))
+        return self._waiting(name, replace(found, since=max(self.lsn, found.since or 0), base=None))
 
     def started(self, name: str, base: BaseProgress | None) -> "TablesToken":
         """With the range of keys that is to be read of a table; None: it is empty."""
@@ -108,6 +109,10 @@ class TablesToken:
         base = self.tables[name].base
         assert base is not None
         return replace(self.started(name, base.advanced(upto, rows)), waited=0)
+
+    def begins(self) -> dict[str, int]:
+        """Where the changes of each table begin to be delivered, in a range from here on."""
+        return {name: max(self.lsn, each.since or 0) for name, each in self.tables.items()}
 
     def chunk_to(self, after: "TablesToken") -> tuple[str, TablePlace, Key] | None:
         """The chunk between this token and a later one: its table at this token, and its last key."""
