@@ -46,7 +46,7 @@ _Store = Annotated[
 _Channels = Annotated[int, typer.Option(min=1, help="Approximate number of splits of the existing rows.")]
 _StreamChannels = Annotated[
     list[str] | None,
-    typer.Option("--channel", help="A stream channel; may be given several times. All without it."),
+    typer.Option("--channel", help="A stream channel; may be given several times. Default: all."),
 ]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -100,7 +100,7 @@ def describe(
 def resume(
     name: _Name, store: _Store = None,
     channel: Annotated[
-        list[str] | None, typer.Option(help="A parked channel; may be given several times. All without it.")
+        list[str] | None, typer.Option(help="A parked channel; may be given several times. Default: all.")
     ] = None,
 ) -> None:  # fmt: skip
     """Release parked channels: clients receive the range that failed again."""
@@ -118,7 +118,7 @@ def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = Non
     paused = Tunnel(name, store=store).pause_base(channel)
     if not paused:
         typer.echo(
-            f"tunnel {name}: no channel has existing rows left to read that was not paused, so nothing changes"
+            f"tunnel {name}: each channel is paused already, or has read all existing rows: nothing changes"
         )
         return
     typer.echo(
@@ -132,7 +132,7 @@ def resume_base(name: _Name, store: _Store = None, channel: _StreamChannels = No
     """Resume the reading of existing rows, from where `pause-base` stopped it."""
     resumed = Tunnel(name, store=store).resume_base(channel)
     if not resumed:
-        typer.echo(f"tunnel {name}: existing rows of no channel were paused, so nothing changes")
+        typer.echo(f"tunnel {name}: no channel was paused: nothing changes")
         return
     typer.echo(
         f"tunnel {name}: existing rows of {', '.join(resumed)} are read again from its client's next heartbeat on"
