@@ -114,7 +114,7 @@ def resume(
 
 @tunnel.command("pause-base")
 def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = None) -> None:
-    """Pause the reading of existing rows beside the changes, which are read on. It holds across restarts."""
+    """Pause the reading of existing rows, while changes are still read. The pause holds across restarts."""
     paused = Tunnel(name, store=store).pause_base(channel)
     if not paused:
         typer.echo(
@@ -160,7 +160,7 @@ def add_table(
     options_file: _OptionsFile = None,
     store: _Store = None,
 ) -> None:
-    """Add a table to a tunnel of option `tables` while clients read. Its publication must have it."""
+    """Add a table to a tunnel of option `tables` while clients read. The publication must have the table."""
     Tunnel(name, _options(option, options_file), store=store).add_table(table)
     typer.echo(
         f"tunnel {name}: {table} is followed from here on, and its existing rows are read beside the changes"
@@ -175,7 +175,7 @@ def resnapshot(
     options_file: _OptionsFile = None,
     store: _Store = None,
 ) -> None:
-    """Read the existing rows of one table of option `tables` again while clients read."""
+    """Read the existing rows of one table of a tunnel of option `tables` again, while clients read."""
     Tunnel(name, _options(option, options_file), store=store).resnapshot(table)
     typer.echo(f"tunnel {name}: the existing rows of {table} are read again beside the changes")
 
