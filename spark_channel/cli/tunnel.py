@@ -46,7 +46,7 @@ _Store = Annotated[
 _Channels = Annotated[int, typer.Option(min=1, help="Approximate number of splits of the existing rows.")]
 _StreamChannels = Annotated[
     list[str] | None,
-    typer.Option("--channel", help="A stream channel; may be given several times. All without it."),
+    typer.Option("--channel", help="A stream channel; may be given several times. Default: all."),
 ]
 _Yes = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
@@ -100,7 +100,7 @@ def describe(
 def resume(
     name: _Name, store: _Store = None,
     channel: Annotated[
-        list[str] | None, typer.Option(help="A parked channel; may be given several times. All without it.")
+        list[str] | None, typer.Option(help="A parked channel; may be given several times. Default: all.")
     ] = None,
 ) -> None:  # fmt: skip
     """Release parked channels: clients receive the range that failed again."""
@@ -114,11 +114,11 @@ def resume(
 
 @tunnel.command("pause-base")
 def pause_base(name: _Name, store: _Store = None, channel: _StreamChannels = None) -> None:
-    """Pause the reading of existing rows beside the changes, which are read on. It holds across restarts."""
+    """Pause the reading of existing rows, while changes are still read. The pause holds across restarts."""
     paused = Tunnel(name, store=store).pause_base(channel)
     if not paused:
         typer.echo(
-            f"tunnel {name}: no channel has existing rows left to read that was not paused, so nothing changes"
+            f"tunnel {name}: each channel is paused already, or has read all existing rows: nothing changes"
         )
         return
     typer.echo(
@@ -132,7 +132,7 @@ def resume_base(name: _Name, store: _Store = None, channel: _StreamChannels = No
     """Resume the reading of existing rows, from where `pause-base` stopped it."""
     resumed = Tunnel(name, store=store).resume_base(channel)
     if not resumed:
-        typer.echo(f"tunnel {name}: existing rows of no channel were paused, so nothing changes")
+        typer.echo(f"tunnel {name}: no channel was paused: nothing changes")
         return
     typer.echo(
         f"tunnel {name}: existing rows of {', '.join(resumed)} are read again from its client's next heartbeat on"
@@ -160,7 +160,7 @@ def add_table(
     options_file: _OptionsFile = None,
     store: _Store = None,
 ) -> None:
-    """Add a table to a tunnel of option `tables` while clients read. Its publication must have it."""
+    """Add a table to a tunnel of option `tables` while clients read. The publication must have the table."""
     Tunnel(name, _options(option, options_file), store=store).add_table(table)
     typer.echo(
         f"tunnel {name}: {table} is followed from here on, and its existing rows are read beside the changes"
@@ -175,7 +175,7 @@ def resnapshot(
     options_file: _OptionsFile = None,
     store: _Store = None,
 ) -> None:
-    """Read the existing rows of one table of option `tables` again while clients read."""
+    """Read the existing rows of one table of a tunnel of option `tables` again, while clients read."""
     Tunnel(name, _options(option, options_file), store=store).resnapshot(table)
     typer.echo(f"tunnel {name}: the existing rows of {table} are read again beside the changes")
 

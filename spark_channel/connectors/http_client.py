@@ -84,6 +84,8 @@ def whole(response: http.client.HTTPResponse, most: int) -> bytes:
         parts.append(part)
         size += len(part)
         if size > most:
+            if most < 1 << 20:
+                raise AnswerTooLargeError(f"an answer has more than {most} bytes, and is held in memory")
             raise AnswerTooLargeError(f"an answer has more than {most >> 20} MiB, and is held in memory")
     if response.length:  # `read` of some bytes does not say that more were announced
         raise http.client.IncompleteRead(b"", response.length)

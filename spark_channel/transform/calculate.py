@@ -38,7 +38,7 @@ _DEFAULT_SCALE = 2
 class Calculate(Transformer):
     """The column's number, `operation`, `number`: exactly, as Java's BigDecimal calculates and writes it.
 
-    A quotient is rounded half up to as many digits behind the point as the value has, or to 2 if it has no point.
+    A quotient is rounded half up to as many decimal places as the value has, or to 2 if it has none.
     A remainder has the value's sign. A power's exponent is a whole number from 0. Null stays null. A value that is
     not a number is refused.
 

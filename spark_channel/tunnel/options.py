@@ -79,8 +79,8 @@ class TunnelOptions(Options):
     )
     max_slot_lag: ByteAmount | None = Field(
         None,
-        description="PostgreSQL: bytes of WAL that the slot may keep before the reading of existing rows pauses; the "
-        "changes are read on; default: unlimited",
+        description="PostgreSQL: bytes of WAL that the slot may keep before the reading of existing rows pauses; "
+        "changes are still read; default: unlimited",
     )
     on_schema_change: Literal["fail", "ignore", "evolve"] = Field(
         "fail",

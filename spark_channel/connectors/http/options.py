@@ -164,7 +164,7 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
     page_size: Amount = Field(100, description="rows of a page, with `pageSizeParam`")
     end_status: Annotated[int, Field(ge=400, le=499)] | None = Field(
         None,
-        description="the HTTP status of a page behind the last one, such as 404; default: such a page is empty",
+        description="HTTP status of the answer after the last page, such as 404; default: that answer has no rows",
     )
     infer_schema: bool = Field(
         True, description="infer types from the sample; `false`: all columns are STRING"
@@ -174,16 +174,16 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
     )
     proxy: Annotated[Url | None, BeforeValidator(_proxy), Trait.SAME_ROWS] = Field(
         None,
-        description="`http://host:port` of an HTTP proxy, with its login; default: none, also none of the environment",
+        description="`http://host:port` of an HTTP proxy, with its login; default: none; the environment's is not used",
     )
     timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
         60.0, description="seconds for one answer of the server"
     )
     retry_timeout: Annotated[Seconds, Trait.SAME_ROWS] = Field(
-        60.0, description="seconds for which a `GET` is repeated that a server is too busy for"
+        60.0, description="seconds for which a `GET` is repeated while the service is busy or does not answer"
     )
     max_answer_bytes: Annotated[ByteAmount, Trait.SAME_ROWS] = Field(
-        64 << 20, description="most bytes of one answer, which is held in memory"
+        64 << 20, description="size of one answer, which is held in memory, at most"
     )
 
     def model_post_init(self, context: Any) -> None:
@@ -191,10 +191,13 @@ class HttpReadOptions(TlsOptions, RecordReadOptions):
         if self.password is not None and self.user is None:
             raise OptionError("option 'password' needs 'user'", option="user")
         if self.token is not None and (self.user is not None or urlsplit(self.url).username):
-            raise OptionError("options 'token' and 'user' are two logins; give one of them", option="token")
+            raise OptionError(
+                "options 'token' and 'user' (also in 'url') are two logins: omit one of them", option="token"
+            )
         if self.token is not None and not _TOKEN.fullmatch(self.token.get_secret_value().strip()):
             raise OptionError(
-                "option 'token' holds a character that no token has, such as a blank or a line end in it",
+                "option 'token' contains a character that a token cannot have, such as a space or a line end: "
+                "check its value",
                 option="token",
             )
         if self.login.headers and any(name.lower() == "authorization" for name in self.header_texts):

@@ -157,7 +157,7 @@ class Deliveries:
         self._link.serve(self._client, _STEP)
         if len(self._client) and deadline.is_over(told):
             raise self._link.silent(
-                f"{len(self._client)} records wait for their delivery, and the client says nothing of them",
+                f"{len(self._client)} records wait for their delivery, and the client reports nothing",
                 f"{self._options.delivery_timeout:g} s ('deliveryTimeout')",
             )
 

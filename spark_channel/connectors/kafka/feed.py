@@ -1,7 +1,7 @@
 """A topic as a change feed: its records, by offsets. Each partition of the topic is one of the feed."""
 
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -66,6 +66,14 @@ class KafkaFeed(ChangeFeed):
         return [_token(part, edges.high, of) for part, edges, of in self._edges()]
 
     def at(self, time: datetime) -> list[Token]:
+        if time > datetime.now(UTC):
+            # The brokers know no offset for it, and the present end is not it: earlier records may follow.
+            raise OptionError(
+                f"options 'startingTimestamp' and 'endingTimestamp' of a topic take times that have passed; "
+                f"{time.isoformat()} is in the future, and the offset of the first record then is not known yet. Name "
+                "an earlier time, or omit the option",
+                option="startingTimestamp", got=time.isoformat(), takes="a time that has passed",
+            )  # fmt: skip
         link = self._link()
         with consumer(self._reader.options, link) as client:
             parts = partitions(self._reader.options, link, client)

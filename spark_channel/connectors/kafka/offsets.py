@@ -140,7 +140,7 @@ def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Par
             why = (
                 "its records before that were deleted (retention, or compaction)"
                 if offset < known.low
-                else "there are no committed records behind that"
+                else "there are no committed records after that"
             )
             raise OptionError(
                 f"option {name!r} got {offset} for partition {number} of topic {topic!r}, which has the offsets "

@@ -297,7 +297,7 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
         ",", description="with `valueFormat=text`: the text between two columns"
     )
     null_value: str | None = Field(
-        None, description="with `valueFormat=text`: the text that stands for NULL; default: none does"
+        None, description="with `valueFormat=text`: the text that is read as NULL; default: none"
     )
     include_headers: bool = Field(False, description="with `valueFormat=binary`: the column `headers`, too")
 
@@ -323,7 +323,11 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
                 option="schema",
             )
         if self.include_headers and self.value_format != "binary":
-            raise OptionError("option 'includeHeaders' is for valueFormat=binary", option="includeHeaders")
+            raise OptionError(
+                f"option 'includeHeaders' goes with valueFormat=binary, not {self.value_format}: omit it, or read the "
+                "topic with valueFormat=binary",
+                option="includeHeaders",
+            )
 
     @property
     def shown_topics(self) -> str:
@@ -345,9 +349,7 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
         description="`task`, the only mode: records are visible as they are written, or with `transactional` when "
         "their task ends; default: `task`",
     )
-    batch_size: Amount = Field(
-        10_000, description="most records that wait for their deliveries at the same time"
-    )
+    batch_size: Amount = Field(10_000, description="records whose delivery is not confirmed yet, at most")
     topic: Annotated[str, BeforeValidator(_topic)] | None = Field(
         None, description="the topic; default: the column `topic`, with `valueFormat=binary`"
     )
@@ -373,7 +375,7 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
     time_zone: Zone = Field("UTC", description="with `text`, and in keys: zone in which instants are shown")
     partition: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
         None,
-        description="write to this partition; default: by the key, as Java's producers do, else by chance",
+        description="write to this partition; default: by the key, as Java's producers do, or random without one",
     )
     compression: Literal["none", "gzip", "snappy", "lz4", "zstd"] = Field(
         "none", description="how batches of records are compressed"
@@ -415,12 +417,12 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
             )
         if self.transactional and self.topic is None:
             raise OptionError(
-                "option 'transactional' needs 'topic': with the offsets of its first partition is recorded which tasks "
-                "have committed",
+                "option 'transactional' needs 'topic': an offset of its first partition records which tasks have "
+                "committed",
                 option="topic",
             )
         if self.create_topic and self.topic is None:
-            raise OptionError("option 'createTopic' needs 'topic'", option="topic")
+            raise OptionError("option 'createTopic' needs 'topic', the name of the topic", option="topic")
         unused = next(
             (
                 name
@@ -430,7 +432,10 @@ class KafkaWriteOptions(KafkaAddress, DirectOptions):
             None,
         )
         if unused is not None and not self.create_topic:
-            raise OptionError(f"option {unused!r} is for createTopic=true", option=unused)
+            raise OptionError(
+                f"option {unused!r} has no effect without createTopic=true: set that, or omit {unused!r}",
+                option=unused,
+            )
 
     @property
     def shown_topics(self) -> str:

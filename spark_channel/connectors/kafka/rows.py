@@ -90,7 +90,7 @@ def fields_of(message: Message, *, exact: bool) -> dict[str, Any]:
         ) from None
     if not isinstance(found, dict):
         raise SourceError(
-            f"{_place(message)}: the value is JSON, and no object: its columns are not known. Read the topic with "
+            f"{_place(message)}: the value is JSON but not an object, so it has no columns. Read the topic with "
             "valueFormat=binary"
         )
     return found

@@ -330,7 +330,9 @@ class SqlWriter(Writer):
                 )
                 made = self.dialect.retype(session, table, column, declared)
                 if made is None:
-                    raise TargetError("its definition is shown in a way in which a part of it could be lost")
+                    raise TargetError(
+                        "the server shows its definition in a form that cannot be repeated without loss"
+                    )
                 session.rows(made)
         except TargetError as error:
             if not why or self.is_lost(error):

@@ -353,7 +353,7 @@ def test_the_login(server: WebServer) -> None:
         ('{"data": []}', {"resultKey": "data", "expect": '{"code": 0}'}, "has nothing at 'code'"),
         ("[]", {}, "has no rows, so its columns are not known"),
         ('[{"a": "\xe4"}]', {"encoding": "ascii"}, "not ascii text.*option 'encoding'"),
-        ('[{"a": 1}]', {"maxAnswerBytes": "4"}, "an answer has more than 0 MiB.*'maxAnswerBytes'"),
+        ('[{"a": 1}]', {"maxAnswerBytes": "4"}, "an answer has more than 4 bytes.*'maxAnswerBytes'"),
     ],
     ids=lambda value: str(value)[:20],
 )  # fmt: skip

@@ -1,6 +1,7 @@
 """A topic as the source of streams: tokens are offsets."""
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,15 @@ def test_options_of_batch_reads(server: Broker) -> None:
         OptionError, match="'beginOffsets' is for batch reads; a stream takes 'startingOffsets'"
     ):
         feed(server, beginOffsets="earliest")
+
+
+def test_a_position_at_a_time_to_come(server: Broker) -> None:
+    server.create("orders")
+    put(server, b"0")
+    found, now = feed(server), datetime.now(UTC)
+    with pytest.raises(OptionError, match="is in the future"):
+        found.at(now + timedelta(hours=1))
+    assert found.at(datetime(2020, 1, 1, tzinfo=UTC)) == found.earliest()
 
 
 def test_a_tunnel_reads_what_is_there_and_then_what_is_new(server: Broker, tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_the_fields_of_json_values(server: Broker) -> None:
             {"valueFormat": "json", "schema": "id INT"},
             "offset 0 of partition 0 .*the value is not JSON",
         ),
-        (b"[1]", {"valueFormat": "json", "schema": "id INT"}, "the value is JSON, and no object"),
+        (b"[1]", {"valueFormat": "json", "schema": "id INT"}, "the value is JSON but not an object"),
         (
             b'{"id": "x"}',
             {"valueFormat": "json", "schema": "id INT"},

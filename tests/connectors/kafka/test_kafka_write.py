@@ -303,7 +303,7 @@ def test_topics_are_made_when_asked_for_only(server: Broker) -> None:
         ({"valueFormat": "json", "keyColumns": "x"}, {}, OptionError, "'keyColumns' names 'x'"),
         ({"valueFormat": "json", "topic": None}, {}, OptionError, "option 'topic' is missing"),
         ({"transactional": "true", "topic": None}, {}, OptionError, "'transactional' needs 'topic'"),
-        ({"topicPartitions": 1}, {}, OptionError, "'topicPartitions' is for createTopic=true"),
+        ({"topicPartitions": 1}, {}, OptionError, "'topicPartitions' has no effect without createTopic=true"),
         ({"partition": 9}, {}, OptionError, "'partition' got 9; topic 'orders' has the partitions 0 to 0"),
     ],
 )

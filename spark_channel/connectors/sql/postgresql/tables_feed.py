@@ -305,7 +305,7 @@ class TablesFeed(ReplicationFeed):
             return self._check(session, source)
         except SchemaError as error:
             raise SchemaError(
-                f"{error}, which goes with 'dbtable' and its own slot, and not with 'tables'"
+                f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
             ) from None
 
     def _check_tables(self, session: PgReadSession, token: TablesToken) -> None:
