@@ -308,6 +308,7 @@ def _spark_engine(
     master: str | None, settings: dict[str, str]
 ) -> Iterator[tuple[_Move, _Last, Callable[[], None]]]:
     from spark_channel.cli.session import session
+    from spark_channel.cli.signals import raise_if_ended
     from spark_channel.spark.failures import own_error
     from spark_channel.spark.session import context_of, kept_report
     from spark_channel.spark.transfer import carry_out
@@ -317,9 +318,11 @@ def _spark_engine(
         def move(spec: TransferSpec, more: Mapping[str, Any]) -> TransferReport:
             try:
                 return carry_out(spark, spec, more)
-            except ChannelError:
+            except ChannelError as error:
+                raise_if_ended(error)
                 raise
             except Exception as error:  # Spark's own: a page of stack traces, of which one line says it
+                raise_if_ended(error)
                 raise own_error(error) or ChannelError(_first_line(error)) from error
 
         def cancel() -> None:

@@ -2,13 +2,12 @@
 
 import logging
 import os
-import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from spark_channel.cli.signals import terminate
+from spark_channel.cli.signals import ending_on_signals, raise_if_ended
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -39,13 +38,13 @@ def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[Sp
         builder = builder.config(key, value)
     spark = builder.getOrCreate()
     if threading.current_thread() is threading.main_thread():
-        # Spark's own handler calls the JVM from within the call that it interrupts, which breaks both.
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-            # docker, Kubernetes and systemd ask so: the job is cancelled and cleaned up, as after Ctrl-C.
-            signal.signal(signal.SIGTERM, terminate)
+        ending_on_signals()
     try:
-        yield spark
+        try:
+            yield spark
+        except Exception as error:
+            raise_if_ended(error)
+            raise
     except (KeyboardInterrupt, SystemExit):
         try:
             spark.stop()

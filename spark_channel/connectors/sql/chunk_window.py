@@ -148,12 +148,14 @@ class BaseProgress:
         }
 
     @classmethod
-    def of(cls, found: Mapping[str, Any]) -> Self:
+    def of(cls, found: Any) -> Self:
         """What `noted` gave.
 
         Raises:
             KeyError, TypeError, ValueError: it was damaged.
         """
+        if not isinstance(found, Mapping):
+            raise TypeError(found)
         chunks = found.get("chunks", 0)  # earlier builds counted none
         numbers = [found["read"], found["waited"], chunks]
         keys = [*(found["after"] or ()), *found["until"]]

@@ -139,7 +139,7 @@ def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
 def test_a_record_larger_than_the_memory_is_refused(server: Broker) -> None:
     """It would wait for room for ever."""
     server.create("orders")
-    given = {"capacityBytes": "1MiB", "clientProperties": '{"message.max.bytes": 5000000}'}
+    given: dict[str, Any] = {"capacityBytes": "1MiB", "clientProperties": '{"message.max.bytes": 5000000}'}
     refused: list[str] = []
     table = pa.table({"value": ["a", "x" * 2_000_000, "b"]})
     receipt = write(server, table, refused=lambda _, why: refused.append(why), **given)

@@ -57,7 +57,7 @@ once it lasts longer than the second, or the server counts so many seconds witho
 _OPEN = f"""{DIALECT.begin};
 SELECT set_config(name, least(nullif(setting::bigint, 0), {round(_SILENT_SECONDS * 1000)})::text, true)
 FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
-"""
+"""  # noqa: S608 - a number of ours
 _EMPTY_STATEMENTS = 3
 _WAYS = 2
 """A COPY goes to the server and back twice."""
