@@ -55,6 +55,12 @@ def newest_entry(place: Location, directory: str) -> Entry | None:
     Raises:
         TargetError: a damaged entry. OSError: not readable.
     """
+    found = _read_newest(place, directory)
+    return None if found is None else _parse(*found)
+
+
+def _read_newest(place: Location, directory: str) -> tuple[bytes, int, str] | None:
+    """The newest entry's bytes, its number, and what errors call it."""
     for _ in range(_READS):
         number = _newest(_numbers(place, directory))
         if number is None:
@@ -62,7 +68,7 @@ def newest_entry(place: Location, directory: str) -> Entry | None:
         path = entry_path(directory, number)
         raw = read_file(place, path)
         if raw is not None:
-            return _parse(raw, number, place.show(path))
+            return raw, number, place.show(path)
         # It was removed as old since the listing: newer ones are there.
     raise TargetError(
         f"{place.show(directory)}: entries of the log were removed faster than they could be read; run again"
@@ -111,9 +117,17 @@ class Log:
         self._store = store
         self._directory = directory
         self._timeout = timeout
+        self._parsed: tuple[bytes, Entry] | None = None
 
     def newest(self) -> Entry | None:
-        return newest_entry(self._store.place, self._directory)
+        found = _read_newest(self._store.place, self._directory)
+        if found is None:
+            return None
+        parsed = self._parsed
+        if parsed is None or (parsed[0], parsed[1].number) != found[:2]:
+            # Its manifest may name ten thousand files, and each commit looks at it ten times.
+            self._parsed = parsed = found[0], _parse(*found)
+        return parsed[1]
 
     def change(
         self, change: Change, base: Callable[[Entry | None], Manifest], what: str
@@ -178,4 +192,4 @@ def _dumps(entry: Entry, what: str) -> bytes:
         "at": utc_now().isoformat(timespec="seconds"),
         "state": entry.manifest.to_json(),
     }
-    return (json.dumps(data, indent=1) + "\n").encode()
+    return (json.dumps(data) + "\n").encode()  # indented, it takes Python's encoder ten times as long
