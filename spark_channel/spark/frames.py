@@ -38,6 +38,7 @@ from spark_channel.transform import Pipeline, prepare
 __all__ = ["copy_frames"]
 
 _log = logging.getLogger(__name__)
+_STRICT = "hive.exec.dynamic.partition.mode"
 _JAVA = re.compile(r"^(?:: )?(?:\w+\.)+[\w$]*(?:Exception|Error): (?P<text>.+)$", re.MULTILINE)
 """An exception of Java's in the text of one of py4j's."""
 
@@ -237,7 +238,15 @@ class _Run:
         overwrite = self._job.spec.save_mode == "overwrite"
         if self._spark.catalog.tableExists(table):
             columns = self._spark.table(table).columns
-            frame.select(*columns).write.options(**options).insertInto(table, overwrite=overwrite)
+            try:
+                frame.select(*columns).write.options(**options).insertInto(table, overwrite=overwrite)
+            except Exception as error:
+                if _STRICT not in str(error):
+                    raise
+                raise TargetError(
+                    f"table {table} has partitions, and this session takes no partitions that the rows name: set "
+                    f"{_STRICT} to nonstrict, such as by spark.conf.set"
+                ) from error
             return
         writer = frame.write.options(**options).mode(self._job.spec.save_mode)
         (writer.partitionBy(*keys) if keys else writer).saveAsTable(table)

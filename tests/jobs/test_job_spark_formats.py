@@ -119,21 +119,32 @@ def test_tables_of_hive(hive: SparkSession, tmp_path: Path) -> None:
     hive.sql(
         "CREATE TABLE ods.src (id BIGINT, name STRING, price DECIMAL(10,2), dt STRING) STORED AS TEXTFILE"
     )
-    hive.sql("INSERT INTO ods.src VALUES (1, 'ada', 12.50, '2024-01-31'), (2, NULL, NULL, '2024-02-01')")
-    hive.sql(
-        "CREATE TABLE ods.dst (id BIGINT, name STRING, price DECIMAL(10,2)) PARTITIONED BY (dt STRING) STORED AS ORC"
-    )
-    reader = {
-        "sqls": ["select dt, id, name, price from ods.src where id < 9;"],
-        "jdbcUrl": "jdbc:hive2://h:10000/ods",
-    }
+    hive.sql("INSERT INTO ods.src VALUES (1, 'ada', 12.50, 'd1'), (2, NULL, NULL, 'd2')")
+    columns = "(id BIGINT, name STRING, price DECIMAL(10,2)) PARTITIONED BY (dt STRING)"
+    hive.sql(f"CREATE TABLE ods.dst {columns} STORED AS TEXTFILE")
     writer = {
         "databaseName": "ods", "tableName": "dst", "writeMode": "insert", "partition": ["dt"],
         "column": ["dt", {"name": "id", "type": "bigint"}, "name", "price"],
     }  # fmt: skip
-    assert spark_channel.run(hive, make_job("hivereader", reader, "hivewriter", writer)).rows == 2
-    rows = hive.sql("SELECT id, name, CAST(price AS STRING), dt FROM ods.dst ORDER BY id").collect()
-    assert list(map(tuple, rows)) == [(1, "ada", "12.50", "2024-01-31"), (2, None, None, "2024-02-01")]
+
+    def run(where: str, **more: str) -> int:
+        query = f"select dt, id, name, price from ods.src where {where};"
+        reader = {"sqls": [query], "jdbcUrl": "jdbc:hive2://h:10000/ods"}
+        return spark_channel.run(hive, make_job("hivereader", reader, "hivewriter", {**writer, **more})).rows
+
+    def rows() -> list[tuple[Any, ...]]:
+        found = hive.sql("SELECT id, name, CAST(price AS STRING), dt FROM ods.dst ORDER BY id, dt").collect()
+        return list(map(tuple, found))
+
+    with pytest.raises(TargetError, match=r"has partitions, .*partition\.mode to nonstrict"):
+        run("id < 9")
+    hive.conf.set("hive.exec.dynamic.partition.mode", "nonstrict")
+    assert run("id < 9") == 2
+    assert rows() == [(1, "ada", "12.50", "d1"), (2, None, None, "d2")]
+    assert run("dt = 'd1'", writeMode="overwrite") == 1
+    assert rows() == [(1, "ada", "12.50", "d1"), (2, None, None, "d2")], (
+        "only partitions of the rows are replaced"
+    )
     described = {row[0]: row[1] for row in hive.sql("DESCRIBE FORMATTED ods.dst").collect()}
-    assert "OrcSerde" in described["Serde Library"]
-    assert sorted(path.name for path in (tmp_path / "dst").glob("dt=*")) == ["dt=2024-01-31", "dt=2024-02-01"]
+    assert "LazySimpleSerDe" in described["Serde Library"]
+    assert sorted(path.name for path in (tmp_path / "dst").glob("dt=*")) == ["dt=d1", "dt=d2"]
