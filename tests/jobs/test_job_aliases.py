@@ -100,7 +100,7 @@ def test_what_has_no_effect_is_said_with_its_reason() -> None:
 KEPT, REPLACED = ("1", "old", "kept", "0"), ("1", "ada", "new", "10")
 UPDATED = ("1", "ada", "kept", "10")
 PARAMETERS = "useUnicode=true&characterEncoding=utf8&rewriteBatchedStatements=true"
-CASES = {
+CASES: dict[str, tuple[str, str, dict[str, Any], tuple[str, ...], int]] = {
     "drds": ("drds", f"jdbc:mysql://@at?{PARAMETERS}", {}, REPLACED, 0),
     "drds-ignore": ("drds", "jdbc:mysql://@at", {"writeMode": "insert ignore"}, KEPT, 0),
     "oceanbase": ("oceanbasev10", f"{TENANT}jdbc:mysql://@at?{PARAMETERS}", {"memstoreThreshold": "0.9"}, UPDATED, 0),
