@@ -11,7 +11,7 @@ import spark_channel
 from spark_channel.errors import TargetError
 from tests.jobs.conftest import make_job
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.newest]
 
 
 @pytest.fixture(scope="module", autouse=True)
