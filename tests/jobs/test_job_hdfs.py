@@ -134,7 +134,7 @@ def test_rows_of_a_table_of_hive_go_in_and_out(kind: str, name_node: str, tmp_pa
 
 
 def test_files_that_hive_wrote(name_node: str, tmp_path: Path) -> None:
-    """Without a suffix, beside markers, with names of columns that Hive made up, and an empty file."""
+    """Without a suffix, beside markers, with names of columns that Hive generated, and an empty file."""
     table = pa.table({"_col0": pa.array([7, None], pa.int32()), "_col1": ["x", "y"]})
     orc = io.BytesIO()
     pyarrow.orc.write_table(table, orc)

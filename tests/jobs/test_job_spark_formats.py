@@ -99,7 +99,7 @@ def test_a_database_by_its_jdbc_driver(spark: SparkSession, derby: Derby) -> Non
 
 @pytest.fixture
 def hive(spark: SparkSession) -> Iterator[SparkSession]:
-    """A session with a metastore of its own, in the JVM of the tests' session."""
+    """A session with its own metastore, in the JVM of the tests' session."""
     jvm: Any = spark._jvm
     options = jvm.java.util.HashMap()
     options.put("spark.sql.catalogImplementation", "hive")
