@@ -30,7 +30,8 @@ def session(master: str | None, conf: dict[str, str], name: str) -> "Iterator[Sp
     builder = SparkSession.builder.appName(name)
     if master is not None or local:
         builder = builder.master(master or "local[*]")
-    own = {"spark.ui.showConsoleProgress": "false"}
+    # nonstrict: the partitions of a table of Hive are those that the rows name, as hivewriter writes.
+    own = {"spark.ui.showConsoleProgress": "false", "hive.exec.dynamic.partition.mode": "nonstrict"}
     if not submitted:
         # FATAL: the reason of a failed task is told once, in our own words, and not after a page of the JVM's.
         own |= {"spark.ui.enabled": "false", "spark.log.level": "FATAL"}

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import re
 from collections.abc import Iterator, Mapping
 from functools import reduce
 from typing import Any
@@ -12,10 +13,11 @@ from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from spark_channel.clock import utc_now
-from spark_channel.errors import DirtyRowsError, LimitError, OptionError
-from spark_channel.masking import mask_url, without_login
+from spark_channel.errors import DirtyRowsError, LimitError, OptionError, TargetError
+from spark_channel.masking import mask_text, mask_url, without_login
 from spark_channel.options import CommonOptions, WriteOptions
 from spark_channel.pipeline import DirtyBudget, DirtyLog, dirty_limit_of
+from spark_channel.pipeline.conform import conform
 from spark_channel.planning import Endpoint
 from spark_channel.progress import JobSpec, Phase, TransferReport
 from spark_channel.service import ServiceAddress, ServiceControl, new_job_id
@@ -36,6 +38,9 @@ from spark_channel.transform import Pipeline, prepare
 __all__ = ["copy_frames"]
 
 _log = logging.getLogger(__name__)
+_STRICT = "hive.exec.dynamic.partition.mode"
+_JAVA = re.compile(r"^(?:: )?(?:\w+\.)+[\w$]*(?:Exception|Error): (?P<text>.+)$", re.MULTILINE)
+"""An exception of Java's in the text of one of py4j's."""
 
 
 def copy_frames(spark: SparkSession, job: JobOptions) -> TransferReport:
@@ -201,8 +206,28 @@ class _Run:
         if end.name.lower() == "hive":
             self._write_table(frame, options)
             return
+        if end.name.lower() == "jdbc" and options.pop("createTable", "true") == "false":
+            self._check_target(end.name, options)
         path = options.pop("path", None)
         frame.write.format(end.name).options(**options).mode(mode).save(path)
+
+    def _check_target(self, name: str, options: dict[str, str]) -> None:
+        """Spark would create a table that is missing, with its own types.
+
+        Raises:
+            TargetError: it cannot be read. MissingPackageError: Spark has no driver for it.
+        """
+        table = options.get("dbtable", "")
+        try:
+            _ = _load(self._spark.read.format(name), dict(options)).schema
+        except Exception as error:
+            own = own_error(error)
+            if own is not None:
+                raise own from error
+            raise TargetError(
+                f"table {table} cannot be read: {_said(error)}. A job writes to tables that exist: create it, or "
+                "correct its name or the login"
+            ) from error
 
     def _write_table(self, frame: DataFrame, options: dict[str, str]) -> None:
         """Into a table of Spark's catalog: by column name when it is there, else it is created."""
@@ -213,7 +238,15 @@ class _Run:
         overwrite = self._job.spec.save_mode == "overwrite"
         if self._spark.catalog.tableExists(table):
             columns = self._spark.table(table).columns
-            frame.select(*columns).write.options(**options).insertInto(table, overwrite=overwrite)
+            try:
+                frame.select(*columns).write.options(**options).insertInto(table, overwrite=overwrite)
+            except Exception as error:
+                if _STRICT not in str(error):
+                    raise
+                raise TargetError(
+                    f"table {table} has partitions, and this session takes no partitions that the rows name: set "
+                    f"{_STRICT} to nonstrict, such as by spark.conf.set"
+                ) from error
             return
         writer = frame.write.options(**options).mode(self._job.spec.save_mode)
         (writer.partitionBy(*keys) if keys else writer).saveAsTable(table)
@@ -247,7 +280,8 @@ class _Steps:
             log = DirtyLog(budget, task.partitionId(), task.taskAttemptId(), counters=counters)
             for batch in batches:
                 counters.read(batch.num_rows, batch.nbytes)
-                outcome = self._pipeline.run(batch)
+                # Spark's batches are of the session's time zone, and NOT NULL where a filter says so.
+                outcome = self._pipeline.run(conform(batch, self._pipeline.schema))
                 for refused in outcome.refused:
                     log.refuse(refused.rows, refused.reason)
                 counters.wrote(outcome.batch.num_rows, outcome.batch.nbytes)
@@ -262,6 +296,13 @@ def _load(reader: DataFrameReader, options: dict[str, str]) -> DataFrame:
         reader = reader.schema(schema)
     path = options.pop("path", None)
     return reader.options(**options).load(path)
+
+
+def _said(error: Exception) -> str:
+    """What a driver says, without Spark's frames."""
+    text = str(error)
+    found = _JAVA.search(text)
+    return mask_text(found["text"] if found else text.partition("\n")[0])[:300].rstrip(". ")
 
 
 def _texts(options: Mapping[str, Any]) -> dict[str, str]:

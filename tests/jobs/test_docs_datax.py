@@ -8,6 +8,7 @@ import pytest
 from spark_channel.jobs import document
 from spark_channel.jobs.columns import NamedColumn, PickedColumn
 from spark_channel.jobs.plugins import (
+    aliases,
     databases,
     elasticsearch,
     files,
@@ -48,6 +49,9 @@ WHERE: list[tuple[type[Section], str]] = [
     (databases.ReaderConnection, "Database readers"),
     (databases.DatabaseWriter, "Database writers"),
     (databases.WriterConnection, "Database writers"),
+    (aliases.OceanbaseReader, "oceanbasev10reader, oceanbasev10writer"),
+    (aliases.OceanbaseWriter, "oceanbasev10reader, oceanbasev10writer"),
+    (aliases.AdbpgWriter, "drdswriter, adbmysqlwriter, adbpgwriter"),
     (hive.HiveReader, "hivereader, hivewriter"),
     (hive.HiveWriter, "hivereader, hivewriter"),
     (elasticsearch.ElasticReader, "elasticsearchreader"),
@@ -91,9 +95,9 @@ def test_every_plugin_is_named(plugin: str) -> None:
 
 
 PROOFS = {
-    "real server": "MariadbServer|PostgresServer|RedisServer",
+    "real server": "MariadbServer|PostgresServer|RedisServer|start_hdfs",
     "another product": "MariadbServer|PostgresServer",
-    "engine": "chdb",
+    "engine": "chdb|jdbc:derby",
     "emulator": "start_s3",
     "test server": r"tests\.servers\.",
     "no server": "",
@@ -111,7 +115,9 @@ def test_how_each_plugin_was_proven() -> None:
         plugins = re.findall(r"`(\w+)`", names)
         shown += plugins
         assert re.search(PROOFS[proof], text), (names, proof)
-        assert proof in ("planned only", "no server") or re.search(r"carry_out\(|move\(", text), names
+        assert proof in ("planned only", "no server") or re.search(
+            r"carry_out\(|move\(|ran\(|spark_channel\.run\(", text
+        ), names
         assert [each for each in plugins if re.sub("(reader|writer)$", "", each) not in text] == []
     assert sorted(shown) == sorted({*readers(), *writers()})
 

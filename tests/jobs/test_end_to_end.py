@@ -127,3 +127,14 @@ def test_an_empty_text_is_an_empty_text_and_no_number(make_job: Any, tmp_path: P
     assert [one.rows.to_pylist() for one in refused] == [[{"_c0": "", "_c1": "x"}]]
     (made,) = tmp_path.glob("out__*")
     assert made.read_text() == "1,\n2,\n3,null\n"
+
+
+def test_a_folder_named_like_a_partition_adds_no_column(make_job: Any, tmp_path: Path) -> None:
+    for day in ("2024-01-31", "2024-02-01"):
+        (tmp_path / "in" / f"dt={day}").mkdir(parents=True)
+        (tmp_path / "in" / f"dt={day}" / "a.txt").write_text("1,x\n")
+    reader = {"path": [str(tmp_path / "in" / "*")], "column": ["*"]}
+    target = {"path": str(tmp_path / "out"), "fileName": "out", "writeMode": "truncate"}
+    assert carry_out(load_job(make_job("txtfilereader", reader, "txtfilewriter", target)).spec) == []
+    made = [path.read_text() for path in (tmp_path / "out").glob("out__*")]
+    assert "".join(made) == "1,x\n" * 2

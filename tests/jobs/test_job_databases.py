@@ -330,6 +330,16 @@ def test_sparks_jdbc_writer_empties_the_table_itself(make_job: Any, statement: s
     assert (spec.save_mode, spec.writer.options["truncate"]) == ("overwrite", "true")
 
 
+def test_a_table_that_spark_would_drop_to_empty_it_is_refused(make_job: Any) -> None:
+    """Spark truncates a table only where its dialect knows what that takes along; it drops, and creates, others."""
+    connection = [{"jdbcUrl": "jdbc:dm://h:5236/d", "table": "t"}]
+    assert write(make_job, "rdbmswriter", connection=connection).spec.save_mode == "append"
+    with pytest.raises(
+        JobFileError, match=r"preSql got a list; it takes nothing for jdbc:dm: .*drop it and create"
+    ):
+        write(make_job, "rdbmswriter", connection=connection, preSql=["delete from @table"])
+
+
 @pytest.mark.parametrize(
     ("half", "parameter", "message"),
     [

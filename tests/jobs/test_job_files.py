@@ -85,6 +85,7 @@ def test_options_of_text_files(make_job: Any) -> None:
     ).spec.reader.options
     assert dict(options) == {
         "paths": '["/a", "/b/*"]',
+        "recursiveFileLookup": "true",
         "header": "true",
         "inferSchema": "false",
         "sep": "|",

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -89,6 +89,8 @@ _SCHEME = re.compile(r"\s*(?:jdbc:)?([a-z][a-z0-9]*):", re.IGNORECASE)
 _WHERE_END = re.compile("\\s*[;\uff1b]+\\s*$")
 _UPDATE = re.compile(r"(?:update|replace)\s*(?:\((.*)\))?", re.IGNORECASE | re.DOTALL)
 _TRUNCATE = re.compile(r"^\s*truncate\s+(?:table\s+)?(\S+?)\s*;?\s*$", re.IGNORECASE)
+_TRUNCATED = frozenset({"oracle", "sqlserver", "db2", "derby", "teradata"})
+"""Where Spark's JDBC writer empties a table: it drops the tables of others, and creates them with its own types."""
 _EMPTIES = re.compile(r"(?:truncate\s+table|delete\s+from)\s+(\S+?)\s*;?", re.IGNORECASE)
 
 
@@ -365,7 +367,7 @@ def database_writer(named: Database, parameter: dict[str, Any], place: Place) ->
     options = _login(given)
     names = [table for _, table in tables]
     if database.connector is None:
-        shared, each, mode = _spark_jdbc(given, names, place)
+        shared, each, mode = _spark_jdbc(given, tables, place)
     else:
         shared, each, mode = _own(given, names, place, database.connector)
         urls = [url for group, _ in tables for url in group]
@@ -413,7 +415,7 @@ def _own(given: DatabaseWriter, tables: list[str], place: Place, connector: str)
         more = {}
         if given.pre_sql:
             if place.commit:
-                more["preSql"] = _statements(_emptying(given.pre_sql, place.plugin), table)
+                more["preSql"] = _statements(_emptying(given.pre_sql, connector), table)
             else:
                 more["startSql"] = _statements(given.pre_sql, table)
         if given.post_sql:
@@ -437,9 +439,9 @@ def _writing(given: DatabaseWriter, place: Place, connector: str) -> dict[str, s
     return {**defaults, **found}
 
 
-def _emptying(texts: tuple[str, ...], plugin: str) -> tuple[str, ...]:
+def _emptying(texts: tuple[str, ...], connector: str) -> tuple[str, ...]:
     """MySQL's TRUNCATE would commit the transaction that it is to be a part of."""
-    if not plugin.lower().startswith(("mysql", "rdbms")):
+    if connector != "mysql":
         return texts
     return tuple(_TRUNCATE.sub(r"DELETE FROM \1", text) for text in texts)
 
@@ -459,14 +461,21 @@ def _write_mode(given: DatabaseWriter, place: Place) -> tuple[str, tuple[str, ..
     return "upsert", inside or given.key_columns or given.conflict_column
 
 
-def _spark_jdbc(given: DatabaseWriter, tables: list[str], place: Place) -> Built:
+def _schemes(urls: Iterable[str]) -> set[str]:
+    return {found.group(1).lower() for found in map(_SCHEME.match, urls) if found}
+
+
+def _spark_jdbc(given: DatabaseWriter, targets: list[tuple[tuple[str, ...], str]], place: Place) -> Built:
     """Spark's JDBC writer inserts; what else a job asks for is refused, since rows would be wrong."""
     mode, _ = _write_mode(given, place)
     if mode != "insert":
         raise refusal(place.key("writeMode"), given.write_mode, "insert: Spark's JDBC writer knows no other")
     if given.post_sql:
         raise refusal(place.key("postSql"), list(given.post_sql), "nothing: Spark's JDBC writer runs no SQL")
-    options = {} if given.batch_size is None else {"batchsize": str(given.batch_size)}
+    tables = [table for _, table in targets]
+    options = {"createTable": "false"}
+    if given.batch_size is not None:
+        options["batchsize"] = str(given.batch_size)
     if given.session:
         place.left.append(f"{place.key('session')} (Spark's JDBC writer opens its sessions itself)")
     save_mode: SaveMode = "append"
@@ -477,6 +486,13 @@ def _spark_jdbc(given: DatabaseWriter, tables: list[str], place: Place) -> Built
             raise refusal(
                 place.key("preSql"), list(given.pre_sql),
                 "`truncate table @table` or `delete from @table`; Spark's JDBC writer runs no other SQL",
+            )  # fmt: skip
+        unknown = _schemes(url for urls, _ in targets for url in urls) - _TRUNCATED
+        if unknown:
+            raise refusal(
+                place.key("preSql"), list(given.pre_sql),
+                f"nothing for jdbc:{min(unknown)}: Spark does not know how to empty a table there, and would drop it "
+                "and create another; empty it before the job",
             )  # fmt: skip
         save_mode = "overwrite"
         options["truncate"] = "true"

@@ -35,6 +35,7 @@ __all__ = [
     "times_as_text",
     "txtfile_reader",
     "txtfile_writer",
+    "typed_end",
     "typed_writer_end",
 ]
 
@@ -49,6 +50,8 @@ _BUFFER = {
     "bufferSize": "blocks follow the speed limit",
     "maxTraversalLevel": "folders are read to their ends",
 }
+_HDFS = re.compile(r"(?:hdfs|viewfs)://", re.IGNORECASE)
+_FOLDERS = {"recursiveFileLookup": "true"}
 _NULL = "\\N"
 _WRITTEN_NULL = "null"
 """What txtfilewriter writes for NULL where a job says nothing."""
@@ -146,8 +149,13 @@ def hdfs_reader(parameter: dict[str, Any], place: Place) -> End:
     paths = _located(given.path, given.default_fs, place)
     if connector == "csv":
         return text_end(given, paths, place)
+    return typed_end(given, connector, paths, place)
+
+
+def typed_end(given: TextReader, connector: str, paths: dict[str, str], place: Place) -> End:
+    """Files with types; as in DataX, a folder named `dt=2024-01-31` adds no column."""
     columns = picked_columns(given.column, place)
-    return End(Endpoint(connector, paths), (columns,) if columns else ())
+    return End(Endpoint(connector, {**paths, **_FOLDERS}), (columns,) if columns else ())
 
 
 def file_connector(file_type: str, place: Place, key: str = "fileType") -> str:
@@ -162,7 +170,11 @@ def file_connector(file_type: str, place: Place, key: str = "fileType") -> str:
 def _located(paths: tuple[str, ...], default_fs: str, place: Place) -> dict[str, str]:
     if not paths:
         raise place.missing("path", "a path or a list of paths")
-    whole = [_join(default_fs, path) for path in paths]
+    # A uri's parameters begin with ?, so the wildcard of one character is written as a class.
+    whole = [
+        path.replace("?", "[!/]") if _HDFS.match(path) else path
+        for path in (_join(default_fs, each) for each in paths)
+    ]
     return {"path": whole[0]} if len(whole) == 1 else {"paths": json.dumps(whole)}
 
 
@@ -176,6 +188,7 @@ def text_end(given: TextReader, paths: dict[str, str], place: Place) -> End:
     config = given.csv_reader_config
     options = {
         **paths,
+        **_FOLDERS,
         "header": str(given.skip_header).lower(),
         "inferSchema": "false",
         "sep": given.field_delimiter,

@@ -8,7 +8,7 @@ from urllib.parse import quote, urlencode, urlsplit
 
 from pydantic import Field
 
-from spark_channel.jobs.columns import NamedColumns, picked_columns
+from spark_channel.jobs.columns import NamedColumns
 from spark_channel.jobs.place import End, Place
 from spark_channel.jobs.plugins.files import (
     FileMode,
@@ -17,10 +17,10 @@ from spark_channel.jobs.plugins.files import (
     file_connector,
     text_end,
     text_writer_end,
+    typed_end,
     typed_writer_end,
 )
 from spark_channel.jobs.values import Flag, Positive, Section, Text, Texts, refusal
-from spark_channel.planning import Endpoint
 
 __all__ = ["oss_reader", "oss_writer", "s3_reader", "s3_writer"]
 
@@ -130,8 +130,7 @@ def _reader(given: OssReader | S3Reader, place: Place) -> End:
     connector, _ = _format(given, place)
     if connector == "csv":
         return text_end(given, where, place)
-    columns = picked_columns(given.column, place)
-    return End(Endpoint(connector, where), (columns,) if columns else ())
+    return typed_end(given, connector, where, place)
 
 
 def _writer(given: OssWriter | S3Writer, place: Place) -> End:
