@@ -61,7 +61,7 @@ def stream(postgres_server: PostgresServer, tmp_path: Path) -> Iterator[tuple[Tu
             False,
         ),
     ],
-    ids=["as a range is planned", "as it is read"],
+    ids=["planned", "read"],
 )
 def test_columns_that_change_end_consume_and_park_nothing(
     stream: tuple[Tunnel, Callable[[str], None]], change: str, message: str, continues: bool

@@ -8,8 +8,8 @@ from typing import Any
 
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.chunk_window import BaseProgress
+from spark_channel.connectors.sql.postgresql.entries import Entries, read_entries
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
-from spark_channel.connectors.sql.postgresql.published import Entries, read_entries
 from spark_channel.errors import SourceError
 
 __all__ = ["LogToken", "position_of", "token_of"]

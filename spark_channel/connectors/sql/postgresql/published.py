@@ -1,21 +1,14 @@
-"""By which entries a publication has a table: the log lacks the changes of the time without one.
-
-The server decodes each change with the publication as it was then, so what it has now says nothing of changes before:
-a table that left and came back lacks those between. But it comes back by another entry. So a stream keeps the
-entries in its checkpoints: as long as one of them is there, the table never left.
-"""
+"""Which tables a publication has, and by which entries: see `entries.py`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from spark_channel.connectors.sql.postgresql.entries import Entries, differ
 from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SourceError
 
-__all__ = ["Entries", "Followed", "check_published", "differ", "read_entries", "read_published"]
-
-Entries = tuple[str, ...]
-"""Of one table: numbers of catalog rows, each with a letter for its catalog. Empty: not known."""
+__all__ = ["Followed", "check_published", "read_published"]
 
 _SCHEMAS_SINCE = 150_000
 """The version from which on a publication may have all tables of a schema."""
@@ -85,19 +78,3 @@ def check_published(
             "last read: it was made again, or the table was dropped from it and added, or got another row filter or "
             f"column list. Changes between may not be in the log. {advice}"
         )
-
-
-def read_entries(found: object) -> Entries:
-    """Entries as a token has them.
-
-    Raises:
-        ValueError: it was damaged.
-    """
-    if not isinstance(found, list | tuple) or not all(isinstance(each, str) for each in found):
-        raise ValueError(found)
-    return tuple(found)
-
-
-def differ(was: Entries, now: Entries) -> bool:
-    """Whether a table that was in its publication by some entries, and is by others now, may have left it between."""
-    return bool(was and now) and set(was).isdisjoint(now)

@@ -21,6 +21,7 @@ from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.column_types import read_type
+from spark_channel.connectors.sql.postgresql.entries import Entries
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.log_token import LogToken, token_of
 from spark_channel.connectors.sql.postgresql.pgoutput import (
@@ -29,12 +30,7 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
     begin_time,
     lsn_text,
 )
-from spark_channel.connectors.sql.postgresql.published import (
-    Entries,
-    Followed,
-    check_published,
-    read_published,
-)
+from spark_channel.connectors.sql.postgresql.published import Followed, check_published, read_published
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.slots import kept_bytes

@@ -18,13 +18,9 @@ from spark_channel.connectors.sql.base_chunks import BaseChunk
 from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgTable
+from spark_channel.connectors.sql.postgresql.entries import Entries
 from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape
-from spark_channel.connectors.sql.postgresql.published import (
-    Entries,
-    Followed,
-    check_published,
-    read_published,
-)
+from spark_channel.connectors.sql.postgresql.published import Followed, check_published, read_published
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.replication import (
     _FRESH_BYTES,

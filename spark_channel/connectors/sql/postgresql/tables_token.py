@@ -11,9 +11,9 @@ from typing import Any
 
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.chunk_window import BaseProgress, Key, safe_after
+from spark_channel.connectors.sql.postgresql.entries import Entries, differ, read_entries
 from spark_channel.connectors.sql.postgresql.log_token import position_of
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
-from spark_channel.connectors.sql.postgresql.published import Entries, differ, read_entries
 from spark_channel.errors import SourceError, TunnelError
 
 __all__ = ["TablePlace", "TablesToken"]
@@ -24,7 +24,7 @@ class TablePlace:
     """One table. `since` is None when its existing rows are read, `base` until their reading begins.
 
     `oid` is its number in the log, and `columns` a digest of its columns as they were when it joined. For `entries` see
-    `published.py`; () = not known.
+    `entries.py`; () = not known.
     """
 
     oid: int
