@@ -27,8 +27,8 @@ def states(tunnel: Tunnel) -> list[ChannelState]:
 # --- columns that cannot be carried
 
 RETYPED = (
-    "ALTER TABLE $t ALTER item TYPE int USING 5; INSERT INTO $t VALUES (2, 5); "
-    "ALTER TABLE $t ALTER item TYPE text"
+    "BEGIN; ALTER TABLE $t ALTER item TYPE int USING 5; INSERT INTO $t VALUES (2, 5); "
+    "ALTER TABLE $t ALTER item TYPE text; COMMIT"
 )
 """Columns as before, and another type in the log."""
 
@@ -80,10 +80,10 @@ def test_columns_that_change_end_consume_and_park_nothing(
         with pytest.raises(SchemaError, match=message):
             tunnel.consume(process, drained=True)
         assert ChannelState.PARKED not in states(tunnel)
-    assert [row["id"] for row in seen] == [1]
+    assert {row["id"] for row in seen} == {1}, "once, or again if its checkpoint was not taken before the end"
     if continues:
         tunnel.consume(process, drained=True)
-        assert [(row["id"], row["note"]) for row in seen[1:]] == [(2, "x")]
+        assert [row["note"] for row in seen if row["id"] == 2] == ["x"]
 
 
 def test_a_processor_that_refuses_columns_parks_the_channel(tmp_path: Path) -> None:
