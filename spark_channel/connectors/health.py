@@ -1,12 +1,14 @@
 """Health signals of the system that a connector reads or writes, so that a job can slow down in time."""
 
+import math
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
 from spark_channel.limits import Sample
 
-__all__ = ["Health"]
+__all__ = ["Health", "Naps"]
 
 
 class Health(ABC):
@@ -35,3 +37,20 @@ class Health(ABC):
     @abstractmethod
     def close(self) -> None:
         """End the connection. Again: harmless."""
+
+
+class Naps:
+    """How late sessions wake up: so long they wait for a core.
+
+    Late is what is longer than the shortest nap so far. How long that takes is the server's own affair: PostgreSQL and
+    the kernel round a nap of 1 ms up to one of 2 ms, beside which waits of tenths of a millisecond do not show.
+    """
+
+    def __init__(self) -> None:
+        self._least = math.inf
+
+    def late(self, seconds: Iterable[float]) -> list[float]:
+        """Seconds of each nap beyond the shortest one."""
+        found = list(seconds)
+        self._least = min(self._least, *found) if found else self._least
+        return [each - self._least for each in found]

@@ -8,10 +8,8 @@ __all__ = ["Gradient"]
 
 _WINDOW_SECONDS = 2.0
 _LEAST_SAMPLES, _LEAST_TAIL = 8, 4
-_TOWARDS_LESS, _TAIL_TOWARDS_LESS = 0.2, 0.05
-"""How far the usual mean follows a lower one at a time: one quiet moment is not a new baseline. That of a few of the
-delays is noisier.
-"""
+_TOWARDS_LESS = 0.2
+"""How far the usual mean follows a lower one at a time: one quiet moment is not a new baseline."""
 _SURE = 2.0
 """Standard errors by which a mean must be above its bound: delays are noisy."""
 
@@ -41,8 +39,7 @@ class Gradient:
         if self.usual is None:
             self.usual = mean
         elif mean < self.usual:
-            towards = _TOWARDS_LESS if self._part == 1.0 else _TAIL_TOWARDS_LESS
-            self.usual += towards * (mean - self.usual)
+            self.usual += _TOWARDS_LESS * (mean - self.usual)
 
     @property
     def mean(self) -> float | None:

@@ -22,7 +22,7 @@ from pyspark.sql import SparkSession
 
 import spark_channel
 from spark_channel.connectors import WriteContext, load_writer
-from spark_channel.connectors.files.store import LocalStore, ObjectStore
+from spark_channel.connectors.files.publish import TargetDirectory
 from tests.benchmarks.bench_postgresql import CHANNELS, JAR, Bench, _load
 from tests.benchmarks.harness import Row, print_table
 from tests.connectors.files.busy import staged
@@ -168,20 +168,17 @@ def waits_for_a_cleanup(path: str, where: str, replaced: int) -> list[Row]:
     """An overwrite replaces many objects; jobs append while it removes them."""
     _write(path, "many", files=replaced)
     alone = statistics.median(_write(path, f"alone-{n}") for n in range(3))
-    store = ObjectStore if "://" in path else LocalStore
     removing, removed = threading.Event(), threading.Event()
-    original = store.remove_many
+    original = TargetDirectory._remove
 
-    def remove_many(self: Any, paths: Any) -> None:
+    def remove(self: Any, due: Any, listed: Any) -> Any:
         """Held, until the other jobs have ended: they have to, if they do not wait for it."""
-        if len(paths) < replaced:
-            original(self, paths)
-            return
-        removing.set()
-        assert removed.wait(300), "the jobs beside it did not end"
-        original(self, paths)
+        if len(due) >= replaced:
+            removing.set()
+            assert removed.wait(300), "the jobs beside it did not end"
+        return original(self, due, listed)
 
-    store.remove_many = remove_many  # type: ignore[method-assign]
+    TargetDirectory._remove = remove  # type: ignore[method-assign]
     try:
         overwrite = threading.Thread(target=_write, args=(path, "overwrite"), kwargs={"overwrite": True})
         overwrite.start()
@@ -193,7 +190,7 @@ def waits_for_a_cleanup(path: str, where: str, replaced: int) -> list[Row]:
         took = time.perf_counter() - begin
     finally:
         removed.set()
-        store.remove_many = original  # type: ignore[method-assign]
+        TargetDirectory._remove = original  # type: ignore[method-assign]
     note = f"an append takes {alone:.2f} s alone, {beside:.2f} s meanwhile; the removal {took:.1f} s"
     name = f"an append's wait while another job removes {replaced} objects, {where}"
     return [Row(name, max(0.0, beside - alone), "0", "s", note)]

@@ -11,6 +11,7 @@ import pytest
 from spark_channel.channel import Limiter
 from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors import Health, find_connector
+from spark_channel.connectors.health import Naps
 from spark_channel.connectors.sql.postgresql.health import Lag, PerMinute
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.limits import LimitStatus, Sample, Status
@@ -116,6 +117,14 @@ def test_a_role_that_may_see_little_is_told_of(replicated: tuple[PostgresServer,
         "active_sessions, waiting_sessions (needs pg_monitor)",
     )
     assert sample.delays["wakeup"]
+
+
+def test_a_nap_is_late_by_what_is_beyond_the_shortest_one() -> None:
+    """PostgreSQL rounds 1 ms up to 2 ms: a wait of 0.3 ms would be a sixth more, and is four times the usual."""
+    naps = Naps()
+    assert naps.late([0.0021, 0.0022, 0.0024]) == pytest.approx([0.0, 0.0001, 0.0003])
+    assert naps.late([0.0020, 0.0024]) == pytest.approx([0.0, 0.0004])
+    assert naps.late([]) == []
 
 
 @pytest.mark.parametrize("role", ["reader", "writer"])

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from spark_channel.connectors.health import Health
+from spark_channel.connectors.health import Health, Naps
 from spark_channel.connectors.sql.mysql.options import ServerOptions
 from spark_channel.connectors.sql.mysql.session import LostConnectionError, MysqlSession
 from spark_channel.errors import ChannelError
@@ -35,6 +35,7 @@ class MysqlHealth(Health):
         self._session: MysqlSession | None = None
         self._readable: dict[str, Callable[[MysqlSession], float | None]] = {}
         self._missing: tuple[str, ...] = ()
+        self._naps = Naps()
 
     def close(self) -> None:
         session, self._session = self._session, None
@@ -54,6 +55,7 @@ class MysqlHealth(Health):
     def _sample(self) -> Sample:
         if self._session is None:
             self._session = MysqlSession(self._options, self._failure, patient=False)
+            self._naps = Naps()
             self._find_readable(self._session)
         session, values = self._session, {}
         for name, ask in self._readable.items():
@@ -62,7 +64,7 @@ class MysqlHealth(Health):
                 values[name] = (value, most_of(name))
         naps = session.rows(_ASLEEP)
         delays = {
-            "wakeup": [max(0.0, float(end) - float(begin) - _NAP) for begin, _, end in naps],
+            "wakeup": self._naps.late(float(end) - float(begin) for begin, _, end in naps),
             "latency": [_seconds_of(session, "SELECT 1") for _ in range(_PINGS)],
         }
         return Sample(values, delays, self._missing)

@@ -4,7 +4,7 @@ import time
 from collections import deque
 from typing import Any
 
-from spark_channel.connectors.health import Health
+from spark_channel.connectors.health import Health, Naps
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import ChannelError
@@ -18,7 +18,6 @@ _NEWS = 170000
 _SLOW_SECONDS = 1.0
 """Between two looks at what changes slowly: they cost a server 2 ms each."""
 _PINGS = 4
-_NAP = 0.001
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
@@ -49,10 +48,14 @@ _OWN_LAG = (
     "pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8"
 )
 _ASLEEP = (
-    "SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep(0.001)::text, "
+    "SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep(0.0015)::text, "
     "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
 )
-"""How much longer than asked a session sleeps: so long it waits for a core, whatever this client's host does."""
+"""Naps of a session: what is longer than the shortest is a wait for a core, whatever this client's host does.
+
+The server waits for whole milliseconds: for two here, and then is done. A wait of one may end a little early, and then
+it waits for another one.
+"""
 _RATE_SECONDS = 60.0
 _MOST_POSITIONS = 20_000
 """More than an hour of four a second. What is older is that old at least."""
@@ -99,6 +102,7 @@ class PostgresHealth(Health):
         self._forced_sql = ""
         self._standbys = 0
         self._lag = Lag()
+        self._naps = Naps()
         self._forced = PerMinute()
         self._slow: dict[str, float] = {}
         self._looked_at: float | None = None
@@ -131,7 +135,7 @@ class PostgresHealth(Health):
             missing = (f"replication_lag ({_NEEDS_MONITOR})", *missing)
         delays = {
             "latency": [_seconds_of(session, "SELECT 1") for _ in range(_PINGS)],
-            "wakeup": [max(0.0, end - begin - _NAP) for begin, _, end in session.rows(_ASLEEP)],
+            "wakeup": self._naps.late(end - begin for begin, _, end in session.rows(_ASLEEP)),
         }
         return Sample({name: (value, most_of(name)) for name, value in values.items()}, delays, missing)
 
@@ -145,7 +149,7 @@ class PostgresHealth(Health):
             session.close()
             raise
         self._forced_sql = _FORCED[version >= _NEWS]
-        self._lag, self._forced, self._looked_at = Lag(), PerMinute(), None
+        self._lag, self._naps, self._forced, self._looked_at = Lag(), Naps(), PerMinute(), None
         return session
 
     def _look(self, session: PgWriteSession, now: float) -> None:
