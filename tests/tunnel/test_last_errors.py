@@ -1,5 +1,6 @@
-"""What ends `consume` instead of parking a channel, and instead of waiting without an end."""
+"""What ends `consume` instead of parking a channel or waiting without an end, and how it continues."""
 
+import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from spark_channel.connectors.sql.postgresql import replication, tables_feed
-from spark_channel.errors import SchemaError, TunnelError
+from spark_channel.errors import SchemaError, SourceError, TunnelError
 from spark_channel.tunnel import Delivery, Tunnel, consume
 from spark_channel.tunnel.states import ChannelState
 from tests.servers.postgres import PostgresServer
@@ -84,6 +85,24 @@ def test_columns_that_change_end_consume_and_park_nothing(
     if continues:
         tunnel.consume(process, drained=True)
         assert [row["note"] for row in seen if row["id"] == 2] == ["x"]
+
+
+def test_a_stream_continues_by_its_position_where_nothing_changed_while_its_table_was_not_published(
+    stream: tuple[Tunnel, Callable[[str], None]],
+) -> None:
+    """As docs/tunnel.md says it: the slot stays, and a new tunnel begins at the old position."""
+    tunnel, execute = stream
+    execute("ALTER PUBLICATION $t SET TABLE $t WHERE (id > 0); INSERT INTO $t VALUES (1, 'a')")
+    with pytest.raises(SourceError, match="by the entry"):
+        tunnel.consume(print, drained=True)
+    lsn = tunnel.store.state(tunnel.name).channels["stream-0"].token["lsn"]
+    tunnel.delete(leave_slot=True)
+    options = {**tunnel._options, "startingOffsets": json.dumps({"lsn": lsn})}
+    again = Tunnel(tunnel.name, options, store=tunnel.store)
+    again.create()
+    seen: list[int] = []
+    again.consume(lambda d: seen.extend(n for b in d.batches for n in b["id"].to_pylist()), drained=True)
+    assert seen == [1]
 
 
 def test_a_processor_that_refuses_columns_parks_the_channel(tmp_path: Path) -> None:
