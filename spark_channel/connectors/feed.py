@@ -157,8 +157,13 @@ class ChangeFeed(SplitReader):
     """Whether each batch of `read` is of one of several tables: it has its table's columns, and those of `schema`."""
     range_seconds: ClassVar[float | None] = None
     """The longest time that a range should take, where a longer one would delay the changes in it."""
+    has_one_schema: ClassVar[bool] = True
+    """Whether a `SchemaError` about changes is of all of them; False: of a file, say, and the others can be read."""
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
+    base_held: bool = False
+    """Whether the last call of `latest` planned all changes, and no existing rows, since the source keeps more of its
+    log for its reader than `FeedOptions.max_slot_lag` allows."""
 
     @property
     def waits_seconds(self) -> float:

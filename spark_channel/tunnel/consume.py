@@ -18,7 +18,7 @@ from spark_channel.carrier import Consumer as CarrierConsumer
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import FeedLimit
-from spark_channel.errors import ChannelLostError, FlowError, TunnelError, TunnelStoreError
+from spark_channel.errors import ChannelLostError, FlowError, SchemaError, TunnelError, TunnelStoreError
 from spark_channel.limits import Meter
 from spark_channel.pipeline import ReadCancelledError
 from spark_channel.tunnel import desk
@@ -30,7 +30,7 @@ from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel, TunnelRecord
 from spark_channel.tunnel.run import Run
 from spark_channel.tunnel.sigterm import TERMINATED, Sigterm
-from spark_channel.tunnel.source import READ, StreamSource, base_split, paused_base
+from spark_channel.tunnel.source import READ, StreamSource, base_split, held_base, paused_base
 from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore
 from spark_channel.tunnel.trouble import Trouble, Verdict
@@ -40,6 +40,9 @@ __all__ = ["Consumer", "Delivery", "Processor"]
 
 _log = logging.getLogger(__name__)
 
+_HELD_SECONDS = 30.0
+"""How long a reader that is to end waits for the source to keep less of its log, so that existing rows can be read.
+PostgreSQL moves what a slot keeps about every 15 s."""
 _LEAVE_SECONDS = 5.0
 """How long the end waits for reads that hang in the source: they are daemons, and left behind."""
 
@@ -226,7 +229,7 @@ class Consumer:
         try:
             return self._advance(run)
         except Exception as error:
-            wait = self._wait_after(run, error)
+            wait = self._wait_after(run, error, is_read=run.process is not None)
             if wait is not None:
                 run.read_after = self._clock.now() + wait
             return wait
@@ -288,7 +291,17 @@ class Consumer:
             return READ
         feed, limit = run.source.feed, run.size.limit()
         feed.reads_base = not run.paused
-        return feed.latest(start, limit) if run.until is None else feed.before(start, limit, run.until)
+        end = feed.latest(start, limit) if run.until is None else feed.before(start, limit, run.until)
+        if not (self._drained and feed.base_held) or any(each.rows for each in run.ranges):
+            run.held_since = None
+        elif run.held_since is None:
+            run.held_since = self._clock.now()
+        return start if end is not None and self._is_held(run) else end
+
+    def _is_held(self, run: Run) -> bool:
+        """Whether for so long all changes were processed, and the source kept too much to read existing rows."""
+        since = run.held_since
+        return since is not None and self._clock.now() - since >= _HELD_SECONDS
 
     # --- calls: what the store is told ---
 
@@ -388,6 +401,7 @@ class Consumer:
         ):  # the pool is closed, or the reading was cancelled: this client ends, or the channel
             pass
         except Exception as error:  # it could not be read, which its reader knew first
+            found.lost = found.lost or error
             self._range_failed(run, found, error)
 
     def deliver(self, run: Run, found: RangeRead, given: Sequence[pa.RecordBatch]) -> None:
@@ -439,7 +453,7 @@ class Consumer:
             known = found in run.ranges
         self._drop(run, found)
         if known and not ((self._over or run.lost or run.closed) and isinstance(error, ReadCancelledError)):
-            wait = self._wait_after(run, error, of_range=True)
+            wait = self._wait_after(run, error, of_range=True, is_read=error is found.lost)
             if wait is not None:
                 run.read_after = self._clock.now() + wait
         run.storing.ask()
@@ -456,11 +470,21 @@ class Consumer:
 
     # --- what goes wrong ---
 
-    def _wait_after(self, run: Run, error: BaseException, *, of_range: bool = False) -> float | None:
-        """Seconds until it is tried again; None: not by this client."""
+    def _wait_after(
+        self, run: Run, error: BaseException, *, of_range: bool = False, is_read: bool = True
+    ) -> float | None:
+        """Seconds until it is tried again; None: not by this client. `is_read`: it is not the processor's."""
+        # A client that starts again may continue with other columns; one that runs meets the same error each time.
+        has_other_columns = (
+            isinstance(error, SchemaError)
+            and is_read
+            and not run.channel.is_base
+            and run.source.feed.has_one_schema
+        )
+        is_final = has_other_columns or (isinstance(error, TunnelError) and not of_range)
         if self._is_passing(error):
             verdict, wait = run.trouble.no_answer(self._clock.now())
-        elif not isinstance(error, Exception) or (isinstance(error, TunnelError) and not of_range):
+        elif is_final or not isinstance(error, Exception):
             verdict, wait = Verdict.STOP, 0.0
         else:
             verdict, wait = run.trouble.failed()
@@ -537,6 +561,7 @@ class Consumer:
         """
         state = self._store.state(self._record.name)
         parked, paused, is_over = None, None, True
+        is_held = False
         for channel in state.channels.values():
             if channel.state is ChannelState.TERMINATED:
                 continue
@@ -552,11 +577,13 @@ class Consumer:
             if run is None or not run.idle:
                 return
             if channel.has_base:
-                if not channel.paused:
+                is_held = not channel.paused and self._is_held(run)
+                if not channel.paused and not is_held:
                     return  # it was resumed, which its client hears of at its next heartbeat
                 paused = channel.id
         if parked is None and paused is not None:
-            self._end(paused_base(f"channel {paused} of tunnel {self._record.name!r}"))
+            what = f"channel {paused} of tunnel {self._record.name!r}"
+            self._end(held_base(what, _HELD_SECONDS) if is_held else paused_base(what))
             return
         if parked is None:
             if self._drained or is_over:

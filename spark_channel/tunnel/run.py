@@ -22,6 +22,7 @@ class Run:
 
     `ranges`: those without a checkpoint, in order. `ends`: what the store says of where ranges end, by sequence.
     `until`: where it is drained for good, if anywhere. `paused`: no chunks of existing rows are planned.
+    `held_since`: since when its source delays existing rows, while all changes are processed.
     `source` and `planned` belong to the turn that reads, which one thread has at a time.
     """
 
@@ -45,6 +46,7 @@ class Run:
     until: Token | None = None
     paused: bool = False
     idle: bool = False
+    held_since: float | None = None
     parked_by: BaseException | None = None
     read_after: float = 0.0
     store_after: float = 0.0

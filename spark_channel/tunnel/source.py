@@ -18,7 +18,16 @@ from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.records import UNTIL, Channel, TunnelRecord
 from spark_channel.tunnel.states import TunnelType
 
-__all__ = ["NOT_READ", "READ", "StreamSource", "base_split", "paused_base", "place_of", "slot_of"]
+__all__ = [
+    "NOT_READ",
+    "READ",
+    "StreamSource",
+    "base_split",
+    "held_base",
+    "paused_base",
+    "place_of",
+    "slot_of",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -245,6 +254,16 @@ def paused_base(what: str) -> TunnelError:
         f"all changes of {what} are read, and not all existing rows, whose reading is paused: by `spark-channel tunnel "
         "pause-base`, which `resume-base` ends, or by option 'maxSlotLag', while the slot keeps more WAL than that. "
         "Start it again then: it continues where it is"
+    )
+
+
+def held_base(what: str, seconds: float) -> TunnelError:
+    """Why a reader that is to end when all is read ends with existing rows left, whose reading the source delays."""
+    return TunnelError(
+        f"all changes of {what} are read, and not all existing rows: for {seconds:g} s since then, the slot has kept "
+        "more WAL than option 'maxSlotLag' allows. Either a transaction runs for long, or the server writes that much "
+        "in about 15 s. End the transaction (the oldest xact_start in pg_stat_activity), or raise 'maxSlotLag', and "
+        "start the reader again: it continues where it is"
     )
 
 

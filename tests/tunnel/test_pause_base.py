@@ -177,7 +177,7 @@ def test_a_base_is_paused_while_it_is_read_and_the_changes_are_read_on(followed:
     with pytest.raises(TunnelError, match="paused"):
         tunnel.consume(followed.take, threads=1, drained=True)
     assert (followed.changes(), followed.read()) == ([1001, 1002], before)
-    assert "not paused" in call("pause-base", name, "--store", followed.store)
+    assert "paused already" in call("pause-base", name, "--store", followed.store)
     assert "existing rows of stream-0 are read again" in call("resume-base", name, "--store", followed.store)
     assert "nothing changes" in call("resume-base", name, "--store", followed.store)
     tunnel.consume(followed.take, threads=1, drained=True)

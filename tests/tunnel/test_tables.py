@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from spark_channel.connectors.contracts import Token
-from spark_channel.errors import OptionError, TunnelError, UnsupportedError
+from spark_channel.errors import OptionError, SourceError, TunnelError, UnsupportedError
 from spark_channel.tunnel import Delivery, Tunnel, desk
 from spark_channel.tunnel.records import Channel, TunnelState
 from spark_channel.tunnel.source import StreamSource
@@ -119,6 +119,30 @@ def test_a_reset_tells_which_tables_it_leaves_and_an_added_table_that_it_is_paus
     assert "any more" not in caplog.text, "the pattern names both"
     tunnel.reset()
     assert f"does not follow {shop.name}.items any more" in caplog.text
+    tunnel.delete()
+
+
+def test_a_tunnel_whose_table_left_the_publication_continues_when_it_is_read_again(
+    shop: Shop, tmp_path: Path
+) -> None:
+    shop.run("INSERT INTO $s.items VALUES (1, 'old'); INSERT INTO $s.orders VALUES (1, 'old')")
+    tunnel = Tunnel("shop", options(shop, maxRetryInterval="0.02"), store=str(tmp_path / "tunnels.db"))
+    tunnel.create()
+    copy = Copy()
+    tunnel.consume(copy.process, drained=True)
+    shop.run(
+        "ALTER PUBLICATION $s SET TABLE $s.orders; UPDATE $s.items SET item = 'lost'; UPDATE $s.orders SET item = 'new'"
+    )
+    with pytest.raises(SourceError, match="does not hold"):
+        tunnel.consume(copy.process, drained=True)
+    shop.run("ALTER PUBLICATION $s ADD TABLE $s.items")
+    assert tunnel.resume() == ("stream-0",)
+    with pytest.raises(SourceError, match="by the entry"):
+        tunnel.consume(copy.process, drained=True)
+    tunnel.resnapshot(f"{shop.name}.items")
+    assert tunnel.resume() == ("stream-0",)
+    tunnel.consume(copy.process, drained=True)
+    assert copy.tables == {"orders": {1: "new"}, "items": {1: "lost"}}
     tunnel.delete()
 
 

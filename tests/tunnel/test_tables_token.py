@@ -318,6 +318,18 @@ def test_a_table_is_followed_from_where_its_columns_were_looked_at() -> None:
     assert one().joined("shop.b", 2, "y", 50).begins() == {"shop.a": 100, "shop.b": 100}
 
 
+def test_a_table_that_came_back_to_its_publication_is_followed_from_where_it_was_there_again() -> None:
+    """Transactions that ran then may have changed it before; its existing rows wait for their end."""
+    known = one().held_by({1: ("r5",), 2: ("r6",)})
+    assert TablesToken.read(json.loads(json.dumps(known.token()))) == known
+    assert known.tables["shop.a"].entries == ("r5",)
+    assert known.held_by({}) == known
+    back = known.restarted("shop.a", 1, "x", 150, ("r7",)).tables["shop.a"]
+    assert (back.since, back.entries) == (150, ("r7",))
+    stayed = known.restarted("shop.a", 1, "x", 150, ("r5", "s8")).tables["shop.a"]
+    assert (stayed.since, stayed.entries) == (100, ("r5", "s8"))
+
+
 def test_the_log_is_kept_from_where_a_table_joined() -> None:
     waits = one().joined("shop.b", 2, "y")
     assert (waits.confirmable, waits.due()) == (100, None)
@@ -341,6 +353,7 @@ def test_the_log_is_kept_from_where_a_table_joined() -> None:
     [
         {"tables": {}}, {"tables": None}, {"tables": {"a": {}}}, {"lsn": 7}, {"base": None}, {"base": {"doubt": ["x"]}},
         {"tables": {"a": {"oid": 1, "columns": "x", "base": {"after": None}}}},
+        {"tables": {"a": {"oid": 1, "columns": "x", "entries": [5]}}},
     ],
 )  # fmt: skip
 def test_a_damaged_token_is_told(damage: dict[str, Any]) -> None:

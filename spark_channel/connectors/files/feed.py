@@ -40,6 +40,8 @@ _FIELDS = {"part", "parts", "until", "recent"}
 class FilesFeed(ChangeFeed):
     """`partitions` deals the files out by a digest of their paths."""
 
+    has_one_schema = False
+
     def __init__(self, reader: "FilesReader", options: FeedOptions) -> None:
         if options.cursor_column is not None:
             raise OptionError(

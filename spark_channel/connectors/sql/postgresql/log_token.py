@@ -1,4 +1,6 @@
-"""Tokens of a replication feed: a position in the log, and how much of the base was read there. Pure."""
+"""Tokens of a replication feed: a position in the log, how much of the base was read there, and by which entries of its
+publication the table is in the log. Pure.
+"""
 
 import re
 from dataclasses import dataclass, replace
@@ -6,21 +8,24 @@ from typing import Any
 
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.chunk_window import BaseProgress
+from spark_channel.connectors.sql.postgresql.entries import Entries, read_entries
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.errors import SourceError
 
 __all__ = ["LogToken", "position_of", "token_of"]
 
 _POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
+_ENTRIES = "entries"
 _BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"}
 
 
 @dataclass(frozen=True, slots=True)
 class LogToken:
-    """`base` is None where all of it was read, or none belongs to the feed."""
+    """`base` is None where all of it was read, or none belongs to the feed. `entries`: () = not known."""
 
     lsn: int
     base: BaseProgress | None = None
+    entries: Entries = ()
 
     @classmethod
     def read(cls, token: Token) -> "LogToken":
@@ -30,11 +35,12 @@ class LogToken:
         """
         try:
             base = token.get("base")
-            if set(token) - {"lsn", "base"} or (
+            if set(token) - {"lsn", "base", _ENTRIES} or (
                 base is not None and set(base) - {"chunks", "order"} != _BASE
             ):
                 raise ValueError
-            return cls(position_of(token["lsn"]), None if base is None else _base(base))
+            entries = read_entries(token.get(_ENTRIES, ()))
+            return cls(position_of(token["lsn"]), None if base is None else _base(base), entries)
         except (KeyError, TypeError, ValueError):
             raise SourceError(
                 f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
@@ -48,10 +54,11 @@ class LogToken:
 
     def token(self) -> Token:
         base = self.base
+        found = {**token_of(self.lsn), **({_ENTRIES: list(self.entries)} if self.entries else {})}
         if base is None:
-            return token_of(self.lsn)
+            return found
         return {
-            **token_of(self.lsn),
+            **found,
             "base": {
                 **base.noted(),
                 "safe": lsn_text(base.safe),

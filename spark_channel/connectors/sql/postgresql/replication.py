@@ -21,6 +21,7 @@ from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.column_types import read_type
+from spark_channel.connectors.sql.postgresql.entries import Entries
 from spark_channel.connectors.sql.postgresql.failures import is_gone
 from spark_channel.connectors.sql.postgresql.log_token import LogToken, token_of
 from spark_channel.connectors.sql.postgresql.pgoutput import (
@@ -29,6 +30,7 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
     begin_time,
     lsn_text,
 )
+from spark_channel.connectors.sql.postgresql.published import Followed, check_published, read_published
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.slots import kept_bytes
@@ -55,6 +57,8 @@ _BUSY_SECONDS = 60.0
 _LAG_BUSY_SECONDS = 5.0
 _MOST_COUNTED = 100_000
 """Messages of the log that one question for the lag goes through."""
+_LEFT = "Reset the tunnel, or begin with a new checkpoint directory, to read all rows again"
+"""What to do with a stream of one table that left its publication."""
 _RANGE_ROWS = 500_000
 """Existing rows of a range, where no limit is given."""
 _FRESH_BYTES = 16 << 20
@@ -113,6 +117,10 @@ class ReplicationFeed(ChangeFeed):
             self._columns = source.schema
             self._key = cast(PgTable, source.table).key
             self._schema = change_schema(source.schema)
+            # Before there is a slot or a position: what a stream begins with is older than its first change.
+            self._entries = read_published(session, self._publication, [self._shape.oid]).get(
+                self._shape.oid, ()
+            )
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -120,12 +128,15 @@ class ReplicationFeed(ChangeFeed):
     def earliest(self) -> list[Token]:
         """As far back as the slot goes."""
         with self._session() as session:
-            return [token_of(self._made(session) or self._confirmed(session))]
+            return [self._begun(self._made(session) or self._confirmed(session))]
 
     def now(self) -> list[Token]:
         """A point that every transaction before it is visible at: a new slot's, if need be a temporary one's."""
         with self._session() as session:
-            return [token_of(self._place_now(session))]
+            return [self._begun(self._place_now(session))]
+
+    def _begun(self, lsn: int) -> Token:
+        return LogToken(lsn, entries=self._entries).token()
 
     def _place_now(self, session: PgReadSession) -> int:
         made = self._made(session)
@@ -147,20 +158,25 @@ class ReplicationFeed(ChangeFeed):
             if why is not None:
                 warn_of_kept_wal(session, source, why, self._slot)
                 return None
-            place = LogToken.read(token).lsn
-            base = self._watermarks(place, lambda: nullcontext(session)).start(session, source, place)
-        return [LogToken(place, base).token()]
+            found = LogToken.read(token)
+            base = self._watermarks(found.lsn, lambda: nullcontext(session)).start(session, source, found.lsn)
+        return [replace(found, base=base).token()]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         found = LogToken.read(after)
         start = found.lsn
+        self.base_held = False
         with self._session() as session:
             source = self._reader.resolve(session)
             self._rule.check(self._columns, source.schema, source.label, self._key)
             self._check_same_table(source)
+            entries = self._check_published(session, source.label, found)
             self._check_place(session, start)
             if found.base is not None:
-                return self._next(session, start, found.base, limit, upto).token()
+                made = self._next(session, start, found.base, limit, upto)
+                if made == LogToken(start, found.base):
+                    return after
+                return replace(made, entries=entries).token()
             most = _most(limit)
             flushed = _flushed(session)
             last = self._last_of(session, start, most or 1)
@@ -173,7 +189,7 @@ class ReplicationFeed(ChangeFeed):
                 end = last if most else max(last, _flushed(session))
         if upto is not None:
             end = min(end, _place(upto))
-        return token_of(end) if end > start else after
+        return LogToken(end, entries=entries).token() if end > start else after
 
     def reaches(self, token: Token, end: Token) -> bool:
         return _place(token) >= _place(end)
@@ -340,6 +356,7 @@ class ReplicationFeed(ChangeFeed):
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
         is_paused = not self.reads_base or self._pauses(session)
+        self.base_held = self.reads_base and is_paused and not is_cut
         if is_paused:
             log.mark()  # the position moves on, so that no reader takes the base to be read
         end = last if is_cut and last is not None else _flushed(session)
@@ -458,6 +475,16 @@ class ReplicationFeed(ChangeFeed):
                 "renamed. Reset the tunnel, or begin with a new checkpoint directory, to follow the new one"
             )
 
+    def _check_published(self, session: PgReadSession, label: str, known: LogToken) -> Entries:
+        """The entries of the table, held to be those of `known`; of a token without, those that this feed began with.
+
+        Asked for each range, before its end is known: what left after that is told at the next one.
+        """
+        oid = self._shape.oid
+        now = read_published(session, self._publication, [oid])
+        check_published(self._publication, [Followed(label, oid, known.entries or self._entries)], now, _LEFT)
+        return now[oid]
+
     def _check(self, session: PgReadSession, source: ReadSource) -> TableShape:
         table = source.table
         if not isinstance(table, PgTable) or table.kind not in ("r", "p"):
@@ -482,11 +509,7 @@ class ReplicationFeed(ChangeFeed):
                 f"tables that change: run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = "
                 "true), or follow one partition"
             )
-        found = session.value(
-            f"SELECT count(*) FROM pg_publication_tables WHERE pubname = {name} "  # noqa: S608 - quoted
-            f"AND schemaname = {_quoted(table.schema)} AND tablename = {_quoted(table.name)}"
-        )
-        if not found:
+        if table.oid not in read_published(session, self._publication, [table.oid]):
             raise SourceError(
                 f"publication {self._publication!r} does not hold table {table.label}; add it with "
                 f"ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"

@@ -18,7 +18,9 @@ from spark_channel.connectors.sql.base_chunks import BaseChunk
 from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgTable
+from spark_channel.connectors.sql.postgresql.entries import Entries
 from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape
+from spark_channel.connectors.sql.postgresql.published import Followed, check_published, read_published
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.replication import (
     _FRESH_BYTES,
@@ -39,7 +41,6 @@ from spark_channel.connectors.sql.postgresql.tables_list import (
     left_out,
     listed,
     look_up,
-    published,
 )
 from spark_channel.connectors.sql.postgresql.tables_token import TablePlace, TablesToken
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
@@ -57,6 +58,11 @@ _TABLE = "_table"
 _OWN = (_TABLE, "_op", "_lsn", "_commit_ts")
 _RANGE_SECONDS = 0.4
 _ADVICE = "Reset the tunnel to follow its tables as they are now"
+_LEFT = (
+    "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, and "
+    "`spark-channel tunnel resume`; or reset the tunnel to follow its tables as they are now"
+)
+"""What to do with tables that left the publication."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,7 @@ class TablesFeed(ReplicationFeed):
         self._has_base = options.has_base
         self._unchecked = [item for item in self._items if not is_pattern(item)]
         self._known: dict[str, _Table] = {}
+        self._entries_of: dict[int, Entries] = {}
         super().__init__(reader, options)
 
     def _follow(self) -> None:
@@ -118,16 +125,18 @@ class TablesFeed(ReplicationFeed):
     def earliest(self) -> list[Token]:
         with self._session() as session:
             tables = self._begin(session)
+            entries = self._published(session, [each.oid for each in tables])
             made = self._made(session)
-            return [self._token(self._confirmed(session) if made is None else made, tables)]
+            return [self._token(self._confirmed(session) if made is None else made, tables, entries)]
 
     def now(self) -> list[Token]:
         with self._session() as session:
             tables = self._begin(session)
             for each in tables if self._has_base else ():
                 self._check_base(session, each)
+            entries = self._published(session, [each.oid for each in tables])
             # The slot is made last: an error leaves none behind.
-            return [self._token(self._place_now(session), tables)]
+            return [self._token(self._place_now(session), tables, entries)]
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = map(TablesToken.read, tokens)
@@ -147,11 +156,12 @@ class TablesFeed(ReplicationFeed):
             oid = find_one(session, table).oid
             found = look_up(session, [oid])[oid]
             self._check_base(session, found, "whose existing rows are read whatever 'tunnelType' is")
+            entries = self._published(session, [oid]).get(oid, ())
             at = _flushed(session)
 
         def changed(token: Token) -> Token:
-            old, what = TablesToken.read(token), (found.name, found.oid, found.columns)
-            return (old.restarted(*what) if again else old.joined(*what, at)).token()
+            old, what = TablesToken.read(token), (found.name, found.oid, found.columns, at, entries)
+            return (old.restarted(*what) if again else old.joined(*what)).token()
 
         return changed
 
@@ -161,11 +171,13 @@ class TablesFeed(ReplicationFeed):
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         token = TablesToken.read(after)
+        self.base_held = False
         with self._session() as session:
-            self._check_tables(session, token)
+            entries = self._check_tables(session, token)
             self._check_place(session, token.lsn)
             if not token.is_read:
-                return self._next_of(session, token, limit, upto).token()
+                made = self._next_of(session, token, limit, upto)
+                return after if made == token else made.held_by(entries).token()
             most = _most(limit)
             flushed = _flushed(session)
             last = self._last_of(session, token.lsn, most or 1)
@@ -177,7 +189,7 @@ class TablesFeed(ReplicationFeed):
                 end = last if most else max(last, _flushed(session))
         if upto is not None:
             end = min(end, TablesToken.read(upto).lsn)
-        return token.seen(end, ()).token() if end > token.lsn else after
+        return token.seen(end, ()).held_by(entries).token() if end > token.lsn else after
 
     def reaches(self, token: Token, end: Token) -> bool:
         return TablesToken.read(token).lsn >= TablesToken.read(end).lsn
@@ -261,8 +273,11 @@ class TablesFeed(ReplicationFeed):
         return [present[each.oid] for each in found]
 
     @staticmethod
-    def _token(lsn: int, tables: Sequence[Found]) -> Token:
-        places = {each.name: TablePlace(each.oid, each.columns) for each in tables}
+    def _token(lsn: int, tables: Sequence[Found], entries: Mapping[int, Entries]) -> Token:
+        places = {
+            each.name: TablePlace(each.oid, each.columns, entries=entries.get(each.oid, ()))
+            for each in tables
+        }
         return TablesToken(lsn, places).token()
 
     def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
@@ -308,8 +323,12 @@ class TablesFeed(ReplicationFeed):
                 f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
             ) from None
 
-    def _check_tables(self, session: PgReadSession, token: TablesToken) -> None:
-        """
+    def _published(self, session: PgReadSession, oids: Sequence[int]) -> dict[int, Entries]:
+        return read_published(session, self._publication, oids)
+
+    def _check_tables(self, session: PgReadSession, token: TablesToken) -> dict[int, Entries]:
+        """The entries by which the publication has the tables.
+
         Raises:
             SourceError: one was dropped, renamed or made again, or left the publication. SchemaError: one has other
                 columns.
@@ -325,15 +344,13 @@ class TablesFeed(ReplicationFeed):
                 raise SchemaError(
                     f"table {name!r} has other columns than when the tunnel began to follow it. {_ADVICE}"
                 )
-        held = published(session, self._publication)
-        left = [name for name, place in token.tables.items() if place.oid not in held]
-        if left:
-            raise SourceError(
-                f"publication {self._publication!r} does not hold {', '.join(left)} any more, so that changes since "
-                "then are not in the log. Add each again with ALTER PUBLICATION ... ADD TABLE, then resume the channel "
-                "and run `spark-channel tunnel resnapshot`, which does not tell of rows deleted meanwhile; or "
-                f"{_ADVICE[0].lower()}{_ADVICE[1:]}"
-            )
+        now = self._published(session, [each.oid for each in token.tables.values()])
+        known = [
+            Followed(name, place.oid, place.entries or self._entries_of.get(place.oid, ()))
+            for name, place in token.tables.items()
+        ]
+        check_published(self._publication, known, now, _LEFT)
+        self._entries_of = now
         for item in self._unchecked:
             if find_one(session, item).name not in token.tables:
                 raise OptionError(
@@ -342,6 +359,7 @@ class TablesFeed(ReplicationFeed):
                     option="tables", got=item,
                 )  # fmt: skip
         self._unchecked = []
+        return now
 
     # --- ranges ---
 
@@ -364,6 +382,7 @@ class TablesFeed(ReplicationFeed):
             end = min(end, TablesToken.read(upto).lsn)
         end = max(token.lsn, end)
         is_paused = not self.reads_base or self._pauses(session)
+        self.base_held = self.reads_base and is_paused and not is_cut
         if is_paused and end == token.lsn:
             return token
         marks.mark()

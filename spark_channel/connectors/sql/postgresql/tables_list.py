@@ -10,7 +10,7 @@ from spark_channel.connectors.sql.postgresql.staging import table_sql
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import OptionError, SourceError
 
-__all__ = ["Found", "find_listed", "find_one", "left_out", "listed", "look_up", "published"]
+__all__ = ["Found", "find_listed", "find_one", "left_out", "listed", "look_up"]
 
 _NAME = re.compile(r'(?:"(?:[^"]|"")*"|[^",])+')
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
@@ -125,13 +125,6 @@ def look_up(session: Session, oids: list[int]) -> dict[int, Found]:
     """The present names and columns of tables by their numbers; without those that are not there any more."""
     text = ", ".join(map(str, oids))
     return {int(row[0]): Found(*row) for row in session.rows(_PRESENT.format(oids=text))}
-
-
-def published(session: Session, publication: str) -> set[int]:
-    """The numbers of all tables of a publication."""
-    return {
-        int(row[0]) for row in session.rows(_PUBLISHED.format(publication=_quoted(publication), where="true"))
-    }
 
 
 def _of_pattern(session: Session, publication: str, item: str) -> list[Found]:

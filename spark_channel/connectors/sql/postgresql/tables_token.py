@@ -11,6 +11,7 @@ from typing import Any
 
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.chunk_window import BaseProgress, Key, safe_after
+from spark_channel.connectors.sql.postgresql.entries import Entries, differ, read_entries
 from spark_channel.connectors.sql.postgresql.log_token import position_of
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.errors import SourceError, TunnelError
@@ -22,13 +23,15 @@ __all__ = ["TablePlace", "TablesToken"]
 class TablePlace:
     """One table. `since` is None when its existing rows are read, `base` until their reading begins.
 
-    `oid` is its number in the log, and `columns` a digest of its columns as they were when it joined.
+    `oid` is its number in the log, and `columns` a digest of its columns as they were when it joined. For `entries` see
+    `entries.py`; () = not known.
     """
 
     oid: int
     columns: str
     since: int | None = None
     base: BaseProgress | None = None
+    entries: Entries = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +72,15 @@ class TablesToken:
                 return name
         return None
 
-    def joined(self, name: str, oid: int, columns: str, at: int = 0) -> "TablesToken":
+    def held_by(self, entries: Mapping[int, Entries]) -> "TablesToken":
+        """With the entries by which the publication has its tables now."""
+        tables = {
+            name: replace(each, entries=entries.get(each.oid, each.entries))
+            for name, each in self.tables.items()
+        }
+        return replace(self, tables=tables)
+
+    def joined(self, name: str, oid: int, columns: str, at: int = 0, entries: Entries = ()) -> "TablesToken":
         """With one more table from here on, or from position `at` if that is later: the end of the log when its columns
         were looked at. Changes before it may have others.
 
@@ -78,10 +89,13 @@ class TablesToken:
         """
         if name in self.tables:
             raise TunnelError(f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again")
-        return self._waiting(name, TablePlace(oid, columns, max(self.lsn, at)))
+        return self._waiting(name, TablePlace(oid, columns, max(self.lsn, at), entries=entries))
 
-    def restarted(self, name: str, oid: int, columns: str) -> "TablesToken":
-        """With the existing rows of a table to be read once more.
+    def restarted(
+        self, name: str, oid: int, columns: str, at: int = 0, entries: Entries = ()
+    ) -> "TablesToken":
+        """With the existing rows of a table to be read once more. One that left the publication meanwhile is followed
+        from `at` on, as one that joins: the log may lack earlier changes of transactions that ran when it came back.
 
         Raises:
             TunnelError: it is not there, or is another table now.
@@ -96,7 +110,8 @@ class TablesToken:
                 f"table {name!r} was made again, or has other columns than when the tunnel began to follow it: "
                 "changes of it as it was may be in the log. Reset the tunnel"
             )
-        return self._waiting(name, replace(found, since=max(self.lsn, found.since or 0), base=None))
+        since = max(self.lsn, found.since or 0, at if differ(found.entries, entries) else 0)
+        return self._waiting(name, replace(found, since=since, base=None, entries=entries or found.entries))
 
     def started(self, name: str, base: BaseProgress | None) -> "TablesToken":
         """With the range of keys that is to be read of a table; None: it is empty."""
@@ -181,6 +196,8 @@ def _noted(place: TablePlace) -> dict[str, Any]:
         found["since"] = lsn_text(place.since)
     if place.base is not None:
         found["base"] = place.base.noted()
+    if place.entries:
+        found["entries"] = list(place.entries)
     return found
 
 
@@ -199,5 +216,6 @@ def _places(found: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
                 columns,
                 None if since is None else position_of(since),
                 None if base is None else BaseProgress.of(base),
+                read_entries(each.get("entries", ())),
             ),
         )

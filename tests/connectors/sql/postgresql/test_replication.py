@@ -235,6 +235,76 @@ def test_a_publication_without_the_table_or_none_is_told(table: Table) -> None:
         table.feed(publication=None)
 
 
+@pytest.mark.parametrize(
+    ("change", "what", "restarted"),
+    [
+        ("ALTER PUBLICATION $t DROP TABLE $t", "any more", "does not hold table"),
+        ("DROP PUBLICATION $t", "any more", "there is no publication"),
+        ("DROP PUBLICATION $t; CREATE PUBLICATION $t", "any more", "does not hold table"),
+        (
+            "ALTER PUBLICATION $t DROP TABLE $t; UPDATE $t SET item = 'lost'; ALTER PUBLICATION $t ADD TABLE $t",
+            "by the entry",
+            "by the entry",
+        ),
+        ("DROP PUBLICATION $t; CREATE PUBLICATION $t FOR ALL TABLES", "by the entry", "by the entry"),
+    ],
+)
+def test_a_table_that_left_the_publication_is_told(
+    table: Table, change: str, what: str, restarted: str
+) -> None:
+    """Also when it came back between two looks, or while no stream ran."""
+    feed = table.feed()
+    (start,) = feed.now()
+    table.run("INSERT INTO $t VALUES (1, 'a', 1)")
+    end = feed.latest(start, NO_LIMIT)
+    table.run(change)
+    assert brief(rows(feed, start, end)) == [("insert", 1, "a")], "it was there at that position"
+    with pytest.raises(
+        SourceError, match=rf"does not hold table 'public.{table.name}' {what}.*[Rr]eset the tunnel"
+    ):
+        feed.latest(end, NO_LIMIT)
+    with pytest.raises(SourceError, match=restarted):
+        table.feed().latest(end, NO_LIMIT)
+
+
+def test_a_table_that_stays_in_the_publication_is_followed_whatever_else_changes_there(table: Table) -> None:
+    feed = table.feed()
+    (at,) = feed.now()
+    at = {"lsn": at["lsn"]}  # as an earlier build kept it
+    seen = []
+    for number, change in enumerate(
+        (
+            "CREATE TABLE $t_other (id int); ALTER PUBLICATION $t ADD TABLE $t_other",
+            "ALTER PUBLICATION $t SET TABLE $t",
+            "ALTER PUBLICATION $t ADD TABLES IN SCHEMA public",
+            "ALTER PUBLICATION $t DROP TABLE $t",
+            "DROP TABLE $t_other",
+        )
+    ):
+        table.run(f"{change}; INSERT INTO $t VALUES ({number}, 'x', 0)")
+        at = feed.latest(at, NO_LIMIT)
+        seen.append([each[0] for each in at["entries"]])
+    assert seen == [["r"], ["r"], ["r", "s"], ["s"], ["s"]]
+    table.run("ALTER PUBLICATION $t DROP TABLES IN SCHEMA public; ALTER PUBLICATION $t ADD TABLE $t")
+    with pytest.raises(SourceError, match="by the entry"):
+        feed.latest(at, NO_LIMIT)
+
+
+def test_a_partition_is_in_a_publication_by_a_table_above_it(postgres_server: PostgresServer) -> None:
+    table = Table(postgres_server, "id int PRIMARY KEY, item text) PARTITION BY RANGE (id")
+    try:
+        table.run("CREATE TABLE $t_a PARTITION OF $t DEFAULT")
+        feed = table.feed(reader={"dbtable": f"{table.name}_a"})
+        (at,) = feed.now()
+        table.run("INSERT INTO $t VALUES (1, 'a')")
+        at = feed.latest(at, NO_LIMIT)
+        table.run("ALTER PUBLICATION $t DROP TABLE $t; ALTER PUBLICATION $t ADD TABLE $t")
+        with pytest.raises(SourceError, match="by the entry"):
+            feed.latest(at, NO_LIMIT)
+    finally:
+        table.drop()
+
+
 def test_a_server_that_keeps_no_logical_log_is_told() -> None:
     server = PostgresServer.create(wal_level="replica")
     try:
@@ -244,7 +314,10 @@ def test_a_server_that_keeps_no_logical_log_is_told() -> None:
         server.close()
 
 
-@pytest.mark.parametrize("token", [{}, {"cursor": 1}, {"lsn": "x"}, {"lsn": 5}, {"lsn": "0/1", "x": 1}])
+@pytest.mark.parametrize(
+    "token",
+    [{}, {"cursor": 1}, {"lsn": "x"}, {"lsn": 5}, {"lsn": "0/1", "x": 1}, {"lsn": "0/1", "entries": "r1"}],
+)
 def test_a_damaged_token_is_told(table: Table, token: dict[str, Any]) -> None:
     with pytest.raises(SourceError, match="not a position in a PostgreSQL log"):
         table.feed().latest(token, NO_LIMIT)

@@ -337,6 +337,26 @@ def test_a_table_that_changed_is_told(shop: Shop, change: str, error: type[Chann
         feed.latest(at, NO_LIMIT)
 
 
+def test_a_table_that_came_back_to_the_publication_is_read_again(shop: Shop) -> None:
+    """Nothing else tells which of its changes the log lacks."""
+    shop.run("INSERT INTO $s.items VALUES (1, 'old'), (2, 'old')")
+    feed = shop.feed()
+    at, _ = follow(feed, begin(feed))
+    shop.run(
+        "ALTER PUBLICATION $s DROP TABLE $s.items; UPDATE $s.items SET item = 'lost' WHERE id = 1; "
+        "ALTER PUBLICATION $s ADD TABLE $s.items; INSERT INTO $s.orders VALUES (1, 'new')"
+    )
+    with pytest.raises(SourceError, match=r"does not hold \S+\.items by the entry .* resnapshot"):
+        feed.latest(at, NO_LIMIT)
+    with pytest.raises(SourceError, match="by the entry"):
+        shop.feed().latest(at, NO_LIMIT)
+    at = feed.joining(f"{shop.name}.items", again=True)(at)
+    at, found = follow(feed, at)
+    assert played(brief(shop, found, "items")) == shop.state("items")
+    assert brief(shop, found, "orders") == [("insert", 1, "new")]
+    assert feed.latest(at, NO_LIMIT) == at
+
+
 def test_a_name_that_the_tunnel_does_not_have_is_told(shop: Shop) -> None:
     at = begin(shop.feed("$s.orders"))
     with pytest.raises(
