@@ -75,7 +75,7 @@ class HdfsStore(Store):
         raise AssertionError("unreachable")
 
     def _has(self, path: str, data: bytes) -> bool:
-        """Whether `path` is what was to be put: an entry of the log has an id of its own."""
+        """Whether `path` is what was to be put: each entry of the log has its own id."""
         try:
             with self.client.open_read(path) as file:
                 return bool(data) and file.read() == data

@@ -271,7 +271,7 @@ def producer(options: KafkaWriteOptions, link: Link, transaction: str | None) ->
 def ended(client: Producer, link: Link, *, hangs: bool = False) -> Iterator[Producer]:
     """Ends a producer; its own context manager would first send what is left.
 
-    `hangs`: it has a transaction whose end is not known. `close` would wait for that end for ever.
+    `hangs`: it has a transaction whose end is not known. `close` would wait for that end forever.
     """
     try:
         yield client

@@ -24,7 +24,7 @@ _POLL_EVERY = 1_000
 # What brokers and client say of one record. Brokers say it of all records that came in one batch.
 _OF_RECORD = frozenset({"MSG_SIZE_TOO_LARGE", "INVALID_RECORD", "INVALID_MSG", "_UNKNOWN_PARTITION"})
 
-_NO_ROOM = "the record is larger than 'capacityBytes', and would wait for room for ever"
+_NO_ROOM = "the record is larger than 'capacityBytes', and would wait for room forever"
 
 Failed = tuple[int, Record, KafkaError]
 """A record that has no confirmed delivery, with the number of its row."""

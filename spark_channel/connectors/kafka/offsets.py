@@ -88,7 +88,7 @@ def offsets_at(
     link: Link, client: Consumer, edges: Mapping[Part, Edges], moment: datetime
 ) -> dict[Part, int]:
     """The first record of `moment` or later in each partition; its end, where there is none."""
-    # The first at `moment` or later. Negative ones have meanings of their own; no record is that old.
+    # The first at `moment` or later. Negative ones mean something else; no record is that old.
     millis = max(0, -((_EPOCH - moment) // timedelta(milliseconds=1)))
     wanted = [TopicPartition(topic, number, millis) for topic, number in edges]
     answers = link.asked(client, lambda seconds: client.offsets_for_times(wanted, timeout=seconds))

@@ -137,7 +137,7 @@ def test_records_that_do_not_fit_into_memory_wait_for_deliveries(
 
 
 def test_a_record_larger_than_the_memory_is_refused(server: Broker) -> None:
-    """It would wait for room for ever."""
+    """It would wait for room forever."""
     server.create("orders")
     given: dict[str, Any] = {"capacityBytes": "1MiB", "clientProperties": '{"message.max.bytes": 5000000}'}
     refused: list[str] = []
@@ -419,7 +419,7 @@ def test_brokers_that_vanish_during_a_read() -> None:
 
 
 def test_a_transaction_ends_when_the_brokers_have_vanished() -> None:
-    """The client's own `close` waits for the end of a transaction that is open, for ever."""
+    """The client's own `close` waits for the end of a transaction that is open, forever."""
     client, mock = cluster()
     made = Producer({"bootstrap.servers": mock})
     made.produce("orders", b"first")
