@@ -103,7 +103,7 @@ def test_connections_from_elsewhere_tell_the_address(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(ipaddress.IPv4Address, "is_loopback", property(lambda _self: False))
     program = (
         "import socket, sys; s = socket.create_server(('127.0.0.5', 0)); print(s.getsockname()[1], flush=True); "
-        "c = s.accept(); sys.stdin.read()"
+        "c = s.accept(); print('accepted', flush=True); sys.stdin.read()"
     )
     process = subprocess.Popen(
         [sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -114,6 +114,7 @@ def test_connections_from_elsewhere_tell_the_address(monkeypatch: pytest.MonkeyP
         port = int(process.stdout.readline())
         assert module._connected(process.pid) is None
         with socket.create_connection(("127.0.0.5", port), source_address=("127.0.0.6", 0)):
+            assert process.stdout.readline() == "accepted\n"
             assert module._connected(process.pid) == "127.0.0.5"
     finally:
         process.stdin.close()

@@ -181,7 +181,7 @@ def test_a_server_that_ignores_pages_and_sends_few_rows_is_told(server: WebServe
     for sent in (lambda _: 4, lambda asked: min(4, int(asked.query["size"]))):
         server.answer = lambda asked, sent=sent: as_json(rows(50)[: sent(asked)])  # type: ignore[misc]
         with pytest.raises(SourceError, match=r"page 2 has the same rows.*check 'pageParam'"):
-            read(reader(server, **{**PAGED, "pageSize": "10"}, resultKey="", schema="id BIGINT"))
+            read(reader(server, **{**PAGED, "pageSize": "10", "resultKey": ""}, schema="id BIGINT"))
 
 
 def test_what_is_asked(server: WebServer) -> None:

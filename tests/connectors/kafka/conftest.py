@@ -27,10 +27,14 @@ def reader(server: Broker | str, **options: Any) -> Reader:
     return load_reader(given)[0]
 
 
-def rows(found: Reader, advice: int = 1) -> list[dict[str, Any]]:
+def table(found: Reader, advice: int = 1) -> pa.Table:
     schema = found.schema()
     batches = [batch for split in found.split(advice) for batch in found.read(split)]
-    return pa.Table.from_batches(batches, schema).to_pylist()  # type: ignore[no-any-return]
+    return pa.Table.from_batches(batches, schema)
+
+
+def rows(found: Reader, advice: int = 1) -> list[dict[str, Any]]:
+    return table(found, advice).to_pylist()  # type: ignore[no-any-return]
 
 
 def writer(server: Broker | str, **options: Any) -> Writer:
