@@ -37,6 +37,7 @@ def ending_on_signals() -> None:
 
     Spark's own handler calls the JVM from within the call that it interrupts, which breaks both.
     """
+    _heard.clear()
     signal.signal(signal.SIGINT, _interrupt)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
         signal.signal(signal.SIGTERM, _terminate)

@@ -43,14 +43,16 @@ class Naps:
     """How late sessions wake up: so long they wait for a core.
 
     Late is what is longer than the shortest nap so far. How long that takes is the server's own affair: PostgreSQL and
-    the kernel round a nap of 1 ms up to one of 2 ms, beside which waits of tenths of a millisecond do not show.
+    the kernel round a nap of 1 ms up to one of 2 ms, beside which waits of tenths of a millisecond do not show. None is
+    shorter than `asked` seconds, whatever a server's clock says that is set back during a nap.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: float) -> None:
+        self._asked = asked
         self._least = math.inf
 
     def late(self, seconds: Iterable[float]) -> list[float]:
         """Seconds of each nap beyond the shortest one."""
-        found = list(seconds)
-        self._least = min(self._least, *found) if found else self._least
+        found = [max(self._asked, each) for each in seconds]
+        self._least = min([self._least, *found])
         return [each - self._least for each in found]

@@ -335,7 +335,8 @@ def put_into_readme(runs: list[Run]) -> None:
         f"*An application's transactions (pgbench at a third of what its core can do) while {_spaced(jdbc.rows)}",
         "rows are copied out of its PostgreSQL and into it, by two tasks, with autovacuum off. p99:",
         f"{alone}; {jdbc.p99:.1f} ms beside Spark's JDBC source; {limited};",
-        f"{auto.p99:.1f} ms with `protect=auto`, which moved {_spaced(round(auto.rows_per_second))} rows/s.",
+        f"{auto.p99:.1f} ms with `protect=auto`, which moved {_spaced(round(auto.rows_per_second))} rows/s"
+        + (f" and was ended after {auto.seconds:.0f} s." if auto.rows < ROWS else "."),
         "`make bench BENCH=harm` measures it and draws the picture.*",
     ]
     told = "\n".join([BEGIN, *lines, ""])

@@ -121,10 +121,17 @@ def test_a_role_that_may_see_little_is_told_of(replicated: tuple[PostgresServer,
 
 def test_a_nap_is_late_by_what_is_beyond_the_shortest_one() -> None:
     """PostgreSQL rounds 1 ms up to 2 ms: a wait of 0.3 ms would be a sixth more, and is four times the usual."""
-    naps = Naps()
+    naps = Naps(0.001)
     assert naps.late([0.0021, 0.0022, 0.0024]) == pytest.approx([0.0, 0.0001, 0.0003])
     assert naps.late([0.0020, 0.0024]) == pytest.approx([0.0, 0.0004])
     assert naps.late([]) == []
+
+
+def test_a_clock_that_is_set_back_makes_no_later_nap_late() -> None:
+    naps = Naps(0.001)
+    naps.late([0.0021])
+    assert naps.late([-3600.0, 0.0021]) == pytest.approx([0.0, 0.0011])
+    assert max(naps.late([0.0021])) < 0.002
 
 
 @pytest.mark.parametrize("role", ["reader", "writer"])

@@ -35,7 +35,7 @@ class MysqlHealth(Health):
         self._session: MysqlSession | None = None
         self._readable: dict[str, Callable[[MysqlSession], float | None]] = {}
         self._missing: tuple[str, ...] = ()
-        self._naps = Naps()
+        self._naps = Naps(_NAP)
 
     def close(self) -> None:
         session, self._session = self._session, None
@@ -55,7 +55,7 @@ class MysqlHealth(Health):
     def _sample(self) -> Sample:
         if self._session is None:
             self._session = MysqlSession(self._options, self._failure, patient=False)
-            self._naps = Naps()
+            self._naps = Naps(_NAP)
             self._find_readable(self._session)
         session, values = self._session, {}
         for name, ask in self._readable.items():

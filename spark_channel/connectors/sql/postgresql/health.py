@@ -18,6 +18,7 @@ _NEWS = 170000
 _SLOW_SECONDS = 1.0
 """Between two looks at what changes slowly: they cost a server 2 ms each."""
 _PINGS = 4
+_NAP = 0.0015
 _NEEDS_MONITOR = "needs pg_monitor"
 
 _SESSIONS = """
@@ -48,7 +49,7 @@ _OWN_LAG = (
     "pg_wal_lsn_diff(pg_last_wal_replay_lsn(), '0/0')::float8"
 )
 _ASLEEP = (
-    "SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep(0.0015)::text, "
+    f"SELECT extract(epoch FROM clock_timestamp())::float8, pg_sleep({_NAP})::text, "  # noqa: S608 - a number of ours
     "extract(epoch FROM clock_timestamp())::float8 FROM generate_series(1, 20)"
 )
 """Naps of a session: what is longer than the shortest is a wait for a core, whatever this client's host does.
@@ -102,7 +103,7 @@ class PostgresHealth(Health):
         self._forced_sql = ""
         self._standbys = 0
         self._lag = Lag()
-        self._naps = Naps()
+        self._naps = Naps(_NAP)
         self._forced = PerMinute()
         self._slow: dict[str, float] = {}
         self._looked_at: float | None = None
@@ -149,7 +150,7 @@ class PostgresHealth(Health):
             session.close()
             raise
         self._forced_sql = _FORCED[version >= _NEWS]
-        self._lag, self._naps, self._forced, self._looked_at = Lag(), Naps(), PerMinute(), None
+        self._lag, self._naps, self._forced, self._looked_at = Lag(), Naps(_NAP), PerMinute(), None
         return session
 
     def _look(self, session: PgWriteSession, now: float) -> None:

@@ -118,9 +118,7 @@ class ReplicationFeed(ChangeFeed):
             self._key = cast(PgTable, source.table).key
             self._schema = change_schema(source.schema)
             # Before there is a slot or a position: what a stream begins with is older than its first change.
-            self._entries = read_published(session, self._publication, [self._shape.oid]).get(
-                self._shape.oid, ()
-            )
+            self._entries = self._published(session, [self._shape.oid]).get(self._shape.oid, ())
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -475,13 +473,16 @@ class ReplicationFeed(ChangeFeed):
                 "renamed. Reset the tunnel, or begin with a new checkpoint directory, to follow the new one"
             )
 
+    def _published(self, session: PgReadSession, oids: Sequence[int]) -> dict[int, Entries]:
+        return read_published(session, self._publication, oids)
+
     def _check_published(self, session: PgReadSession, label: str, known: LogToken) -> Entries:
         """The entries of the table, held to be those of `known`; of a token without, those that this feed began with.
 
         Asked for each range, before its end is known: what left after that is told at the next one.
         """
         oid = self._shape.oid
-        now = read_published(session, self._publication, [oid])
+        now = self._published(session, [oid])
         check_published(self._publication, [Followed(label, oid, known.entries or self._entries)], now, _LEFT)
         return now[oid]
 
@@ -509,7 +510,7 @@ class ReplicationFeed(ChangeFeed):
                 f"tables that change: run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = "
                 "true), or follow one partition"
             )
-        if table.oid not in read_published(session, self._publication, [table.oid]):
+        if table.oid not in self._published(session, [table.oid]):
             raise SourceError(
                 f"publication {self._publication!r} does not hold table {table.label}; add it with "
                 f"ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"

@@ -20,7 +20,7 @@ from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow,
 from spark_channel.connectors.sql.postgresql.catalog import PgTable
 from spark_channel.connectors.sql.postgresql.entries import Entries
 from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape
-from spark_channel.connectors.sql.postgresql.published import Followed, check_published, read_published
+from spark_channel.connectors.sql.postgresql.published import Followed, check_published
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.replication import (
     _FRESH_BYTES,
@@ -322,9 +322,6 @@ class TablesFeed(ReplicationFeed):
             raise SchemaError(
                 f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
             ) from None
-
-    def _published(self, session: PgReadSession, oids: Sequence[int]) -> dict[int, Entries]:
-        return read_published(session, self._publication, oids)
 
     def _check_tables(self, session: PgReadSession, token: TablesToken) -> dict[int, Entries]:
         """The entries by which the publication has the tables.

@@ -290,7 +290,7 @@ def test_a_paused_task_holds_nothing_also_if_its_process_stands_still(
 @pytest.mark.parametrize("retry", ["5", "0"])
 @pytest.mark.parametrize("when", ["between", "before the end"])
 def test_a_connection_that_is_lost_beside_added_rows(pg: Pg, when: str, retry: str) -> None:
-    """A limit's pause ends it: that is no failure which `retryTimeout` is about."""
+    """A limit's pause ends it, too: `retryTimeout` is about failures alone."""
     writer, plan, task, _ = _short(pg, retryTimeout=retry)
     _send(task, _rows(0, 10))
     pg.kill_sessions("spark-channel write%")
