@@ -1,6 +1,7 @@
 """PostgreSQL into files and tables, exactly once: ours against Spark's JDBC source into Spark's own Parquet.
 
-Every round loads TPC-H orders into a new directory on the same disk. Needs the server, and the JDBC driver of Debian's
+Every round loads TPC-H orders into a new directory on the same disk. The floor is the driver and the Parquet writer
+alone, in as many processes as there are channels. Needs the server, and the JDBC driver of Debian's
 libpostgresql-jdbc-java; `.ci/servers` installs both. And what other jobs wait for while one removes the 10 000 objects
 that it replaced.
 """
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from pyspark.sql import SparkSession
 import spark_channel
 from spark_channel.connectors import WriteContext, load_writer
 from spark_channel.connectors.files.publish import TargetDirectory
+from tests.benchmarks.alone import Alone
 from tests.benchmarks.bench_postgresql import CHANNELS, JAR, Bench, _load
 from tests.benchmarks.harness import Row, print_table
 from tests.connectors.files.busy import staged
@@ -31,6 +34,7 @@ from tests.servers.stores import object_server
 
 ROUNDS = int(os.environ.get("SPARK_CHANNEL_BENCH_ROUNDS", "5"))
 REPLACED = int(os.environ.get("SPARK_CHANNEL_BENCH_OBJECTS", "10000"))
+FLOOR = "the driver and the writer alone"
 _versions = itertools.count(1)
 
 
@@ -40,6 +44,8 @@ class Lake(Bench):
     def __init__(self, server: PostgresServer, spark: SparkSession, folder: Path) -> None:
         super().__init__(server, spark)
         self.folder = folder
+        uri = f"postgresql://{server.user}:{server.password}@127.0.0.1:{server.port}/postgres"
+        self.floor = Alone(uri, int(self.split["upperBound"]), CHANNELS)
 
     @property
     def out(self) -> str:
@@ -58,6 +64,9 @@ class Lake(Bench):
             channels=CHANNELS,
             commit="job",
         )
+
+    def alone(self) -> None:
+        self.floor.load(Path(self.out))
 
     def parquet(self) -> None:
         self.ours({"name": "parquet", "path": self.out})
@@ -106,7 +115,9 @@ def loads() -> list[Row]:
                 .getOrCreate()
             )
             spark_channel.register(spark, progress=False)
-            return _measure(Lake(server, spark, Path(directory)))
+            lake = Lake(server, spark, Path(directory))
+            with closing(lake.floor):
+                return _measure(lake)
         finally:
             if spark is not None:
                 spark.stop()
@@ -120,6 +131,7 @@ def _measure(lake: Lake) -> list[Row]:
         "transfer -> Delta": lake.delta,
         "transfer -> Delta, snappy": lake.as_parquet,
         "transfer -> Iceberg": lake.iceberg,
+        FLOOR: lake.alone,
     }
     seconds: dict[str, list[float]] = {name: [] for name in jobs}
     sizes: dict[str, int] = {}
@@ -147,6 +159,7 @@ def _measure(lake: Lake) -> list[Row]:
     for name in ("transfer -> Delta", "transfer -> Iceberg"):
         found.append(Row(f"{jdbc} / {name}", times(jdbc, name), ">= 2", "x"))
         found.append(Row(f"{name} / {parquet}", times(name, parquet), "<= 1.10", "x"))
+    found.append(Row(f"{jdbc} / {FLOOR}", times(jdbc, FLOOR), "", "x", "what no load can be above"))
     return found
 
 
