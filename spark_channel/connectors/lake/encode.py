@@ -5,8 +5,8 @@ from datetime import date
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
+from spark_channel.connectors.files.formats.row_groups import RowGroupEncoder
 from spark_channel.connectors.lake.options import LakeWriteOptions
 
 __all__ = ["DataFileEncoder"]
@@ -14,53 +14,20 @@ __all__ = ["DataFileEncoder"]
 _LONGEST_TEXT = 32
 
 
-class DataFileEncoder:
-    """Gathers batches into row groups. `statistics` are there after `finish`."""
+class DataFileEncoder(RowGroupEncoder):
+    """`statistics` are there after `finish`."""
 
     def __init__(self, sink: Any, schema: pa.Schema, options: LakeWriteOptions) -> None:
-        self._schema, self._options = schema, options
-        self._held: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
-        self.rows = 0
         self._metadata: list[Any] = []
-        self._writer = pq.ParquetWriter(
-            sink, schema, compression=options.compression, version="2.6", metadata_collector=self._metadata
-        )
-
-    @property
-    def held_bytes(self) -> int:
-        return self._bytes
+        self.rows = 0
+        super().__init__(
+            sink, schema, options.row_group_rows, options.row_group_bytes,
+            compression=options.compression, metadata_collector=self._metadata,
+        )  # fmt: skip
 
     def write(self, batch: pa.RecordBatch) -> None:
-        start = 0
-        while start < batch.num_rows:
-            taken = batch.slice(start, self._options.row_group_rows - self._rows)
-            start += taken.num_rows
-            self._held.append(taken)
-            self._rows += taken.num_rows
-            self._bytes += taken.nbytes
-            if self._rows >= self._options.row_group_rows or self._bytes >= self._options.row_group_bytes:
-                self._write_group()
+        super().write(batch)
         self.rows += batch.num_rows
-
-    def _write_group(self) -> None:
-        if self._rows:
-            self._writer.write_table(
-                pa.Table.from_batches(self._held, self._schema), row_group_size=self._rows
-            )
-        self._held, self._rows, self._bytes = [], 0, 0
-
-    def finish(self) -> None:
-        self._write_group()
-        self._writer.close()
-
-    def abandon(self) -> None:
-        """Let go of the sink, which is about to be dropped."""
-        self._held = []
-        try:
-            self._writer.close()
-        except (OSError, ValueError, pa.ArrowException):
-            self._writer.is_open = False  # or it would try again when it is collected
 
     @property
     def statistics(self) -> dict[str, Any]:

@@ -107,7 +107,7 @@ class Busy:
             table = self.rows()
             seen = sorted(zip(table.column("op").to_pylist(), table.column("n").to_pylist(), strict=True))
         except SourceError as error:
-            if "was removed" in str(error) and time.monotonic() - begun > SHORT:
+            if "removed after the read was planned" in str(error) and time.monotonic() - begun > SHORT:
                 return  # stopped for longer than the files that it planned are kept
             if "no data files" not in str(error):
                 raise

@@ -17,6 +17,7 @@ from spark_channel.connectors.files.formats.base import (
     batch_rows,
     pick,
 )
+from spark_channel.connectors.files.formats.row_groups import RowGroupEncoder
 from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.files.options import ParquetWriteOptions
 
@@ -81,54 +82,14 @@ class ParquetFormat(Format):
         return "parquet" if codec == "none" else f"{codec}.parquet"
 
     def encoder(self, sink: Any, schema: pa.Schema, options: ParquetWriteOptions) -> Encoder:
-        return _ParquetEncoder(sink, schema, options)
-
-
-class _ParquetEncoder(Encoder):
-    """Gathers batches into row groups: each `write_table` begins one."""
-
-    def __init__(self, sink: Any, schema: pa.Schema, options: ParquetWriteOptions) -> None:
-        self._options = options
-        self._schema = schema
-        self._in_file = pa.schema([field.with_type(_below_nullable(field.type)) for field in schema])
-        self._held: list[pa.RecordBatch] = []
-        self._rows = self._bytes = 0
-        # A file's size is known when a row group ends.
-        self._most_bytes = min(options.row_group_bytes, options.max_bytes_per_file or options.row_group_bytes)
         codec = options.compression or options.default_codec
-        self._writer = pq.ParquetWriter(
-            sink, self._in_file, compression=codec, compression_level=options.compression_level, version="2.6"
-        )
-
-    def write(self, batch: pa.RecordBatch) -> None:
-        start = 0
-        while start < batch.num_rows:
-            taken = batch.slice(start, self._options.row_group_rows - self._rows)
-            start += taken.num_rows
-            self._held.append(taken)
-            self._rows += taken.num_rows
-            self._bytes += taken.nbytes
-            if self._rows >= self._options.row_group_rows or self._bytes >= self._most_bytes:
-                self._write_group()
-
-    def _write_group(self) -> None:
-        if self._rows:
-            table = pa.Table.from_batches(self._held, self._schema)
-            if not self._in_file.equals(self._schema):
-                table = table.cast(self._in_file)
-            self._writer.write_table(table, row_group_size=self._rows)
-        self._held, self._rows, self._bytes = [], 0, 0
-
-    def finish(self) -> None:
-        self._write_group()
-        self._writer.close()
-
-    def abandon(self) -> None:
-        self._held = []
-        try:
-            self._writer.close()
-        except (OSError, ValueError, pa.ArrowException):
-            self._writer.is_open = False  # or it would try again when it is collected
+        # A file's size is known when a row group ends.
+        most_bytes = min(options.row_group_bytes, options.max_bytes_per_file or options.row_group_bytes)
+        in_file = pa.schema([field.with_type(_below_nullable(field.type)) for field in schema])
+        return RowGroupEncoder(
+            sink, schema, options.row_group_rows, most_bytes, in_file=None if in_file.equals(schema) else in_file,
+            compression=codec, compression_level=options.compression_level,
+        )  # fmt: skip
 
 
 def _below_nullable(kind: pa.DataType) -> pa.DataType:
