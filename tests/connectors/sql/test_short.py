@@ -194,7 +194,10 @@ def test_no_transaction_of_ours_is_old(pg: Pg, speed: int, seconds: float) -> No
     assert found == list(range(1, rows + 1))
     assert time.monotonic() - begun >= 0.9 * seconds
     assert len(oldest) >= 10
-    assert max(oldest) <= 1.0
+    print(
+        f"{speed} rows/s for {seconds:.0f} s: oldest transaction {max(oldest):.2f} s, {len(oldest)} samples"
+    )
+    assert max(oldest) <= 5.0 + 1.0, "statementSeconds is 5 under a limit, and a busy machine adds a second"
 
 
 @pytest.mark.parametrize("ends", [50])
@@ -345,7 +348,7 @@ def replicated() -> Iterator[tuple[PostgresServer, PostgresServer]]:
         primary.close()
 
 
-@pytest.mark.parametrize("jobs", [1, pytest.param(100, marks=pytest.mark.soak)])
+@pytest.mark.parametrize("jobs", [1, pytest.param(100, marks=[pytest.mark.soak, pytest.mark.timeout(3600)])])
 def test_a_busy_standby_is_read_whole(replicated: tuple[PostgresServer, PostgresServer], jobs: int) -> None:
     """One statement is ended by the replay; short ones bring each row once, in each of so many jobs."""
     primary, standby = replicated
