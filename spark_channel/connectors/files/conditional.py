@@ -14,12 +14,16 @@ from urllib.parse import parse_qs, urlsplit
 from spark_channel.connectors.files.login import Login
 from spark_channel.connectors.files.paths import Location, azure_account, azure_key
 from spark_channel.errors import MissingPackageError, UnsupportedError
+from spark_channel.retry import Retry
 
 if TYPE_CHECKING:
     from obstore.store import AzureStore, GCSStore, S3Store
 
 __all__ = ["check_conditional", "put", "put_new", "remove_many"]
 
+_CUT_OFF = "HTTP error:"
+"""What obstore says of a request without an answer, where it does not send it again by itself."""
+_CUT_OFF_SECONDS = 60.0
 _INSTEAD = (
     "Write to a local or shared disk with hard links, to S3, GCS or Azure, or let Spark write the files: "
     'df.write.parquet(...) of spark.read.format("channel")'
@@ -27,7 +31,10 @@ _INSTEAD = (
 
 
 def put_new(place: Location, path: str, data: bytes) -> bool:
-    """Write the object `path` unless there is one; False = there is one.
+    """Write the object `path` unless there is one; False = there is one, with other bytes.
+
+    After a connection that ends before the answer the same bytes are sent again, by obstore or here, and the first
+    request may have been accepted. So `data` is what nobody else writes: each entry of the log has its own id.
 
     Raises:
         UnsupportedError: the filesystem cannot. OSError: the store did not answer, or refused; it may be written.
@@ -41,10 +48,20 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
     import obstore
     from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, PreconditionError
 
+    store, key = found, _key(path)
+
+    def create() -> bool:
+        try:
+            obstore.put(store, key, data, mode="create", use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            return obstore.get(store, key).bytes() == data
+        return True
+
+    def is_cut_off(error: Exception) -> bool:
+        return isinstance(error, BaseError) and _CUT_OFF in str(error)
+
     try:
-        obstore.put(found, _key(path), data, mode="create", use_multipart=False)
-    except (AlreadyExistsError, PreconditionError):
-        return False
+        return Retry(_CUT_OFF_SECONDS, what=f"creating {path}").call(create, is_cut_off)
     except (NotSupportedError, NotImplementedError) as error:
         raise UnsupportedError(
             f"{place.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
@@ -55,7 +72,6 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
                 f"{place.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
             ) from error
         raise OSError(_first_line(error)) from error
-    return True
 
 
 def put(place: Location, path: str, data: bytes) -> bool:
@@ -86,7 +102,7 @@ def check_conditional(place: Location, path: str) -> None:
         UnsupportedError: it accepted both.
     """
     put_new(place, path, b"\n")
-    if put_new(place, path, b"\n"):
+    if put_new(place, path, b"\n\n"):
         raise UnsupportedError(
             f"{place.show()}: the store ignores the condition of a conditional put, so that two jobs could lose "
             f"each other's rows. {_INSTEAD}"
