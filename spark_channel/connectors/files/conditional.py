@@ -34,7 +34,7 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
     """Write the object `path` unless there is one; False = there is one, with other bytes.
 
     After a connection that ends before the answer the same bytes are sent again, by obstore or here, and the first
-    request may have been accepted. So `data` is what nobody else writes: each entry of the log has its own id.
+    request may have been accepted. So each put needs other `data`: an entry of the log has its own id.
 
     Raises:
         UnsupportedError: the filesystem cannot. OSError: the store did not answer, or refused; it may be written.
