@@ -129,6 +129,11 @@ class Log:
             self._parsed = parsed = found[0], _parse(*found)
         return parsed[1]
 
+    def rejects_existing(self) -> bool:
+        """Whether the newest entry, put once more as it is, is rejected; True without an entry."""
+        found = _read_newest(self._store.place, self._directory)
+        return found is None or not self._store.put_new(entry_path(self._directory, found[1]), found[0])
+
     def change(
         self, change: Change, base: Callable[[Entry | None], Manifest], what: str
     ) -> tuple[Entry | None, bool]:
