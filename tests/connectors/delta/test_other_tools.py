@@ -84,6 +84,33 @@ def test_a_vacuum_that_removed_staged_files(tmp_path: Path) -> None:
     assert leftovers(path) == []
 
 
+def test_a_log_that_was_cleaned_and_files_that_were_compacted_while_a_write_ran(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for number in (1, 2, 3):
+        write(path, numbers(number))
+    out = writer_of(path, writeMode="upsert", keyColumns="id")
+    staged = stage(out, [numbers(2, 9)], WriteContext("job", txn=("nightly", 1)))
+    table = DeltaTable(str(path))
+    table.optimize.compact()
+    table.create_checkpoint()
+    for commit in sorted((path / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    out.commit(*staged)
+    assert _ids(path) == [1, 2, 3, 9]
+    assert out.prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema).published_at is not None
+
+
+def test_a_transaction_id_stays_published_in_a_table_that_was_restored(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, numbers(1))
+    before = DeltaTable(str(path)).version()
+    out, context = writer_of(path), WriteContext("job", txn=("nightly", 1))
+    out.commit(*stage(out, [numbers(2)], context))
+    DeltaTable(str(path)).restore(before)
+    assert _ids(path) == [1]
+    assert out.prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema).published_at is not None
+
+
 def test_a_version_whose_files_were_vacuumed(tmp_path: Path) -> None:
     path = tmp_path / "t"
     write(path, numbers(1))
