@@ -12,6 +12,8 @@ from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
+from spark_channel.connectors import WriteContext, load_writer
+
 pytestmark = pytest.mark.spark
 
 TYPES = """
@@ -56,6 +58,33 @@ def test_spark_reads_what_we_write_to_parquet(spark: SparkSession, tmp_path: Pat
     assert_df_equality(
         df, spark.read.parquet(str(tmp_path / "out")), ignore_row_order=True, ignore_nullable=True
     )
+
+
+def test_sparks_own_source_sees_the_published_rows(spark: SparkSession, tmp_path: Path) -> None:
+    """Not those that were replaced, which readers of ours may still need, nor those that are staged."""
+    target = tmp_path / "out"
+
+    def save(start: int, stop: int, mode: str) -> None:
+        spark.range(start, stop).write.format("channel").option("writer", "parquet").mode(mode).save(
+            str(target)
+        )
+
+    def seen() -> list[int]:
+        return sorted(row.id for row in spark.read.parquet(str(target)).collect())
+
+    save(0, 100, "append")
+    save(100, 150, "append")
+    assert seen() == list(range(150))
+    save(200, 210, "overwrite")
+    save(210, 215, "append")
+    assert seen() == list(range(200, 215))
+    assert any((target / "_spark_channel" / "replaced").rglob("*.parquet"))
+    writer = load_writer({"writer": "parquet", "path": str(target)})[0]
+    rows = pa.table({"id": [999]})
+    attempt = writer.open(writer.prepare(WriteContext("staged"), rows.schema), 0, 0)
+    attempt.write(rows.to_batches()[0])
+    attempt.close()
+    assert seen() == list(range(200, 215))
 
 
 def test_sqlite_round_trips(spark: SparkSession, tmp_path: Path) -> None:

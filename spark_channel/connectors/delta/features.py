@@ -43,6 +43,13 @@ def check_readable(table: "DeltaTable", shown: str) -> None:
         raise UnsupportedError(
             f"{shown} has delta.columnMapping.mode={mode}: its files use other names for columns; {_IN_SPARK}"
         )
+    folders = table.metadata().partition_columns
+    for field in _fields(table) if folders else ():
+        if field["name"] in folders and field["type"] == "binary":
+            raise UnsupportedError(
+                f"{shown} is partitioned by {field['name']!r}, which is binary: deltalake gives such values as the log "
+                f"spells them; {_IN_SPARK}"
+            )
 
 
 def check_deletion_vectors(table: "DeltaTable", shown: str) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.delta.log import file_path
+from spark_channel.connectors.delta.log import file_path, logged_partition
 from spark_channel.connectors.delta.open import explained, place_of
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
 from spark_channel.connectors.files.errors_at import reading
@@ -128,7 +128,7 @@ class DeltaFeed(ChangeFeed):
                     f"version {version} is not in the log of {place.show()} any more "
                     f"(delta.logRetentionDuration). {_AGAIN}"
                 ) from error
-        found = []
+        found, folders = [], self._reader.partition_columns()
         for line in lines:
             action = json.loads(line)
             if "remove" in action and action["remove"].get("dataChange", True):
@@ -143,7 +143,7 @@ class DeltaFeed(ChangeFeed):
                 if add.get("deletionVector"):
                     raise SourceError(f"version {version} of {place.show()} has deletion vectors. {_AGAIN}")
                 rows = json.loads(add.get("stats") or "{}").get("numRecords", 0)
-                partition = tuple((add.get("partitionValues") or {}).items())
+                partition = logged_partition(add.get("partitionValues") or {}, folders)
                 # The log's paths are uris; get_add_actions gives them as they are.
                 path = file_path(place.path, add["path"], place.show())
                 file = TableFile(path, int(add["size"]), partition)

@@ -3,9 +3,10 @@
 import json
 import posixpath
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote, urlsplit
 
@@ -25,6 +26,9 @@ from spark_channel.connectors.delta.open import (
 )
 from spark_channel.connectors.delta.options import Table
 from spark_channel.connectors.delta.types import check_partition_column, planned
+from spark_channel.connectors.files.conditions import ValueRange
+from spark_channel.connectors.files.literals import exact
+from spark_channel.connectors.files.partitions import partition_value
 from spark_channel.connectors.files.store import store_of
 from spark_channel.connectors.lake.table import Change, Lake, NewFile, Partition, TableFile, TableState
 from spark_channel.errors import CommitError, TargetError, UnsupportedError
@@ -33,7 +37,7 @@ if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable
     from deltalake.transaction import AddAction
 
-__all__ = ["DeltaLake", "DeltaState", "file_path", "table_files"]
+__all__ = ["DeltaLake", "DeltaState", "file_path", "logged_partition", "table_files"]
 
 _HISTORY = 200
 """So many of the newest commits are looked through for the name of a claim's owner."""
@@ -155,6 +159,17 @@ class DeltaState(TableState):
     def files(self) -> list[TableFile]:
         check_deletion_vectors(self._table, self._shown)
         return table_files(self._table, self._base, self._shown)
+
+    def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
+        found = {}
+        for name, text in file.partition:
+            if name in names:
+                kind = self.columns.field(name).type
+                value = partition_value(name, text, kind).as_py()
+                with suppress(ValueError, TypeError):
+                    rank = None if value is None else exact(value, kind)
+                    found[name] = ValueRange(rank, rank, int(value is None), 1)
+        return found
 
     def commit(self, change: Change) -> bool:
         from deltalake import Schema
@@ -301,6 +316,28 @@ def file_path(base: str, path: str, shown: str) -> str:
     return posixpath.join(base, plain)
 
 
+def logged_partition(values: Mapping[str, str | None], columns: pa.Schema) -> Partition:
+    """Partition values as a commit has them, in the texts that `table_files` gives."""
+    return tuple((name, _read_text(text, _type_of(columns, name))) for name, text in values.items())
+
+
+def _type_of(columns: pa.Schema, name: str) -> pa.DataType | None:
+    index = columns.get_field_index(name)
+    return None if index < 0 else columns.field(index).type
+
+
+def _read_text(text: str | None, kind: pa.DataType | None) -> str | None:
+    if not text:
+        return None  # Delta's NULL, in either spelling
+    if kind is None or not pa.types.is_timestamp(kind) or kind.tz is None:
+        return text
+    try:
+        without_zone = datetime.fromisoformat(text).tzinfo is None
+    except ValueError:
+        return text  # its reader refuses it
+    return f"{text}Z" if without_zone else text
+
+
 def _partition(values: dict[str, Any]) -> Partition:
     return tuple((name, _text(value)) for name, value in values.items())
 
@@ -311,6 +348,4 @@ def _text(value: Any) -> str | None:
         return None
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, bytes):
-        return value.decode("latin-1")
     return str(value)

@@ -1,9 +1,10 @@
 """Opens a table with `deltalake`: its uri, its store's settings, and its errors."""
 
 import os
+import posixpath
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, urlsplit
 
@@ -123,14 +124,38 @@ def open_table(
     options: Table, place: Location, as_of: int | datetime | None = None, *, files: bool = True
 ) -> "DeltaTable":
     from deltalake import DeltaTable
+    from deltalake.exceptions import DeltaError
 
     settings = settings_of(place, options)
     if isinstance(as_of, int):
-        return DeltaTable(uri_of(place), version=as_of, storage_options=settings, without_files=not files)
+        try:
+            return DeltaTable(uri_of(place), version=as_of, storage_options=settings, without_files=not files)
+        except DeltaError:
+            newest = int(DeltaTable(uri_of(place), storage_options=settings).version())
+            if as_of <= newest:
+                raise
+            raise SourceError(
+                f"{place.show()} has no version {as_of}, its newest one is {newest}; check option 'version'"
+            ) from None
     table = DeltaTable(uri_of(place), storage_options=settings, without_files=not files)
     if as_of is not None:
         table.load_as_version(as_of)
+        _check_as_old(place, int(table.version()), as_of)
     return table
+
+
+def _check_as_old(place: Location, version: int, as_of: datetime) -> None:
+    """deltalake finds a version by the times of the log's files, and gives the oldest one for every time before it.
+
+    Raises:
+        SourceError: the table has no version as old as `as_of`.
+    """
+    info = place.fs.get_file_info(posixpath.join(place.path, "_delta_log", f"{version:020d}.json"))
+    if info.mtime is not None and info.mtime_ns // 10**6 > as_of.timestamp() * 1000:
+        raise SourceError(
+            f"{place.show()} has no version as old as {as_of.isoformat()}: its oldest one, {version}, is of "
+            f"{info.mtime.astimezone(UTC).isoformat()}; check option 'timestamp'"
+        )
 
 
 def columns_of(table: "DeltaTable") -> pa.Schema:

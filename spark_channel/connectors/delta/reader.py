@@ -11,6 +11,8 @@ from spark_channel.connectors.delta.open import columns_of, explained, open_tabl
 from spark_channel.connectors.delta.options import DeltaReadOptions
 from spark_channel.connectors.feed import ChangeFeed, FeedOptions
 from spark_channel.connectors.files.columns import check_columns
+from spark_channel.connectors.files.formats.base import Format
+from spark_channel.connectors.files.formats.parquet import ParquetFormat
 from spark_channel.connectors.files.listing import UNCHANGING, SourceFile
 from spark_channel.connectors.files.reader import FilesReader
 from spark_channel.connectors.files.source import SourcePlan, plan_columns
@@ -24,12 +26,25 @@ if TYPE_CHECKING:
 __all__ = ["DeltaReader"]
 
 
+class _DeltaParquet(ParquetFormat):
+    """Spark writes times of 96 bits by default, in microseconds, of any year."""
+
+    int96_unit = "us"
+
+
+_PARQUET = _DeltaParquet()
+
+
 class DeltaReader(FilesReader):
     """The version that `schema` found is the one that is split and read."""
 
     Options = DeltaReadOptions
     options: DeltaReadOptions
     format = "parquet"
+
+    @property
+    def form(self) -> Format:
+        return _PARQUET
 
     def __init__(self, options: DeltaReadOptions) -> None:
         super().__init__(options)
@@ -70,6 +85,9 @@ class DeltaReader(FilesReader):
     def table_columns(self) -> pa.Schema:
         """Every column of the version that the read began with."""
         return columns_of(self.table(self.version))
+
+    def partition_columns(self) -> pa.Schema:
+        return self._planned().partitions
 
     def split(self, advice: int) -> list[Split]:
         self._planned()

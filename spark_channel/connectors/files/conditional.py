@@ -5,6 +5,7 @@ through obstore, with the same environment, roles and settings as the rest.
 """
 
 import os
+import re
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -28,6 +29,8 @@ _INSTEAD = (
     "Write to a local or shared disk with hard links, to S3, GCS or Azure, or let Spark write the files: "
     'df.write.parquet(...) of spark.read.format("channel")'
 )
+_NOT_IMPLEMENTED = re.compile(r"status code: 501\b|<Code>NotImplemented</Code>")
+"""As a server says it. An error's text has the object's name, too, where 501 may be a number of the log."""
 
 
 def put_new(place: Location, path: str, data: bytes) -> bool:
@@ -67,7 +70,7 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
             f"{place.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
         ) from error
     except BaseError as error:
-        if "501" in str(error) or "NotImplemented" in str(error):
+        if _NOT_IMPLEMENTED.search(str(error)):
             raise UnsupportedError(
                 f"{place.show()}: the store refuses conditional puts ({_first_line(error)}). {_INSTEAD}"
             ) from error

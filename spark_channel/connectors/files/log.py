@@ -129,6 +129,12 @@ class Log:
             self._parsed = parsed = found[0], _parse(*found)
         return parsed[1]
 
+    def rejects_newest(self) -> bool:
+        """Whether the entry that `newest` found last is rejected when it is put once more as it is."""
+        assert self._parsed is not None
+        raw, entry = self._parsed
+        return not self._store.put_new(entry_path(self._directory, entry.number), raw)
+
     def change(
         self, change: Change, base: Callable[[Entry | None], Manifest], what: str
     ) -> tuple[Entry | None, bool]:

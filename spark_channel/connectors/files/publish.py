@@ -117,7 +117,9 @@ class TargetDirectory:
             )
         there = self.store.exists(self._log)
         self.store.make(self._log)
-        if there and self._entries.newest() is not None:
+        has_log = there and self._entries.newest() is not None
+        # A directory may have been copied, with its log, from a store that rejects them.
+        if has_log and (self.store.staged or self._entries.rejects_newest()):
             return
         try:
             self.store.check_put_new(

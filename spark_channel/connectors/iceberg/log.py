@@ -1,7 +1,7 @@
 """An Iceberg table, with the interface that the writers of lakehouse tables use."""
 
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -11,9 +11,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from spark_channel.connectors.commit import Claim, Identity
+from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.iceberg import claims
 from spark_channel.connectors.iceberg.open import explained, file_io, open_catalog
 from spark_channel.connectors.iceberg.options import Table as TableOptions
+from spark_channel.connectors.iceberg.prune import value_ranges
 from spark_channel.connectors.iceberg.store import store_at
 from spark_channel.connectors.iceberg.types import arrow_columns, planned
 from spark_channel.connectors.lake.table import Change, Lake, NewFile, TableFile, TableState
@@ -164,6 +166,9 @@ class IcebergState(TableState):
             return [
                 TableFile(task.file.file_path, task.file.file_size_in_bytes, (), task.file) for task in tasks
             ]
+
+    def ranges(self, file: TableFile, names: Collection[str]) -> dict[str, ValueRange]:
+        return value_ranges(file.handle, self._table.schema(), self.columns, names)
 
     def commit(self, change: Change) -> bool:
         with explained(self._options.dbtable, CommitError), _answered(self._options.dbtable):

@@ -22,7 +22,10 @@ def file_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Columns that the file lacks are NULL; those of its partition are as the log says."""
     texts = dict(file.partition)
-    with fs.open_input_file(file.path) as opened, closing(pq.ParquetFile(opened)) as parquet:
+    with (
+        fs.open_input_file(file.path) as opened,
+        closing(pq.ParquetFile(opened, coerce_int96_timestamp_unit="us")) as parquet,
+    ):
         inside = [name for name in columns.names if name not in partition_by]
         for batch in parquet.iter_batches(
             _ROWS, columns=pick(inside, parquet.schema_arrow.names), use_threads=False

@@ -5,13 +5,15 @@ only files that it added are looked at.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.connectors.files.conditions import Condition
+from spark_channel.connectors.files.conditions import Condition, ValueRange
+from spark_channel.connectors.files.literals import exact
 from spark_channel.connectors.lake.table import NewFile, TableFile
 from spark_channel.connectors.lake.task import FileSet
 from spark_channel.errors import TargetError
@@ -29,6 +31,15 @@ class Rows(ABC):
     def goes(self, batch: pa.RecordBatch) -> pa.Array:
         """true where a row goes; never NULL."""
 
+    @property
+    @abstractmethod
+    def columns(self) -> Collection[str]:
+        """The columns that tell which rows go."""
+
+    @abstractmethod
+    def may_go(self, ranges: Mapping[str, ValueRange]) -> bool:
+        """False only when no row of a file with these values of `columns` goes."""
+
 
 @dataclass(frozen=True)
 class WhereMatch(Rows):
@@ -38,6 +49,13 @@ class WhereMatch(Rows):
 
     def goes(self, batch: pa.RecordBatch) -> pa.Array:
         return pc.fill_null(self.condition.mask(batch), False)
+
+    @property
+    def columns(self) -> Collection[str]:
+        return self.condition.columns
+
+    def may_go(self, ranges: Mapping[str, ValueRange]) -> bool:
+        return self.condition.may_match(ranges)
 
 
 class KeyMatch(Rows):
@@ -49,6 +67,7 @@ class KeyMatch(Rows):
 
     def __init__(self, keys: pa.Table, names: Sequence[str]) -> None:
         self._names = list(names)
+        keys = pa.table([_comparable(keys[name]) for name in names], names=self._names)
         counted = keys.group_by(self._names).aggregate([([], "count_all")])
         twice = counted.filter(pc.greater(counted["count_all"], 1))
         if twice.num_rows:
@@ -58,12 +77,28 @@ class KeyMatch(Rows):
                 "should stay cannot be told; keep one row of each key, or name more 'keyColumns'"
             )
         self._keys = keys.combine_chunks()
+        self._bounds = {name: _bounds(self._keys[name]) for name in names}
+
+    @property
+    def columns(self) -> Collection[str]:
+        return self._names
+
+    def may_go(self, ranges: Mapping[str, ValueRange]) -> bool:
+        return self._keys.num_rows > 0 and all(self._may_hold(name, found) for name, found in ranges.items())
+
+    def _may_hold(self, name: str, found: ValueRange) -> bool:
+        bounds = self._bounds[name]
+        if found.only_nulls():
+            return False  # a key holds no NULL
+        if bounds is None or found.low is None or found.high is None:
+            return True
+        return bool(found.low <= bounds[1] and bounds[0] <= found.high)
 
     def goes(self, batch: pa.RecordBatch) -> pa.Array:
         if len(self._names) == 1:
             name = self._names[0]
-            return pc.is_in(batch.column(name), value_set=self._keys[name].combine_chunks())
-        rows = pa.table([batch.column(name) for name in self._names], names=self._names)
+            return pc.is_in(_comparable(batch.column(name)), value_set=self._keys[name].combine_chunks())
+        rows = pa.table([_comparable(batch.column(name)) for name in self._names], names=self._names)
         rows = rows.append_column(_ROW, pa.array(range(batch.num_rows), pa.int64()))
         found = rows.join(self._keys, keys=self._names, join_type="left semi", use_threads=False)
         return pc.is_in(pa.array(range(batch.num_rows), pa.int64()), value_set=found[_ROW].combine_chunks())
@@ -72,11 +107,26 @@ class KeyMatch(Rows):
 _ROW = "spark_channel_row"
 
 
+def _comparable(values: Any) -> Any:
+    """With one zero: Arrow tells -0.0 from 0.0, and SQL does not."""
+    return pc.add(values, pa.scalar(0, values.type)) if pa.types.is_floating(values.type) else values
+
+
+def _bounds(values: Any) -> tuple[Any, Any] | None:
+    """The smallest and the largest key, in the values of `literals.exact`; None = not known."""
+    try:
+        found = pc.min_max(values).as_py()
+        return exact(found["min"], values.type), exact(found["max"], values.type)
+    except (pa.ArrowException, ValueError, TypeError):
+        return None
+
+
 @dataclass
 class Replaced:
     """`of` says what became of the files of one version of the table."""
 
     rows: Rows
+    ranges: Callable[[TableFile], Mapping[str, ValueRange]]
     read: Read
     write: Callable[[], FileSet]
     _known: dict[str, tuple[bool, tuple[NewFile, ...]]] = field(default_factory=dict)
@@ -94,6 +144,8 @@ class Replaced:
         return removed, added
 
     def _look(self, file: TableFile) -> tuple[bool, tuple[NewFile, ...]]:
+        if not self.rows.may_go(self.ranges(file)):
+            return False, ()
         if not any(pc.any(self.rows.goes(batch)).as_py() for batch in self.read(file)):
             return False, ()
         made = self.write()

@@ -1,13 +1,14 @@
 """The interface of a lakehouse table for writers: one state of its log, and the conditional commit of the next."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
 from spark_channel.connectors.commit import Claim, Identity
+from spark_channel.connectors.files.conditions import ValueRange
 from spark_channel.connectors.files.store import Store
 
 __all__ = ["Change", "Lake", "NewFile", "TableFile", "TableState"]
@@ -73,6 +74,10 @@ class TableState(ABC):
         Raises:
             UnsupportedError: rows of a file are deleted elsewhere (deletion vectors, delete files).
         """
+
+    @abstractmethod
+    def ranges(self, file: TableFile, names: Collection[str]) -> Mapping[str, ValueRange]:
+        """What the log says of the columns `names` in one of `files`; those that it says nothing of are omitted."""
 
     @abstractmethod
     def commit(self, change: Change) -> bool:

@@ -156,6 +156,7 @@ class LakeWriter(Writer):
                     f"the rows lack {lost[0]!r}, by which {lake.shown} is partitioned; add the column"
                 )
         key = find_names(options.key_columns or (), columns, "keyColumns")
+        _check_keys(key, columns)
         if key and table is not None and len(names) < len(table.columns):
             lost = [name for name in table.columns.names if name not in names]
             raise SchemaError(
@@ -368,13 +369,13 @@ class LakeWriter(Writer):
     ) -> Change:
         """The change for this state of the table."""
         _check_same(lake, state, plan)
+        # As `prepare` did: another tool may have added a constraint, or changed the partitions, since.
+        state.check_writable(removes=plan.overwrite or replaced is not None)
         if replaced is not None:
-            state.check_writable(removes=True)
             removed, stay = replaced.on(state)
             operation = "upsert" if plan.key else "replaceWhere"
             return replace(made, removed=removed, added=[*made.added, *stay], operation=operation)
         if plan.overwrite:
-            state.check_writable(removes=True)
             return replace(made, removed=state.files())
         return made
 
@@ -420,6 +421,8 @@ class LakeWriter(Writer):
                 return None
             protocol.check(found, held)
             assert found is not None
+            assert state is not None
+            state.check_writable(removes=False)
             missing[:] = [field for field in plan.new if _is_narrow(state.columns, field)]
             return Change(plan.job, found, operation="change columns") if missing else None
 
@@ -596,8 +599,12 @@ class _Replacement:
                 "kept",
                 self.lake.shown,
             )
-            self._made = Replaced(self.rows, self._read, files)
+            self._made = Replaced(self.rows, self._ranges, self._read, files)
         return self._made.of(state.files())
+
+    def _ranges(self, file: TableFile) -> Any:
+        assert self._state is not None
+        return self._state.ranges(file, self.rows.columns)
 
     def _read(self, file: TableFile) -> Any:
         assert self._state is not None
@@ -626,6 +633,20 @@ def _may_have_published(claim: Claim | None, held: Held) -> bool:
     if claim is None or held.epoch == 0 or held.identity.kind == "stream":
         return claim is not None
     return claim.epoch == held.epoch and claim.has_published(held.position)
+
+
+def _check_keys(key: Sequence[str], columns: pa.Schema) -> None:
+    """
+    Raises:
+        OptionError: a column whose values have no order and no equality here.
+    """
+    for name in key:
+        kind = columns.field(name).type
+        if pa.types.is_nested(kind):
+            raise OptionError(
+                f"option 'keyColumns' names {name!r}, which is {kind}: a key is a plain value; name other columns",
+                option="keyColumns", got=name,
+            )  # fmt: skip
 
 
 def _is_narrow(columns: pa.Schema, field: pa.Field) -> bool:

@@ -1,5 +1,7 @@
 """A Delta table as a stream of its new versions."""
 
+import datetime as dt
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +71,37 @@ def test_compaction_gives_no_row_again(tmp_path: Path) -> None:
     upto = feed.latest(at, FeedLimit())
     assert upto != at
     assert _ids(feed, at, upto) == []
+
+
+def test_partition_values_of_new_versions(tmp_path: Path) -> None:
+    """They are read from the log, where times have no zone, and an empty text is NULL."""
+    path = tmp_path / "t"
+    at = dt.datetime(2024, 1, 2, 3, 4, 5, 678901)
+    table = pa.table(
+        {
+            "id": [1, 2],
+            "zoned": pa.array([at.replace(tzinfo=dt.UTC), None], pa.timestamp("us", "UTC")),
+            "plain": pa.array([at, None], pa.timestamp("us")),
+            "price": pa.array([Decimal("1.10"), None], pa.decimal128(10, 2)),
+            "name": ["é /=%", None],
+            "day": pa.array([dt.date(1900, 1, 1), None]),
+            "paid": [True, None],
+        }
+    )
+    write_deltalake(str(path), table, partition_by=table.column_names[1:])
+    feed = _feed(path)
+    first = feed.latest(feed.earliest()[0], FeedLimit())
+    write_deltalake(str(path), table, mode="append")
+    log = path / "_delta_log" / f"{1:020d}.json"
+    log.write_text(log.read_text().replace('"name":null', '"name":""'))
+    second = feed.latest(first, FeedLimit())
+    found = [
+        row
+        for split in feed.changes(first, second)
+        for batch in feed.read(split)
+        for row in batch.to_pylist()
+    ]
+    assert sorted(found, key=lambda row: int(row["id"])) == table.to_pylist()
 
 
 def test_removed_rows_end_the_stream(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -10,10 +11,12 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pytest
 
+from spark_channel.connectors.files.conditional import put_new
 from spark_channel.connectors.files.paths import LOG, Location, locate, read_file
 from spark_channel.connectors.files.store import ObjectStore, store_of
 from spark_channel.errors import SourceError, SupersededError, UnsupportedError
 from tests.connectors.files.helpers import numbers, prepare, read, reader_of, stage, write, writer_of
+from tests.connectors.files.test_log import LEDGER, former
 from tests.servers.stores import KINDS, STORES, ObjectServer, object_server, start_gcs
 
 
@@ -160,6 +163,80 @@ def test_a_store_that_ignores_the_condition_is_refused() -> None:
             with pytest.raises(UnsupportedError, match=r"ignores the condition .* df.write.parquet"):
                 prepare(out, numbers().schema, overwrite=overwrite)
         assert not [path for path in objects(locate(server.uri("plain"))) if not path.endswith("/")]
+
+
+def test_a_directory_that_was_copied_with_its_log_into_such_a_store_is_refused(tmp_path: Path) -> None:
+    write("parquet", tmp_path / "out", numbers(1), job="a")
+    with start_gcs(conditional=False) as server:
+        target = server.uri("copied/out")
+        place = locate(target)
+        pafs.copy_files(str(tmp_path / "out"), place.path, destination_filesystem=place.fs)
+        before = objects(place)
+        for overwrite in (True, False):
+            with pytest.raises(UnsupportedError, match="ignores the condition"):
+                prepare(writer_of("parquet", target), numbers().schema, "b", overwrite=overwrite)
+        assert objects(place) == before
+        assert seen(target) == [1]
+
+
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+def test_a_directory_that_was_copied_with_its_log_is_written_as_before(target: str, tmp_path: Path) -> None:
+    write("parquet", tmp_path / "out", numbers(1), job="a")
+    place = locate(target)
+    pafs.copy_files(str(tmp_path / "out"), place.path, destination_filesystem=place.fs)
+    assert seen(target) == [1]
+    write("parquet", target, numbers(2), job="b")
+    assert seen(target) == [1, 2]
+    write("parquet", target, numbers(3), job="c", context={"overwrite": True})
+    assert seen(target) == [3]
+
+
+@pytest.mark.parametrize("server", KINDS, indirect=True)
+def test_a_directory_of_the_former_version_is_read_and_upgraded(target: str, tmp_path: Path) -> None:
+    old, gone = "part-00000-old-0-000.csv", "part-00000-older-0-000.csv"
+    former(tmp_path / "out", {old: [1, 2], gone: [9]}, ledger=LEDGER, removed=[gone])
+    place = locate(target)
+    pafs.copy_files(str(tmp_path / "out"), place.path, destination_filesystem=place.fs)
+
+    def rows() -> list[int]:
+        return sorted(read("csv", target).column("n").to_pylist())
+
+    assert rows() == [1, 2]
+    assert write("csv", target, numbers(3), job="again", context={"txn": ("app", 7)}).published_at == "then"
+    write("csv", target, numbers(3), job="new")
+    assert rows() == [1, 2, 3]
+    assert gone not in objects(place)
+    write("csv", target, numbers(4), job="last", context={"overwrite": True}, retention="0")
+    assert rows() == [4]
+    assert old not in objects(place)
+
+
+@pytest.mark.parametrize(
+    ("status", "refused"),
+    [("403 Forbidden", False), ("400 Bad Request", False), ("501 Not Implemented", True)],
+)
+def test_only_the_stores_answer_says_that_it_has_no_conditional_puts(
+    status: str, refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error's text has the object's name: 501 in it, as in entry 501 of a log, says nothing."""
+    import obstore
+    from obstore.exceptions import GenericError
+
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "a")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "b")
+    path = f"tenant-501/x/_spark_channel/{501:020d}.json"
+
+    def answer(*_arguments: Any, **_options: Any) -> None:
+        code = "NotImplemented" if refused else "Other"
+        raise GenericError(
+            f"Generic S3 error: Error performing PUT http://host/{path} in 1.2ms - Server returned non-2xx status "
+            f"code: {status}: <Error><Code>{code}</Code></Error>"
+        )
+
+    monkeypatch.setattr(obstore, "put", answer)
+    place = locate("s3://tenant-501/x?region=us-east-1")
+    with pytest.raises(UnsupportedError if refused else OSError, match=status.split(maxsplit=1)[0]):
+        put_new(place, path, b"x")
 
 
 @pytest.mark.parametrize("server", KINDS, indirect=True)

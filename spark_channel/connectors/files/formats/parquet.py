@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,21 +26,27 @@ __all__ = ["ParquetFormat"]
 _READ_BUFFER = 1 << 20
 
 
-def _open(opened: pa.NativeFile) -> pq.ParquetFile:
-    # With a buffer a column chunk is streamed; without one it is read whole.
-    return pq.ParquetFile(opened, buffer_size=_READ_BUFFER, pre_buffer=False)
-
-
 class ParquetFormat(Format):
     name = "parquet"
     refusal = "has no counterpart in Parquet; cast it first"
+    int96_unit: ClassVar[str | None] = None
+    """Of the times of 96 bits; None = nanoseconds, which end in the year 2262."""
+
+    def _open(self, opened: pa.NativeFile) -> pq.ParquetFile:
+        # With a buffer a column chunk is streamed; without one it is read whole.
+        return pq.ParquetFile(
+            opened,
+            buffer_size=_READ_BUFFER,
+            pre_buffer=False,
+            coerce_int96_timestamp_unit=self.int96_unit,
+        )
 
     def schema(self, opened: pa.NativeFile, path: str, options: Any, multi_line: bool) -> pa.Schema:
-        with closing(_open(opened)) as file:
+        with closing(self._open(opened)) as file:
             return file.schema_arrow
 
     def pieces(self, opened: pa.NativeFile, path: str, cut: Cut) -> list[Piece]:
-        with closing(_open(opened)) as file:
+        with closing(self._open(opened)) as file:
             pieces: list[Piece] = []
             groups: list[int] = []
             rows = nbytes = 0
@@ -61,7 +67,7 @@ class ParquetFormat(Format):
     def batches(
         self, opened: pa.NativeFile, path: str, params: Mapping[str, Any], wanted: Wanted
     ) -> Iterator[pa.RecordBatch]:
-        with closing(_open(opened)) as file:
+        with closing(self._open(opened)) as file:
             columns = pick(wanted.schema.names, file.schema_arrow.names)
             for number in params.get("groups", range(file.num_row_groups)):
                 if not _may_match(file, number, wanted.condition):

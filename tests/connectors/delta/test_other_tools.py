@@ -1,0 +1,188 @@
+"""What other tools do to a Delta table, also between a write's `prepare` and its `commit`."""
+
+import datetime as dt
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+pytest.importorskip("deltalake")
+
+from deltalake import DeltaTable, write_deltalake
+
+from spark_channel.connectors import WriteContext
+from spark_channel.errors import CommitError, SourceError, UnsupportedError
+from tests.connectors.delta.helpers import (
+    leftovers,
+    numbers,
+    read,
+    reader_of,
+    rows_by_deltalake,
+    stage,
+    write,
+    writer_of,
+)
+
+_UTC = pa.timestamp("us", "UTC")
+
+
+def _ids(path: Path) -> list[int]:
+    return sorted(rows_by_deltalake(path)["id"].to_pylist())
+
+
+def test_rows_that_a_tool_removed_and_added_while_an_upsert_ran(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, numbers(1, 2, 3))
+    out = writer_of(path, writeMode="upsert", keyColumns="id")
+    staged = stage(out, [numbers(2, 9)], WriteContext("job"))
+    DeltaTable(str(path)).delete("id = 1")
+    write_deltalake(str(path), numbers(9, 10), mode="append")
+    out.commit(*staged)
+    assert _ids(path) == [2, 3, 9, 10]
+    assert leftovers(path) == []
+
+
+@pytest.mark.parametrize("columns", ["same", "new"])
+def test_a_constraint_that_was_added_meanwhile(tmp_path: Path, columns: str) -> None:
+    path = tmp_path / "t"
+    write(path, numbers(1))
+    rows = pa.table({"id": [-5], "note": ["x"]}) if columns == "new" else numbers(-5)
+    out = writer_of(path, onSchemaChange="evolve")
+    staged = stage(out, [rows], WriteContext("job"))
+    DeltaTable(str(path)).alter.add_constraint({"positive": "id > 0"})
+    with pytest.raises(UnsupportedError, match=r"delta\.constraints\.positive"):
+        out.commit(*staged)
+    assert rows_by_deltalake(path).to_pydict() == {"id": [1]}
+
+
+def test_a_table_that_became_append_only_meanwhile(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, numbers(1))
+    out = writer_of(path)
+    staged = stage(out, [numbers(5)], WriteContext("job", overwrite=True))
+    DeltaTable(str(path)).alter.set_table_properties({"delta.appendOnly": "true"})
+    with pytest.raises(UnsupportedError, match=r"delta\.appendOnly"):
+        out.commit(*staged)
+    assert _ids(path) == [1]
+
+
+def test_a_vacuum_that_removed_staged_files(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, numbers(1))
+    out = writer_of(path)
+    plan, receipts = stage(out, [numbers(5)], WriteContext("job"))
+    gone = DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False, full=True)
+    assert gone
+    with pytest.raises(CommitError, match="are missing or incomplete"):
+        out.commit(plan, receipts)
+    out.abort(plan, receipts)
+    assert _ids(path) == [1]
+    assert leftovers(path) == []
+
+
+def test_a_log_that_was_cleaned_and_files_that_were_compacted_while_a_write_ran(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    for number in (1, 2, 3):
+        write(path, numbers(number))
+    out = writer_of(path, writeMode="upsert", keyColumns="id")
+    staged = stage(out, [numbers(2, 9)], WriteContext("job", txn=("nightly", 1)))
+    table = DeltaTable(str(path))
+    table.optimize.compact()
+    table.create_checkpoint()
+    for commit in sorted((path / "_delta_log").glob("*.json"))[:-1]:
+        commit.unlink()
+    out.commit(*staged)
+    assert _ids(path) == [1, 2, 3, 9]
+    assert out.prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema).published_at is not None
+
+
+def test_a_transaction_id_stays_published_in_a_table_that_was_restored(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, numbers(1))
+    before = DeltaTable(str(path)).version()
+    out, context = writer_of(path), WriteContext("job", txn=("nightly", 1))
+    out.commit(*stage(out, [numbers(2)], context))
+    DeltaTable(str(path)).restore(before)
+    assert _ids(path) == [1]
+    assert out.prepare(WriteContext("again", txn=("nightly", 1)), numbers().schema).published_at is not None
+
+
+def test_a_version_whose_files_were_vacuumed(tmp_path: Path) -> None:
+    path = tmp_path / "t"
+    write(path, numbers(1))
+    write(path, numbers(2), overwrite=True)
+    DeltaTable(str(path)).vacuum(0, dry_run=False, enforce_retention_duration=False)
+    with pytest.raises(SourceError, match="does not exist, or was removed"):
+        read(path, version=0)
+    assert read(path).to_pydict() == {"id": [2]}
+
+
+def test_a_time_before_the_oldest_version(tmp_path: Path) -> None:
+    """deltalake gives the oldest version there is, which has rows that the table did not have then."""
+    path = tmp_path / "t"
+    write(path, numbers(1))
+    write(path, numbers(2))
+    for number, commit in enumerate(sorted((path / "_delta_log").glob("*.json"))):
+        os.utime(commit, (1e9 + number * 3600, 1e9 + number * 3600))
+    with pytest.raises(SourceError, match=r"no version as old as 2001-09-09T01:46:39.*'timestamp'"):
+        read(path, timestamp="2001-09-09 01:46:39")
+    assert read(path, timestamp="2001-09-09 01:46:40").to_pydict() == {"id": [1]}
+    assert read(path, timestamp="2100-01-01").num_rows == 2
+    with pytest.raises(SourceError, match=r"has no version 77, its newest one is 2; check option 'version'"):
+        read(path, version=77)
+
+
+def test_times_of_96_bits_of_any_year(tmp_path: Path) -> None:
+    """As Spark writes them by default. In nanoseconds they would end in the year 2262."""
+    path = tmp_path / "t"
+    times = [dt.datetime(year, 1, 1, 0, 0, 0, 123456, dt.UTC) for year in (1, 1600, 2024, 9999)]
+    table = pa.table({"id": range(4), "at": pa.array(times, _UTC)})
+    write_deltalake(str(path), table)
+    (file,), log = list(path.glob("*.parquet")), path / "_delta_log" / f"{0:020d}.json"
+    was = file.stat().st_size
+    pq.write_table(table, file, use_deprecated_int96_timestamps=True)
+    log.write_text(log.read_text().replace(f'"size":{was}', f'"size":{file.stat().st_size}'))
+    assert read(path).to_pydict() == table.to_pydict()
+    assert read(path, where="at > TIMESTAMP '9000-01-01 00:00:00'", columns="id").to_pydict() == {"id": [3]}
+    write(path, table.slice(2, 1), writeMode="upsert", keyColumns="id")  # writes the other rows again
+    assert read(path).sort_by("id").to_pydict() == table.to_pydict()
+
+
+_FOREIGN: list[tuple[pa.DataType, list[Any]]] = [
+    (pa.timestamp("us"), [dt.datetime(2024, 1, 2, 3, 4, 5, 678901), dt.datetime(2024, 1, 2)]),
+    (_UTC, [dt.datetime(2024, 1, 2, 3, 4, 5, 678901, dt.UTC), None]),
+    (pa.decimal128(10, 2), [Decimal("100.00"), Decimal("0.10")]),
+    (pa.decimal128(38, 18), [Decimal("0E-18"), Decimal("0.000000000000000001")]),
+    (pa.float64(), [1.5, -2.0]),
+    (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31)]),
+    (pa.string(), ["__HIVE_DEFAULT_PARTITION__", " 007 / a=b % é"]),
+]
+
+
+@pytest.mark.parametrize(("kind", "values"), _FOREIGN, ids=str)
+def test_tables_that_were_partitioned_by_another_tool(
+    tmp_path: Path, kind: pa.DataType, values: list[Any]
+) -> None:
+    path = tmp_path / "t"
+    table = pa.table({"id": [0, 1], "p": pa.array(values, kind)})
+    write_deltalake(str(path), table, partition_by=["p"])
+    write(path, pa.table({"id": [2, 3], "p": pa.array(values, kind)}))
+    for found in (read(path), pa.table(rows_by_deltalake(path))):
+        assert dict(zip(found["id"].to_pylist(), found["p"].to_pylist(), strict=True)) == dict(
+            enumerate(values * 2)
+        )
+    assert reader_of(path).schema().field("p").type.equals(kind)
+
+
+def test_a_partition_column_of_bytes_is_refused(tmp_path: Path) -> None:
+    """deltalake gives them as the log spells them, `\\u0061`."""
+    path = tmp_path / "t"
+    write_deltalake(str(path), pa.table({"id": [1], "p": [b"a\xff"]}), partition_by=["p"])
+    with pytest.raises(UnsupportedError, match="is partitioned by 'p', which is binary"):
+        read(path)
+    with pytest.raises(UnsupportedError, match="is partitioned by 'p', which is binary"):
+        write(path, pa.table({"id": [1], "p": [b"a"]}))
