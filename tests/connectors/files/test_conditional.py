@@ -79,13 +79,21 @@ def _running() -> Iterator[Store]:
             thread.join()
 
 
-@pytest.mark.parametrize("cuts", [["lost"], ["accepted"], ["lost", "lost", "accepted"]])
-def test_a_put_whose_connection_ended_is_sent_again(cuts: list[str]) -> None:
+@pytest.mark.parametrize("times", [1, 3])
+def test_a_put_whose_connection_ended_is_sent_again(times: int) -> None:
     with _running() as store:
-        store.cuts = list(cuts)
+        store.cuts = ["lost"] * times
         assert conditional.put_new(store.place, ENTRY, b"mine")
         assert store.objects == {ENTRY: b"mine"}
-        assert store.puts == len(cuts) + 1
+        assert store.puts == times + 1
+
+
+def test_a_put_that_was_accepted_before_its_connection_ended_is_there_once() -> None:
+    """It is told as there; the log knows its own entry by its id."""
+    with _running() as store:
+        store.cuts = ["lost", "accepted"]
+        assert not conditional.put_new(store.place, ENTRY, b"mine")
+        assert store.objects == {ENTRY: b"mine"}
 
 
 def test_an_object_of_another_is_not_taken_for_the_put_whose_connection_ended() -> None:
