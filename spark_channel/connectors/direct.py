@@ -39,8 +39,8 @@ class DirectOptions(WriteOptions):
             return
         if self.commit == "job":
             raise OptionError(
-                "option 'commit' got 'job'; it takes task: this target has no transaction that spans the rows of a "
-                "job, so they become visible as they are written",
+                "option 'commit' got 'job'; it takes task: this target has no transaction "
+                "that spans the rows of a job, so they become visible as they are written",
                 option="commit", got="job", takes="task",
             )  # fmt: skip
         if self.txn_app_id is not None:

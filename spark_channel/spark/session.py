@@ -158,8 +158,8 @@ def _hide_logins(spark: SparkSession) -> None:
         Exception
     ) as error:  # serverless compute and declarative pipelines let no session set, or even read
         _log.warning(
-            "the session's settings are closed (%s), so Spark shows options such as 'uri', 'driverOptions' and "
-            "'tunnelStore' in plans: put logins into 'user' and 'password', or set %s for the compute",
+            "the session's settings are closed (%s), so Spark shows options such as 'uri', 'driverOptions' "
+            "and 'tunnelStore' in plans: put logins into 'user' and 'password', or set %s for the compute",
             type(error).__name__,
             _HIDDEN,
         )
@@ -221,8 +221,8 @@ def last_report() -> "TransferReport | None":
     """
     if not _services and _remote:
         raise UnsupportedError(
-            "last_report has nothing under Spark Connect: jobs are counted on the driver's host, and the "
-            "summary of those with a limit is in the driver's log"
+            "last_report has nothing under Spark Connect: jobs are counted on the driver's host, "
+            "and the summary of those with a limit is in the driver's log"
         )
     for server in _services.values():
         server.jobs.settle()

@@ -95,8 +95,8 @@ def find_partial_transfer(
     receipts = tuple(receipt for one in found.values() for receipt in one.receipts)
     rows = sum(receipt.rows for receipt in receipts)
     _log.warning(
-        "txnAppId %r, txnVersion %d is partially committed: this run continues job %s, of which %d of %d tasks with "
-        "%d rows are committed",
+        "txnAppId %r, txnVersion %d is partially committed: "
+        "this run continues job %s, of which %d of %d tasks with %d rows are committed",
         *txn, job, len(receipts), len(tasks), rows,
     )  # fmt: skip
     epochs = {number: one.epoch for number, one in found.items() if one.epoch is not None}

@@ -91,8 +91,8 @@ def target_options(spec: TransferSpec, number: int, more: Mapping[str, Any]) -> 
     for name in _WHOLE:
         if name.lower() in own:
             raise OptionError(
-                f"option {own[name.lower()]!r} of writer[{number}] is the whole job's: give it to transfer(), or "
-                "in the reader",
+                f"option {own[name.lower()]!r} of writer[{number}] is the whole job's: "
+                "give it to transfer(), or in the reader",
                 option=name,
             )
     names = {name for name in WriteOptions.names() if name in own}

@@ -369,8 +369,8 @@ class Tunnel:
         found = self.store.state(self.name).channels.get(made)
         if found is not None and found.paused:
             _log.warning(
-                "existing rows of tunnel %r are paused, also those of %s: `spark-channel tunnel resume-base %s` has "
-                "them read",
+                "existing rows of tunnel %r are paused, also those of %s: "
+                "`spark-channel tunnel resume-base %s` has them read",
                 self.name, table, self.name,
             )  # fmt: skip
 

@@ -42,8 +42,8 @@ class ElasticsearchReader(RecordReader):
             hits, _ = self._page(server, server.ask("POST", path_of(self.options, "/_search"), body))
         if not hits:
             raise SourceError(
-                f"{self.options.address} has no documents that match, so its columns are not known: name them with "
-                "option 'schema', such as _id STRING, name STRING"
+                f"{self.options.address} has no documents that match, so its columns are not known: "
+                "name them with option 'schema', such as _id STRING, name STRING"
             )
         return inferred_schema(hits)
 

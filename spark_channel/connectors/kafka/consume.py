@@ -119,9 +119,9 @@ class _Pages:
     def _late(self) -> ChannelError:
         if self._short is not None:
             return SourceError(
-                f"{self._options.address}: {self._shown} had committed records up to offset {self._part.end - 1} when "
-                f"the read was planned, and has them up to {self._short - 1} now: the topic was created again, or lost "
-                "records with its leader. Read again"
+                f"{self._options.address}: {self._shown} had committed records up to offset "
+                f"{self._part.end - 1} when the read was planned, and has them up to {self._short - 1} now: "
+                "the topic was created again, or lost records with its leader. Read again"
             )
         return self._link.silent(
             f"{self._shown} has offsets up to {self._part.end}, and nothing after {self._next - 1} came",

@@ -26,8 +26,8 @@ def check_server(session: MysqlSession, database: str) -> None:
     settings = {str(name).lower(): str(value) for name, value in found}
     if settings.get("log_bin") != "ON":
         raise SourceError(
-            f"{session.place} writes no binary log, which the change feed reads: set log_bin and a server_id in its "
-            "configuration, and restart it"
+            f"{session.place} writes no binary log, which the change feed reads: "
+            "set log_bin and a server_id in its configuration, and restart it"
         )
     for name, wanted, why in _NEEDED:
         if name not in settings:
@@ -107,8 +107,8 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
     if not isinstance(table, MysqlTable) or kind != plain:
         what = f"a {kind.lower()}" if kind else "a query"
         raise OptionError(
-            f"the binary log has the changes of one plain table, and {source.label} is {what}: name a table with "
-            "'dbtable', or follow it by 'cursorColumn'",
+            f"the binary log has the changes of one plain table, and {source.label} is {what}: "
+            "name a table with 'dbtable', or follow it by 'cursorColumn'",
             option="dbtable",
         )
     cascades = session.rows(
@@ -124,10 +124,10 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
         ]
         if rules:
             raise SourceError(
-                f"foreign key {name!r} of {source.label} is {' '.join(rules)}: InnoDB changes the table's rows by it "
-                "without a record in the binary log, so a copy would differ. Make it RESTRICT (ALTER TABLE "
-                f"{quoted(table.name)} DROP FOREIGN KEY {quoted(str(name))}, ADD FOREIGN KEY ...), or follow the table "
-                "by 'cursorColumn'"
+                f"foreign key {name!r} of {source.label} is {' '.join(rules)}: InnoDB changes "
+                "the table's rows by it without a record in the binary log, so a copy would differ. "
+                f"Make it RESTRICT (ALTER TABLE {quoted(table.name)} DROP FOREIGN KEY {quoted(str(name))}, "
+                "ADD FOREIGN KEY ...), or follow the table by 'cursorColumn'"
             )
 
 

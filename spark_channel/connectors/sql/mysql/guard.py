@@ -89,8 +89,8 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: it is not "
-                "the server that it should be, or it was taken over. Nothing was sent",
+                f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: "
+                "it is not the server that it should be, or it was taken over. Nothing was sent",
             )
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:

@@ -172,8 +172,8 @@ def new_table(target: TargetTable) -> Iterator[None]:
 
 def _made_meanwhile(target: TargetTable) -> TargetError:
     return TargetError(
-        f"another job created table {target.label} meanwhile: when this job was prepared, there was none, and it was "
-        "to create it. Run this job again, to write to the table that is there now"
+        f"another job created table {target.label} meanwhile: when this job was prepared, there was none, "
+        "and it was to create it. Run this job again, to write to the table that is there now"
     )
 
 

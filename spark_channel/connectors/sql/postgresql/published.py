@@ -74,7 +74,7 @@ def check_published(
     again = [each.name for each in tables if differ(each.entries, now[each.oid])]
     if again:
         raise SourceError(
-            f"publication {publication!r} does not hold {', '.join(again)} by the entry that it had when the log was "
-            "last read: it was made again, or the table was dropped from it and added, or got another row filter or "
-            f"column list. Changes between may not be in the log. {advice}"
+            f"publication {publication!r} does not hold {', '.join(again)} by the entry that it had "
+            "when the log was last read: it was made again, or the table was dropped from it and added, "
+            f"or got another row filter or column list. Changes between may not be in the log. {advice}"
         )
