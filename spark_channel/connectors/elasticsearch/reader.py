@@ -106,8 +106,9 @@ class ElasticsearchReader(RecordReader):
             for hit in hits:
                 if "_source" not in hit:
                     raise SourceError(
-                        f"{self.options.address}: document {hit.get('_id')!r} has no _source, so its fields would be "
-                        "NULL: the index does not store it. Enable _source in its mapping and index the documents again"
+                        f"{self.options.address}: document {hit.get('_id')!r} has no _source, "
+                        "so its fields would be NULL: the index does not store it. "
+                        "Enable _source in its mapping and index the documents again"
                     )
             return [_record(hit) for hit in hits], found.get("_scroll_id")
 

@@ -156,9 +156,10 @@ class _Pages:
             return False
         if error.name() == _GONE:
             raise SourceError(
-                f"{self._options.address}: records of {self._shown} from offset {self._next} on, which were there when "
-                f"the read was planned, are not there any more: {error.str()}. The topic's retention deleted them, or "
-                "the topic was created again. Read again from 'beginOffsets' earliest, or raise the retention"
+                f"{self._options.address}: records of {self._shown} from offset {self._next} on, "
+                "which were there when the read was planned, are not there any more: "
+                f"{error.str()}. The topic's retention deleted them, or the topic was created again. "
+                "Read again from 'beginOffsets' earliest, or raise the retention"
             )
         if error.name() in _PASSING:
             return False

@@ -251,8 +251,9 @@ class Stage:
         self.items += len(commands)
         if found[0] != self.items:
             raise TargetError(
-                f"{self._options.address}: {self.key} has {found[0]} items, and this task staged {self.items}: what it "
-                "staged was removed, by another run that took over or by the server's 'maxmemory-policy'"
+                f"{self._options.address}: {self.key} has {found[0]} items, "
+                f"and this task staged {self.items}: what it staged was removed, "
+                "by another run that took over or by the server's 'maxmemory-policy'"
             )
 
     def _added(self, commands: Sequence[Command]) -> list[Any]:

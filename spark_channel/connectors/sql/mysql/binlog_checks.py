@@ -37,8 +37,9 @@ def check_server(session: MysqlSession, database: str) -> None:
             )
         if settings[name].upper() != wanted:
             raise SourceError(
-                f"{session.place} has {name} = {settings[name]}: {why}. Run SET GLOBAL {name} = '{wanted}', and set it "
-                "in the server's configuration; sessions that are open keep the old value until they reconnect"
+                f"{session.place} has {name} = {settings[name]}: {why}. "
+                f"Run SET GLOBAL {name} = '{wanted}', and set it in the server's configuration; "
+                "sessions that are open keep the old value until they reconnect"
             )
     if settings.get("binlog_row_value_options"):
         raise SourceError(

@@ -401,8 +401,9 @@ class BinlogFeed(ChangeFeed):
                     raise self._reader.refused(session, self._source, error, " (in its binary log)") from None
         if decoder.lacks:
             raise SourceError(
-                f"the binary log ends before {end}, up to which a range reaches that begins after {begin}: this is "
-                "another server, which does not have them yet. Wait until it has, or name the first one"
+                f"the binary log ends before {end}, up to which a range reaches that begins after {begin}: "
+                "this is another server, which does not have them yet. "
+                "Wait until it has, or name the first one"
             )
 
 

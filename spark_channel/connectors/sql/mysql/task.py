@@ -253,8 +253,9 @@ class DirectWriter(_MysqlTask):
                 if not plain or code_of(error) not in _NO_RIGHT:
                     raise
                 _log.warning(
-                    "this user may not create temporary tables (GRANT CREATE TEMPORARY TABLES): the transaction of "
-                    "task %d is open for as long as the limit makes the task last, also in a pause",
+                    "this user may not create temporary tables (GRANT CREATE TEMPORARY TABLES): "
+                    "the transaction of task %d is open for as long as the limit makes the task last, "
+                    "also in a pause",
                     self._task,
                 )
                 self._straight, self._gathers, table = True, False, target.sql

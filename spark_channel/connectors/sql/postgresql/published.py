@@ -68,8 +68,9 @@ def check_published(
     left = [each.name for each in tables if each.oid not in now]
     if left:
         raise SourceError(
-            f"publication {publication!r} does not hold {', '.join(left)} any more, so that changes since then are not "
-            f"in the log. First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}"
+            f"publication {publication!r} does not hold {', '.join(left)} any more, "
+            "so that changes since then are not in the log. "
+            f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}"
         )
     again = [each.name for each in tables if differ(each.entries, now[each.oid])]
     if again:

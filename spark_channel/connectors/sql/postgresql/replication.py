@@ -469,8 +469,9 @@ class ReplicationFeed(ChangeFeed):
         """The log names a table by its number, which outlives a new name, and not a table that was made again."""
         if cast(PgTable, source.table).oid != self._shape.oid:
             raise SourceError(
-                f"{source.label} is another table than the one that the stream began with, which was dropped or "
-                "renamed. Reset the tunnel, or begin with a new checkpoint directory, to follow the new one"
+                f"{source.label} is another table than the one that the stream began with, "
+                "which was dropped or renamed. Reset the tunnel, or begin with a new checkpoint directory, "
+                "to follow the new one"
             )
 
     def _published(self, session: PgReadSession, oids: Sequence[int]) -> dict[int, Entries]:
@@ -559,8 +560,9 @@ class ReplicationFeed(ChangeFeed):
         rows = session.rows(self._slot_query())
         if not rows:
             raise SourceError(
-                f"replication slot {self._slot!r} is not in {session.place} (any more): changes since it was "
-                "dropped are lost to the stream. Reset the tunnel, or begin with a new checkpoint directory"
+                f"replication slot {self._slot!r} is not in {session.place} (any more): "
+                "changes since it was dropped are lost to the stream. "
+                "Reset the tunnel, or begin with a new checkpoint directory"
             )
         plugin, confirmed = rows[0]
         if plugin != "pgoutput":
