@@ -39,7 +39,7 @@ class Allotment:
     def to_call(self) -> list[Client]:
         """Those who should ask now, since enough of the limit is free: the heads of lines, else those with too little.
 
-        Where many share the limit a part is small, asks are spread, and places that come free have an successor.
+        Where many share the limit a part is small, asks are spread, and places that come free have a successor.
         """
         pool = self._pool
         if pool.horizon() > HORIZON or not self._has_room():
