@@ -172,11 +172,9 @@ def prepare(server: PostgresServer) -> None:
         " FROM generate_series(1, 2000) n; GRANT SELECT ON orders TO etl",
         database="shop",
     )
-    server.psql(
-        "CREATE TABLE orders_of_a_day (id bigint, customer int, total numeric(10, 2));"
-        "ALTER TABLE orders_of_a_day OWNER TO etl",
-        database="marts",
-    )
+    datax = (ROOT / "docs" / "from-datax.md").read_text(encoding="utf-8")
+    (made,) = re.findall(r'^psql .* -c "(CREATE TABLE .*)"$', datax, re.MULTILINE)
+    server.psql(f"{made}; ALTER TABLE orders_of_a_day OWNER TO etl", database="marts")
 
 
 def prepare_mysql(server: MariadbServer) -> None:
