@@ -157,6 +157,8 @@ def test_the_job_of_the_datax_guide_can_be_read() -> None:
     page = (ROOT / "docs" / "from-datax.md").read_text(encoding="utf-8")
     (job,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert load_job(json.loads(job), {"day": "2026-11-01"}).spec.channels == 3
+    names = [*re.findall(r"--txn (\w+)$", page, re.MULTILINE), *re.findall(r'"transaction": "(\w+):', page)]
+    assert len(set(names)) == len(names) == 2, "a reader runs both, and the second would write nothing"
 
 
 def prepare(server: PostgresServer) -> None:

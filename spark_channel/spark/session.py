@@ -57,6 +57,8 @@ _REPORTS_KEPT = 100
 
 _CELL_SECONDS = 30.0
 """A cell waits so long for its reports at most: the first one imports matplotlib, which takes seconds."""
+_LEAVE_SECONDS = 2.0
+"""A worker below a LIMIT notices that its rows are not wanted when it sends the next ones."""
 
 _registered: "WeakKeyDictionary[SparkSession, bool | None]" = WeakKeyDictionary()
 """With what `_times_of` said. Spark warns each time that a name is registered again."""
@@ -318,7 +320,10 @@ def _serve(context: Any) -> None:
         with contextlib.suppress(OSError):  # the runtime directory went before this process
             take_back()
         take_off()
-        server.stop()
+        failed = getattr(sys, "last_value", None) is not None  # the error that ends the program
+        if not failed and context._jsc is not None:  # noqa: SLF001 - how pyspark itself asks whether it was stopped
+            server.jobs.wait_left(_LEAVE_SECONDS)
+        server.stop(failed=failed)
         display.close()
 
     atexit.register(end)

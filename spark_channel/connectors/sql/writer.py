@@ -623,7 +623,7 @@ class SqlWriter(Writer):
         if place.table is None and not self.options.create_table:
             raise TargetError(
                 f"there is no table {self.options.dbtable!r} in {self.shown}, and 'createTable' is false; create it, "
-                "or omit the option"
+                "or omit the option. A DataX job creates no table, except in preSql"
             )
 
     def _drop_quietly(self, plan: SqlPlan) -> None:
