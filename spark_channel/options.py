@@ -520,9 +520,9 @@ class CommonOptions(Options):
         per_task = self.rows_per_second_per_task or self.bytes_per_second_per_task
         if per_job and per_task:
             raise OptionError(
-                "options 'rowsPerSecondPerTask' and 'bytesPerSecondPerTask' are the fallback where "
-                "no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond', 'sharedLimit', 'protect' "
-                "and 'pressure': give one kind",
+                "options 'rowsPerSecondPerTask' and 'bytesPerSecondPerTask' are the fallback "
+                "where no service can run; they contradict 'rowsPerSecond', 'bytesPerSecond', 'sharedLimit', "
+                "'protect' and 'pressure': give one kind",
                 option="rowsPerSecondPerTask",
             )
         if self.shared_limit_token is not None and self.shared_limit is None:
@@ -632,9 +632,9 @@ class WriteOptions(CommonOptions):
         other = self.commit is not None and self.dirty_commit not in (None, self.commit)
         if other and self.tolerates_dirty_rows:
             raise OptionError(
-                f"options 'maxDirtyRows' and 'maxDirtyFraction' need commit={self.dirty_commit}: with "
-                f"commit={self.commit} this target judges rows when all are published together, and one "
-                "refused row refuses them all",
+                f"options 'maxDirtyRows' and 'maxDirtyFraction' need commit={self.dirty_commit}: "
+                f"with commit={self.commit} this target judges rows when all are published together, "
+                "and one refused row refuses them all",
                 option="commit", got=self.commit, takes=str(self.dirty_commit),
             )  # fmt: skip
         if self.dirty_rows_path is not None and not self.dirty_rows_path.strip():

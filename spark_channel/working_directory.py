@@ -100,8 +100,8 @@ def _joined(path: str, given: str, root: Path) -> str:
     base = _base()
     if base is None or base.path is None:
         raise ValueError(
-            f"an absolute path such as {root / 'data' / given}: this is relative, and the working directory of "
-            "the driver cannot be told here"
+            f"an absolute path such as {root / 'data' / given}: "
+            "this is relative, and the working directory of the driver cannot be told here"
         )
     return str(Path(base.path, path))
 

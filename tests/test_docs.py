@@ -157,6 +157,8 @@ def test_the_job_of_the_datax_guide_can_be_read() -> None:
     page = (ROOT / "docs" / "from-datax.md").read_text(encoding="utf-8")
     (job,) = re.findall(r"^```json\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert load_job(json.loads(job), {"day": "2026-11-01"}).spec.channels == 3
+    names = [*re.findall(r"--txn (\w+)$", page, re.MULTILINE), *re.findall(r'"transaction": "(\w+):', page)]
+    assert len(set(names)) == len(names) == 2, "a reader runs both, and the second would write nothing"
 
 
 def prepare(server: PostgresServer) -> None:
@@ -172,11 +174,9 @@ def prepare(server: PostgresServer) -> None:
         " FROM generate_series(1, 2000) n; GRANT SELECT ON orders TO etl",
         database="shop",
     )
-    server.psql(
-        "CREATE TABLE orders_of_a_day (id bigint, customer int, total numeric(10, 2));"
-        "ALTER TABLE orders_of_a_day OWNER TO etl",
-        database="marts",
-    )
+    datax = (ROOT / "docs" / "from-datax.md").read_text(encoding="utf-8")
+    (made,) = re.findall(r'^psql .* -c "(CREATE TABLE .*)"$', datax, re.MULTILINE)
+    server.psql(f"{made}; ALTER TABLE orders_of_a_day OWNER TO etl", database="marts")
 
 
 def prepare_mysql(server: MariadbServer) -> None:

@@ -379,8 +379,9 @@ class Core:
             room, staged = self._room, request.staged
             raise ChannelFullError(
                 f"no room for {staged.put_rows} rows, {staged.put_bytes} bytes within {self.keep_alive:g} s: "
-                f"{room.used_rows} of {room.capacity_rows} rows and {room.used_bytes} of "
-                f"{room.capacity_bytes} bytes are in use. The transaction is open: commit again, or roll back"
+                f"{room.used_rows} of {room.capacity_rows} rows and {room.used_bytes} "
+                f"of {room.capacity_bytes} bytes are in use. The transaction is open: "
+                "commit again, or roll back"
             )
 
     def rollback(self, staged: Staged) -> None:

@@ -256,8 +256,9 @@ def _shared_limit(options: RunOptions) -> Iterator[dict[str, Any]]:
     wanted = options.rows_per_second, options.bytes_per_second
     if options.shared_limit is not None and any(wanted):
         raise OptionError(
-            "options '--shared-limit' and '--rows-per-second' or '--bytes-per-second' contradict each other: the "
-            "first names a limit that is served elsewhere, the others serve one for this command. Give one of them",
+            "options '--shared-limit' and '--rows-per-second' or '--bytes-per-second' contradict each other: "
+            "the first names a limit that is served elsewhere, the others serve one for this command. "
+            "Give one of them",
             option="--shared-limit",
         )
     if options.shared_limit is not None:

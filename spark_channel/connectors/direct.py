@@ -39,14 +39,15 @@ class DirectOptions(WriteOptions):
             return
         if self.commit == "job":
             raise OptionError(
-                "option 'commit' got 'job'; it takes task: this target has no transaction that spans the rows of a "
-                "job, so they become visible as they are written",
+                "option 'commit' got 'job'; it takes task: this target has no transaction "
+                "that spans the rows of a job, so they become visible as they are written",
                 option="commit", got="job", takes="task",
             )  # fmt: skip
         if self.txn_app_id is not None:
             raise OptionError(
-                "options 'txnAppId' and 'txnVersion' are not supported by this target: it has no transaction in which "
-                "a published write could be recorded. Write by key, so that a rerun replaces the same rows",
+                "options 'txnAppId' and 'txnVersion' are not supported by this target: "
+                "it has no transaction in which a published write could be recorded. "
+                "Write by key, so that a rerun replaces the same rows",
                 option="txnAppId", got=self.txn_app_id,
             )  # fmt: skip
 
@@ -167,9 +168,10 @@ class DirectTask(TaskWriter):
         if rejected and (not self.tolerant or self.refused is None):
             number, reason = rejected[0]
             raise TargetError(
-                f"the target refused {len(rejected)} of {batch.num_rows} rows, the first of them: {reason}. The others "
-                "of this batch, and those before it, are written. Correct the rows, or allow refused rows with "
-                f"'maxDirtyRows'. The row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}"
+                f"the target refused {len(rejected)} of {batch.num_rows} rows, the first of them: "
+                f"{reason}. The others of this batch, and those before it, are written. "
+                "Correct the rows, or allow refused rows with 'maxDirtyRows'. The row: "
+                f"{str(batch.slice(number, 1).to_pylist()[0])[:200]}"
             )
         good = batch
         if rejected:

@@ -246,8 +246,8 @@ class ChangeFeed(SplitReader):
             UnsupportedError: this feed's partitions cannot be divided.
         """
         raise UnsupportedError(
-            f"a channel of {type(self).__name__} cannot be split, since its changes have one order: feeds of files can "
-            "be split, and tables by a cursor column"
+            f"a channel of {type(self).__name__} cannot be split, since its changes have one order: "
+            "feeds of files can be split, and tables by a cursor column"
         )
 
     @abstractmethod

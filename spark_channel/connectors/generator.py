@@ -197,8 +197,8 @@ def _padding_bytes(options: GeneratorOptions, schema: pa.Schema) -> int:
     if not 0 <= padding <= _LONGEST_PADDING:
         least = round(others) + 4
         raise OptionError(
-            f"option 'rowBytes' got {options.row_bytes}; the columns {', '.join(schema.names)} take it from "
-            f"{least} to {least + _LONGEST_PADDING} bytes",
+            f"option 'rowBytes' got {options.row_bytes}; "
+            f"the columns {', '.join(schema.names)} take it from {least} to {least + _LONGEST_PADDING} bytes",
             option="rowBytes",
             got=str(options.row_bytes),
             takes=f"{least} to {least + _LONGEST_PADDING}",

@@ -24,8 +24,8 @@ def leftovers(section: Section, path: str = "") -> Iterator[str]:
             raise JobFileError(f"{place} is not supported: {section.refused[key]}")
         if key.startswith("*"):
             raise JobFileError(
-                f"{place} is encrypted by DataX and cannot be read here; give {key[1:]!r} as "
-                "${env:NAME} or ${file:PATH}"
+                f"{place} is encrypted by DataX and cannot be read here; "
+                f"give {key[1:]!r} as ${{env:NAME}} or ${{file:PATH}}"
             )
         yield f"{place} ({section.ignored.get(key) or _unknown(key, [*known, *section.ignored])})"
     for key, value in known.items():

@@ -245,8 +245,8 @@ def _spec(
         if source != reader.endpoint and not all(local_times):
             raise refused(
                 f"{path}.writer",
-                f"writers of texts beside others: {content.reader.name} gives texts the times of its session, and "
-                "others exact ones",
+                "writers of texts beside others: "
+                f"{content.reader.name} gives texts the times of its session, and others exact ones",
                 "writers of one kind, and a separate job for the others",
             )
     if reader.splits_per_channel is not None:

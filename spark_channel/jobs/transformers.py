@@ -12,8 +12,8 @@ from spark_channel.transform import Calculate, Digest, DropRows, Labelled, Pad, 
 __all__ = ["job_transformers"]
 
 _GROOVY = (
-    "its Groovy code would need a JVM and run row by row; pass a Python function on Arrow batches to "
-    "spark_channel.transfer(transformers=[...])"
+    "its Groovy code would need a JVM and run row by row; "
+    "pass a Python function on Arrow batches to spark_channel.transfer(transformers=[...])"
 )
 
 

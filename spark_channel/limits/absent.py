@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from spark_channel.limits.ledger import Client
+from spark_channel.limits.issued_grants import Client
 from spark_channel.limits.level import nanoseconds
 
 __all__ = ["STATIC_HEARTBEAT", "Absent"]

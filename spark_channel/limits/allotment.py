@@ -1,6 +1,6 @@
 """What a client that asks gets: its share when that is enough to be worth it, else a turn."""
 
-from spark_channel.limits.ledger import DIMENSIONS, Client, worth
+from spark_channel.limits.issued_grants import DIMENSIONS, Client, worth
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds
 from spark_channel.limits.line import Line
 from spark_channel.limits.messages import Grant, Hold
@@ -39,7 +39,7 @@ class Allotment:
     def to_call(self) -> list[Client]:
         """Those who should ask now, since enough of the limit is free: the heads of lines, else those with too little.
 
-        Where many share the limit a part is small, asks are spread, and places that come free have an successor.
+        Where many share the limit a part is small, asks are spread, and places that come free have a successor.
         """
         pool = self._pool
         if pool.horizon() > HORIZON or not self._has_room():
@@ -139,12 +139,12 @@ class Allotment:
 
     def _inherit(self, client: Client, pace: tuple[int, int], turn: int, now: int) -> Grant | None:
         """The next place to come free, kept for the head of the line, so that it is never empty."""
-        issued = self._pool.ledger.next_end()
+        issued = self._pool.grants.next_end()
         if issued is None or issued.ends > now + turn // 2 or not self._line.is_near(client):
             return None
         part = worth(issued.client, self._pool.rates)
         for each, mine in enumerate(pace):
-            others = self._pool.ledger.charge[each] - issued.client.charge[each]
+            others = self._pool.grants.charge[each] - issued.client.charge[each]
             if mine > part[each] or others + mine > self._pool.rates[each]:
                 return None
         self._pool.leave_line(client)
@@ -157,7 +157,7 @@ class Allotment:
         ahead = self._line.ahead(client)
         slots = self._pool.slots()
         turn = self._pool.turn((self._pool.rates[0] // slots, self._pool.rates[1] // slots)) / NANOS
-        first = self._pool.ledger.next_end()
+        first = self._pool.grants.next_end()
         free_in = turn if first is None else (first.ends - now) / NANOS
         return Hold("turn", min(20.0, max(self._pool.retry(), free_in + (ahead / slots - 0.4) * turn)))
 
@@ -174,13 +174,13 @@ class Allotment:
     ) -> Grant:
         starts = now if starts is None else starts
         before = client.charge
-        issued = self._pool.ledger.issue(client, pace, self._pool.rates, starts, ends, after=after)
+        issued = self._pool.grants.issue(client, pace, self._pool.rates, starts, ends, after=after)
         if after is None:
             # One that does not spend all it has would only seem to, with what was saved.
             rows, nbytes = (
                 client.charge[each] - before[each] if client.saturated[each] else 0 for each in DIMENSIONS
             )
-            self._pool.ledger.add_saved(issued, self._savings.take((rows, nbytes)))
+            self._pool.grants.add_saved(issued, self._savings.take((rows, nbytes)))
         limited = [limit is not None for limit in self._pool.limits]
         of = self._pool.worth()
         lasts = (ends - starts) / NANOS

@@ -43,9 +43,9 @@ class TokenBucket:
         _require_amount(amount)
         with self._changed:
             now = nanoseconds(self._clock.now())
-            claim = self._level.claim(amount, now)
-            wait = self._level.wait(claim, now)
-            self._level.settle(claim)
+            reservation = self._level.reserve(amount, now)
+            wait = self._level.wait(reservation, now)
+            self._level.settle(reservation)
             return wait / NANOS
 
     def acquire(self, amount: int) -> float:
@@ -57,14 +57,14 @@ class TokenBucket:
         _require_amount(amount)
         with self._changed:
             start = now = nanoseconds(self._clock.now())
-            claim = self._level.claim(amount, now)
+            reservation = self._level.reserve(amount, now)
             try:
-                while wait := self._level.wait(claim, now):
+                while wait := self._level.wait(reservation, now):
                     self._clock.wait(self._changed, wait / NANOS)
                     now = nanoseconds(self._clock.now())
-                self._level.settle(claim)
+                self._level.settle(reservation)
             except BaseException:
-                self._level.cancel(claim, now)
+                self._level.cancel(reservation, now)
                 self._changed.notify_all()
                 raise
             return (now - start) / NANOS

@@ -18,7 +18,7 @@ from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError, RejoinError, ServiceDeniedError
 from spark_channel.limits.absent import STATIC_HEARTBEAT, Absent
 from spark_channel.limits.allotment import Allotment
-from spark_channel.limits.ledger import Client, IssuedGrant, JobShare
+from spark_channel.limits.issued_grants import Client, IssuedGrant, JobShare
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds
 from spark_channel.limits.messages import (
     OLD_GRANT_SECONDS,
@@ -185,7 +185,7 @@ class Coordinator:
     def spent_rows(self) -> float:
         """What all clients have spent, as far as they have said so."""
         with self._lock:
-            return self._pool.ledger.totals[0].spent / MICROS
+            return self._pool.grants.totals[0].spent / MICROS
 
     def for_mark(self, limit: str) -> "Coordinator":
         """A separate coordinator, called `limit`, as this one is set now."""
@@ -212,7 +212,7 @@ class Coordinator:
     def _changed(self) -> None:
         self._version += 1
         self._allotment.version = self._version
-        self._pool.ledger.rescale(self._clients.values(), self._pool.rates)
+        self._pool.grants.rescale(self._clients.values(), self._pool.rates)
 
     def _scale(self) -> None:
         """Use what pressure and absent clients leave of the limit."""
@@ -257,8 +257,9 @@ class Coordinator:
         jobs = self._pool.jobs
         if job_name not in jobs and self._max_jobs is not None and len(jobs) >= self._max_jobs:
             raise ServiceDeniedError(
-                f"limit {self.limit!r} is shared by {len(jobs)} jobs, as many as may share it: run this one when "
-                "others have ended, or serve the limit with a higher max_jobs (`limits serve --max-jobs`)"
+                f"limit {self.limit!r} is shared by {len(jobs)} jobs, as many as may share it: "
+                "run this one when others have ended, "
+                "or serve the limit with a higher max_jobs (`limits serve --max-jobs`)"
             )
         job = jobs.setdefault(job_name, JobShare(job_name))
         job.members += 1
@@ -293,7 +294,7 @@ class Coordinator:
         spent = _amounts(named, request.spent_rows, request.spent_bytes)
         missed = _amounts(named, request.missed_rows, request.missed_bytes)
         if named is not None:
-            self._pool.ledger.report(named, spent)
+            self._pool.grants.report(named, spent)
             if client.issued_grants() == (named,):
                 self._savings.give_back(named, missed, now)
         if self._absent is not None:
@@ -303,7 +304,7 @@ class Coordinator:
 
     def _forget(self, client: Client) -> None:
         for issued in client.issued_grants():
-            self._pool.ledger.end(issued)
+            self._pool.grants.end(issued)
         self._pool.leave_line(client)
         self._pool.want(client, False)
         del self._clients[client.id]
@@ -313,7 +314,7 @@ class Coordinator:
 
     def _advance(self, now: int) -> None:
         self._savings.advance((self._pool.free(0), self._pool.free(1)), now)
-        self._pool.ledger.advance(now)
+        self._pool.grants.advance(now)
         self._look(now)
         while self._clients:
             oldest = next(iter(self._clients.values()))
@@ -346,7 +347,7 @@ class Coordinator:
         self._settle(client, named, spent)
         if named is not None:
             self._pool.measure(client, named, spent, missed, now)
-            self._pool.ledger.shorten(named, now + nanoseconds(OLD_GRANT_SECONDS))
+            self._pool.grants.shorten(named, now + nanoseconds(OLD_GRANT_SECONDS))
         client.answer = self._answer(client, now)
         return client.answer
 
@@ -365,7 +366,7 @@ class Coordinator:
             self._pool.measure(client, named, spent, missed, now)
         self._pool.leave_line(client)
         for issued in client.issued_grants():
-            self._pool.ledger.end(issued)
+            self._pool.grants.end(issued)
         self._pool.want(client, False)
         return Done(self._heartbeat())
 
@@ -387,10 +388,10 @@ class Coordinator:
         """From here on the client holds `named` and nothing else: it said so, and has no answer due."""
         for issued in (client.held, client.offered):
             if issued is not None and issued is not named:
-                self._pool.ledger.end(issued)
+                self._pool.grants.end(issued)
         client.held, client.offered = named, None
         if named is not None:
-            self._pool.ledger.report(named, spent)
+            self._pool.grants.report(named, spent)
 
     def _answer(self, client: Client, now: int) -> Grant | Hold:
         answer = self._decide(client, now)

@@ -15,8 +15,8 @@ __all__ = [
     "NANOS",
     "QUANTA",
     "SLICE_SECONDS",
-    "Claim",
     "Level",
+    "RateReservation",
     "nanoseconds",
     "rate_in_micros",
 ]
@@ -51,8 +51,8 @@ def rate_in_micros(rate: float, name: str) -> int:
 
 
 @dataclass(slots=True, eq=False)
-class Claim:
-    """One amount in line. `before`: all that was ever claimed ahead of it, in quanta."""
+class RateReservation:
+    """One amount in line. `before`: all that was ever reserved ahead of it, in quanta."""
 
     amount: int
     before: int
@@ -65,15 +65,15 @@ class Level:
     surplus nor debt.
     """
 
-    __slots__ = ("_at", "_balance", "_burst_ns", "_claimed", "_claims", "_rate")
+    __slots__ = ("_at", "_balance", "_burst_ns", "_rate", "_reservations", "_reserved")
 
     def __init__(self, rate: float, burst_seconds: float, now: int) -> None:
         self._rate = rate_in_micros(rate, "rate")
         self._burst_ns = nanoseconds(burst_seconds)
         self._balance = 0
         self._at = now
-        self._claimed = 0
-        self._claims: dict[Claim, None] = {}
+        self._reserved = 0
+        self._reservations: dict[RateReservation, None] = {}
 
     @property
     def rate(self) -> float:
@@ -93,39 +93,39 @@ class Level:
         self._refill(now)
         return self._balance / QUANTA
 
-    def claim(self, amount: int, now: int) -> Claim:
+    def reserve(self, amount: int, now: int) -> RateReservation:
         """Take `amount` units at the end of the line; `wait` says when the claimant may go."""
         self._refill(now)
-        claim = Claim(amount * QUANTA, self._claimed)
-        self._claimed += claim.amount
-        self._balance -= claim.amount
-        self._claims[claim] = None
-        return claim
+        reservation = RateReservation(amount * QUANTA, self._reserved)
+        self._reserved += reservation.amount
+        self._balance -= reservation.amount
+        self._reservations[reservation] = None
+        return reservation
 
-    def wait(self, claim: Claim, now: int) -> int:
-        """Nanoseconds until all that is ahead of `claim` is paid off; 0 = go."""
+    def wait(self, reservation: RateReservation, now: int) -> int:
+        """Nanoseconds until all that is ahead of `reservation` is paid off; 0 = go."""
         self._refill(now)
-        missing = -(self._balance + self._claimed - claim.before)
+        missing = -(self._balance + self._reserved - reservation.before)
         if missing <= 0:
             return 0
         wait = -(-missing // self._rate)
         return wait if wait > EARLY_NS else 0
 
-    def settle(self, claim: Claim) -> None:
-        """`claim` went through: what it took is gone."""
-        self._claims.pop(claim, None)
+    def settle(self, reservation: RateReservation) -> None:
+        """`reservation` went through: what it took is gone."""
+        self._reservations.pop(reservation, None)
 
-    def cancel(self, claim: Claim, now: int) -> None:
-        """Give back what `claim` took, unless it was settled: those behind it move up."""
-        if claim not in self._claims:
+    def cancel(self, reservation: RateReservation, now: int) -> None:
+        """Give back what `reservation` took, unless it was settled: those behind it move up."""
+        if reservation not in self._reservations:
             return
         self._refill(now)
-        del self._claims[claim]
-        for other in self._claims:
-            if other.before > claim.before:
-                other.before -= claim.amount
-        self._claimed -= claim.amount
-        self._balance += claim.amount
+        del self._reservations[reservation]
+        for other in self._reservations:
+            if other.before > reservation.before:
+                other.before -= reservation.amount
+        self._reserved -= reservation.amount
+        self._balance += reservation.amount
         self._clamp()
 
     def _refill(self, now: int) -> None:

@@ -2,7 +2,7 @@
 
 from itertools import islice
 
-from spark_channel.limits.ledger import DIMENSIONS, Client, JobShare
+from spark_channel.limits.issued_grants import DIMENSIONS, Client, JobShare
 from spark_channel.limits.level import nanoseconds
 from spark_channel.limits.pool import HORIZON, Pool
 

@@ -6,7 +6,14 @@ from collections.abc import Callable
 from spark_channel.channel.limiter import Payment, Wait
 from spark_channel.clock import SYSTEM_CLOCK, Clock
 from spark_channel.errors import OptionError
-from spark_channel.limits.level import NANOS, SLICE_SECONDS, Claim, Level, nanoseconds, rate_in_micros
+from spark_channel.limits.level import (
+    NANOS,
+    SLICE_SECONDS,
+    Level,
+    RateReservation,
+    nanoseconds,
+    rate_in_micros,
+)
 
 __all__ = ["Meter"]
 
@@ -79,8 +86,10 @@ class Meter:
                 )
         with self._lock:
             now = nanoseconds(self._clock.now())
-            claims = {name: (level, level.claim(amounts[name], now)) for name, level in self._levels.items()}
-            payment = _MeterPayment(self, claims, wake)
+            reservations = {
+                name: (level, level.reserve(amounts[name], now)) for name, level in self._levels.items()
+            }
+            payment = _MeterPayment(self, reservations, wake)
             self._waiting[payment] = None
             return payment
 
@@ -90,13 +99,13 @@ class Meter:
                 return _PAID
             now = nanoseconds(self._clock.now())
             longest, reason = 0, ""
-            for name, (level, claim) in payment.claims.items():
-                if self._levels.get(name) is level and (wait := level.wait(claim, now)) > longest:
+            for name, (level, reservation) in payment.reservations.items():
+                if self._levels.get(name) is level and (wait := level.wait(reservation, now)) > longest:
                     longest, reason = wait, name
             if longest:
                 return Wait(longest / NANOS, reason)
-            for level, claim in payment.claims.values():
-                level.settle(claim)
+            for level, reservation in payment.reservations.values():
+                level.settle(reservation)
             del self._waiting[payment]
             return _PAID
 
@@ -105,8 +114,8 @@ class Meter:
             if payment not in self._waiting:
                 return
             now = nanoseconds(self._clock.now())
-            for level, claim in payment.claims.values():
-                level.cancel(claim, now)
+            for level, reservation in payment.reservations.values():
+                level.cancel(reservation, now)
             del self._waiting[payment]
 
     def _rate(self, name: str) -> float | None:
@@ -123,15 +132,15 @@ _PAID = Wait(0.0)
 
 
 class _MeterPayment:
-    """Claims on both levels, in the same place of both lines."""
+    """Reservations on both levels, in the same place of both lines."""
 
-    __slots__ = ("_meter", "claims", "wake")
+    __slots__ = ("_meter", "reservations", "wake")
 
     def __init__(
-        self, meter: Meter, claims: dict[str, tuple[Level, Claim]], wake: Callable[[], None]
+        self, meter: Meter, reservations: dict[str, tuple[Level, RateReservation]], wake: Callable[[], None]
     ) -> None:
         self._meter = meter
-        self.claims = claims
+        self.reservations = reservations
         self.wake = wake
 
     def remaining(self) -> Wait:

@@ -2,7 +2,7 @@
 
 import math
 
-from spark_channel.limits.ledger import DIMENSIONS, Client, IssuedGrant, JobShare, Ledger
+from spark_channel.limits.issued_grants import DIMENSIONS, Client, IssuedGrant, IssuedGrants, JobShare
 from spark_channel.limits.level import MICROS, NANOS, nanoseconds, rate_in_micros
 from spark_channel.limits.shares import max_min
 
@@ -57,7 +57,7 @@ class Pool:
 
     def __init__(self, max_clients: int) -> None:
         self.max_clients = max_clients
-        self.ledger = Ledger(self._idle)
+        self.grants = IssuedGrants(self._idle)
         self.jobs: dict[str, JobShare] = {}
         self.spending: dict[Client, None] = {}
         self.in_line = 0
@@ -87,7 +87,7 @@ class Pool:
 
     def free(self, dimension: int) -> int:
         """What no live grant may spend, per second; below 0 when the limit was lowered just now."""
-        return self.rates[dimension] - self.ledger.charge[dimension]
+        return self.rates[dimension] - self.grants.charge[dimension]
 
     def want(self, client: Client, wanting: bool) -> None:
         """Count `client` among those that want to spend, or not."""

@@ -1,6 +1,6 @@
 """What the part of a limit that no grant holds has saved up, for the next grant that is cut of it."""
 
-from spark_channel.limits.ledger import DIMENSIONS, IssuedGrant
+from spark_channel.limits.issued_grants import DIMENSIONS, IssuedGrant
 from spark_channel.limits.level import NANOS, SLICE_SECONDS, nanoseconds
 
 __all__ = ["Savings"]

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from itertools import islice
 
-from spark_channel.limits.ledger import DIMENSIONS, Client
+from spark_channel.limits.issued_grants import DIMENSIONS, Client
 from spark_channel.limits.level import MICROS, NANOS
 from spark_channel.limits.messages import ClientStatus, LimitStatus
 from spark_channel.limits.pool import Pool
@@ -24,7 +24,7 @@ def status_of(
     pressure: str,
 ) -> LimitStatus:
     """The state of `pool` at `now`, consistent when the caller holds its lock; `was_set`: rows and bytes per second."""
-    rows, nbytes = pool.ledger.totals
+    rows, nbytes = pool.grants.totals
     live = [issued for client in clients for issued in client.issued_grants()]
     outstanding = [sum(issued.amount[each] for issued in live) for each in DIMENSIONS]
     off = paused or pool.factor == 0
@@ -39,8 +39,8 @@ def status_of(
         bytes_per_second=_plain(was_set[1]),
         effective_rows_per_second=effective[0],
         effective_bytes_per_second=effective[1],
-        granted_rows_per_second=pool.ledger.charge[0] / MICROS,
-        granted_bytes_per_second=pool.ledger.charge[1] / MICROS,
+        granted_rows_per_second=pool.grants.charge[0] / MICROS,
+        granted_bytes_per_second=pool.grants.charge[1] / MICROS,
         paused=paused,
         pressure=pressure,
         horizon=pool.horizon(),

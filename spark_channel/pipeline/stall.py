@@ -72,9 +72,9 @@ class StallWatch:
                     if idle >= self._seconds:
                         return StalledError(
                             f"task {snapshot.task} has read {snapshot.rows_read} rows and written "
-                            f"{snapshot.rows_written}, and none for {idle:.0f} s (options 'stallTimeout' and "
-                            "'onStall=fail'): its source or its target does not answer. Look for locks and full disks "
-                            "there; Spark tries the task again, spark.task.maxFailures times"
+                            f"{snapshot.rows_written}, and none for {idle:.0f} s (options 'stallTimeout' "
+                            "and 'onStall=fail'): its source or its target does not answer. Look for locks "
+                            "and full disks there; Spark tries the task again, spark.task.maxFailures times"
                         )
                     left = self._seconds - idle
                     wait = left if wait is None else min(wait, left)

@@ -59,8 +59,8 @@ class Endpoint:
         given = {key: rest.pop(key) for key in list(rest) if key in ("name", "format", half)}
         if len(given) > 1:
             raise OptionError(
-                f"{half} names itself twice ({', '.join(map(repr, given))}); give 'name' for a connector of "
-                "spark-channel or 'format' for one of Spark's",
+                f"{half} names itself twice ({', '.join(map(repr, given))}); "
+                "give 'name' for a connector of spark-channel or 'format' for one of Spark's",
                 option=half,
             )
         for key, name in given.items():

@@ -34,8 +34,9 @@ def merge_tasks(
     for what, given in companions:
         if given is not None and len(given) != count:
             raise OptionError(
-                f"{_number(count, 'split')} and {_number(len(given), what)}: every split needs exactly one "
-                f"{what}. Give the writer as many targets as the reader has splits, or one target for all",
+                f"{_number(count, 'split')} and {_number(len(given), what)}: "
+                f"every split needs exactly one {what}. "
+                "Give the writer as many targets as the reader has splits, or one target for all",
                 option="writer",
                 got=str(len(given)),
                 takes=str(count),

@@ -38,8 +38,8 @@ class DirtyLimit:
             if whole is not None and dirty > self.fraction * whole:
                 about = "" if final else "about "
                 return (
-                    f"{_rows(dirty)} refused of {about}{whole} ({100 * dirty / whole:.3g} %), and "
-                    f"maxDirtyFraction is {self.fraction:g} ({100 * self.fraction:g} %)"
+                    f"{_rows(dirty)} refused of {about}{whole} ({100 * dirty / whole:.3g} %), "
+                    f"and maxDirtyFraction is {self.fraction:g} ({100 * self.fraction:g} %)"
                 )
         return ""
 

@@ -269,12 +269,16 @@ class JobProgress:
         with self._lock:
             return self._all_done()
 
-    def ended_early(self) -> bool:
-        """No task failed or is under way, and Spark wanted no more rows of at least one."""
+    def ended_early(self, *, stopped: bool = False) -> bool:
+        """No task failed or is under way, and Spark wanted no more rows of at least one.
+
+        `stopped`: no task runs any more, and those that are under way did not say how they ended.
+        """
+        early = {Phase.ENDED, Phase.RUNNING} if stopped else {Phase.ENDED}
         with self._lock:
             phases = {each.phase for each in self._table.counted()}
             every = len(list(self._table.counted())) == self._table.tasks
-            return every and Phase.ENDED in phases and phases <= {Phase.DONE, Phase.ENDED}
+            return every and bool(phases & early) and phases <= {Phase.DONE} | early
 
     def complete(self) -> bool:
         """Whether every task of the plan is done; False if their number is unknown."""

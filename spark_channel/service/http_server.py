@@ -28,7 +28,7 @@ _log = logging.getLogger(__name__)
 _LARGEST_HEAD = 16 << 10
 _MOST_STRANGERS = 512
 _MOST_WITH_TLS = 128
-"""Each holds some 300 KiB while it shakes pool."""
+"""Each holds some 300 KiB while it shakes hands."""
 _MOST_CONNECTIONS = 20_000
 _HEAD_SECONDS = 10.0
 _BODY_SECONDS = 30.0

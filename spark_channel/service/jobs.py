@@ -44,13 +44,13 @@ class _KnownJob:
     idle_since: float = 0.0
     told: bool = False
 
-    def outcome(self) -> Phase:
-        """How it ended when no driver says: its driver would have said that it is done."""
+    def outcome(self, *, stopped: bool = False) -> Phase:
+        """How it ended when no driver says: its driver would have said that it is done. See `ended_early`."""
         if self.owned:
             return Phase.FAILED
         if self.progress.all_done():
             return Phase.DONE
-        return Phase.ENDED if self.progress.ended_early() else Phase.FAILED
+        return Phase.ENDED if self.progress.ended_early(stopped=stopped) else Phase.FAILED
 
 
 class JobBook:
@@ -67,6 +67,7 @@ class JobBook:
         self._idle_seconds = idle_seconds
         self._keep = keep
         self._lock = threading.RLock()
+        self._left = threading.Condition(self._lock)
         self._live: dict[str, _KnownJob] = {}
         self._closed: OrderedDict[str, _KnownJob] = OrderedDict()
         self._listeners: list[JobListener] = []
@@ -128,6 +129,7 @@ class JobBook:
                 known.progress.update(snapshot)
             if leaving:
                 known.clients.pop(client, None)
+                self._left.notify_all()
             else:
                 known.clients[client] = now
             if not known.clients:
@@ -213,11 +215,23 @@ class JobBook:
                 if not known.owned and not known.clients:
                     self._close(job, known.outcome())
 
-    def close_all(self) -> None:
-        """The service ends: what still runs is closed in its present state."""
+    def wait_left(self, seconds: float) -> None:
+        """Wait until no client works on a job that its clients opened, for `seconds` at most."""
+        with self._left:
+            end = self._clock.now() + seconds
+            while any(known.clients and not known.owned for known in self._live.values()):
+                if (left := end - self._clock.now()) <= 0:
+                    return
+                self._clock.wait(self._left, left)
+
+    def close_all(self, *, failed: bool = True) -> None:
+        """The service ends: what still runs is closed in its present state.
+
+        Not `failed`: the program went well, so a read that still runs is one of which Spark wanted no more rows.
+        """
         with self._lock:
             for job, known in list(self._live.items()):
-                self._close(job, known.outcome())
+                self._close(job, known.outcome(stopped=not failed))
 
     def _report_after(self) -> float:
         clients = sum(len(each.clients) for each in self._live.values())

@@ -68,8 +68,9 @@ class PermitHolder:
             except ServiceUnavailableError as error:
                 if SYSTEM_CLOCK.now() - heard >= self._timeout:
                     raise ServiceUnavailableError(
-                        f"option {self._option!r}: the service that counts connections has not answered for "
-                        f"{self._timeout:g} s: {error}. The work stops rather than open one connection too many. "
+                        f"option {self._option!r}: "
+                        f"the service that counts connections has not answered for {self._timeout:g} s: "
+                        f"{error}. The work stops rather than open one connection too many. "
                         f"Where Spark tasks cannot reach the driver's host, omit {self._option!r} and write "
                         "df.coalesce(n) with that number, or let so many tasks run at once (spark.cores.max)"
                     ) from None

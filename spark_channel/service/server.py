@@ -139,8 +139,8 @@ class ServiceServer:
             _log.debug("service listens on %s", self._address)
             return self._address
 
-    def stop(self) -> None:
-        """Close all jobs with their summary and stop listening. Again: harmless."""
+    def stop(self, *, failed: bool = True) -> None:
+        """Close all jobs with their summary and stop listening. Again: harmless. `failed`: see `JobBook.close_all`."""
         with self._lock:
             shell, keeper = self._shell, self._keeper
             self._shell = self._keeper = self._address = None
@@ -153,7 +153,7 @@ class ServiceServer:
         keeper.join()
         self.limits.end()
         _shut(shell)
-        self.jobs.close_all()
+        self.jobs.close_all(failed=failed)
 
     def __enter__(self) -> Self:
         self.start()

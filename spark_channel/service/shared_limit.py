@@ -267,8 +267,8 @@ def _trusted() -> str:
         return Path(path).read_text(encoding="ascii")
     except (OSError, UnicodeError):
         raise OptionError(
-            f"a sharedLimit that begins with tls:// needs the PEM file of its certificate in {_TLS_ROOT} on the "
-            f"driver's host; {path!r} cannot be read",
+            f"a sharedLimit that begins with tls:// needs the PEM file of its certificate in {_TLS_ROOT} "
+            f"on the driver's host; {path!r} cannot be read",
             option="sharedLimit",
         ) from None
 

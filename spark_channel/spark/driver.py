@@ -134,8 +134,8 @@ def _port(text: str) -> int:
     if text.strip().isdigit() and 0 < int(text) < 65536:
         return int(text)
     raise OptionError(
-        f"SPARK_CHANNEL_PORT is {text!r} in the driver's environment; it takes a port from 1 to 65535, or 0 for a "
-        "free one",
+        f"SPARK_CHANNEL_PORT is {text!r} in the driver's environment; "
+        "it takes a port from 1 to 65535, or 0 for a free one",
         option="SPARK_CHANNEL_PORT",
         got=text,
         takes="0 to 65535",

@@ -97,7 +97,7 @@ def _missing_class(text: str) -> MissingPackageError | None:
     name = (match["named"] or "").replace("/", ".")
     what = f"the class {name}" if name else "a JDBC driver for the url"
     return MissingPackageError(
-        f"Spark does not have {what}: give the driver's jar with --conf spark.jars=/path/to/driver.jar (or its "
-        "coordinates with --conf spark.jars.packages=group:name:version)",
+        f"Spark does not have {what}: give the driver's jar with --conf spark.jars=/path/to/driver.jar "
+        "(or its coordinates with --conf spark.jars.packages=group:name:version)",
         name=name,
     )

@@ -225,8 +225,8 @@ class _Run:
             if own is not None:
                 raise own from error
             raise TargetError(
-                f"table {table} cannot be read: {_said(error)}. A job writes to tables that exist: create it, or "
-                "correct its name or the login"
+                f"table {table} cannot be read: {_said(error)}. A job writes to tables that exist: "
+                "create it, or correct its name or the login"
             ) from error
 
     def _write_table(self, frame: DataFrame, options: dict[str, str]) -> None:

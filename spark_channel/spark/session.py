@@ -57,6 +57,8 @@ _REPORTS_KEPT = 100
 
 _CELL_SECONDS = 30.0
 """A cell waits so long for its reports at most: the first one imports matplotlib, which takes seconds."""
+_LEAVE_SECONDS = 2.0
+"""A worker below a LIMIT notices that its rows are not wanted when it sends the next ones."""
 
 _registered: "WeakKeyDictionary[SparkSession, bool | None]" = WeakKeyDictionary()
 """With what `_times_of` said. Spark warns each time that a name is registered again."""
@@ -158,8 +160,8 @@ def _hide_logins(spark: SparkSession) -> None:
         Exception
     ) as error:  # serverless compute and declarative pipelines let no session set, or even read
         _log.warning(
-            "the session's settings are closed (%s), so Spark shows options such as 'uri', 'driverOptions' and "
-            "'tunnelStore' in plans: put logins into 'user' and 'password', or set %s for the compute",
+            "the session's settings are closed (%s), so Spark shows options such as 'uri', 'driverOptions' "
+            "and 'tunnelStore' in plans: put logins into 'user' and 'password', or set %s for the compute",
             type(error).__name__,
             _HIDDEN,
         )
@@ -221,8 +223,8 @@ def last_report() -> "TransferReport | None":
     """
     if not _services and _remote:
         raise UnsupportedError(
-            "last_report has nothing under Spark Connect: jobs are counted on the driver's host, and the "
-            "summary of those with a limit is in the driver's log"
+            "last_report has nothing under Spark Connect: jobs are counted on the driver's host, "
+            "and the summary of those with a limit is in the driver's log"
         )
     for server in _services.values():
         server.jobs.settle()
@@ -318,7 +320,10 @@ def _serve(context: Any) -> None:
         with contextlib.suppress(OSError):  # the runtime directory went before this process
             take_back()
         take_off()
-        server.stop()
+        failed = getattr(sys, "last_value", None) is not None  # the error that ends the program
+        if not failed and context._jsc is not None:  # noqa: SLF001 - how pyspark itself asks whether it was stopped
+            server.jobs.wait_left(_LEAVE_SECONDS)
+        server.stop(failed=failed)
         display.close()
 
     atexit.register(end)

@@ -92,8 +92,9 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
         limit = self._source.options.limit()
         if limit and self._source.options.tunnel is None:
             raise UnsupportedError(
-                "options 'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2, which tells a source where "
-                "its query is, or option 'tunnel', which keeps that; or limit the speed with 'rowsPerSecond'"
+                "options 'maxRowsPerTrigger' and 'maxBytesPerTrigger' need Spark 4.2, "
+                "which tells a source where its query is, or option 'tunnel', which keeps that; "
+                "or limit the speed with 'rowsPerSecond'"
             )
         standing = self._standing()
         return standing.latest(None, self._beside(limit) if standing.is_beside(None) else limit)

@@ -42,8 +42,8 @@ def refuse_lenient(options: WriteOptions) -> None:
     """
     if getattr(options, "convert", "strict") == "lenient":
         raise OptionError(
-            "option 'convert' got 'lenient'; a stream takes strict: cast its columns, or write each batch with "
-            "foreachBatch",
+            "option 'convert' got 'lenient'; a stream takes strict: "
+            "cast its columns, or write each batch with foreachBatch",
             option="convert", got="lenient", takes="strict",
         )  # fmt: skip
 

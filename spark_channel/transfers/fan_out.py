@@ -31,9 +31,9 @@ def fan_out(engine: Engine, spec: TransferSpec, more: Mapping[str, Any]) -> Tran
     """
     if spec.reader.spark_format:
         raise OptionError(
-            f"the reader has format {spec.reader.name!r}, and there are {len(spec.targets)} writers: a transfer to "
-            "several targets reads with a connector of spark-channel. Name one with 'name', or make a transfer for "
-            "each",
+            f"the reader has format {spec.reader.name!r}, and there are {len(spec.targets)} writers: "
+            "a transfer to several targets reads with a connector of spark-channel. "
+            "Name one with 'name', or make a transfer for each",
             option="format", got=spec.reader.name,
         )  # fmt: skip
     jobs = [target_options(spec, number, more) for number in range(len(spec.targets))]

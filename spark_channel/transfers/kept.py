@@ -95,8 +95,8 @@ def find_partial_transfer(
     receipts = tuple(receipt for one in found.values() for receipt in one.receipts)
     rows = sum(receipt.rows for receipt in receipts)
     _log.warning(
-        "txnAppId %r, txnVersion %d is partially committed: this run continues job %s, of which %d of %d tasks with "
-        "%d rows are committed",
+        "txnAppId %r, txnVersion %d is partially committed: "
+        "this run continues job %s, of which %d of %d tasks with %d rows are committed",
         *txn, job, len(receipts), len(tasks), rows,
     )  # fmt: skip
     epochs = {number: one.epoch for number, one in found.items() if one.epoch is not None}
@@ -134,9 +134,10 @@ def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]
     other = [name for name, said in found.outline.items() if outline.get(name) != said]
     if other:
         raise TargetError(
-            f"{begun}, and this run has other {' and '.join(other)}: its rows would not be those that are missing. "
-            "Run it as it was; or delete the rows that it wrote, and its rows in spark_channel_claims and "
-            "spark_channel_tasks (files: overwrite the directory), and run the job again"
+            f"{begun}, and this run has other {' and '.join(other)}: "
+            "its rows would not be those that are missing. Run it as it was; or delete the rows "
+            "that it wrote, and its rows in spark_channel_claims and spark_channel_tasks (files: "
+            "overwrite the directory), and run the job again"
         )
     return tuple(
         Task(task, TransferSource.wrap(source, Split(params, rows, nbytes)), writer_part)

@@ -237,8 +237,8 @@ def open_targets(
         )
         if len(writers) > 1:
             raise OptionError(
-                "a transfer to several targets takes targets of one table each; this one has "
-                f"{len(writers)} tables: {_shown('writer', job.spec.writer, [each.options for each in writers])}",
+                f"a transfer to several targets takes targets of one table each; this one has {len(writers)} "
+                f"tables: {_shown('writer', job.spec.writer, [each.options for each in writers])}",
                 option="writer",
             )
         limits = JobLimits.of(writers[0].options).watching(first.sources[0].reader, writers[0])
@@ -441,8 +441,8 @@ def _refuse_other_columns(sources: tuple[TransferSource, ...]) -> None:
         names = source.pipeline.output_schema.names
         if names != first.names:
             raise SchemaError(
-                f"part {number} of the reader has columns {', '.join(names)}, and part 0 has "
-                f"{', '.join(first.names)}; a transfer's parts have the same columns"
+                f"part {number} of the reader has columns {', '.join(names)}, "
+                f"and part 0 has {', '.join(first.names)}; a transfer's parts have the same columns"
             )
 
 

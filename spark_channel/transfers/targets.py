@@ -83,16 +83,17 @@ def target_options(spec: TransferSpec, number: int, more: Mapping[str, Any]) -> 
     target = spec.targets[number]
     if target.writer.spark_format:
         raise OptionError(
-            f"option 'writer[{number}]' has format {target.writer.name!r}: of several targets each is written by a "
-            "connector of spark-channel. Name one with 'name', or write it by a separate transfer",
+            f"option 'writer[{number}]' has format {target.writer.name!r}: "
+            "of several targets each is written by a connector of spark-channel. "
+            "Name one with 'name', or write it by a separate transfer",
             option="format", got=target.writer.name,
         )  # fmt: skip
     own = {key.lower(): key for key in target.writer.options}
     for name in _WHOLE:
         if name.lower() in own:
             raise OptionError(
-                f"option {own[name.lower()]!r} of writer[{number}] is the whole job's: give it to transfer(), or "
-                "in the reader",
+                f"option {own[name.lower()]!r} of writer[{number}] is the whole job's: "
+                "give it to transfer(), or in the reader",
                 option=name,
             )
     names = {name for name in WriteOptions.names() if name in own}

@@ -60,8 +60,8 @@ class Select(Transformer):
     def output_schema(self, schema: pa.Schema) -> pa.Schema:
         if self.exhaustive and len(schema) != len(self.outputs):
             raise SchemaError(
-                f"{self.step}: {len(schema)} columns arrive ({', '.join(schema.names)}) and the writer has "
-                f"{len(self.outputs)}; they go one to one, by position"
+                f"{self.step}: {len(schema)} columns arrive ({', '.join(schema.names)}) and the writer "
+                f"has {len(self.outputs)}; they go one to one, by position"
             )
         fields = []
         for position, output in enumerate(self.outputs):

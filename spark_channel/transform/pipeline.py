@@ -46,8 +46,8 @@ class Apply(Transformer):
     def _checked(self, made: Any) -> pa.RecordBatch:
         if not isinstance(made, pa.RecordBatch):
             raise OptionError(
-                f"transformer {self.name} gave {type(made).__name__}; it takes a function that gives a "
-                "pyarrow.RecordBatch",
+                f"transformer {self.name} gave {type(made).__name__}; "
+                "it takes a function that gives a pyarrow.RecordBatch",
                 option="transformers", got=type(made).__name__, takes="a function that gives a RecordBatch",
             )  # fmt: skip
         return made
@@ -118,9 +118,9 @@ class Pipeline:
             refused.extend(outcome.refused)
         if self.steps and not batch.schema.equals(self.output_schema):
             raise SchemaError(
-                "the transformers gave a batch with columns "
-                f"[{_shown(batch.schema)}] where [{_shown(self.output_schema)}] was planned; the columns of "
-                "a function must not depend on its rows"
+                f"the transformers gave a batch with columns [{_shown(batch.schema)}] "
+                f"where [{_shown(self.output_schema)}] was planned; "
+                "the columns of a function must not depend on its rows"
             )
         return Outcome(batch, tuple(refused))
 

@@ -76,8 +76,8 @@ class DropRows(Transformer):
         except (ValueError, pa.ArrowException):
             takes = "a whole number" if pa.types.is_integer(field.type) else f"a value of type {field.type}"
             raise SchemaError(
-                f"{self.step}: column {field.name!r} is {field.type}, which does not compare to "
-                f"{self.value!r}; it takes {takes}"
+                f"{self.step}: column {field.name!r} is {field.type}, "
+                f"which does not compare to {self.value!r}; it takes {takes}"
             ) from None
         return schema
 

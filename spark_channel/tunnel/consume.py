@@ -87,8 +87,8 @@ class Consumer:
         for name, is_given in (("sharedLimit", reading.shared_limit), ("protect", reading.protect == "auto")):
             if is_given:
                 _log.warning(
-                    "option %r has no effect on a tunnel that is read without Spark: limit this client with "
-                    "'rowsPerSecond', or read the tunnel by a streaming query", name,
+                    "option %r has no effect on a tunnel that is read without Spark: "
+                    "limit this client with 'rowsPerSecond', or read the tunnel by a streaming query", name,
                 )  # fmt: skip
         self._turns = Turns(threads, self._end, clock=self._clock)
         # Calls of the store, which must wait neither for a read nor for a processor.

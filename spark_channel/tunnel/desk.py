@@ -65,8 +65,8 @@ def beat(
     """
     if client not in state.clients:
         raise ClientExpiredError(
-            f"client {client} is not known to the tunnel (any more): it was silent for longer than "
-            "its heartbeatTimeout, and its channels went to others"
+            f"client {client} is not known to the tunnel (any more): "
+            "it was silent for longer than its heartbeatTimeout, and its channels went to others"
         )
     # A clock that was set back must not keep the dead alive: no client was seen later than now.
     clients = {

@@ -159,8 +159,8 @@ class TunnelOptions(Options):
             if one is not None and other is not None:
                 which = "starting" if other is self.starting_timestamp else "ending"
                 raise OptionError(
-                    f"options '{which}Offsets' and '{which}Timestamp' are given, and name one position: omit one of "
-                    "them",
+                    f"options '{which}Offsets' and '{which}Timestamp' are given, and name one position: "
+                    "omit one of them",
                     option=f"{which}Timestamp",
                 )
         if self.tables is not None:
@@ -171,8 +171,8 @@ class TunnelOptions(Options):
     def _check_tables(self, tables: str) -> None:
         if self.slot is None:
             raise OptionError(
-                f"option 'tables' got {tables!r}, and follows several tables by one PostgreSQL slot: give 'slot' and "
-                "'publication', or name one table with 'dbtable'",
+                f"option 'tables' got {tables!r}, and follows several tables by one PostgreSQL slot: "
+                "give 'slot' and 'publication', or name one table with 'dbtable'",
                 option="tables", got=tables,
             )  # fmt: skip
         for name, does, given in (

@@ -85,8 +85,9 @@ class TunnelReader:
         out.over.set()
         if not kept():
             raise ChannelLostError(
-                f"range {delivery.sequence} of channel {delivery.channel} is not checkpointed: it was not read to its "
-                "end, or its channel belongs to another client now. It is delivered again"
+                f"range {delivery.sequence} of channel {delivery.channel} is not checkpointed: "
+                "it was not read to its end, or its channel belongs to another client now. "
+                "It is delivered again"
             )
 
     def fail(self, delivery: Delivery, error: Exception) -> None:
@@ -138,8 +139,9 @@ class TunnelReader:
             out = self._out.get((delivery.channel, delivery.sequence))
             if out is None or out.delivery is not delivery:
                 raise FlowError(
-                    f"{what}() got range {delivery.sequence} of channel {delivery.channel}, which this reader does not "
-                    "wait for: each delivery takes one call, of the reader that it came from, before that is closed"
+                    f"{what}() got range {delivery.sequence} of channel {delivery.channel}, "
+                    "which this reader does not wait for: each delivery takes one call, "
+                    "of the reader that it came from, before that is closed"
                 )
             del self._out[delivery.channel, delivery.sequence]
             return out

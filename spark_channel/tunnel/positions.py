@@ -215,8 +215,8 @@ class OwnPositions(Positions):
             if getattr(source.options, name) is not None:
                 option = type(source.options).model_fields[name].alias or name
                 raise OptionError(
-                    f"option {option!r} needs option 'tunnel', which keeps where its channels end: name a tunnel, or "
-                    "end the query with Trigger.AvailableNow",
+                    f"option {option!r} needs option 'tunnel', which keeps where its channels end: "
+                    "name a tunnel, or end the query with Trigger.AvailableNow",
                     option=option,
                 )
         self._advice = advice
@@ -308,8 +308,8 @@ class OwnPositions(Positions):
         """Before Spark 4.2, a query that begins again learns where it stood when its batch is planned."""
         if self.source.options.tunnel_type != "stream":
             raise UnsupportedError(
-                f"tunnelType {self.source.options.tunnel_type} needs Spark 4.2, or option 'tunnel', which "
-                "keeps the positions: this Spark does not tell a source the position of its query"
+                f"tunnelType {self.source.options.tunnel_type} needs Spark 4.2, or option 'tunnel', "
+                "which keeps the positions: this Spark does not tell a source the position of its query"
             )
         tokens = self.feed.now()
         self.feed.settled(tokens)

@@ -63,8 +63,8 @@ class StreamSource:
         mode = self.options.on_schema_change
         if mode != "fail" and not self.feed.can_evolve:
             raise OptionError(
-                f"option 'onSchemaChange' got {mode!r}, and only a stream of a database's log can take columns that "
-                "change: omit it, or follow the table by 'slot' or 'binlog'",
+                f"option 'onSchemaChange' got {mode!r}, and only a stream of a database's log "
+                "can take columns that change: omit it, or follow the table by 'slot' or 'binlog'",
                 option="onSchemaChange", got=mode, takes="fail",
             )  # fmt: skip
         place = describe(reader.options)
@@ -150,8 +150,8 @@ class StreamSource:
         found = None if mode == "initial" else self.feed.with_base(tokens)
         if found is None and mode == "incremental":
             raise OptionError(
-                "option 'baseMode' got 'incremental', and this source cannot be read beside its changes: omit the "
-                "option to read its existing rows first. A log line says why",
+                "option 'baseMode' got 'incremental', and this source cannot be read beside its changes: "
+                "omit the option to read its existing rows first. A log line says why",
                 option="baseMode", got=mode,
             )  # fmt: skip
         return found
@@ -260,10 +260,10 @@ def paused_base(what: str) -> TunnelError:
 def held_base(what: str, seconds: float) -> TunnelError:
     """Why a reader that is to end when all is read ends with existing rows left, whose reading the source delays."""
     return TunnelError(
-        f"all changes of {what} are read, and not all existing rows: for {seconds:g} s since then, the slot has kept "
-        "more WAL than option 'maxSlotLag' allows. Either a transaction runs for long, or the server writes that much "
-        "in about 15 s. End the transaction (the oldest xact_start in pg_stat_activity), or raise 'maxSlotLag', and "
-        "start the reader again: it continues where it is"
+        f"all changes of {what} are read, and not all existing rows: for {seconds:g} s since then, "
+        "the slot has kept more WAL than option 'maxSlotLag' allows. Either a transaction runs for long, "
+        "or the server writes that much in about 15 s. End the transaction (the oldest xact_start "
+        "in pg_stat_activity), or raise 'maxSlotLag', and start the reader again: it continues where it is"
     )
 
 

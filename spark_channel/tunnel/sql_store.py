@@ -208,9 +208,9 @@ class SqlStore(ABC):
         if not rows:
             names = [row[0] for row in statements.rows(f"{_TUNNELS} ORDER BY name")]
             raise TunnelError(
-                f"tunnel {name!r} does not exist in {self.show()}, which has "
-                f"{', '.join(map(repr, names)) or 'none'}; make it with `spark-channel tunnel create`, "
-                "or name another"
+                f"tunnel {name!r} does not exist in {self.show()}, "
+                f"which has {', '.join(map(repr, names)) or 'none'}; "
+                "make it with `spark-channel tunnel create`, or name another"
             )
         return _tunnel(rows[0])
 

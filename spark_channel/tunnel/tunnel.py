@@ -129,9 +129,10 @@ class Tunnel:
         slot = slot_of(record)
         if slot and not leave_slot and not self._source_options():
             raise TunnelError(
-                f"tunnel {self.name!r} reads replication slot {slot!r} of {record.source.split(';')[0]}, which keeps "
-                "the server's log until it is dropped: give the source's options, so that the slot is dropped too, or "
-                "leave it behind with --leave-slot, and drop it with SELECT pg_drop_replication_slot(...)"
+                f"tunnel {self.name!r} reads replication slot {slot!r} of {record.source.split(';')[0]}, "
+                "which keeps the server's log until it is dropped: "
+                "give the source's options, so that the slot is dropped too, "
+                "or leave it behind with --leave-slot, and drop it with SELECT pg_drop_replication_slot(...)"
             )
         if self._source_options() and not leave_slot:
             source = StreamSource(self._options)
@@ -309,9 +310,10 @@ class Tunnel:
         ]
         if before:
             raise TunnelError(
-                f"tunnel {self.name!r} reads its existing rows before its changes, in {len(before)} channels that are "
-                "not done: while they were paused, no changes would be read, either. Stop its clients, which continue "
-                "where they were, or pause their limit (`spark-channel limits pause`)"
+                f"tunnel {self.name!r} reads its existing rows before its changes, "
+                f"in {len(before)} channels that are not done: "
+                "while they were paused, no changes would be read, either. Stop its clients, "
+                "which continue where they were, or pause their limit (`spark-channel limits pause`)"
             )
         return self.store.pause_base(self.name, channels)
 
@@ -369,8 +371,8 @@ class Tunnel:
         found = self.store.state(self.name).channels.get(made)
         if found is not None and found.paused:
             _log.warning(
-                "existing rows of tunnel %r are paused, also those of %s: `spark-channel tunnel resume-base %s` has "
-                "them read",
+                "existing rows of tunnel %r are paused, also those of %s: "
+                "`spark-channel tunnel resume-base %s` has them read",
                 self.name, table, self.name,
             )  # fmt: skip
 

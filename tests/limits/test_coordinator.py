@@ -345,7 +345,7 @@ def test_memory_of_a_client_that_asks_forever_is_bounded(clock: HandClock) -> No
     for number in range(1, 5000):
         clock.at += 0.00001
         grant = granted(ask(limit, client, number, grant)).grant
-    assert len(limit._pool.ledger._ends) + len(limit._pool.ledger._without_successor) < 250
+    assert len(limit._pool.grants._ends) + len(limit._pool.grants._without_successor) < 250
 
 
 def test_threads_may_ask_at_once() -> None:

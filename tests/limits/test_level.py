@@ -14,7 +14,7 @@ YEAR = 365 * 24 * 3600
 
 def test_first_amount_goes_through_and_the_next_caller_pays_for_it() -> None:
     level = Level(100, 0.02, 0)
-    first, second = level.claim(50, 0), level.claim(1, 0)
+    first, second = level.reserve(50, 0), level.reserve(1, 0)
     assert level.wait(first, 0) == 0
     assert level.wait(second, 0) == NANOS // 2
 
@@ -24,9 +24,9 @@ def test_a_simulated_year_at_seven_rows_drifts_by_less_than_one_row() -> None:
     level, now, paid = Level(7, 0.02, 0), 0, 0
     while now < YEAR * NANOS:
         amount = rng.choice((1, 1, 2, 13, 997, 10_007))
-        claim = level.claim(amount, now)
-        now += level.wait(claim, now)
-        level.settle(claim)
+        reservation = level.reserve(amount, now)
+        now += level.wait(reservation, now)
+        level.settle(reservation)
         assert abs(paid - 7 * now / NANOS) < 1
         paid += amount
     assert paid > 7 * YEAR
@@ -35,10 +35,10 @@ def test_a_simulated_year_at_seven_rows_drifts_by_less_than_one_row() -> None:
 def test_float_clock_readings_of_a_year_add_no_drift() -> None:
     level, paid, now = Level(7, 0.02, 0), 0, 0
     for step in range(200_000):
-        claim = level.claim(1103, now)
-        seconds = (now + level.wait(claim, now)) / NANOS
+        reservation = level.reserve(1103, now)
+        seconds = (now + level.wait(reservation, now)) / NANOS
         now = round(seconds * NANOS)
-        level.settle(claim)
+        level.settle(reservation)
         if step % 1000 == 0:
             assert abs(paid - 7 * now / NANOS) < 1
         paid += 1103
@@ -52,7 +52,7 @@ def test_surplus_is_saved_for_the_burst_and_no_longer() -> None:
 
 def test_set_rate_keeps_a_debt_and_clamps_a_surplus() -> None:
     level = Level(1000, 0.02, 0)
-    level.settle(level.claim(500, 0))
+    level.settle(level.reserve(500, 0))
     level.set_rate(100, 0)
     assert level.balance(0) == -500
     assert level.balance(5 * NANOS) == 0
@@ -64,7 +64,7 @@ def test_set_rate_keeps_a_debt_and_clamps_a_surplus() -> None:
 
 def test_a_cancelled_claim_moves_those_behind_it_up_and_nobody_else() -> None:
     level = Level(10, 0.0, 0)
-    ahead, gone, behind = level.claim(10, 0), level.claim(20, 0), level.claim(1, 0)
+    ahead, gone, behind = level.reserve(10, 0), level.reserve(20, 0), level.reserve(1, 0)
     assert level.wait(gone, 0) == NANOS
     assert level.wait(behind, 0) == 3 * NANOS
     level.cancel(gone, 0)
@@ -76,9 +76,9 @@ def test_a_cancelled_claim_moves_those_behind_it_up_and_nobody_else() -> None:
 
 def test_a_settled_claim_cannot_be_given_back() -> None:
     level = Level(10, 0.0, 0)
-    claim = level.claim(10, 0)
-    level.settle(claim)
-    level.cancel(claim, 0)
+    reservation = level.reserve(10, 0)
+    level.settle(reservation)
+    level.cancel(reservation, 0)
     assert level.balance(0) == -10
 
 
@@ -105,9 +105,9 @@ def test_no_window_passes_more_than_rate_burst_and_last_amount(
     level, now, passed = Level(rate, burst, 0), 0, []
     for idle, amount in steps:
         now += idle
-        claim = level.claim(amount, now)
-        now += level.wait(claim, now)
-        level.settle(claim)
+        reservation = level.reserve(amount, now)
+        now += level.wait(reservation, now)
+        level.settle(reservation)
         passed.append((now, amount))
     for first in range(len(passed)):
         total = 0
@@ -125,11 +125,11 @@ def test_cancelling_leaves_the_line_as_if_the_claim_had_never_been(
     amounts: list[int], cancelled: set[int]
 ) -> None:
     level, clean = Level(7, 0.0, 0), Level(7, 0.0, 0)
-    claims = [level.claim(amount, 0) for amount in amounts]
-    for index in cancelled & set(range(len(claims))):
-        level.cancel(claims[index], 0)
-    kept = [index for index in range(len(claims)) if index not in cancelled]
-    clean_claims = {index: clean.claim(amounts[index], 0) for index in kept}
+    reservations = [level.reserve(amount, 0) for amount in amounts]
+    for index in cancelled & set(range(len(reservations))):
+        level.cancel(reservations[index], 0)
+    kept = [index for index in range(len(reservations)) if index not in cancelled]
+    clean_reservations = {index: clean.reserve(amounts[index], 0) for index in kept}
     for index in kept:
-        assert level.wait(claims[index], 0) == clean.wait(clean_claims[index], 0)
+        assert level.wait(reservations[index], 0) == clean.wait(clean_reservations[index], 0)
     assert level.balance(0) == clean.balance(0)

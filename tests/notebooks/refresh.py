@@ -3,6 +3,7 @@
 A server that a notebook asks for is started for it, and stopped.
 """
 
+import base64
 import os
 import re
 import sys
@@ -17,7 +18,19 @@ import nbformat
 
 from tests.servers.postgres import PostgresServer
 
-__all__ = ["NOTEBOOKS", "as_terminal", "asks_for_postgresql", "execute", "login_of", "main", "read", "tidy"]
+__all__ = [
+    "NOTEBOOKS",
+    "PLOT",
+    "PLOTTED",
+    "as_terminal",
+    "asks_for_postgresql",
+    "execute",
+    "login_of",
+    "main",
+    "plot_of",
+    "read",
+    "tidy",
+]
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -26,6 +39,9 @@ _START_OF_SPARK = re.compile(
     r"|NativeCodeLoader|\[Stage \d+:"
 )
 """Lines that each Spark prints when it starts, and its own bar of stages."""
+PLOT = ROOT / "docs" / "images" / "report.png"
+"""The plot of a report that the docs show: that of the notebook `PLOTTED`."""
+PLOTTED = "02_throttle_any_dataframe.ipynb"
 _FOLDER = re.compile(r"/tmp/spark-channel-\w+-\w+")
 """What a notebook makes for its files."""
 
@@ -126,6 +142,17 @@ def _is_empty(output: Any) -> bool:
     return bool(output.get("data", {}).get("text/html") == "<code></code>")
 
 
+def plot_of(notebook: Any) -> bytes:
+    """The first plot among the outputs, as PNG."""
+    pictures = (
+        output.data["image/png"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", [])
+        if "image/png" in output.get("data", {})
+    )
+    return base64.b64decode(next(pictures))
+
+
 def main(wanted: list[str]) -> int:
     for path in NOTEBOOKS:
         if wanted and not any(path.name.startswith(each) for each in wanted):
@@ -136,6 +163,8 @@ def main(wanted: list[str]) -> int:
             execute(notebook, Path(folder))
             tidy(notebook, Path(folder))
         nbformat.write(notebook, path)  # type: ignore[no-untyped-call]
+        if path.name == PLOTTED:
+            PLOT.write_bytes(plot_of(notebook))
     return 0
 
 

@@ -10,11 +10,14 @@ pytest.importorskip("nbclient", reason="notebooks run where the notebook extra i
 
 from tests.notebooks.refresh import (  # noqa: E402
     NOTEBOOKS,
+    PLOT,
+    PLOTTED,
     ROOT,
     as_terminal,
     asks_for_postgresql,
     execute,
     login_of,
+    plot_of,
     read,
     tidy,
 )
@@ -107,3 +110,7 @@ def test_printed_lines_are_kept_as_a_terminal_leaves_them() -> None:
 
 def test_there_are_notebooks() -> None:
     assert NOTEBOOKS
+
+
+def test_the_plot_in_the_docs_is_that_of_a_notebook() -> None:
+    assert PLOT.read_bytes() == plot_of(read(ROOT / "notebooks" / PLOTTED)), "run: make notebooks"

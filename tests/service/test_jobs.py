@@ -1,6 +1,7 @@
 """The book of jobs, on a virtual clock: who opens, who closes, and when."""
 
 import logging
+import threading
 
 import pytest
 
@@ -117,6 +118,53 @@ def test_a_read_below_a_limit_has_ended_not_failed(
     report = heard.closed[0].report()
     assert (report.phase, report.error, report.rows) == ("ended", "", 20)
     assert str(report).splitlines()[0].endswith("; Spark wanted no more, as with a LIMIT")
+
+
+def running(task: int) -> Snapshot:
+    counters = Counters(task, task)
+    counters.pushed(10, 80)
+    return counters.snapshot()
+
+
+@pytest.mark.parametrize("failed", [False, True])
+def test_a_program_that_ends_well_has_wanted_no_more_of_its_reads(
+    book: JobBook, heard: Listener, failed: bool
+) -> None:
+    """`show()` as the last line of a script: its task had no time to say how it ended."""
+    book.report("r", "a", [done(0), running(1)], spec=SPEC)
+    book.open(JobSpec("write"), "w")
+    book.close_all(failed=failed)
+    phases = {each.job: each.phase for each in heard.closed}
+    assert phases == {"r": Phase.FAILED if failed else Phase.ENDED, "w": Phase.FAILED}
+
+
+def test_a_read_with_a_failed_task_has_failed_however_the_program_ends(
+    book: JobBook, heard: Listener
+) -> None:
+    lost = Counters(0, 0)
+    lost.enter(Phase.FAILED)
+    book.report("r", "a", [lost.snapshot(), running(1)], spec=SPEC)
+    book.close_all(failed=False)
+    assert [each.phase for each in heard.closed] == [Phase.FAILED]
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_the_end_waits_for_clients_that_leave_and_for_no_driver(
+    book: JobBook, clock: VirtualClock, leaves: bool
+) -> None:
+    book.open(JobSpec("write"), "w")
+    book.report("w", "b", [running(0)])
+    book.wait_left(2)  # returns: its driver says how it ended
+    book.report("r", "a", [ended(0)], spec=SPEC)
+    waiting = threading.Thread(target=book.wait_left, args=(2,))
+    waiting.start()
+    clock.wait_until_blocked(waiting)
+    if leaves:
+        book.report("r", "a", [], leaving=True)
+    else:
+        clock.advance(2)
+    waiting.join(10)
+    assert not waiting.is_alive()
 
 
 def test_a_failed_task_says_why_its_job_failed(book: JobBook, heard: Listener, clock: VirtualClock) -> None:

@@ -150,6 +150,32 @@ def test_a_satisfied_limit_is_no_failure_and_prints_no_traceback(database: Path,
         assert word not in done.stderr, done.stderr
 
 
+SHOWN_LAST = """
+import sys
+from pyspark.sql import SparkSession
+import spark_channel
+spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config(
+    "spark.log.level", "ERROR").getOrCreate()
+spark_channel.register(spark)
+spark.read.format("channel").options(dbtable="t", rowsPerSecond="20k").load(sys.argv[1]).show(3)
+if sys.argv[2] == "stop":
+    spark.stop()
+"""
+
+
+@pytest.mark.parametrize("end", ["exit", "stop"])
+def test_a_satisfied_limit_is_no_failure_as_the_last_line_of_a_program(database: Path, end: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", SHOWN_LAST, str(database), end],
+        capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "only showing top 3 rows" in done.stdout
+    assert "wanted no more, as with a LIMIT" in done.stderr
+    for word in ("Traceback", "failed", "is not shown"):
+        assert word not in done.stderr, done.stderr
+
+
 def test_a_cancelled_transfer_says_so(spark: SparkSession, database: Path, tmp_path: Path) -> None:
     target = tmp_path / "target.db"
 

@@ -116,10 +116,11 @@ def take(
     tasks, rows = committed
     if tasks and resume is None:
         raise TargetError(
-            f"{identity.shown} is partially committed: run {found.owner!r} committed {tasks} tasks with {rows} rows to "
-            f"{identity.target} (commit=task) and did not end. A new run cannot tell which rows these were: delete "
-            "them, and the claim's rows in spark_channel_claims and spark_channel_tasks. A transfer with commit=task "
-            "continues by itself, where its plan was kept"
+            f"{identity.shown} is partially committed: run {found.owner!r} committed {tasks} tasks "
+            f"with {rows} rows to {identity.target} (commit=task) and did not end. "
+            "A new run cannot tell which rows these were: "
+            "delete them, and the claim's rows in spark_channel_claims and spark_channel_tasks. "
+            "A transfer with commit=task continues by itself, where its plan was kept"
         )
     state: State = found.state if tasks else "open"
     claim = replace(
@@ -141,8 +142,8 @@ def check(found: Claim | None, held: Held) -> None:
     nothing = "Nothing of this run was added by this transaction"
     if found is None:
         raise SupersededError(
-            f"{held.identity.shown} was aborted while run {held.owner!r} was still writing to "
-            f"{held.identity.target}. {nothing}",
+            f"{held.identity.shown} was aborted while run {held.owner!r} was still writing "
+            f"to {held.identity.target}. {nothing}",
             owner=held.owner,
         )
     if found.has_published(held.position):
@@ -171,8 +172,9 @@ def check_generation(current: int, held: Held) -> None:
     """
     if held.generation is not None and current != held.generation:
         raise SupersededError(
-            f"{held.identity.target} was overwritten by another job while run {held.owner!r} was writing to it "
-            "(commit=task): the rows of its earlier tasks are gone, and this task added none. Run the job again",
+            f"{held.identity.target} was overwritten by another job while run {held.owner!r} was writing "
+            "to it (commit=task): the rows of its earlier tasks are gone, and this task added none. "
+            "Run the job again",
             owner=held.owner,
         )
 

@@ -69,8 +69,8 @@ def check_deletion_vectors(table: "DeltaTable", shown: str) -> None:
         there = True  # and they cannot even be read
     if there:
         raise UnsupportedError(
-            f"{shown} has deletion vectors, which mark rows of its files as deleted; write the files again with "
-            "REORG TABLE ... APPLY (PURGE) in Spark, and read or overwrite it then"
+            f"{shown} has deletion vectors, which mark rows of its files as deleted; "
+            "write the files again with REORG TABLE ... APPLY (PURGE) in Spark, and read or overwrite it then"
         )
 
 

@@ -67,8 +67,8 @@ class DeltaFeed(ChangeFeed):
         end = self._newest() if upto is None else _version(upto)
         if start > end:
             raise SourceError(
-                f"the checkpoint is at version {start}, and {self._shown} has {end}: the table was created again, or "
-                f"restored from a copy. {_AGAIN}"
+                f"the checkpoint is at version {start}, and {self._shown} has {end}: "
+                f"the table was created again, or restored from a copy. {_AGAIN}"
             )
         if start in (end, _NOTHING):
             return {"version": end}
@@ -133,8 +133,8 @@ class DeltaFeed(ChangeFeed):
             action = json.loads(line)
             if "remove" in action and action["remove"].get("dataChange", True):
                 raise SourceError(
-                    f"version {version} of {place.show()} removed rows, which the stream has delivered and "
-                    f"cannot take back. {_AGAIN}"
+                    f"version {version} of {place.show()} removed rows, "
+                    f"which the stream has delivered and cannot take back. {_AGAIN}"
                 )
             if "metaData" in action:
                 self._check_columns(version)

@@ -136,9 +136,9 @@ class DeltaState(TableState):
         if self._table.transaction_version(claims.app_id(replace(identity, version=last))) is not None:
             return None  # it was written here, where each version is known
         raise TargetError(
-            f"option 'txnVersion' got {identity.version}, and another writer has written version {last} of "
-            f"{identity.name!r} to {self._shown}: whether {identity.version} was written before cannot be known. Use a "
-            f"version above {last}, or another txnAppId"
+            f"option 'txnVersion' got {identity.version}, and another writer has written version {last} "
+            f"of {identity.name!r} to {self._shown}: whether {identity.version} was written before "
+            f"cannot be known. Use a version above {last}, or another txnAppId"
         )
 
     def _named(self, identity: Identity, version: int, position: int | None) -> dict[str, Any] | None:

@@ -99,9 +99,9 @@ class Server:
         except AnswerTooLargeError as error:
             self.close()
             raise self._failure(
-                f"{self._options.address}: {error}: documents are too large, or some much "
-                "larger than the first ones. To find columns name them in option 'schema', or lower 'sampleRows'; to "
-                "read fewer at a time lower 'rowsPerSecond'"
+                f"{self._options.address}: {error}: documents are too large, "
+                "or some much larger than the first ones. To find columns name them in option 'schema', "
+                "or lower 'sampleRows'; to read fewer at a time lower 'rowsPerSecond'"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()
@@ -118,8 +118,8 @@ class Server:
         if response.status >= 300:
             place = without_login(response.headers.get("Location") or "another address")[:200]
             raise self._failure(
-                f"{self._options.address}: HTTP {response.status}: the server sends callers on to {place}, where a "
-                "login is not taken; give the address of Elasticsearch itself in option 'url'"
+                f"{self._options.address}: HTTP {response.status}: the server sends callers on to {place}, "
+                "where a login is not taken; give the address of Elasticsearch itself in option 'url'"
             )
         try:
             return json.loads(text) if text else {}

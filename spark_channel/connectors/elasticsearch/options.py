@@ -17,8 +17,8 @@ from spark_channel.options import Secret, Trait, Url
 __all__ = ["ElasticAddress", "ElasticReadOptions", "ElasticWriteOptions"]
 
 _TAKES = (
-    "http://host:9200 or https://host:9200; give a login in 'user' and 'password', or write / ? # @ in it as "
-    "%2F %3F %23 %40"
+    "http://host:9200 or https://host:9200; give a login in 'user' and 'password', "
+    "or write / ? # @ in it as %2F %3F %23 %40"
 )
 
 
@@ -95,8 +95,8 @@ class ElasticAddress(TlsOptions):
             raise OptionError("options 'user' and 'password' go together", option="user")
         if self.api_key is not None and not _KEY.fullmatch(self.api_key.get_secret_value().strip()):
             raise OptionError(
-                "option 'apiKey' holds a character that no key has, such as a blank or a line end in it; it takes the "
-                "'encoded' form that Elasticsearch shows once",
+                "option 'apiKey' holds a character that no key has, such as a blank or a line end in it; "
+                "it takes the 'encoded' form that Elasticsearch shows once",
                 option="apiKey",
             )
 
@@ -162,8 +162,8 @@ class ElasticWriteOptions(ElasticAddress, DirectOptions):
         super().model_post_init(context)
         if re.search(r"[*,]", self.index):
             raise OptionError(
-                f"option 'index' got {self.index!r}; a write takes one index or alias: an overwrite of a pattern would "
-                "empty every index that matches",
+                f"option 'index' got {self.index!r}; a write takes one index or alias: "
+                "an overwrite of a pattern would empty every index that matches",
                 option="index",
                 got=self.index,
             )

@@ -42,8 +42,8 @@ class ElasticsearchReader(RecordReader):
             hits, _ = self._page(server, server.ask("POST", path_of(self.options, "/_search"), body))
         if not hits:
             raise SourceError(
-                f"{self.options.address} has no documents that match, so its columns are not known: name them with "
-                "option 'schema', such as _id STRING, name STRING"
+                f"{self.options.address} has no documents that match, so its columns are not known: "
+                "name them with option 'schema', such as _id STRING, name STRING"
             )
         return inferred_schema(hits)
 
@@ -106,8 +106,9 @@ class ElasticsearchReader(RecordReader):
             for hit in hits:
                 if "_source" not in hit:
                     raise SourceError(
-                        f"{self.options.address}: document {hit.get('_id')!r} has no _source, so its fields would be "
-                        "NULL: the index does not store it. Enable _source in its mapping and index the documents again"
+                        f"{self.options.address}: document {hit.get('_id')!r} has no _source, "
+                        "so its fields would be NULL: the index does not store it. "
+                        "Enable _source in its mapping and index the documents again"
                     )
             return [_record(hit) for hit in hits], found.get("_scroll_id")
 

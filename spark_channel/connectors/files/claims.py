@@ -59,10 +59,11 @@ def take(
     found = manifest.claim(identity)
     if receipts and found is not None and found.owner != context.job and context.resume is None:
         raise TargetError(
-            f"{identity.shown} is partially committed: run {found.owner!r} committed {len(receipts)} tasks with "
-            f"{sum(each.rows for each in receipts)} rows to {identity.target} (commit=task) and did not end. A new run "
-            "cannot tell which rows these were: overwrite the directory, or remove that run's files and use another "
-            "txnVersion. A transfer with commit=task continues by itself, where its plan was kept"
+            f"{identity.shown} is partially committed: run {found.owner!r} committed {len(receipts)} tasks "
+            f"with {sum(each.rows for each in receipts)} rows to {identity.target} (commit=task) "
+            "and did not end. A new run cannot tell which rows these were: "
+            "overwrite the directory, or remove that run's files and use another txnVersion. "
+            "A transfer with commit=task continues by itself, where its plan was kept"
         )
     taken = commit.take(
         found,

@@ -45,8 +45,8 @@ def put_new(place: Location, path: str, data: bytes) -> bool:
     found = _store_of(place)
     if found is None:
         raise UnsupportedError(
-            f"{place.show()}: {place.root.split(':', 1)[0]} cannot create a file only if it is absent, so that "
-            f"two jobs could lose each other's rows. {_INSTEAD}"
+            f"{place.show()}: {place.root.split(':', 1)[0]} cannot create a file only if it is absent, "
+            f"so that two jobs could lose each other's rows. {_INSTEAD}"
         )
     import obstore
     from obstore.exceptions import AlreadyExistsError, BaseError, NotSupportedError, PreconditionError
@@ -193,8 +193,8 @@ def _s3(
             provider = Boto3CredentialProvider()
         except ImportError as error:
             raise MissingPackageError(
-                "the credentials of a profile in ~/.aws need boto3: pip install boto3, or set AWS_ACCESS_KEY_ID and "
-                "AWS_SECRET_ACCESS_KEY",
+                "the credentials of a profile in ~/.aws need boto3: "
+                "pip install boto3, or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY",
                 name="boto3",
             ) from error
     return S3Store(bucket, client_options=client, credential_provider=provider, **config)

@@ -228,8 +228,8 @@ def _check(token: Token) -> None:
     )
     if not ok:
         raise SourceError(
-            f"the checkpoint {str(dict(token))[:200]} is not a position among arriving files: it is damaged, or "
-            "of another source. Reset the tunnel, or begin with a new checkpoint directory"
+            f"the checkpoint {str(dict(token))[:200]} is not a position among arriving files: "
+            "it is damaged, or of another source. Reset the tunnel, or begin with a new checkpoint directory"
         )
 
 

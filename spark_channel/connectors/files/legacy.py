@@ -45,8 +45,8 @@ def parse(raw: bytes, shown: str) -> tuple[Manifest, str] | None:
         data = json.loads(raw)
         if data["manifest"] != _FORMAT:
             raise TargetError(
-                f"{shown} holds a manifest of version {data['manifest']!r}; this spark-channel knows {_FORMAT!r} and "
-                f"{FORMAT!r}: use the version that wrote it, or a newer one"
+                f"{shown} holds a manifest of version {data['manifest']!r}; this spark-channel knows "
+                f"{_FORMAT!r} and {FORMAT!r}: use the version that wrote it, or a newer one"
             )
         schemas, ledger = data["schemas"], data["ledger"]
         claims, tasks = _unfinished(ledger["jobs"])

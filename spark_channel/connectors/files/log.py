@@ -100,8 +100,8 @@ def _parse(raw: bytes, number: int, shown: str) -> Entry:
         state = data["state"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise TargetError(
-            f"{shown} is a damaged log entry of spark-channel: {error!r}. Restore it, or move the folder {LOG} away to "
-            "read every file of the directory"
+            f"{shown} is a damaged log entry of spark-channel: {error!r}. "
+            f"Restore it, or move the folder {LOG} away to read every file of the directory"
         ) from error
     return Entry(number, entry_id, ancestors, Manifest.from_json(state, shown))
 

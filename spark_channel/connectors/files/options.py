@@ -263,8 +263,8 @@ class TextReadOptions(FileReadOptions):
     def _mode(cls, value: object) -> object:
         if str(value).upper() == "PERMISSIVE":
             raise ValueError(
-                "FAILFAST or DROPMALFORMED; PERMISSIVE turns values that do not fit into NULL, which a "
-                "copy must not"
+                "FAILFAST or DROPMALFORMED; PERMISSIVE turns values that do not fit into NULL, "
+                "which a copy must not"
             )
         return str(value).upper()
 
@@ -464,8 +464,8 @@ class FileWriteOptions(_Stored, WriteOptions):
             )  # fmt: skip
         if self.txn_app_id is not None:
             raise OptionError(
-                "options 'txnAppId' and 'txnVersion' are not supported with FTP and SFTP: a server of files has no "
-                "operation that would record a published write together with its files",
+                "options 'txnAppId' and 'txnVersion' are not supported with FTP and SFTP: a server of files "
+                "has no operation that would record a published write together with its files",
                 option="txnAppId", got=self.txn_app_id,
             )  # fmt: skip
 

@@ -86,8 +86,8 @@ def partition_fields(files: Sequence[SourceFile]) -> list[pa.Field]:
         own = tuple(name for name, _ in file.partition)
         if names is not None and own != names:
             raise SourceError(
-                f"{file.path} lies under partition columns {list(own)}, and {files[0].path} under "
-                f"{list(names)}; "
+                f"{file.path} lies under partition columns {list(own)}, "
+                f"and {files[0].path} under {list(names)}; "
                 "read each tree separately, or set recursiveFileLookup=true to read without partition columns"
             )
         names = own

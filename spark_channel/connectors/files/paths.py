@@ -113,8 +113,8 @@ def locate(path: str, option: str = "path", login: Login | None = None) -> Locat
     if parts.password is not None or not _HOST.fullmatch(parts.netloc.rpartition("@")[2]):
         # A secret with a / in it, as in s3://KEY:SEC/RET@bucket, leaves its first half where the port should be.
         raise OptionError(
-            f"option {option!r} holds a password or secret key; leave it to the environment, the profile or "
-            "the role that the filesystem reads",
+            f"option {option!r} holds a password or secret key; "
+            "leave it to the environment, the profile or the role that the filesystem reads",
             option=option,
         )
     scheme = _SAME_AS.get(scheme.lower(), scheme.lower())

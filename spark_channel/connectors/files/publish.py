@@ -327,8 +327,8 @@ class TargetDirectory:
             else:
                 self.fence(held)
                 raise CommitError(
-                    f"the staged file {file.name} is missing or incomplete: was the job's folder removed, or is the "
-                    "directory not shared by all executors and the driver? The target is unchanged"
+                    f"the staged file {file.name} is missing or incomplete: was the job's folder removed, "
+                    "or is the directory not shared by all executors and the driver? The target is unchanged"
                 )
 
     def _show(self, files: Iterable[StagedFile], moved: list[StagedFile]) -> None:

@@ -104,8 +104,9 @@ class RemoteTarget:
             remote.rename(staged, final)
         elif remote.info(final) is None:  # else this is a second commit
             raise CommitError(
-                f"{self.shown}: neither {final} nor its staging is there; another program has taken it. Files of "
-                f"job {plan.job} that were published before it remain; run the job again for the others"
+                f"{self.shown}: neither {final} nor its staging is there; another program has taken it. "
+                f"Files of job {plan.job} that were published before it remain; "
+                "run the job again for the others"
             )
 
     def abort(self, plan: RemotePlan) -> None:

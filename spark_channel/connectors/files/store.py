@@ -225,9 +225,9 @@ class LocalStore(Store):
                 if error.errno not in _NO_LINKS:
                     raise
                 raise UnsupportedError(
-                    f"{self.place.show()}: the disk has no hard links ({error.strerror}), so that two jobs could lose "
-                    "each other's rows. Write to a disk that has them, to S3, GCS or Azure, or let Spark write the "
-                    "files"
+                    f"{self.place.show()}: the disk has no hard links ({error.strerror}), "
+                    "so that two jobs could lose each other's rows. "
+                    "Write to a disk that has them, to S3, GCS or Azure, or let Spark write the files"
                 ) from error
             finally:
                 self.remove(temporary)

@@ -35,8 +35,8 @@ def connect(root: str) -> "HdfsClient":
     """
     if not is_installed():
         raise MissingPackageError(
-            "writing to hdfs:// needs hdfs-native: pip install 'spark-channel[hdfs]', on the driver's host and on the "
-            "workers",
+            "writing to hdfs:// needs hdfs-native: pip install 'spark-channel[hdfs]', "
+            "on the driver's host and on the workers",
             name="hdfs_native",
         )
     return _opened(root, os.getpid())  # a forked process has none of its parent's threads
@@ -63,8 +63,8 @@ def filesystem(root: str) -> pafs.FileSystem:
         )
     if parts.username or parts.query or parts.fragment:
         raise ValueError(
-            "the uri names more than a host: the user is that of Kerberos or of HADOOP_USER_NAME, and settings are in "
-            "HADOOP_CONF_DIR"
+            "the uri names more than a host: the user is that of Kerberos or of HADOOP_USER_NAME, "
+            "and settings are in HADOOP_CONF_DIR"
         )
     from spark_channel.connectors.remote.arrow_filesystem import filesystem_of
 

@@ -106,8 +106,8 @@ class Client:
     def _redirected(self, headers: http.client.HTTPMessage, how: str) -> SourceError:
         place = self._login.shown(without_login(headers.get("Location") or "nowhere"))[:200]
         return SourceError(
-            f"{self._options.address}: the server redirects to {place}, {how}; give that address in option 'url', if "
-            "you trust it"
+            f"{self._options.address}: the server redirects to {place}, {how}; "
+            "give that address in option 'url', if you trust it"
         )
 
     def _judged(
@@ -125,8 +125,8 @@ class Client:
             )  # fmt: skip
         if headers.get("Content-Encoding", "identity").strip().lower() not in ("", "identity"):
             raise SourceError(
-                f"{self._options.address}: the answer is compressed ({headers['Content-Encoding']!r:.40}), which was "
-                "not asked for"
+                f"{self._options.address}: the answer is compressed ({headers['Content-Encoding']!r:.40}), "
+                "which was not asked for"
             )
         return status, text
 
@@ -151,8 +151,8 @@ class Client:
         except AnswerTooLargeError as error:
             self.close()
             raise SourceError(
-                f"{options.address}: {error}: ask for fewer rows with 'params' or pages, or "
-                "raise 'maxAnswerBytes'"
+                f"{options.address}: {error}: ask for fewer rows with 'params' or pages, "
+                "or raise 'maxAnswerBytes'"
             ) from error
         except (OSError, http.client.HTTPException) as error:
             self.close()

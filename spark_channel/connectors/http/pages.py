@@ -57,9 +57,9 @@ class WebService:
                 if ended and (number > options.first_page + 1 or self._goes_by_pages(page)):
                     return
                 raise SourceError(
-                    f"{options.address}: page {number} has the same rows as the page before it, so the server does not "
-                    f"go by parameter {options.page_param!r}, and rows would be missing or doubled: check 'pageParam', "
-                    "or omit it if the server has one page"
+                    f"{options.address}: page {number} has the same rows as the page before it, "
+                    f"so the server does not go by parameter {options.page_param!r}, and rows "
+                    "would be missing or doubled: check 'pageParam', or omit it if the server has one page"
                 )
             yield page
             full = full or len(page)

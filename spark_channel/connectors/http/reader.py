@@ -98,8 +98,8 @@ class HttpReader(RecordReader):
         if not any(name in row or (path and found_at(row, path) is not MISSING) for name, path in paths):
             has = self.options.login.shown(", ".join(map(repr, row)))[:200]
             raise SourceError(
-                f"the answer is one object with none of the columns: it has {has}; name the array of rows in "
-                "'resultKey', or in 'expect' what an answer without an error has"
+                f"the answer is one object with none of the columns: it has {has}; "
+                "name the array of rows in 'resultKey', or in 'expect' what an answer without an error has"
             )
 
 

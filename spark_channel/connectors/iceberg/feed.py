@@ -39,8 +39,8 @@ class IcebergFeed(ChangeFeed):
             )
         if reader.options.as_of is not None:
             raise OptionError(
-                "options 'snapshotId' and 'asOfTimestamp' read one state; a stream reads the snapshots after its "
-                "start: omit them",
+                "options 'snapshotId' and 'asOfTimestamp' read one state; "
+                "a stream reads the snapshots after its start: omit them",
                 option="snapshotId",
             )
         self._reader = reader
@@ -107,8 +107,8 @@ class IcebergFeed(ChangeFeed):
         operation = "" if summary is None else str(summary.operation.value)
         if operation in ("overwrite", "delete"):
             raise SourceError(
-                f"snapshot {snapshot.snapshot_id} of {self._shown} removed rows ({operation}), which a stream has "
-                f"given and cannot take back. {_AGAIN}"
+                f"snapshot {snapshot.snapshot_id} of {self._shown} removed rows ({operation}), "
+                f"which a stream has given and cannot take back. {_AGAIN}"
             )
         if snapshot.schema_id is not None and snapshot.schema_id != self._reader.schema_id:
             raise SchemaError(
@@ -179,7 +179,7 @@ def _snapshot(token: Token) -> int:
     found = token.get("snapshot")
     if set(token) != {"snapshot"} or not isinstance(found, int):
         raise SourceError(
-            f"the checkpoint {str(dict(token))[:200]} is not a snapshot of an Iceberg table: it is damaged, or of "
-            f"another source. {_AGAIN}"
+            f"the checkpoint {str(dict(token))[:200]} is not a snapshot of an Iceberg table: "
+            f"it is damaged, or of another source. {_AGAIN}"
         )
     return found

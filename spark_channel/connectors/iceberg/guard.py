@@ -62,6 +62,6 @@ def check_names_no_code(properties: Mapping[str, Any], shown: str) -> None:
     for name in sorted(properties):
         if _names_code(name):
             raise UnsupportedError(
-                f"{shown} has the table property {name!r}, which names a Python class: code that a table names is not "
-                "run here. Remove the property, or write the table with Iceberg in Spark"
+                f"{shown} has the table property {name!r}, which names a Python class: code that a table "
+                "names is not run here. Remove the property, or write the table with Iceberg in Spark"
             )

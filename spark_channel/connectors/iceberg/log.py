@@ -306,8 +306,8 @@ def _check_partition_column(field: pa.Field, shown: str) -> None:
     if types.is_integer(kind) or types.is_string(kind) or types.is_date32(kind) or types.is_boolean(kind):
         return
     raise SchemaError(
-        f"partition column {field.name!r} of {shown} is {kind}; whole numbers, texts, dates and booleans can be "
-        "partition columns here"
+        f"partition column {field.name!r} of {shown} is {kind}; "
+        "whole numbers, texts, dates and booleans can be partition columns here"
     )
 
 

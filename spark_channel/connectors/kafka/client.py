@@ -180,8 +180,8 @@ class Link:
             return kind({**self.settings(), **settings})
         except KafkaException as error:
             raise self._failure(
-                f"{self._options.address}: the client cannot be made: {self.shown(error_of(error).str())}; check the "
-                "options of TLS and SASL, and 'clientProperties'"
+                f"{self._options.address}: the client cannot be made: {self.shown(error_of(error).str())}; "
+                "check the options of TLS and SASL, and 'clientProperties'"
             ) from error
 
 

@@ -119,9 +119,9 @@ class _Pages:
     def _late(self) -> ChannelError:
         if self._short is not None:
             return SourceError(
-                f"{self._options.address}: {self._shown} had committed records up to offset {self._part.end - 1} when "
-                f"the read was planned, and has them up to {self._short - 1} now: the topic was created again, or lost "
-                "records with its leader. Read again"
+                f"{self._options.address}: {self._shown} had committed records up to offset "
+                f"{self._part.end - 1} when the read was planned, and has them up to {self._short - 1} now: "
+                "the topic was created again, or lost records with its leader. Read again"
             )
         return self._link.silent(
             f"{self._shown} has offsets up to {self._part.end}, and nothing after {self._next - 1} came",
@@ -156,9 +156,10 @@ class _Pages:
             return False
         if error.name() == _GONE:
             raise SourceError(
-                f"{self._options.address}: records of {self._shown} from offset {self._next} on, which were there when "
-                f"the read was planned, are not there any more: {error.str()}. The topic's retention deleted them, or "
-                "the topic was created again. Read again from 'beginOffsets' earliest, or raise the retention"
+                f"{self._options.address}: records of {self._shown} from offset {self._next} on, "
+                "which were there when the read was planned, are not there any more: "
+                f"{error.str()}. The topic's retention deleted them, or the topic was created again. "
+                "Read again from 'beginOffsets' earliest, or raise the retention"
             )
         if error.name() in _PASSING:
             return False

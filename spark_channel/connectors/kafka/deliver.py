@@ -145,8 +145,8 @@ class Deliveries:
         unknown = len(made) - confirmed - len(failed) - len(told_of)
         if unknown:
             raise TargetError(
-                f"{self._options.address}: {len(made)} records were sent, and what became of {unknown} of them is not "
-                "known: run again"
+                f"{self._options.address}: {len(made)} records were sent, "
+                f"and what became of {unknown} of them is not known: run again"
             )
         if told_of and self._transaction is not None:
             raise self._unconfirmed(told_of, told_of[0][2])  # the transaction cannot be committed any more
@@ -195,9 +195,9 @@ class Deliveries:
     @property
     def _aborted(self) -> str:
         return (
-            "The task's transaction is aborted, and none of its records are visible: another attempt took over, it was "
-            f"open for longer than 'transactionTimeout' ({self._options.transaction_timeout:g} s), or the user may not "
-            f"READ the group {self._transaction}"
+            "The task's transaction is aborted, and none of its records are visible: another attempt took "
+            f"over, it was open for longer than 'transactionTimeout' ({self._options.transaction_timeout:g} "
+            f"s), or the user may not READ the group {self._transaction}"
         )
 
     def abort(self) -> None:

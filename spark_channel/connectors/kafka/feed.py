@@ -98,8 +98,8 @@ class KafkaFeed(ChangeFeed):
         (part, offset, _), (other, bound, _) = self._read(token), self._read(end)
         if part != other:
             raise OptionError(
-                f"the positions {dict(token)} and {dict(end)} are of different partitions: give one for each, in the "
-                "order of the partitions",
+                f"the positions {dict(token)} and {dict(end)} are of different partitions: "
+                "give one for each, in the order of the partitions",
                 option="endingOffsets",
             )
         return offset >= bound
@@ -150,9 +150,9 @@ class KafkaFeed(ChangeFeed):
             known = edges_at(link, client, [part])[part]
         if offset < known.low:
             raise SourceError(
-                f"{self._shown}: the stream continues at offset {offset} of partition {number} of topic {topic!r}, "
-                f"whose first record is {known.low}: the topic's retention deleted the records between. {_AGAIN}, or "
-                "raise the retention"
+                f"{self._shown}: the stream continues at offset {offset} "
+                f"of partition {number} of topic {topic!r}, whose first record is {known.low}: "
+                f"the topic's retention deleted the records between. {_AGAIN}, or raise the retention"
             )
         if offset > known.high:
             raise SourceError(
@@ -166,8 +166,8 @@ class KafkaFeed(ChangeFeed):
         good = set(token) == set(names) and all(type(token[name]) is kind for name, kind in names.items())
         if not good or token["topic"] not in self._reader.options.topic or token["offset"] < 0:
             raise SourceError(
-                f"the checkpoint {str(dict(token))[:200]} is not an offset of {self._shown}: it is damaged, or of "
-                f"another source. {_AGAIN}"
+                f"the checkpoint {str(dict(token))[:200]} is not an offset of {self._shown}: "
+                f"it is damaged, or of another source. {_AGAIN}"
             )
         return (token["topic"], token["partition"]), token["offset"], token["of"]
 

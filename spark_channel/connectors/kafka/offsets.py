@@ -130,8 +130,9 @@ def _given(name: str, offsets: Offsets, edges: Mapping[Part, Edges]) -> dict[Par
         else:
             if number not in offsets.get(topic, {}):
                 raise OptionError(
-                    f"option {name!r} names no offset for partition {number} of topic {topic!r}, whose records would "
-                    "be left out: name each partition (-2 is earliest, -1 latest), or choose some with 'partitions'",
+                    f"option {name!r} names no offset for partition {number} of topic {topic!r}, "
+                    "whose records would be left out: name each partition (-2 is earliest, -1 latest), "
+                    "or choose some with 'partitions'",
                     option=name,
                 )
             offset = offsets[topic][number]

@@ -200,8 +200,8 @@ class KafkaAddress(Options):
         protocol = self.protocol
         if self.user is not None and not protocol.startswith("SASL"):
             raise OptionError(
-                f"option 'securityProtocol' got {protocol!r}; with 'user' it takes SASL_SSL or SASL_PLAINTEXT: the "
-                "login would not be used",
+                f"option 'securityProtocol' got {protocol!r}; "
+                "with 'user' it takes SASL_SSL or SASL_PLAINTEXT: the login would not be used",
                 option="securityProtocol", got=protocol, takes="SASL_SSL, SASL_PLAINTEXT",
             )  # fmt: skip
         unused = next((name for name in ("sslrootcert", "sslcert") if getattr(self, name) is not None), None)
@@ -324,8 +324,8 @@ class KafkaReadOptions(KafkaAddress, RecordReadOptions):
             )
         if self.include_headers and self.value_format != "binary":
             raise OptionError(
-                f"option 'includeHeaders' goes with valueFormat=binary, not {self.value_format}: omit it, or read the "
-                "topic with valueFormat=binary",
+                f"option 'includeHeaders' goes with valueFormat=binary, not {self.value_format}: "
+                "omit it, or read the topic with valueFormat=binary",
                 option="includeHeaders",
             )
 

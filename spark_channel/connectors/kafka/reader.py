@@ -59,8 +59,8 @@ class KafkaReader(RecordReader):
                 some += [fields_of(message, exact=False) for message in islice(messages, left)]
         if not any(some):
             raise SourceError(
-                f"{self.options.address} has no records in this range, so the columns are not known: name them with "
-                "option 'schema', such as id BIGINT, name STRING"
+                f"{self.options.address} has no records in this range, so the columns are not known: "
+                "name them with option 'schema', such as id BIGINT, name STRING"
             )
         return inferred_schema(some)
 

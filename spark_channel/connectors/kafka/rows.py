@@ -85,13 +85,13 @@ def fields_of(message: Message, *, exact: bool) -> dict[str, Any]:
         found = json.loads(value, parse_float=Number if exact else None)
     except (ValueError, RecursionError) as error:
         raise SourceError(
-            f"{_place(message)}: the value is not JSON: {str(error)[:100]}. Read the topic with valueFormat=binary, or "
-            "only the records that fit with 'beginOffsets'"
+            f"{_place(message)}: the value is not JSON: {str(error)[:100]}. "
+            "Read the topic with valueFormat=binary, or only the records that fit with 'beginOffsets'"
         ) from None
     if not isinstance(found, dict):
         raise SourceError(
-            f"{_place(message)}: the value is JSON but not an object, so it has no columns. Read the topic with "
-            "valueFormat=binary"
+            f"{_place(message)}: the value is JSON but not an object, so it has no columns. "
+            "Read the topic with valueFormat=binary"
         )
     return found
 
@@ -124,8 +124,8 @@ def _instant(message: Message, micros: int) -> datetime:
 
 def _strange(message: Message) -> SourceError:
     return SourceError(
-        f"{_place(message)}: its time, {message.timestamp()[1]} ms since 1970, is too large: a producer may count in "
-        "other units. Leave the time out, with 'columns' or 'schema'"
+        f"{_place(message)}: its time, {message.timestamp()[1]} ms since 1970, is too large: "
+        "a producer may count in other units. Leave the time out, with 'columns' or 'schema'"
     )
 
 

@@ -55,8 +55,8 @@ class KafkaWriter(DirectWriter):
     def _check_modes(self, context: WriteContext) -> None:
         if context.overwrite:
             raise UnsupportedError(
-                f"{self.options.address}: a topic cannot be overwritten: records are appended, and removed by its "
-                "retention only. Append, or create the topic again with Kafka's own tools"
+                f"{self.options.address}: a topic cannot be overwritten: records are appended, "
+                "and removed by its retention only. Append, or create the topic again with Kafka's own tools"
             )
         if context.stream is not None and self.options.transactional:
             raise OptionError(
@@ -90,8 +90,8 @@ class KafkaWriter(DirectWriter):
             raise link.failed(found.error, f"topic {topic!r}")
         if options.partition is not None and options.partition not in found.partitions:
             raise OptionError(
-                f"option 'partition' got {options.partition}; topic {topic!r} has the partitions 0 to "
-                f"{max(found.partitions)}",
+                f"option 'partition' got {options.partition}; "
+                f"topic {topic!r} has the partitions 0 to {max(found.partitions)}",
                 option="partition", got=str(options.partition),
             )  # fmt: skip
         return True

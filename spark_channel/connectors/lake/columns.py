@@ -142,8 +142,8 @@ def conform(batch: pa.RecordBatch, columns: pa.Schema, names: Sequence[str], sho
                 values = values.cast(field.type, safe=True)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise TargetError(
-                    f"column {name!r} holds a value that does not fit {field.type} of {shown}: {error}; cast or "
-                    "truncate it first"
+                    f"column {name!r} holds a value that does not fit {field.type} of {shown}: {error}; "
+                    "cast or truncate it first"
                 ) from error
         made.append(values)
     return pa.RecordBatch.from_arrays(made, schema=columns)

@@ -90,8 +90,8 @@ class LakeWriter(Writer):
         options: LakeWriteOptions = self.options
         if context.commit == "task":
             raise OptionError(
-                "option 'commit' got 'task'; a table's log takes one commit for all tasks. It takes 'job', which is "
-                "the default",
+                "option 'commit' got 'task'; a table's log takes one commit for all tasks. "
+                "It takes 'job', which is the default",
                 option="commit", got="task", takes="job",
             )  # fmt: skip
         if options.replace_where is not None and not context.overwrite:
@@ -206,8 +206,8 @@ class LakeWriter(Writer):
         if new and self.options.on_schema_change == "fail":
             names = ", ".join(repr(field.name) for field in new)
             raise SchemaError(
-                f"{lake.shown} has no column {names}; omit it from the rows, or let the write add it with "
-                "onSchemaChange=evolve, or leave it out with onSchemaChange=ignore"
+                f"{lake.shown} has no column {names}; omit it from the rows, or let the write add "
+                "it with onSchemaChange=evolve, or leave it out with onSchemaChange=ignore"
             )
         return table.planned_new([field.with_nullable(True) for field in new]) if new else []
 
@@ -216,8 +216,8 @@ class LakeWriter(Writer):
         there = table.partition_columns
         if asked is not None and [name.lower() for name in asked] != [name.lower() for name in there]:
             raise OptionError(
-                f"option 'partitionBy' got {', '.join(asked)!r}, and {shown} is partitioned by "
-                f"{', '.join(there) or 'nothing'}; omit the option, which is for new tables",
+                f"option 'partitionBy' got {', '.join(asked)!r}, and {shown} is partitioned "
+                f"by {', '.join(there) or 'nothing'}; omit the option, which is for new tables",
                 option="partitionBy", got=", ".join(asked), takes=", ".join(there),
             )  # fmt: skip
         return there
@@ -289,8 +289,8 @@ class LakeWriter(Writer):
                 return
             if clock.now() >= deadline:
                 raise CommitError(
-                    f"other jobs committed to {lake.shown} first for {self.options.commit_timeout:g} s; nothing of "
-                    f"job {made.job} was added. Run it again, or raise option commitTimeout"
+                    f"other jobs committed to {lake.shown} first for {self.options.commit_timeout:g} s; "
+                    f"nothing of job {made.job} was added. Run it again, or raise option commitTimeout"
                 )
             clock.sleep(wait * random.uniform(0.0, 1.0))  # noqa: S311 - spreads the tries of several jobs
             wait = min(wait * 1.5, _LONGEST_WAIT)
@@ -495,10 +495,10 @@ class LakeWriter(Writer):
             return True
         protocol.check(found, held)
         raise CommitError(
-            f"{len(lost)} data files of job {plan.job}, such as {lost[0]}, are missing or incomplete in "
-            f"{lake.shown}: was "
-            "the table vacuumed without retention, or is its directory not shared by all executors and the driver? "
-            "The table has the rows that it had before"
+            f"{len(lost)} data files of job {plan.job}, such as {lost[0]}, "
+            f"are missing or incomplete in {lake.shown}: was the table vacuumed without retention, "
+            "or is its directory not shared by all executors and the driver? The table has the rows "
+            "that it had before"
         )
 
     def abort(self, plan: WritePlan, receipts: Sequence[Receipt | None] | None) -> None:

@@ -48,8 +48,8 @@ class MongoReader(RecordReader):
             found = inferred_schema(map(plain, islice(some, self.options.sample_rows)))
         if not found.names:
             raise SourceError(
-                f"{self.options.address} has no documents that match, so its columns are not known: name them with "
-                "option 'schema', such as _id STRING, name STRING"
+                f"{self.options.address} has no documents that match, so its columns are not known: "
+                "name them with option 'schema', such as _id STRING, name STRING"
             )
         return found
 

@@ -87,8 +87,8 @@ class Columns:
     def _unfit(self, field: pa.Field, record: Mapping[str, Any], why: str) -> SourceError:
         place = f" of the record with {self._key} {str(record.get(self._key))!r}" if self._key else ""
         return SourceError(
-            f"column {field.name!r}{place}: {why}. The column is read as {field.type}; give it another type with "
-            "option 'schema', such as STRING, which holds every value"
+            f"column {field.name!r}{place}: {why}. The column is read as {field.type}; "
+            "give it another type with option 'schema', such as STRING, which holds every value"
         )
 
 

@@ -63,8 +63,8 @@ def explained(options: RedisAddress, failure: type[ChannelError]) -> Iterator[No
         ) from error
     except (redis.ConnectionError, redis.TimeoutError) as error:
         raise failure(
-            f"{options.address}: the server does not answer: {_text(error)}; check 'url', and 'socketTimeout' for a "
-            "server that is busy"
+            f"{options.address}: the server does not answer: {_text(error)}; "
+            "check 'url', and 'socketTimeout' for a server that is busy"
         ) from error
     except redis.RedisError as error:
         raise failure(f"{options.address}: {_text(error)}") from error

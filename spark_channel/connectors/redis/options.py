@@ -157,8 +157,8 @@ class RedisWriteOptions(RedisAddress, DirectOptions):
             )
         if self.value_type == "zset" and self.write_mode == "replace":
             raise OptionError(
-                "option 'writeMode' got 'replace'; with valueType=zset it takes upsert or delete: each row is one "
-                "member, and would remove the ones before",
+                "option 'writeMode' got 'replace'; with valueType=zset it takes upsert or delete: "
+                "each row is one member, and would remove the ones before",
                 option="writeMode", got="replace", takes="upsert, delete",
             )  # fmt: skip
         if self.hash_fields is not None and self.write_mode != "delete":

@@ -131,9 +131,9 @@ class Staging:
         policy = str(memory.get("maxmemory_policy", ""))
         if memory.get("maxmemory") and policy.startswith("allkeys"):
             raise TargetError(
-                f"{self._options.address}: the server's 'maxmemory-policy' is {policy}: it may remove the record that "
-                "a txnVersion was published, and a rerun would write the rows again. Use another policy (noeviction), "
-                "or write without 'txnAppId' and 'txnVersion'"
+                f"{self._options.address}: the server's 'maxmemory-policy' is {policy}: it may remove "
+                "the record that a txnVersion was published, and a rerun would write the rows again. "
+                "Use another policy (noeviction), or write without 'txnAppId' and 'txnVersion'"
             )
 
     def _change(self, client: Any, identity: Identity, change: Any) -> None:
@@ -158,8 +158,8 @@ class Staging:
                     continue
                 return
         raise CommitError(
-            f"{self._options.address}: other runs changed the claim of {identity.shown} {_TRIES} times; run again when "
-            "they have ended"
+            f"{self._options.address}: other runs changed the claim of {identity.shown} {_TRIES} times; "
+            "run again when they have ended"
         )
 
     def publish(self, held: Held, receipts: Sequence[Receipt]) -> bool:
@@ -251,8 +251,9 @@ class Stage:
         self.items += len(commands)
         if found[0] != self.items:
             raise TargetError(
-                f"{self._options.address}: {self.key} has {found[0]} items, and this task staged {self.items}: what it "
-                "staged was removed, by another run that took over or by the server's 'maxmemory-policy'"
+                f"{self._options.address}: {self.key} has {found[0]} items, "
+                f"and this task staged {self.items}: what it staged was removed, "
+                "by another run that took over or by the server's 'maxmemory-policy'"
             )
 
     def _added(self, commands: Sequence[Command]) -> list[Any]:
@@ -276,8 +277,8 @@ def _why(word: str, what: bytes) -> str:
     if word == "type":
         return f"key {shown!r} holds a value of another type; remove it, or use writeMode=replace"
     return (
-        f"what a task staged in {shown!r} is not there any more: it was removed by the server's 'maxmemory-policy', or "
-        "it is older than 7 days"
+        f"what a task staged in {shown!r} is not there any more: "
+        "it was removed by the server's 'maxmemory-policy', or it is older than 7 days"
     )
 
 

@@ -66,8 +66,8 @@ class RedisWriter(DirectWriter):
             return super().prepare(context, schema)
         if context.commit == "task":
             raise OptionError(
-                "options 'txnAppId' and 'txnVersion' need commit=job: a later run cannot tell which tasks of this one "
-                "are written",
+                "options 'txnAppId' and 'txnVersion' need commit=job: "
+                "a later run cannot tell which tasks of this one are written",
                 option="commit", got="task", takes="job",
             )  # fmt: skip
         if context.overwrite:
@@ -199,9 +199,9 @@ class _StagedTask(TaskWriter):
         if rejected and (not self.tolerant or self.refused is None):
             number, reason = rejected[0]
             raise TargetError(
-                f"{len(rejected)} of {batch.num_rows} rows cannot be written, the first of them: {reason}. No row of "
-                "this job is visible. Correct the rows, or allow refused rows with 'maxDirtyRows'. The row: "
-                f"{str(batch.slice(number, 1).to_pylist()[0])[:200]}"
+                f"{len(rejected)} of {batch.num_rows} rows cannot be written, the first of them: {reason}. "
+                "No row of this job is visible. Correct the rows, or allow refused rows with 'maxDirtyRows'. "
+                f"The row: {str(batch.slice(number, 1).to_pylist()[0])[:200]}"
             )
         stage.add(made)
         bad = {number for number, _ in rejected}

@@ -111,8 +111,8 @@ def _listed(remote: Remote, folder: str, recursive: bool) -> Iterator[Entry]:
             if recursive and entry.is_folder:
                 if depth == _DEEPEST:
                     raise OSError(
-                        f"{entry.path} is {depth + 1} folders below {folder}: is a folder linked into itself? Read its "
-                        "files by a pattern, such as folder/*.csv"
+                        f"{entry.path} is {depth + 1} folders below {folder}: "
+                        "is a folder linked into itself? Read its files by a pattern, such as folder/*.csv"
                     )
                 waiting.append((entry.path, depth + 1))
 

@@ -35,6 +35,6 @@ class Download(io.RawIOBase):
     def _cut(self, place: int) -> ConnectionError:
         """The server sent fewer bytes than it announced."""
         return ConnectionError(
-            f"{self._path}: the transfer ended at byte {place} of {self._size}: the file was changed, or the "
-            "connection is lost"
+            f"{self._path}: the transfer ended at byte {place} of {self._size}: "
+            "the file was changed, or the connection is lost"
         )

@@ -47,9 +47,9 @@ def _as_os(path: str) -> Iterator[None]:
         raise ConnectionError(f"{path}: {str(error)[:300] or 'the server closed the connection'}") from error
     except ssl.SSLCertVerificationError as error:
         raise ConnectionError(
-            f"{path}: the server's certificate is not trusted: {error.verify_message}; name the CA's file with "
-            "sslrootcert in option 'storageOptions', or set sslmode=require, which keeps listeners out, but no one who "
-            "answers in the server's place"
+            f"{path}: the server's certificate is not trusted: {error.verify_message}; "
+            "name the CA's file with sslrootcert in option 'storageOptions', or set sslmode=require, "
+            "which keeps listeners out, but no one who answers in the server's place"
         ) from error
     except UnicodeDecodeError as error:
         raise OSError(f"{path}: the server names files in another encoding than UTF-8") from error

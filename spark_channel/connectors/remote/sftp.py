@@ -120,8 +120,8 @@ class SftpRemote(Remote):
             self._log_in()
         except paramiko.AuthenticationException as error:
             raise ConnectionError(
-                f"{address.shown}: the login of {address.get('user')!r} is refused: check user, password and "
-                f"private_key_file in option 'storageOptions' ({error})"
+                f"{address.shown}: the login of {address.get('user')!r} is refused: "
+                f"check user, password and private_key_file in option 'storageOptions' ({error})"
             ) from None
         channel = transport.open_session(timeout=address.timeout)
         channel.settimeout(address.timeout)

@@ -122,9 +122,9 @@ def check_order(keyset: Keyset, sorted_as: Callable[[Column], str], order: Seque
     # A name in another case is the same column, or the statement that names it fails.
     if order and [each.lower() for each in now] != [each.lower() for each in order]:
         raise SourceError(
-            f"{keyset.source.label} is ordered by its primary key ({', '.join(now)}), and was by ({', '.join(order)}) "
-            "when the reading of its existing rows began: which of them are left to read is not known. Reset the "
-            "tunnel, or begin with a new checkpoint directory"
+            f"{keyset.source.label} is ordered by its primary key ({', '.join(now)}), "
+            f"and was by ({', '.join(order)}) when the reading of its existing rows began: which of them "
+            "are left to read is not known. Reset the tunnel, or begin with a new checkpoint directory"
         )
 
 

@@ -94,15 +94,15 @@ def check_cursor_type(
         return
     if kind is not None and pa.types.is_string(kind):
         raise OptionError(
-            f"option 'cursorColumn' names {name!r} of type {declared or kind}: texts are compared by the database's "
-            "collation, where '1000' comes before '999', so new rows with such values would never be read. Name a "
-            "column of numbers, dates or timestamps; or set cursorOrder=text if each new value comes after all "
-            "earlier ones in that order, as ULIDs, UUIDv7 and ISO times do",
+            f"option 'cursorColumn' names {name!r} of type {declared or kind}: texts are compared "
+            "by the database's collation, where '1000' comes before '999', so new rows with such values "
+            "would never be read. Name a column of numbers, dates or timestamps; or set cursorOrder=text "
+            "if each new value comes after all earlier ones in that order, as ULIDs, UUIDv7 and ISO times do",
             option="cursorColumn", got=name,
         )  # fmt: skip
     raise OptionError(
-        f"option 'cursorColumn' names {name!r} of type {declared or kind}, whose values have no order that rows can be "
-        "read by; it takes a column of whole numbers, decimals, dates or timestamps",
+        f"option 'cursorColumn' names {name!r} of type {declared or kind}, whose values have no order "
+        "that rows can be read by; it takes a column of whole numbers, decimals, dates or timestamps",
         option="cursorColumn", got=name,
     )  # fmt: skip
 
@@ -200,8 +200,8 @@ class LateRows:
             return
         if wait >= _TOLD_SECONDS:
             _log.warning(
-                "waiting %.0f s for rows that other sessions commit after ones with a higher cursor value; if one "
-                "session at a time writes, set lateSeconds=0",
+                "waiting %.0f s for rows that other sessions commit after ones with a higher cursor value; "
+                "if one session at a time writes, set lateSeconds=0",
                 wait,
             )
         self._clock.sleep(wait)

@@ -145,8 +145,8 @@ class CursorFeed(ChangeFeed):
     def __init__(self, reader: Followed, options: FeedOptions, *, clock: Clock | None = None) -> None:
         if options.cursor_column is None:
             raise OptionError(
-                f"a {reader.dialect.product} table is read as a stream by a column that only grows, such as an id or "
-                "the time of the last change: name it with option 'cursorColumn'",
+                f"a {reader.dialect.product} table is read as a stream by a column that only grows, "
+                "such as an id or the time of the last change: name it with option 'cursorColumn'",
                 option="cursorColumn",
             )
         self.reader = reader
@@ -326,9 +326,9 @@ class CursorFeed(ChangeFeed):
         check_cursor_type(name, kind, about.declared if kind is None else "", order=self._order)
         if not look.is_never_null(name) and look.has_null(name):
             raise OptionError(
-                f"option 'cursorColumn' names {name!r}, which is NULL in at least one row of "
-                f"{source.label}: such a row would never be read. Fill it, or leave those rows out with "
-                "option 'where'",
+                f"option 'cursorColumn' names {name!r}, which is NULL in at least one row of {source.label}: "
+                "such a row would never be read. "
+                "Fill it, or leave those rows out with option 'where'",
                 option="cursorColumn", got=name,
             )  # fmt: skip
         return name
@@ -338,9 +338,9 @@ class CursorFeed(ChangeFeed):
             return
         if look.is_past(self._column, start, highest):
             raise SourceError(
-                f"the checkpoint is at {self._column} = {start!r}, and the highest value in the table is "
-                f"{highest!r}: the offset is from the future, rows were removed or restored, or the column "
-                "does not only grow. Reset the tunnel, or begin with a new checkpoint directory"
+                f"the checkpoint is at {self._column} = {start!r}, and the highest value in the table "
+                f"is {highest!r}: the offset is from the future, rows were removed or restored, "
+                "or the column does not only grow. Reset the tunnel, or begin with a new checkpoint directory"
             )
 
 

@@ -27,9 +27,9 @@ def value_before(dialect: Dialect, column: Column, kind: pa.DataType | None, tim
         return dialect.bound((time.astimezone(UTC) - _TICK).date(), column)
     if kind is None or not pa.types.is_timestamp(kind):
         raise OptionError(
-            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which tells no time, so no position can be "
-            "given by one. Use 'startingOffsets' and 'endingOffsets', as in {\"cursor\": 1000}, or a cursor column "
-            "of dates or timestamps",
+            f"'cursorColumn' {column.name!r} is {kind or column.declared}, which tells no time, "
+            "so no position can be given by one. Use 'startingOffsets' and 'endingOffsets', "
+            "as in {\"cursor\": 1000}, or a cursor column of dates or timestamps",
             option="cursorColumn", got=column.name, takes="a column of dates or timestamps",
         )  # fmt: skip
     last = time.astimezone(UTC) - _TICK

@@ -89,8 +89,8 @@ def _arrow(kind: "exp.DataType", name: str, text: str, option: str) -> pa.DataTy
     elif kind.this in _simple_types():
         return _simple_types()[kind.this]
     raise OptionError(
-        f"option {option!r}: column {name!r} has type {kind.sql('spark')}, which is not one of "
-        "Spark's simple types",
+        f"option {option!r}: column {name!r} has type {kind.sql('spark')}, "
+        "which is not one of Spark's simple types",
         option=option,
         got=text,
     )

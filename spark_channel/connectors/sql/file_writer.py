@@ -249,8 +249,8 @@ class FileWriter(SqlWriter):
                 directory.mkdir(mode=0o700)
             except FileNotFoundError:
                 raise CommitError(
-                    f"the staging {plan.staging} of job {plan.job} was removed: the job was aborted, or was taken for "
-                    "dead. Run it again"
+                    f"the staging {plan.staging} of job {plan.job} was removed: "
+                    "the job was aborted, or was taken for dead. Run it again"
                 ) from None
 
     def _take_late(self, plan: FilePlan) -> FilePlan:
@@ -335,6 +335,6 @@ def _hold_writable(path: Path, product: str, beside: str) -> None:
     for each in (directory, *([path] if path.exists() else [])):
         if not os.access(each, os.W_OK, effective_ids=os.access in os.supports_effective_ids):
             raise TargetError(
-                f"this user may not write {each}; {product} needs the file and its directory, where it keeps its "
-                f"{beside}, to be writable"
+                f"this user may not write {each}; {product} needs the file and its directory, "
+                f"where it keeps its {beside}, to be writable"
             )

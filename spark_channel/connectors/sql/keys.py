@@ -30,8 +30,8 @@ def merge_key(
         why = "is to be made" if primary is None else "has no primary key"
         more = "" if primary is None else " that it holds unique"
         raise OptionError(
-            f"option 'writeMode' {options.write_mode} needs 'keyColumns', since table {label!r} {why}: which rows are "
-            f"the same? Name columns{more}",
+            f"option 'writeMode' {options.write_mode} needs 'keyColumns', since table {label!r} {why}: "
+            f"which rows are the same? Name columns{more}",
             option="keyColumns",
         )
     keys = []

@@ -341,8 +341,8 @@ class SqlWriteOptions(WriteOptions):
             )
         if self.keeps_table and not self.truncate:
             raise OptionError(
-                f"option 'truncate' got 'false'; {self.keeps_table}, so an overwrite keeps the table and replaces its "
-                "rows. Drop the table first if that is what you mean",
+                f"option 'truncate' got 'false'; {self.keeps_table}, so an overwrite keeps the table "
+                "and replaces its rows. Drop the table first if that is what you mean",
                 option="truncate",
                 got="false",
                 takes="true",

@@ -71,19 +71,19 @@ def hold_planned(dialect: WriteDialect, target: TargetTable, table: Table | None
     )
     if changed and target.create is None:
         raise TargetError(
-            f"table {target.label!r} was altered while its rows were written: it had {listed(target.declared)} when "
-            f"the job began, and has {listed(columns)} now. {again}"
+            f"table {target.label!r} was altered while its rows were written: "
+            f"it had {listed(target.declared)} when the job began, and has {listed(columns)} now. {again}"
         )
     again += ", and its rows are held against the table that is there now"
     if changed:
         raise TargetError(
-            f"another job created table {target.label!r} while this one wrote its rows, with other columns: it has "
-            f"{listed(columns)}, and this job would have created {listed(target.declared)}. {again}"
+            f"another job created table {target.label!r} while this one wrote its rows, with other columns: "
+            f"it has {listed(columns)}, and this job would have created {listed(target.declared)}. {again}"
         )
     if target.key and not holds_unique(dialect, table, target.key):
         raise TargetError(
-            f"another job created or altered table {target.label!r} while this one wrote its rows, and it does not "
-            f"hold ({', '.join(target.key)}) unique, as this job needs. {again}"
+            f"another job created or altered table {target.label!r} while this one wrote its rows, "
+            f"and it does not hold ({', '.join(target.key)}) unique, as this job needs. {again}"
         )
 
 

@@ -205,9 +205,9 @@ class SqlReader(Reader):
             told = f"{source.label} is read by one statement{lasts} for each split: {why}"
             return [f"{told}. Use more 'channels' to have more splits, and so shorter statements"]
         told = (
-            f"{source.label} is read by one statement{lasts} for each split, which holds back what the database must "
-            "clean up. Shorter statements need a unique index on NOT NULL columns, which begins with 'partitionColumn' "
-            "where that is given: add one, or use more 'channels'"
+            f"{source.label} is read by one statement{lasts} for each split, which holds back what "
+            "the database must clean up. Shorter statements need a unique index on NOT NULL columns, "
+            "which begins with 'partitionColumn' where that is given: add one, or use more 'channels'"
         )
         return [told]
 

@@ -299,8 +299,9 @@ class ShortStatements:
         values = [taken.batches[-1].column(place)[-1].as_py() for place in self._keyset.places]
         if None in values:
             raise SourceError(
-                f"{self._keyset.source.label} is read in the order of its unique key, and holds a NULL in it, which "
-                "has no place in that order: read it with statementSeconds=0, one statement for each split"
+                f"{self._keyset.source.label} is read in the order of its unique key, "
+                "and holds a NULL in it, which has no place in that order: "
+                "read it with statementSeconds=0, one statement for each split"
             )
         return values
 

@@ -89,10 +89,10 @@ class Staging:
             found = ""
         if not secrets.compare_digest(found, token):
             raise TargetError(
-                f"this Spark task (on {os.uname().nodename}) does not see {self.directory}, which the "
-                "driver made beside the database: either the job was aborted or another run took it over, or the task "
-                "runs on another disk. A database file is written where it is: use one machine (master local[*]), "
-                "or a directory that all machines mount"
+                f"this Spark task (on {os.uname().nodename}) does not see {self.directory}, "
+                "which the driver made beside the database: either the job was aborted "
+                "or another run took it over, or the task runs on another disk. A database file is written "
+                "where it is: use one machine (master local[*]), or a directory that all machines mount"
             )
 
     def show_life(self) -> None:

@@ -55,8 +55,8 @@ class TableWriter(SqlWriter):
     def check(self, context: WriteContext) -> None:
         if context.overwrite and not self.options.truncate:
             raise OptionError(
-                f"option 'truncate' got false; {self.dialect.product} cannot drop a table, make it again and fill it "
-                "in one transaction. Omit it, or drop the table first",
+                f"option 'truncate' got false; {self.dialect.product} cannot drop a table, "
+                "make it again and fill it in one transaction. Omit it, or drop the table first",
                 option="truncate",
                 got="false",
                 takes="true",

@@ -65,8 +65,8 @@ def old_target(
             raise SchemaError(f"{error}{advice}") from None
     if not columns and options.on_schema_change == "ignore":
         raise SchemaError(
-            f"table {table.label!r} has none of the rows' columns, which are {', '.join(schema.names)}: is it the "
-            "right table?"
+            f"table {table.label!r} has none of the rows' columns, which are {', '.join(schema.names)}: "
+            "is it the right table?"
         )
     given = {each.target for each in columns}
     for needed in table.columns:
@@ -184,8 +184,8 @@ def _widening_advice(
     except SchemaError:
         return ""
     return (
-        f". onSchemaChange=evolve changes a type only where {dialect.product} can, and each value stays the same. To "
-        f"change it, run {dialect.retyped(place, column, wanted)}"
+        f". onSchemaChange=evolve changes a type only where {dialect.product} can, "
+        f"and each value stays the same. To change it, run {dialect.retyped(place, column, wanted)}"
     )
 
 

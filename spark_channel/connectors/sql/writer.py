@@ -144,8 +144,8 @@ class SqlWriter(Writer):
             def run(session: Any) -> None:
                 if sent:
                     raise TargetError(
-                        f"the connection was lost while 'startSql' ran {sent[-1]!r}, so whether that was done is not "
-                        "known: look, and run the job again"
+                        f"the connection was lost while 'startSql' ran {sent[-1]!r}, "
+                        "so whether that was done is not known: look, and run the job again"
                     )
                 for statement in statements:
                     sent.append(statement)
@@ -325,8 +325,8 @@ class SqlWriter(Writer):
                 column, declared = found[0], found[1].declared
                 statement = self.dialect.retyped(table, column, declared)
                 why = (
-                    f"Column {name!r} of table {place.label!r} is {column.declared}, the rows need {declared}, and "
-                    "option 'onSchemaChange' widens it"
+                    f"Column {name!r} of table {place.label!r} is {column.declared}, "
+                    f"the rows need {declared}, and option 'onSchemaChange' widens it"
                 )
                 made = self.dialect.retype(session, table, column, declared)
                 if made is None:
@@ -623,7 +623,7 @@ class SqlWriter(Writer):
         if place.table is None and not self.options.create_table:
             raise TargetError(
                 f"there is no table {self.options.dbtable!r} in {self.shown}, and 'createTable' is false; create it, "
-                "or omit the option"
+                "or omit the option. A DataX job creates no table, except in preSql"
             )
 
     def _drop_quietly(self, plan: SqlPlan) -> None:

@@ -88,8 +88,8 @@ class Load:
 
     def _refused(self, why: str) -> TargetError:
         return TargetError(
-            f"{self._options.address}: the load was refused: {why}. None of its rows are loaded; correct them, or the "
-            "table's columns"
+            f"{self._options.address}: the load was refused: {why}. None of its rows are loaded; "
+            "correct them, or the table's columns"
         )
 
     def ask(

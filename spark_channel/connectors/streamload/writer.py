@@ -67,8 +67,8 @@ class StreamLoadWriter(DirectWriter):
     def probe(self, *, empty: bool) -> None:
         if empty and self.options.query_server is None:
             raise OptionError(
-                "an overwrite empties the table by SQL: name where it is asked in 'queryServer', such as fe:9030, or "
-                "append",
+                "an overwrite empties the table by SQL: name where it is asked in 'queryServer', "
+                "such as fe:9030, or append",
                 option="queryServer",
             )
         self._columns()
@@ -90,8 +90,8 @@ class StreamLoadWriter(DirectWriter):
         missing = [name for name in schema.names if known is not None and name.lower() not in known]
         if missing:
             raise SchemaError(
-                f"{self.options.address} has no column {missing[0]!r}; it has {', '.join(found or ())}: rename the "
-                "column, or select those of the table"
+                f"{self.options.address} has no column {missing[0]!r}; it has {', '.join(found or ())}: "
+                "rename the column, or select those of the table"
             )
         # Each batch of a stream has its own labels, also when the query is started again.
         name = json.dumps([plan.job, context.stream, self.options.address])
@@ -134,16 +134,16 @@ class _LoadTask(TaskWriter):
         if refused and (not self.tolerant or self.refused is None):
             number, reason = refused[0]
             raise TargetError(
-                f"{len(refused)} of {batch.num_rows} rows cannot be loaded, the first of them: {reason}. Correct the "
-                "rows, or allow refused rows with 'maxDirtyRows'. The row: "
+                f"{len(refused)} of {batch.num_rows} rows cannot be loaded, the first of them: "
+                f"{reason}. Correct the rows, or allow refused rows with 'maxDirtyRows'. The row: "
                 f"{str(batch.slice(number, 1).to_pylist()[0])[:200]}"
             )
         if self._size and self._size + len(data) > self._options.max_bytes_per_load:
             self._load(f"{self._label}_{self._tally.attempt}_{self._unique}_{self._loads}")
             if self._loads == 1:
                 _log.warning(
-                    "task %d has more than %d bytes ('maxBytesPerLoad'): it is written in several loads, which "
-                    "an attempt that Spark starts again writes again",
+                    "task %d has more than %d bytes ('maxBytesPerLoad'): "
+                    "it is written in several loads, which an attempt that Spark starts again writes again",
                     self._tally.task, self._options.max_bytes_per_load,
                 )  # fmt: skip
         self._file.write(data)

@@ -150,14 +150,14 @@ def _adbmysql(parameter: dict[str, Any], place: Place) -> None:
     mode = parameter.get("writeMode")
     if mode is None:
         place.warnings.append(
-            f"{place.key('writeMode')} is missing: rows are inserted, as DataX's adbmysqlwriter does, although its "
-            "page names replace as the default"
+            f"{place.key('writeMode')} is missing: rows are inserted, as DataX's adbmysqlwriter does, "
+            "although its page names replace as the default"
         )
     elif isinstance(mode, str) and mode.strip().lower().startswith("update"):
         parameter["writeMode"] = "replace"
         place.warnings.append(
-            f"{place.key('writeMode')}: update means replace, as in DataX's adbmysqlwriter; a column that is not "
-            "written gets its default"
+            f"{place.key('writeMode')}: update means replace, as in DataX's adbmysqlwriter; "
+            "a column that is not written gets its default"
         )
 
 

@@ -491,8 +491,8 @@ def _spark_jdbc(given: DatabaseWriter, targets: list[tuple[tuple[str, ...], str]
         if unknown:
             raise refusal(
                 place.key("preSql"), list(given.pre_sql),
-                f"nothing for jdbc:{min(unknown)}: Spark does not know how to empty a table there, and would drop it "
-                "and create another; empty it before the job",
+                f"nothing for jdbc:{min(unknown)}: Spark does not know how to empty a table there, "
+                "and would drop it and create another; empty it before the job",
             )  # fmt: skip
         save_mode = "overwrite"
         options["truncate"] = "true"

@@ -109,7 +109,7 @@ def _login(given: FtpReader | FtpWriter, place: Place) -> str:
             settings |= {"private_key_file": given.key_path, "private_key_password": given.key_pass}
         if not given.host_key:
             place.warnings.append(
-                f"{place.path}: the server's key is not checked, as in DataX; hostKey takes the one expected, as "
-                "SHA256:..."
+                f"{place.path}: the server's key is not checked, as in DataX; "
+                "hostKey takes the one expected, as SHA256:..."
             )
     return json.dumps({name: value for name, value in settings.items() if value})

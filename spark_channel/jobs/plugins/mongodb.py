@@ -182,8 +182,8 @@ def mongodb_writer(parameter: dict[str, Any], place: Place) -> End:
         options |= {"writeMode": "replace", "keyColumns": json.dumps([key])}
     else:
         place.warnings.append(
-            f"{place.path}: documents are inserted, so a rerun inserts them again; writeMode with isReplace and "
-            "replaceKey replaces them"
+            f"{place.path}: documents are inserted, so a rerun inserts them again; "
+            "writeMode with isReplace and replaceKey replaces them"
         )
     if given.pre_sql is not None:
         options["deleteFilter"] = _removed(given.pre_sql, place)

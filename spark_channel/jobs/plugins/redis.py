@@ -156,8 +156,8 @@ def _mode(given: RedisWriter, place: Place) -> str:
         )
     if given.config.push_type == "rpush":
         place.warnings.append(
-            f"{place.path}: items are appended, so a rerun appends them again; pushType overwrite replaces the "
-            "list, and a transaction (--commit job --txn NAME:VERSION) appends them once"
+            f"{place.path}: items are appended, so a rerun appends them again; pushType overwrite replaces "
+            "the list, and a transaction (--commit job --txn NAME:VERSION) appends them once"
         )
         return "upsert"
     return "replace"

@@ -58,8 +58,8 @@ def stream_reader(parameter: dict[str, Any], place: Place) -> End:
     slices = place.channels
     if slices is None:
         place.warnings.append(
-            f"{place.path}: streamreader makes sliceRecordCount rows for each channel, and no number of "
-            "channels is set; it makes them once"
+            f"{place.path}: streamreader makes sliceRecordCount rows for each channel, "
+            "and no number of channels is set; it makes them once"
         )
     rows = given.slice_record_count * (slices or 1)
     if rows > 2**63 - 1:

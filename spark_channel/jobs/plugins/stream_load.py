@@ -111,8 +111,8 @@ def stream_load_writer(parameter: dict[str, Any], place: Place) -> End:
     if more:
         options["headers"] = json.dumps(more)
     place.warnings.append(
-        f"{place.path}: each task is one load, which counts once; a rerun of the job adds its rows again, unless the "
-        "table has a unique or primary key. It was not tested against this kind of server"
+        f"{place.path}: each task is one load, which counts once; a rerun of the job adds its rows again, "
+        "unless the table has a unique or primary key. It was not tested against this kind of server"
     )
     steps: list[Transformer] = [times_as_text(None, place)]
     if given.column != ("*",):

@@ -96,8 +96,8 @@ class CsvBlocks:
         if self._options.enforce_schema and len(header) == len(all_names) and not set(bound) & set(all_names):
             return list(all_names)
         raise SourceError(
-            f"{self._wanted.shown} has no column {missing[0]!r}; its header has "
-            f"{', '.join(header) or 'nothing'}"
+            f"{self._wanted.shown} has no column {missing[0]!r}; "
+            f"its header has {', '.join(header) or 'nothing'}"
         )
 
     def _convert(self, data: bytes, block: Block) -> Iterator[pa.RecordBatch]:

@@ -79,8 +79,8 @@ class JsonFormat(TextFormat):
 
 def _not_lines(path: str, what: str, jq: str) -> SourceError:
     return SourceError(
-        f"{path} {what}, and this reads JSON lines: one object in each line. Convert it, for one "
-        f"with jq -c {jq} {path}; or read it with spark.read.json(path, multiLine=True), and throttle that"
+        f"{path} {what}, and this reads JSON lines: one object in each line. Convert it, for one with jq -c "
+        f"{jq} {path}; or read it with spark.read.json(path, multiLine=True), and throttle that"
     )
 
 

@@ -168,8 +168,8 @@ class AdbcWriter(SqlWriter):
             known = only_name(field.name, there.names)
             if known is None:
                 raise SchemaError(
-                    f"column {field.name!r} is not in table {self.options.dbtable!r}, which has "
-                    f"{', '.join(there.names)}"
+                    f"column {field.name!r} is not in table {self.options.dbtable!r}, "
+                    f"which has {', '.join(there.names)}"
                 )
             found.append(known)
         return found

@@ -89,8 +89,8 @@ class ClickhouseWriter(DirectWriter):
             name = self.dialect.same_name(field.name, [column.name for column in there])
             if name is None:
                 raise SchemaError(
-                    f"table {table.label!r} in {session.place} has no column {field.name!r} that can be written; it "
-                    f"has {', '.join(column.name for column in there)}"
+                    f"table {table.label!r} in {session.place} has no column {field.name!r} "
+                    f"that can be written; it has {', '.join(column.name for column in there)}"
                 )
             about = next(column for column in there if column.name == name)
             kind = self.dialect.arrow_type(about)

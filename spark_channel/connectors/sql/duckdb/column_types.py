@@ -112,8 +112,8 @@ def read_as(name: str, declared: str, column: str) -> str:
     if _NESTED.match(declared) and not _UNREADABLE_INSIDE.search(_NAME.sub("", _spelled(declared))):
         return column
     raise SchemaError(
-        f"column {name!r} is {declared}, which Spark cannot hold: omit it with option 'columns', or "
-        "convert it with 'query', such as CAST(... AS VARCHAR)"
+        f"column {name!r} is {declared}, which Spark cannot hold: "
+        "omit it with option 'columns', or convert it with 'query', such as CAST(... AS VARCHAR)"
     )
 
 

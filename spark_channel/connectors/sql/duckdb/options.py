@@ -66,8 +66,8 @@ class DuckdbWriteOptions(FileWriteOptions):
         super().model_post_init(context)
         if self.commit == "task":
             raise OptionError(
-                "option 'commit' got 'task'; a DuckDB file is opened by one process at a time, so tasks cannot "
-                "write it side by side. It takes 'job', which is the default",
+                "option 'commit' got 'task'; a DuckDB file is opened by one process at a time, "
+                "so tasks cannot write it side by side. It takes 'job', which is the default",
                 option="commit",
                 got="task",
                 takes="job",

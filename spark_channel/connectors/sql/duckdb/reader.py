@@ -58,8 +58,9 @@ class DuckdbReader(SqlReader):
         state = split.params.get("state")
         if state is not None and list(state) != _state(self._path):
             raise SourceError(
-                f"{self._path} was written since this read was planned, and DuckDB moves rows then: a split by "
-                "row number may miss rows. load() it again; or name a 'partitionColumn', whose ranges stay true"
+                f"{self._path} was written since this read was planned, and DuckDB moves rows then: "
+                "a split by row number may miss rows. load() it again; "
+                "or name a 'partitionColumn', whose ranges stay true"
             )
         if split.params["kind"] != "all":
             session.rows("SET threads = 1")  # the other splits are the other threads

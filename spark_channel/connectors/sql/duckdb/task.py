@@ -38,13 +38,13 @@ class DuckdbTaskWriter(FileTask):
                 )
         except OutOfRangeError as error:
             raise TargetError(
-                f"column {column.name!r}, row {self._tally.rows + error.index + 1} of task {self._task} "
-                f"cannot be stored in table {self._plan.target.label!r}: dates go from year 1 to 9999, and a "
-                "day ends before 24:00:00"
+                f"column {column.name!r}, row {self._tally.rows + error.index + 1} "
+                f"of task {self._task} cannot be stored in table {self._plan.target.label!r}: "
+                "dates go from year 1 to 9999, and a day ends before 24:00:00"
             ) from None
         except pa.ArrowInvalid as error:
             raise TargetError(
-                f"column {column.name!r} of task {self._task}, rows from {self._tally.rows + 1} on, cannot be "
-                f"stored in table {self._plan.target.label!r} exactly: {error}"
+                f"column {column.name!r} of task {self._task}, rows from {self._tally.rows + 1} on, "
+                f"cannot be stored in table {self._plan.target.label!r} exactly: {error}"
             ) from None
         return array

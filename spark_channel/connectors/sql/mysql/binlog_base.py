@@ -186,9 +186,10 @@ class BinlogWatermarks:
             position = self._position(session)
         if not position.covers(self._since):
             raise _BehindError(
-                f"a chunk of {source.label} would be read from a server that has {str(position) or 'nothing'} of the "
-                f"binary log, and the stream began at {self._since}: changes between would be lost. It is a replica "
-                "that lags, behind one name with others: name one server in 'url'"
+                f"a chunk of {source.label} would be read from a server "
+                f"that has {str(position) or 'nothing'} of the binary log, "
+                f"and the stream began at {self._since}: changes between would be lost. "
+                "It is a replica that lags, behind one name with others: name one server in 'url'"
             )
         raw = self._table.read(session, lower, upper, rows)
         session.rows("COMMIT")

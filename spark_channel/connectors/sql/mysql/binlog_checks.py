@@ -26,8 +26,8 @@ def check_server(session: MysqlSession, database: str) -> None:
     settings = {str(name).lower(): str(value) for name, value in found}
     if settings.get("log_bin") != "ON":
         raise SourceError(
-            f"{session.place} writes no binary log, which the change feed reads: set log_bin and a server_id in its "
-            "configuration, and restart it"
+            f"{session.place} writes no binary log, which the change feed reads: "
+            "set log_bin and a server_id in its configuration, and restart it"
         )
     for name, wanted, why in _NEEDED:
         if name not in settings:
@@ -37,8 +37,9 @@ def check_server(session: MysqlSession, database: str) -> None:
             )
         if settings[name].upper() != wanted:
             raise SourceError(
-                f"{session.place} has {name} = {settings[name]}: {why}. Run SET GLOBAL {name} = '{wanted}', and set it "
-                "in the server's configuration; sessions that are open keep the old value until they reconnect"
+                f"{session.place} has {name} = {settings[name]}: {why}. "
+                f"Run SET GLOBAL {name} = '{wanted}', and set it in the server's configuration; "
+                "sessions that are open keep the old value until they reconnect"
             )
     if settings.get("binlog_row_value_options"):
         raise SourceError(
@@ -107,8 +108,8 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
     if not isinstance(table, MysqlTable) or kind != plain:
         what = f"a {kind.lower()}" if kind else "a query"
         raise OptionError(
-            f"the binary log has the changes of one plain table, and {source.label} is {what}: name a table with "
-            "'dbtable', or follow it by 'cursorColumn'",
+            f"the binary log has the changes of one plain table, and {source.label} is {what}: "
+            "name a table with 'dbtable', or follow it by 'cursorColumn'",
             option="dbtable",
         )
     cascades = session.rows(
@@ -124,10 +125,10 @@ def check_table(session: MysqlSession, source: ReadSource) -> None:
         ]
         if rules:
             raise SourceError(
-                f"foreign key {name!r} of {source.label} is {' '.join(rules)}: InnoDB changes the table's rows by it "
-                "without a record in the binary log, so a copy would differ. Make it RESTRICT (ALTER TABLE "
-                f"{quoted(table.name)} DROP FOREIGN KEY {quoted(str(name))}, ADD FOREIGN KEY ...), or follow the table "
-                "by 'cursorColumn'"
+                f"foreign key {name!r} of {source.label} is {' '.join(rules)}: InnoDB changes "
+                "the table's rows by it without a record in the binary log, so a copy would differ. "
+                f"Make it RESTRICT (ALTER TABLE {quoted(table.name)} DROP FOREIGN KEY {quoted(str(name))}, "
+                "ADD FOREIGN KEY ...), or follow the table by 'cursorColumn'"
             )
 
 

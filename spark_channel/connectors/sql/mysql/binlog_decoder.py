@@ -377,9 +377,9 @@ class ChangeDecoder:
             yield
         except DAMAGE as error:
             raise SourceError(
-                f"values of {self._table.label} before transaction {self._name} of the binary log are not "
-                f"understood ({type(error).__name__} {str(error)[:100]}): they are damaged, or of a newer "
-                "server"
+                f"values of {self._table.label} before transaction {self._name} of the binary log "
+                f"are not understood ({type(error).__name__} {str(error)[:100]}): "
+                "they are damaged, or of a newer server"
             ) from error
 
     def _batch(self, chunk: _Rows) -> pa.RecordBatch:
@@ -499,8 +499,8 @@ def _log_column(
     if is_text(column.declared) and name not in _NO_CHARSET and field.code != 245:
         if collation not in table.charsets:
             raise SourceError(
-                f"column {column.name!r} of {table.label} has collation {collation} in the binary log, which the "
-                "server does not list in information_schema: convert the column to utf8mb4"
+                f"column {column.name!r} of {table.label} has collation {collation} in the binary log, "
+                "which the server does not list in information_schema: convert the column to utf8mb4"
             )
         charset = table.charsets[collation]
     return LogColumn(column, field, charset, found.members[place], table.zero_dates)

@@ -98,9 +98,9 @@ def _explained(session: MysqlSession, after: GtidSet, error: Exception) -> Sourc
     lowered = said.lower()
     if "purged" in lowered or "too old" in lowered:
         return SourceError(
-            f"{session.place} does not have the changes after {str(after) or 'the beginning'} any more, since its "
-            f"binary logs were purged; the server says: {said}. {RESET}, and have the server keep its logs for longer "
-            "than a stream may be stopped (binlog_expire_logs_seconds)"
+            f"{session.place} does not have the changes after {str(after) or 'the beginning'} any more, "
+            f"since its binary logs were purged; the server says: {said}. {RESET}, and have the server keep "
+            "its logs for longer than a stream may be stopped (binlog_expire_logs_seconds)"
         )
     return SourceError(
         f"the binary log of {session.place} does not go on from {str(after) or 'its beginning'}: it is another server, "
@@ -111,6 +111,6 @@ def _explained(session: MysqlSession, after: GtidSet, error: Exception) -> Sourc
 def rights() -> str:
     """The statement that gives a login what the change feed needs."""
     return (
-        "The change feed reads the binary log: run GRANT REPLICATION SLAVE, REPLICATION CLIENT ON *.* TO the user of "
-        "option 'user'"
+        "The change feed reads the binary log: run GRANT REPLICATION SLAVE, "
+        "REPLICATION CLIENT ON *.* TO the user of option 'user'"
     )

@@ -251,9 +251,9 @@ class BinlogFeed(ChangeFeed):
         found = own.value(f"SELECT BINLOG_GTID_POS({own.literal(file)}, {at})")
         if found is None:  # which is not the empty text, a log's beginning
             raise SourceError(
-                f"{own.place} does not find position {at} in its binary log {file}: the file was removed meanwhile, or "
-                "a large transaction made it longer than 4 GiB, where BINLOG_GTID_POS does not look. Run FLUSH BINARY "
-                "LOGS, and start the stream again"
+                f"{own.place} does not find position {at} in its binary log {file}: "
+                "the file was removed meanwhile, or a large transaction made it longer than 4 GiB, "
+                "where BINLOG_GTID_POS does not look. Run FLUSH BINARY LOGS, and start the stream again"
             )
         return self._gtids.parse(str(found))
 
@@ -261,17 +261,17 @@ class BinlogFeed(ChangeFeed):
         ended = self._ended(session)
         if not ended.covers(start):
             raise SourceError(
-                f"the checkpoint is at {start}, and the binary log of {session.place} ends at "
-                f"{str(ended) or 'its start'}: the offset is from the future, of another server, or of one that "
-                f"lost its last transactions in a crash (sync_binlog = 1 keeps them). {RESET}"
+                f"the checkpoint is at {start}, and the binary log of {session.place} ends "
+                f"at {str(ended) or 'its start'}: the offset is from the future, of another server, "
+                f"or of one that lost its last transactions in a crash (sync_binlog = 1 keeps them). {RESET}"
             )
         if not cast(MysqlSession, session).is_mariadb:
             purged = self._gtids.parse(str(session.value("SELECT @@global.gtid_purged") or ""))
             if not start.covers(purged):
                 raise SourceError(
-                    f"{session.place} does not have the changes after {start} any more, since its binary logs were "
-                    f"purged up to {purged}. {RESET}, and have the server keep its logs for longer than a stream may "
-                    "be stopped (binlog_expire_logs_seconds)"
+                    f"{session.place} does not have the changes after {start} any more, "
+                    f"since its binary logs were purged up to {purged}. {RESET}, and have the server keep "
+                    "its logs for longer than a stream may be stopped (binlog_expire_logs_seconds)"
                 )
 
     def _counter(self) -> ChangeDecoder:
@@ -401,8 +401,9 @@ class BinlogFeed(ChangeFeed):
                     raise self._reader.refused(session, self._source, error, " (in its binary log)") from None
         if decoder.lacks:
             raise SourceError(
-                f"the binary log ends before {end}, up to which a range reaches that begins after {begin}: this is "
-                "another server, which does not have them yet. Wait until it has, or name the first one"
+                f"the binary log ends before {end}, up to which a range reaches that begins after {begin}: "
+                "this is another server, which does not have them yet. "
+                "Wait until it has, or name the first one"
             )
 
 

@@ -35,8 +35,8 @@ class BinlogToken:
             return cls(gtids.parse(text), None if base is None else BaseProgress.of(base))
         except (KeyError, TypeError, ValueError):
             raise SourceError(
-                f"the checkpoint {dict(token)!r} is not a position in this server's binary log: it is damaged, or of "
-                f"another source. {RESET}"
+                f"the checkpoint {dict(token)!r} is not a position in this server's binary log: "
+                f"it is damaged, or of another source. {RESET}"
             ) from None
 
     def token(self) -> Token:

@@ -155,9 +155,9 @@ class LogColumn:
             return time_text(_time_packed(value), meta)
         if code in (4, 5):
             raise SchemaError(
-                f"column {self.column.name!r} is {self.column.declared}, and customSchema reads it as "
-                f"{self.column.kind}: the change feed has no text of a float that equals the server's; omit it from "
-                "customSchema"
+                f"column {self.column.name!r} is {self.column.declared}, "
+                f"and customSchema reads it as {self.column.kind}: "
+                "the change feed has no text of a float that equals the server's; omit it from customSchema"
             )
         if (
             self.charset == _BINARY

@@ -72,8 +72,8 @@ def arrow_type(name: str, declared: str) -> pa.DataType:
         if precision <= SPARK_DIGITS:
             return pa.decimal128(precision, scale)
         raise SchemaError(
-            f"column {name!r} is {declared}, and Spark's decimals have {SPARK_DIGITS} digits: read it as text with "
-            f"customSchema ({name} STRING), or convert it with 'query'"
+            f"column {name!r} is {declared}, and Spark's decimals have {SPARK_DIGITS} digits: "
+            f"read it as text with customSchema ({name} STRING), or convert it with 'query'"
         )
     if kind == "bit":
         bits = int(sizes[0]) if sizes else 1

@@ -63,9 +63,10 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                "the server wants the password encrypted for a key that it sends, and the connection has no TLS: who "
-                "answers in its place could read it. Switch TLS on in the server and omit option 'sslmode', or "
-                "name the server's key by 'serverRsaPublicKeyFile', or accept it with 'allowPublicKeyRetrieval=true'",
+                "the server wants the password encrypted for a key that it sends, "
+                "and the connection has no TLS: who answers in its place could read it. "
+                "Switch TLS on in the server and omit option 'sslmode', or name the server's key "
+                "by 'serverRsaPublicKeyFile', or accept it with 'allowPublicKeyRetrieval=true'",
             )
         self._public_key = key
 
@@ -89,8 +90,8 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: it is not "
-                "the server that it should be, or it was taken over. Nothing was sent",
+                f"the server asked for the file {asked[:200]!r} of this machine, which no statement named: "
+                "it is not the server that it should be, or it was taken over. Nothing was sent",
             )
 
     def _read_query_result(self, unbuffered: bool = False) -> Any:
@@ -110,8 +111,9 @@ class GuardedConnection(Connection):  # type: ignore[misc] # PyMySQL is untyped
             self._force_close()
             raise pymysql.err.OperationalError(
                 _UNTRUSTED,
-                f"the server asks for the password in plain text ({plugin_name.decode()}), and the connection has no "
-                "TLS: set option 'sslmode' to 'verify-full' with 'sslrootcert', or to 'require'",
+                f"the server asks for the password in plain text ({plugin_name.decode()}), "
+                "and the connection has no TLS: set option 'sslmode' to 'verify-full' with 'sslrootcert', "
+                "or to 'require'",
             )
         return super()._process_auth(plugin_name, auth_packet, *more)
 

@@ -233,8 +233,9 @@ class MysqlWriteOptions(ServerOptions, LedgerOptions, SqlWriteOptions):
         address_of(self)
         if self.duplicates != "error" and self.write_mode != "insert":
             raise OptionError(
-                f"option 'duplicates' got {self.duplicates!r} with writeMode {self.write_mode}; it takes part in "
-                "writeMode insert alone, since the other modes go by 'keyColumns': give one of the two",
+                f"option 'duplicates' got {self.duplicates!r} with writeMode {self.write_mode}; "
+                "it takes part in writeMode insert alone, since the other modes go by 'keyColumns': "
+                "give one of the two",
                 option="duplicates",
                 got=self.duplicates,
                 takes="error",

@@ -62,8 +62,8 @@ class MysqlReader(SqlReader):
             )
         if not self.options.binlog and options.cursor_column is None:
             raise OptionError(
-                "a MySQL table is read as a stream from the binary log (option 'binlog' true), or by a column that "
-                "only grows ('cursorColumn')",
+                "a MySQL table is read as a stream from the binary log (option 'binlog' true), "
+                "or by a column that only grows ('cursorColumn')",
                 option="cursorColumn",
             )
         if not self.options.binlog:

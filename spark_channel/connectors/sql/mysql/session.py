@@ -31,8 +31,9 @@ _ENDED = frozenset({1317, 1969, 3024})
 _BATCH_BYTES = 4 << 20
 _LOST_CODE = 2013
 _LOST_ADVICE = (
-    "The connection ended while rows were read: a server also ends one that takes no rows for net_write_timeout, as in "
-    "a pause of a table without a unique key. Read it with fewer rows in each split (more 'channels')"
+    "The connection ended while rows were read: "
+    "a server also ends one that takes no rows for net_write_timeout, "
+    "as in a pause of a table without a unique key. Read it with fewer rows in each split (more 'channels')"
 )
 _SLOW_SECONDS = 600
 """How long the server waits for a reader of one long statement that takes nothing, as in a pause."""
@@ -171,8 +172,9 @@ class MysqlSession(BoundSession):
             raise self._failure(f"{self.place}: {_missing_library(str(error))}") from None
         except _NOT_MYSQL as error:
             raise self._failure(
-                f"{self.place}: what answers there does not speak MySQL's protocol, or asks for a login that is not "
-                f"known here ({type(error).__name__}: {error}); see host and port of 'url', and the plugin of the user"
+                f"{self.place}: what answers there does not speak MySQL's protocol, "
+                f"or asks for a login that is not known here ({type(error).__name__}: {error}); "
+                "see host and port of 'url', and the plugin of the user"
             ) from None
 
     @property

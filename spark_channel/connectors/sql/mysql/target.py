@@ -57,8 +57,8 @@ def hold_transactional(session: Session, table: MysqlTable) -> None:
     found = session.rows("SELECT engine FROM information_schema.engines WHERE transactions = 'YES'")
     if table.engine is None or table.engine.lower() not in {str(name).lower() for (name,) in found}:
         raise TargetError(
-            f"table {table.label!r} has the engine {table.engine}, which has no transactions: a failed write would "
-            "leave half of it. Make it InnoDB with ALTER TABLE ... ENGINE=InnoDB"
+            f"table {table.label!r} has the engine {table.engine}, which has no transactions: "
+            "a failed write would leave half of it. Make it InnoDB with ALTER TABLE ... ENGINE=InnoDB"
         )
 
 

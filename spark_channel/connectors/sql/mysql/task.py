@@ -253,8 +253,9 @@ class DirectWriter(_MysqlTask):
                 if not plain or code_of(error) not in _NO_RIGHT:
                     raise
                 _log.warning(
-                    "this user may not create temporary tables (GRANT CREATE TEMPORARY TABLES): the transaction of "
-                    "task %d is open for as long as the limit makes the task last, also in a pause",
+                    "this user may not create temporary tables (GRANT CREATE TEMPORARY TABLES): "
+                    "the transaction of task %d is open for as long as the limit makes the task last, "
+                    "also in a pause",
                     self._task,
                 )
                 self._straight, self._gathers, table = True, False, target.sql
@@ -333,8 +334,8 @@ class DirectWriter(_MysqlTask):
             except TargetError as error:
                 if was_rolled_back(error) and self._loaded is None:
                     raise TargetError(
-                        f"{error}. The task's rows are not kept to be sent again (more than "
-                        f"{_MOST_KEPT >> 20} MiB, or judged one by one): Spark runs the task again"
+                        f"{error}. The task's rows are not kept to be sent again (more "
+                        f"than {_MOST_KEPT >> 20} MiB, or judged one by one): Spark runs the task again"
                     ) from None
                 raise
 

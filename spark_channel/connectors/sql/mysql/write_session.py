@@ -35,8 +35,8 @@ class MysqlWriteSession(MysqlSession):
         shown = {
             str(name).lower(): str(value).upper()
             for name, value in self.rows(
-                "SHOW SESSION VARIABLES WHERE Variable_name IN "
-                "('local_infile', 'max_allowed_packet', 'log_bin', 'binlog_format', 'sql_mode', 'time_zone')"
+                "SHOW SESSION VARIABLES WHERE Variable_name IN ('local_infile', 'max_allowed_packet', "
+                "'log_bin', 'binlog_format', 'sql_mode', 'time_zone')"
             )
         }
         self.local_infile = shown.get("local_infile") == "ON"

@@ -83,9 +83,9 @@ class PgCopySession(PgSession):
         """asyncpg 0.32 drops rows that precede another message: what a function says with RAISE INFO."""
         if rows != sent:
             raise self._failure(
-                f"{self.place}: the server sent {sent} rows, and {rows} were taken: a function that the rows come "
-                "through says something with RAISE INFO, or changes a setting. Read them through Arrow, with a "
-                "transformer or 'customSchema', or leave that function out"
+                f"{self.place}: the server sent {sent} rows, and {rows} were taken: "
+                "a function that the rows come through says something with RAISE INFO, or changes a setting. "
+                "Read them through Arrow, with a transformer or 'customSchema', or leave that function out"
             )
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:

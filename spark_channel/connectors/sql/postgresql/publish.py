@@ -75,9 +75,10 @@ def patient_lock(session: PgSession, target: TargetTable) -> Iterator[None]:
     except TargetError as error:
         if is_locked(error):
             raise TargetError(
-                f"table {target.label} could not be locked, which an overwrite needs: other sessions use it. The lock "
-                f"is waited for {millis / 1000:g} s at a time, so that no query queues behind it for longer, and "
-                "was tried again for 'retryTimeout' seconds: end these sessions, or run again with a longer one"
+                f"table {target.label} could not be locked, which an overwrite needs: "
+                f"other sessions use it. The lock is waited for {millis / 1000:g} s at a time, "
+                "so that no query queues behind it for longer, and was tried again "
+                "for 'retryTimeout' seconds: end these sessions, or run again with a longer one"
             ) from error.__cause__
         raise
     session.rows(f"SELECT set_config('lock_timeout', '{own}', true)")
@@ -172,8 +173,8 @@ def new_table(target: TargetTable) -> Iterator[None]:
 
 def _made_meanwhile(target: TargetTable) -> TargetError:
     return TargetError(
-        f"another job created table {target.label} meanwhile: when this job was prepared, there was none, and it was "
-        "to create it. Run this job again, to write to the table that is there now"
+        f"another job created table {target.label} meanwhile: when this job was prepared, there was none, "
+        "and it was to create it. Run this job again, to write to the table that is there now"
     )
 
 

@@ -68,13 +68,14 @@ def check_published(
     left = [each.name for each in tables if each.oid not in now]
     if left:
         raise SourceError(
-            f"publication {publication!r} does not hold {', '.join(left)} any more, so that changes since then are not "
-            f"in the log. First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}"
+            f"publication {publication!r} does not hold {', '.join(left)} any more, "
+            "so that changes since then are not in the log. "
+            f"First add each again with ALTER PUBLICATION {publication} ADD TABLE. {advice}"
         )
     again = [each.name for each in tables if differ(each.entries, now[each.oid])]
     if again:
         raise SourceError(
-            f"publication {publication!r} does not hold {', '.join(again)} by the entry that it had when the log was "
-            "last read: it was made again, or the table was dropped from it and added, or got another row filter or "
-            f"column list. Changes between may not be in the log. {advice}"
+            f"publication {publication!r} does not hold {', '.join(again)} by the entry that it had "
+            "when the log was last read: it was made again, or the table was dropped from it and added, "
+            f"or got another row filter or column list. Changes between may not be in the log. {advice}"
         )

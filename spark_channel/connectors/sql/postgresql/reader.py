@@ -122,8 +122,8 @@ class PostgresReader(SqlReader):
     def split(self, advice: int) -> list[Split]:
         if self.options.snapshot and self._snapshot is None:
             raise OptionError(
-                "option 'snapshot' needs a process that holds the snapshot open until all rows are read, which "
-                "only a transfer does: use spark_channel.transfer, or omit the option",
+                "option 'snapshot' needs a process that holds the snapshot open until all rows are read, "
+                "which only a transfer does: use spark_channel.transfer, or omit the option",
                 option="snapshot",
             )
         with self.connect("plan") as session, session.transaction():

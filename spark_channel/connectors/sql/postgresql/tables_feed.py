@@ -59,8 +59,8 @@ _OWN = (_TABLE, "_op", "_lsn", "_commit_ts")
 _RANGE_SECONDS = 0.4
 _ADVICE = "Reset the tunnel to follow its tables as they are now"
 _LEFT = (
-    "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, and "
-    "`spark-channel tunnel resume`; or reset the tunnel to follow its tables as they are now"
+    "Run `spark-channel tunnel resnapshot` for each, which does not tell of rows deleted meanwhile, "
+    "and `spark-channel tunnel resume`; or reset the tunnel to follow its tables as they are now"
 )
 """What to do with tables that left the publication."""
 
@@ -286,9 +286,9 @@ class TablesFeed(ReplicationFeed):
         why = obstacle(session, table.reader.resolve(session))
         if why is not None:
             raise SourceError(
-                f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. Follow it by "
-                "'dbtable' and its own slot, or make a tunnel with it and tunnelType=stream, which does not read "
-                "existing rows"
+                f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. "
+                "Follow it by 'dbtable' and its own slot, or make a tunnel with it and tunnelType=stream, "
+                "which does not read existing rows"
             )
 
     def _table(self, session: PgReadSession, name: str, oid: int) -> _Table:
@@ -313,8 +313,8 @@ class TablesFeed(ReplicationFeed):
         taken = [name for name in source.names if name in _OWN]
         if taken:
             raise SchemaError(
-                f"{source.label} has a column {taken[0]!r}, which is a name of the feed's own: rename the column, or "
-                "omit the table"
+                f"{source.label} has a column {taken[0]!r}, which is a name of the feed's own: "
+                "rename the column, or omit the table"
             )
         try:
             return self._check(session, source)

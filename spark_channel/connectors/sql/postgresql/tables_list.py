@@ -69,8 +69,8 @@ def listed(text: str) -> list[str]:
     items = [each.strip() for each in _NAME.findall(text)]
     if not all(items) or _NAME.sub("", text) != "," * (len(items) - 1) or not items:
         raise OptionError(
-            f"option 'tables' got {text!r}; it takes names of tables with commas between them, such as "
-            "shop.orders, shop.items, or all tables of a schema: shop.*",
+            f"option 'tables' got {text!r}; it takes names of tables with commas between them, "
+            "such as shop.orders, shop.items, or all tables of a schema: shop.*",
             option="tables", got=text,
         )  # fmt: skip
     return items
@@ -133,8 +133,8 @@ def _of_pattern(session: Session, publication: str, item: str) -> list[Found]:
     rows = session.rows(_PUBLISHED.format(publication=_quoted(publication), where=where))
     if not rows:
         raise SourceError(
-            f"publication {publication!r} in {session.place} has no table that {item!r} names: add one with "
-            f"ALTER PUBLICATION {publication} ADD TABLE ..."
+            f"publication {publication!r} in {session.place} has no table that {item!r} names: "
+            f"add one with ALTER PUBLICATION {publication} ADD TABLE ..."
         )
     return [Found(*row) for row in rows]
 

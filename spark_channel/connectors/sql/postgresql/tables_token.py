@@ -179,8 +179,8 @@ class TablesToken:
             )
         except (AttributeError, KeyError, TypeError, ValueError):
             raise SourceError(
-                f"the checkpoint {str(dict(token))[:200]} is not a position of several tables in a PostgreSQL log: it "
-                "is damaged, or of another source. Reset the tunnel"
+                f"the checkpoint {str(dict(token))[:200]} is not a position of several tables "
+                "in a PostgreSQL log: it is damaged, or of another source. Reset the tunnel"
             ) from None
 
     def _waiting(self, name: str, place: TablePlace) -> "TablesToken":

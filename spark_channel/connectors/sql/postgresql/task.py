@@ -566,8 +566,8 @@ def open_task(writer: SqlWriter, plan: PostgresPlan, task: int, attempt: int) ->
             return LimitedTaskWriter(writer, plan, task, attempt)
         except _NoStagingError:
             _log.warning(
-                "this role may not create a staging table in schema %s (GRANT CREATE): the transaction of task %d is "
-                "open for as long as the limit makes the task last, also in a pause",
+                "this role may not create a staging table in schema %s (GRANT CREATE): the transaction "
+                "of task %d is open for as long as the limit makes the task last, also in a pause",
                 plan.place.staging, task,
             )  # fmt: skip
     return DirectTaskWriter(writer, plan, task, attempt)

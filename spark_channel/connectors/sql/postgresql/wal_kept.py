@@ -25,8 +25,8 @@ def warn_of_kept_wal(session: PgReadSession, source: ReadSource, why: str, slot:
     except SourceError:  # before PostgreSQL 14
         rate = ""
     _log.warning(
-        "%s (%s) is read as a whole before its changes: %s. Until then slot %r makes the server keep all WAL that it "
-        "writes%s. Copy it without a low limit, or set max_slot_wal_keep_size on the server",
+        "%s (%s) is read as a whole before its changes: %s. Until then slot %r makes the server keep all WAL "
+        "that it writes%s. Copy it without a low limit, or set max_slot_wal_keep_size on the server",
         source.label, _mebibytes(nbytes), why, slot, rate,
     )  # fmt: skip
 

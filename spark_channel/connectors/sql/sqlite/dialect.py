@@ -79,8 +79,8 @@ class SqliteDialect(Dialect):
         """As this connector stores such a value."""
         if is_text_decimal(column.declared):
             raise OptionError(
-                f"option 'partitionColumn' names {column.name!r}, which keeps its decimals as text: a stride of "
-                "numbers does not fit it. Omit 'lowerBound' and 'upperBound'",
+                f"option 'partitionColumn' names {column.name!r}, which keeps its decimals as text: "
+                "a stride of numbers does not fit it. Omit 'lowerBound' and 'upperBound'",
                 option="partitionColumn", got=column.name,
             )  # fmt: skip
         found = super().bound(value, column)

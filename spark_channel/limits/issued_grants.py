@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from spark_channel.limits.level import MICROS, NANOS
 from spark_channel.limits.messages import Grant, Hold
 
-__all__ = ["DIMENSIONS", "Client", "IssuedGrant", "JobShare", "Ledger", "Totals", "worth"]
+__all__ = ["DIMENSIONS", "Client", "IssuedGrant", "IssuedGrants", "JobShare", "Totals", "worth"]
 
 DIMENSIONS = (0, 1)
 
@@ -103,7 +103,7 @@ class Totals:
     void: int = 0
 
 
-class Ledger:
+class IssuedGrants:
     """The grants of one limit, their ends in time, and what they may spend together."""
 
     def __init__(self, on_idle: Callable[[Client], None]) -> None:
