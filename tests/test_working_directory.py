@@ -118,7 +118,15 @@ def test_so_are_those_in_the_url_of_postgresql() -> None:
         assert reader.options.sslrootcert == "system", "libpq's name of no file"
 
 
-def test_a_key_of_a_server_of_files(tmp_path: Path) -> None:
+def test_and_in_that_of_mongodb() -> None:
+    url = "mongodb://h/d?tls=true&tlsCAFile=tls%2Fa+b.pem&tlsCertificateKeyFile=/c.pem"
+    with relative_to(DRIVER):
+        reader, _ = load_reader({"url": url, "collection": "c"})
+    made = "mongodb://h/d?tls=true&tlsCAFile=/srv/job/tls/a%20b.pem&tlsCertificateKeyFile=/c.pem"
+    assert reader.options.url == made
+
+
+def test_a_key_of_a_server_of_files() -> None:
     with relative_to(DRIVER):
         reader, _ = load_reader(
             {"reader": "csv", "path": "sftp://h/x", "storageOptions": '{"private_key_file": "id_rsa"}'}
