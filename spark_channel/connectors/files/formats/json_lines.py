@@ -22,7 +22,7 @@ from spark_channel.connectors.files.text_types import from_text, merge_inferred
 __all__ = ["LONG_NUMBER", "LineError", "infer_lines", "parse_lines", "rounded_numbers"]
 
 LONG_NUMBER = re.compile(
-    rb'(?:"((?:[^"\\]|\\.)*+)"\s*:|[\[,])\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?|-?[0-9.]+[eE][+-]?[0-9]+)'
+    rb'(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*:|[\[,])\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?|-?[0-9.]+[eE][+-]?[0-9]+)'
 )
 """A number that a double may round, or a text that looks like one."""
 
