@@ -25,6 +25,7 @@ from spark_channel.working_directory import absolute_path
 __all__ = [
     "Amount",
     "ByteAmount",
+    "CertificateFile",
     "ColumnList",
     "CommitMode",
     "DiskPath",
@@ -36,6 +37,7 @@ __all__ = [
     "Url",
     "WriteMode",
     "WriteOptions",
+    "certificate_file",
     "parse_amount",
     "resolve_secret",
 ]
@@ -115,7 +117,7 @@ def resolve_secret(value: object) -> SecretStr:
             raise ValueError(f"a value; the environment variable {name} is not set on the driver")
         return SecretStr(os.environ[name])
     try:
-        return SecretStr(Path(name).read_text(encoding="utf-8").rstrip("\r\n"))
+        return SecretStr(Path(absolute_path(name, uri=False)).read_text(encoding="utf-8").rstrip("\r\n"))
     except OSError as error:
         raise ValueError(f"a readable file; {name}: {error.strerror}") from None
     except UnicodeDecodeError:
@@ -184,8 +186,15 @@ def _file_path(value: object) -> str:
     return absolute_path(str(value))
 
 
+def certificate_file(value: object) -> str:
+    """An absolute path; libpq's `system`, which names no file, stays."""
+    return str(value) if value in ("", "system") else _disk_path(value)
+
+
 DiskPath = Annotated[str, BeforeValidator(_disk_path)]
 """A file on a local disk; a relative one is made absolute in the driver's working directory."""
+CertificateFile = Annotated[str, BeforeValidator(certificate_file)]
+"""A file of certificates or a key on a local disk, as `DiskPath`."""
 FilePath = Annotated[str, BeforeValidator(_file_path), Trait.HOLDS_LOGIN]
 """A path or a uri; a relative path is made absolute in the driver's working directory."""
 

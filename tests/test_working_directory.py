@@ -1,5 +1,6 @@
 """Relative paths become absolute once, where the driver runs."""
 
+import json
 import pickle
 from pathlib import Path
 
@@ -89,6 +90,95 @@ def test_every_path_of_a_list_and_the_store_of_tunnels_too() -> None:
             "postgresql://u@h/d": "postgresql://u@h/d",
         }.items():
             assert TunnelOptions.parse({"tunnelStore": given})[0].store == store
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"url": "jdbc:postgresql://h/d", "dbtable": "t", "sslmode": "verify-full"}, "sslrootcert"),
+        ({"url": "postgresql://h/d", "dbtable": "t"}, "sslkey"),
+        ({"url": "mysql://h/d", "dbtable": "t"}, "sslcert"),
+        ({"url": "mysql://h/d", "dbtable": "t"}, "serverRsaPublicKeyFile"),
+        ({"reader": "http", "url": "https://h/x"}, "sslrootcert"),
+        ({"reader": "kafka", "bootstrapServers": "h:1", "topic": "t"}, "sslrootcert"),
+    ],
+)
+def test_files_of_certificates_are_found_by_executors(options: dict[str, str], name: str) -> None:
+    with relative_to(DRIVER):
+        reader, _ = load_reader({**options, name: "tls/a.pem"})
+    assert "/srv/job/tls/a.pem" in reader.options.model_dump(by_alias=True).values()
+
+
+def test_so_are_those_in_the_url_of_postgresql() -> None:
+    with relative_to(DRIVER):
+        reader, _ = load_reader({"url": "postgresql://h/d?sslrootcert=a.pem&sslcrl=b.pem", "dbtable": "t"})
+        assert reader.options.parameters("x")["sslrootcert"] == "/srv/job/a.pem"
+        assert reader.options.parameters("x")["sslcrl"] == "/srv/job/b.pem"
+        reader, _ = load_reader({"url": "postgresql://h/d", "sslrootcert": "system", "dbtable": "t"})
+        assert reader.options.sslrootcert == "system", "libpq's name of no file"
+
+
+def test_and_in_that_of_mongodb() -> None:
+    url = "mongodb://h/d?tls=true&tlsCAFile=tls%2Fa+b.pem&tlsCertificateKeyFile=/c.pem"
+    with relative_to(DRIVER):
+        reader, _ = load_reader({"url": url, "collection": "c"})
+    made = "mongodb://h/d?tls=true&tlsCAFile=/srv/job/tls/a%20b.pem&tlsCertificateKeyFile=/c.pem"
+    assert reader.options.url == made
+
+
+def test_a_key_of_a_server_of_files() -> None:
+    with relative_to(DRIVER):
+        reader, _ = load_reader(
+            {"reader": "csv", "path": "sftp://h/x", "storageOptions": '{"private_key_file": "id_rsa"}'}
+        )
+    assert reader.options.login.get("private_key_file") == "/srv/job/id_rsa"
+
+
+def test_a_secret_in_a_file(tmp_path: Path) -> None:
+    (tmp_path / "secret").write_text("pw\n")
+    with relative_to(WorkingDirectory(str(tmp_path))):
+        reader, _ = load_reader({"url": "postgresql://h/d", "dbtable": "t", "password": "${file:secret}"})
+    assert reader.options.password.get_secret_value() == "pw"
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        (
+            {"type": "sql", "uri": "sqlite:///ice.db", "warehouse": "wh"},
+            {"uri": "sqlite:////srv/job/ice.db", "warehouse": "/srv/job/wh"},
+        ),
+        ({"uri": "sqlite:////ice.db", "warehouse": "file:wh"}, {"warehouse": "/srv/job/wh"}),
+        ({"type": "sql", "uri": "postgresql://h/d", "warehouse": "wh"}, {"warehouse": "/srv/job/wh"}),
+        ({"type": "sql", "uri": "sqlite:///:memory:", "warehouse": "s3://b/wh"}, {}),
+        ({"type": "rest", "uri": "https://h", "warehouse": "prod"}, {}),
+    ],
+)
+def test_a_catalog_in_a_file(given: dict[str, str], made: dict[str, str]) -> None:
+    with relative_to(DRIVER):
+        options = {"reader": "iceberg", "dbtable": "shop.t", "catalogProperties": json.dumps(given)}
+        reader, _ = load_reader(options)
+    assert reader.options.properties() == given | made
+
+
+@pytest.mark.parametrize(
+    ("options", "made"),
+    [
+        ({"driver": "sqlite", "uri": "a.db"}, {"uri": "/srv/job/a.db"}),
+        ({"driver": "sqlite", "uri": "file:a.db?mode=ro"}, {"uri": "file:/srv/job/a.db?mode=ro"}),
+        ({"driver": "sqlite", "uri": ":memory:"}, {"uri": ":memory:"}),
+        ({"driver": "postgresql", "uri": "postgresql://h/d"}, {"uri": "postgresql://h/d"}),
+        (
+            {"driver": "lib/libduckdb.so", "driverOptions": '{"path": "a.duckdb", "x": "y"}'},
+            {"path": "/srv/job/a.duckdb", "x": "y"},
+        ),
+    ],
+)
+def test_a_file_behind_an_adbc_driver(options: dict[str, str], made: dict[str, str]) -> None:
+    with relative_to(DRIVER):
+        reader, _ = load_reader({"reader": "adbc", "dbtable": "t", "dialect": "sqlite", **options})
+    assert reader.options.database() == made
+    assert reader.options.driver in ("sqlite", "postgresql", "/srv/job/lib/libduckdb.so")
 
 
 def test_where_the_start_is_not_known_the_absolute_form_is_asked_for() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from spark_channel.errors import OptionError
-from spark_channel.options import Options, Trait
+from spark_channel.options import CertificateFile, Options, Trait
 
 __all__ = ["Seconds", "TlsOptions", "check_tls"]
 
@@ -30,7 +30,7 @@ class TlsOptions(Options):
 
     tls_url: ClassVar[str] = "use https://"
 
-    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
+    sslrootcert: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
         None, description="file of the CA certificates that verify the server's; default: the system's"
     )
 

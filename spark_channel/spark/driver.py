@@ -20,7 +20,7 @@ from spark_channel.service import (
 from spark_channel.spark.driver_host import bind_to, driver_host
 from spark_channel.transfers.job_limits import is_limited
 from spark_channel.transfers.reporter import JobReporter
-from spark_channel.working_directory import WorkingDirectory
+from spark_channel.working_directory import WorkingDirectory, absolute_path
 
 __all__ = [
     "JobReporter",
@@ -110,9 +110,9 @@ def service_settings(command: str, host: str | None = None, jvm: int | None = No
     """
     settings = ServiceSettings(
         port=_port(os.environ.get("SPARK_CHANNEL_PORT", "")),
-        tls_certificate=os.environ.get("SPARK_CHANNEL_TLS_CERTIFICATE") or None,
-        tls_key=os.environ.get("SPARK_CHANNEL_TLS_KEY") or None,
-        tls_root=os.environ.get("SPARK_CHANNEL_TLS_ROOT") or None,
+        tls_certificate=_file_in("SPARK_CHANNEL_TLS_CERTIFICATE"),
+        tls_key=_file_in("SPARK_CHANNEL_TLS_KEY"),
+        tls_root=_file_in("SPARK_CHANNEL_TLS_ROOT"),
     )
     if (settings.tls_certificate is None) != (settings.tls_key is None):
         raise OptionError(
@@ -126,6 +126,20 @@ def service_settings(command: str, host: str | None = None, jvm: int | None = No
     else:
         name = host or driver_host(command, driver_pid() if jvm is None else jvm)
     return replace(settings, host=bind_to(name), advertise_host=name.strip("[]"))
+
+
+def _file_in(variable: str) -> str | None:
+    """
+    Raises:
+        OptionError: it is relative, and the working directory of the driver cannot be told.
+    """
+    given = os.environ.get(variable)
+    if not given:
+        return None
+    try:
+        return absolute_path(given, uri=False)
+    except ValueError as error:
+        raise OptionError(f"{variable} takes {error}", option=variable, got=given) from None
 
 
 def _port(text: str) -> int:

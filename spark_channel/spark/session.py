@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "context_of",
+    "directory_of",
     "is_local",
     "kept_report",
     "last_report",
@@ -129,7 +130,7 @@ def _register_format(spark: SparkSession, context: Any, times: bool | None) -> N
         ship_wheel(context)
         facts = {
             "parallelism": int(context.defaultParallelism),
-            "directory": _directory_of(context),
+            "directory": directory_of(context),
             "times": bool(times),
             "driver_host": setting_of(spark, "spark.driver.host"),
             "slots": session_slots(spark),
@@ -279,8 +280,8 @@ def _times_of(spark: SparkSession) -> bool | None:
     return None if setting is None else setting.lower() == "true"
 
 
-def _directory_of(context: Any) -> WorkingDirectory:
-    """Where relative paths of Spark's own formats begin."""
+def directory_of(context: Any) -> WorkingDirectory:
+    """Where relative paths begin: as those of Spark's own formats, also after `os.chdir` in Python."""
     jvm = context._jvm  # noqa: SLF001 - no public road
     default_fs = context._jsc.hadoopConfiguration().get("fs.defaultFS")  # noqa: SLF001
     return WorkingDirectory(str(jvm.java.lang.System.getProperty("user.dir")), str(default_fs or ""))

@@ -1,6 +1,7 @@
 """`transfer`: from source to target inside Spark's Python workers, committed once by the driver."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any, get_args
 
 from pyspark.sql import SparkSession
@@ -10,11 +11,12 @@ from spark_channel.planning import Endpoint, TransferSpec
 from spark_channel.planning.spec import SaveMode
 from spark_channel.progress import TransferReport
 from spark_channel.spark.engine import SparkEngine
-from spark_channel.spark.session import register
+from spark_channel.spark.session import context_of, directory_of, register
 from spark_channel.transfers import run
 from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import begin_transfer
 from spark_channel.transfers.targets import read_targets
+from spark_channel.working_directory import relative_to
 
 __all__ = ["carry_out", "transfer"]
 
@@ -94,6 +96,12 @@ def carry_out(
     spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None = None
 ) -> TransferReport:
     """Run a transfer; `more` are options of the whole job beside those of `spec`. Raises as `transfer`."""
+    context = context_of(spark)
+    with nullcontext() if context is None else relative_to(directory_of(context)):
+        return _carry_out(spark, spec, more)
+
+
+def _carry_out(spark: SparkSession, spec: TransferSpec, more: Mapping[str, Any] | None) -> TransferReport:
     if not spec.targets and (spec.reader.spark_format or spec.writer.spark_format):
         from spark_channel.spark.frames import copy_frames
 

@@ -2,6 +2,7 @@
 
 import logging
 import time
+from pathlib import Path
 
 import pytest
 from chispa import assert_df_equality
@@ -77,4 +78,5 @@ def test_the_drivers_environment_says_where_the_service_is_and_that_it_speaks_tl
     monkeypatch.setenv("SPARK_CHANNEL_TLS_KEY", "key.pem")
     settings = service_settings("--master yarn")
     assert (settings.advertise_host, settings.port) == ("10.0.0.5", 38100)
-    assert settings.tls == ("cert.pem", "key.pem", None)
+    folder = Path.cwd()
+    assert settings.tls == (str(folder / "cert.pem"), str(folder / "key.pem"), None), "planners run elsewhere"

@@ -47,6 +47,19 @@ def source(tmp_path: Path) -> Options:
     return {"name": "parquet", "path": str(folder)}
 
 
+def test_a_relative_path_begins_where_the_session_was_started(
+    spark: SparkSession, source: Options, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `format("channel")` and Spark's own sources have it: `os.chdir` in Python moves neither."""
+    start = Path(str(getattr(spark, "_jvm").java.lang.System.getProperty("user.dir")))  # noqa: B009 - not in the stubs
+    monkeypatch.chdir(tmp_path)
+    transfer(spark, source, {"name": "parquet", "path": os.path.relpath(tmp_path / "out", start)})
+    assert parquet(tmp_path / "out").num_rows == 100_000
+    frames = {"format": "csv", "path": os.path.relpath(tmp_path / "out.csv", start)}
+    transfer(spark, {"name": "parquet", "path": os.path.relpath(tmp_path / "out", start)}, frames)
+    assert spark.read.csv(str(tmp_path / "out.csv")).count() == 100_000
+
+
 def parquet(folder: Path) -> pa.Table:
     return pq.read_table([path for path in folder.rglob("*.parquet") if not path.name.startswith((".", "_"))])
 

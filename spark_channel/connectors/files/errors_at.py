@@ -57,9 +57,12 @@ def reading(shown: str) -> Iterator[None]:
 
 def not_text(error: UnicodeDecodeError) -> str:
     """The message for a file in another encoding."""
+    guess = "ISO-8859-1 or windows-1252 for western European files"
+    if error.object.startswith((b"\xff\xfe", b"\xfe\xff")):
+        guess = "UTF-16, whose mark it begins with"
     return (
-        f"is not {error.encoding.upper()}: it holds byte 0x{error.object[error.start]:02x}; name "
-        "its encoding with option 'encoding', such as ISO-8859-1 or windows-1252 for western European files"
+        f"is not {error.encoding.upper()}: it holds byte 0x{error.object[error.start]:02x}; "
+        f"name its encoding with option 'encoding', such as {guess}"
     )
 
 

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 __all__ = [
-    "SMALL_INT", "changed_by", "exact_type", "is_number", "keeps", "may_hold_changed", "merge_numbers", "number_type",
+    "SMALL_INT", "changed_by", "exact_type", "is_number", "is_plain", "keeps", "may_hold_changed", "merge_numbers",
+    "number_type",
 ]  # fmt: skip
 
 SMALL_INT = pa.int32()
@@ -27,7 +28,11 @@ _NUMBER = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?$"
 _FLOAT = r"^(-?(0|[1-9][0-9]*)(\.[0-9]+)?|NaN|-?Infinity)$"
 _DATE = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}$"
 _TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}(:?[0-9]{2})?)?$"
-_SUSPECT = re.compile(rb"(?:\A|[^\w.+-])(?:\+|-?0[0-9xX]|-0(?!\.))|[0-9.]{16}|[0-9.][eE]")
+_ZONED_TIME = _TIME.removesuffix("?$") + "$"
+_SUSPECT = re.compile(
+    rb"(?:\A|[^\w.+-])(?:\+|-?(?:0[0-9xX]|\.[0-9]|[iI][nN][fF]|[nN][aA][nN])|-0(?!\.))|[0-9.]{16}|"
+    rb"[0-9](?:[eE]|\.(?![0-9]))"
+)
 
 
 def may_hold_changed(data: bytes) -> bool:
@@ -53,7 +58,7 @@ def exact_type(texts: pa.Array, found: pa.DataType) -> pa.DataType:
 
 
 def changed_by(texts: pa.Array, kind: pa.DataType) -> pa.BooleanArray:
-    """Which of `texts` a number of type `kind` would not give back; NULL where there is none."""
+    """Which of `texts` a number or time of type `kind` would not give back; NULL where there is none."""
     texts = pc.utf8_trim_whitespace(texts)
     if pa.types.is_integer(kind):
         return pc.invert(pc.match_substring_regex(texts, _INT))
@@ -61,7 +66,21 @@ def changed_by(texts: pa.Array, kind: pa.DataType) -> pa.BooleanArray:
         return pc.invert(pc.match_substring_regex(texts, _NUMBER))
     if pa.types.is_floating(kind):
         return pc.or_(pc.invert(pc.match_substring_regex(texts, _FLOAT)), _rounded(texts))
+    if pa.types.is_timestamp(kind):
+        return pc.invert(pc.match_substring_regex(texts, _TIME if kind.tz is None else _ZONED_TIME))
     return pc.and_(pc.is_null(texts), False)
+
+
+def is_plain(text: str, kind: pa.DataType) -> bool:
+    """Whether one text is written as a value of `kind` is, so that the value gives it back."""
+    types = pa.types
+    if types.is_integer(kind) or types.is_decimal(kind):
+        return re.fullmatch(_INT, text) is not None
+    if types.is_floating(kind):
+        return re.fullmatch(_NUMBER, text) is not None and keeps(text)
+    if types.is_date(kind):
+        return re.fullmatch(_DATE, text) is not None
+    return not types.is_timestamp(kind) or re.fullmatch(_TIME, text) is not None
 
 
 def number_type(text: str) -> pa.DataType:

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator, SecretStr
 from spark_channel.connectors.remote.address import SETTINGS
 from spark_channel.errors import OptionError
 from spark_channel.options import resolve_secret
+from spark_channel.working_directory import absolute_path
 
 __all__ = ["Login", "StorageSettings", "read_settings"]
 
@@ -27,6 +28,7 @@ _NAMES = {
     **{name: name for name in SETTINGS},
 }
 """`object_store`'s names of settings, with its aliases, and those of servers of files."""
+_FILES = {"private_key_file", "sslrootcert"}
 _PAIR = ("aws_access_key_id", "aws_secret_access_key")
 
 
@@ -78,6 +80,8 @@ def _settings(value: object) -> SecretStr:
     if not isinstance(found, dict) or any(isinstance(each, dict | list) for each in found.values()):
         raise ValueError("a JSON object of texts")
     made = {name: _plain(each) for name, each in found.items() if each is not None}
+    for name in made.keys() & _FILES:
+        made[name] = absolute_path(made[name], uri=False)
     return SecretStr(json.dumps(made))
 
 

@@ -1,4 +1,7 @@
-"""Partition columns: the values in folder names such as `year=2024`, typed as Spark types them."""
+"""Partition columns: the values in folder names such as `year=2024`, typed as Spark types them where no value changes.
+
+So `01` and `2020-W01` stay text, which Spark reads as a number and a time.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import date, datetime
@@ -7,7 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark_channel.connectors.files.exact_types import keeps
+from spark_channel.connectors.files.exact_types import is_plain
 from spark_channel.connectors.files.listing import SourceFile
 from spark_channel.errors import SourceError
 
@@ -18,28 +21,23 @@ _INTS = (pa.int32(), pa.int64())
 
 def _int(text: str, kind: pa.DataType) -> int:
     value = int(text)
-    if "_" in text or not -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
+    if not -(2 ** (kind.bit_width - 1)) <= value < 2 ** (kind.bit_width - 1):
         raise ValueError
     return value
 
 
 def _float(text: str, kind: pa.DataType) -> float:
-    value = float(text)
-    if "_" in text or not keeps(text):
-        raise ValueError
-    return value
+    return float(text)
 
 
 def _decimal(text: str, kind: pa.DataType) -> Decimal:
     value = Decimal(int(text))
-    if "_" in text or len(value.as_tuple().digits) > kind.precision:
+    if len(value.as_tuple().digits) > kind.precision:
         raise ValueError
     return value
 
 
 def _date(text: str, kind: pa.DataType) -> date:
-    if len(text) != 10:
-        raise ValueError
     return date.fromisoformat(text)
 
 
@@ -66,8 +64,11 @@ _LADDER: tuple[tuple[pa.DataType, Callable[[str, pa.DataType], Any]], ...] = (
 
 
 def _fits(texts: Iterable[str], kind: pa.DataType, read: Callable[[str, pa.DataType], Any]) -> bool:
+    """Whether each text is a value of `kind` that gives it back."""
     try:
         for text in texts:
+            if not is_plain(text, kind):
+                return False
             read(text, kind)
     except ValueError:
         return False

@@ -1,22 +1,45 @@
 """The options of the Iceberg connector."""
 
 import json
+import re
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, SecretStr
 
 from spark_channel.connectors.files.options import Instant
 from spark_channel.connectors.lake.options import LakeWriteOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import ByteAmount, Options, ReadOptions, Secret, Trait
+from spark_channel.working_directory import absolute_path
 
 __all__ = ["IcebergReadOptions", "IcebergWriteOptions", "Table"]
 
 
+def _absolute(text: SecretStr) -> SecretStr:
+    """The properties of a catalog in SQL, whose database and warehouse may be relative paths."""
+    try:
+        found = json.loads(text.get_secret_value())
+    except (ValueError, RecursionError):
+        return text  # refused below
+    uri = str(found.get("uri", "")) if isinstance(found, dict) else ""
+    if not uri.startswith("sqlite:") and not (uri and found.get("type") == "sql"):
+        return text  # another catalog's warehouse may be a name
+    made = dict(found)
+    if file := re.fullmatch(r"(sqlite(?:\+\w+)?:///)([^/:?].*)", uri):
+        made["uri"] = file.group(1) + absolute_path(file.group(2), uri=False)
+    warehouse = str(found.get("warehouse", ""))
+    if warehouse.startswith("file:") or "://" not in warehouse:
+        made["warehouse"] = absolute_path(warehouse, uri=warehouse.startswith("file:"))
+    return SecretStr(json.dumps({name: value for name, value in made.items() if name in found}))
+
+
 def _instant(value: object) -> object:
     return str(value).strip().replace(" ", "T", 1)
+
+
+CatalogProperties = Annotated[Secret, AfterValidator(_absolute)]
 
 
 class Table(Options):
@@ -24,7 +47,7 @@ class Table(Options):
 
     dbtable: str = Field(description="the table, with its namespace: `shop.orders`")
     catalog: str = Field("default", description="the catalog's name in pyiceberg's configuration")
-    catalog_properties: Annotated[Secret | None, Trait.NAMES_SOURCE] = Field(
+    catalog_properties: Annotated[CatalogProperties | None, Trait.NAMES_SOURCE] = Field(
         None,
         description="a JSON object of pyiceberg's catalog properties; default: pyiceberg's configuration",
     )

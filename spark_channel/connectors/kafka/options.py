@@ -12,7 +12,16 @@ from spark_channel.connectors.direct import DirectOptions
 from spark_channel.connectors.network_options import Seconds
 from spark_channel.connectors.records.options import RecordReadOptions, Zone
 from spark_channel.errors import OptionError
-from spark_channel.options import Amount, ColumnList, CommitMode, Options, Secret, Trait, resolve_secret
+from spark_channel.options import (
+    Amount,
+    CertificateFile,
+    ColumnList,
+    CommitMode,
+    Options,
+    Secret,
+    Trait,
+    resolve_secret,
+)
 
 __all__ = ["EARLIEST", "LATEST", "KafkaAddress", "KafkaReadOptions", "KafkaWriteOptions", "Offsets"]
 
@@ -172,13 +181,13 @@ class KafkaAddress(Options):
     password: Secret | None = Field(
         None, description="password, or `${env:NAME}` or `${file:PATH}`; default: none"
     )
-    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
+    sslrootcert: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
         None, description="PEM file of the CA certificates that verify the brokers'; default: the system's"
     )
-    sslcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
+    sslcert: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
         None, description="PEM file of the client's certificate; default: none"
     )
-    sslkey: Annotated[str | None, Trait.SAME_ROWS] = Field(
+    sslkey: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
         None, description="PEM file of the client's private key; default: none"
     )
     sslpassword: Secret | None = Field(None, description="password of `sslkey`; default: none")

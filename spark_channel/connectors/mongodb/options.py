@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, unquote_plus, urlsplit
 
 from pydantic import BeforeValidator, Field
 
@@ -12,6 +12,7 @@ from spark_channel.connectors.network_options import Seconds
 from spark_channel.connectors.records.options import RecordReadOptions, Zone, texts_by_name
 from spark_channel.errors import OptionError
 from spark_channel.options import ColumnList, Options, Secret, Trait, Url
+from spark_channel.working_directory import absolute_path
 
 __all__ = ["FIELD_TYPES", "MongoAddress", "MongoReadOptions", "MongoWriteOptions"]
 
@@ -29,6 +30,7 @@ FIELD_TYPES = (
     "array",
 )
 _URL = re.compile(r"mongodb(?:\+srv)?://\S+", re.IGNORECASE)
+_FILE = re.compile(r"((?<=[?&])(?:tlsCAFile|tlsCertificateKeyFile|tlsCRLFile)=)([^&#]+)", re.IGNORECASE)
 _TAKES = "mongodb://host:27017/database, mongodb://host1,host2/database?replicaSet=rs or mongodb+srv://host/database"
 
 
@@ -40,7 +42,7 @@ def _url(value: object) -> str:
     if "@" in rest.partition("?")[0] or ("@" in rest and "@" not in hosts):
         # The part before the "/" would be taken for the host, and shown.
         raise ValueError(f"{_TAKES}; in a login / ? # @ : are written %2F %3F %23 %40 %3A")
-    return text
+    return _FILE.sub(lambda found: found[1] + quote(absolute_path(unquote_plus(found[2]), uri=False)), text)
 
 
 def _filter(value: object) -> str:

@@ -6,8 +6,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from spark_channel.connectors.files.exact_types import SMALL_INT, merge_numbers
+
 __all__ = ["inferred_schema"]
 
+_EXACT_IN_A_DOUBLE = 2**53
 _LARGEST = 2**63
 
 
@@ -17,7 +20,13 @@ def inferred_schema(records: Iterable[Mapping[str, Any]]) -> pa.Schema:
     for record in records:
         for name, value in record.items():
             kinds[name] = _wider(kinds.get(name), _kind(value))
-    return pa.schema([(name, pa.string() if kind is None else kind) for name, kind in kinds.items()])
+    return pa.schema([(name, _read_as(kind)) for name, kind in kinds.items()])
+
+
+def _read_as(kind: pa.DataType | None) -> pa.DataType:
+    if kind is None:
+        return pa.string()
+    return pa.int64() if kind == SMALL_INT else kind
 
 
 def _kind(value: Any) -> pa.DataType | None:
@@ -26,6 +35,8 @@ def _kind(value: Any) -> pa.DataType | None:
     if isinstance(value, bool):
         return pa.bool_()
     if isinstance(value, int):
+        if -_EXACT_IN_A_DOUBLE <= value <= _EXACT_IN_A_DOUBLE:
+            return SMALL_INT
         return pa.int64() if -_LARGEST <= value < _LARGEST else pa.string()
     if isinstance(value, float):
         return pa.float64()
@@ -41,4 +52,4 @@ def _wider(one: pa.DataType | None, other: pa.DataType | None) -> pa.DataType | 
         return other if one is None else one
     if other is None:
         return one
-    return pa.float64() if {str(one), str(other)} == {"int64", "double"} else pa.string()
+    return merge_numbers(one, other) or pa.string()

@@ -16,6 +16,7 @@ from spark_channel.connectors.sql.file_url import FileUrl
 from spark_channel.errors import OptionError
 from spark_channel.options import (
     Amount,
+    CertificateFile,
     ColumnList,
     CommitMode,
     DiskPath,
@@ -104,14 +105,14 @@ class Credentials(Options):
 class ServerOptions(Credentials):
     """Connection options of a server, under the names of Spark's JDBC source and of libpq."""
 
-    sslrootcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
+    sslrootcert: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
         None,
         description="file of the CA certificates that verify the server's; default: from the url, else none",
     )
-    sslcert: Annotated[str | None, Trait.SAME_ROWS] = Field(
+    sslcert: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
         None, description="file of the client's certificate; default: from the url, else none"
     )
-    sslkey: Annotated[str | None, Trait.SAME_ROWS] = Field(
+    sslkey: Annotated[CertificateFile | None, Trait.SAME_ROWS] = Field(
         None, description="file of the client's private key; default: from the url, else none"
     )
     connect_timeout: Annotated[float, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(

@@ -23,6 +23,13 @@ def test_another_encoding_is_named(tmp_path: Path, name: str, text: str) -> None
     assert "Jos" in str(read(name.partition(".")[2], tmp_path / name, encoding="latin-1").to_pydict())
 
 
+def test_utf_16_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_bytes("a,b\nx,1\n".encode("utf-16"))
+    with pytest.raises(SourceError, match="'encoding', such as UTF-16"):
+        read("csv", tmp_path / "a.csv")
+    assert read("csv", tmp_path / "a.csv", encoding="UTF-16").to_pydict() == {"a": ["x"], "b": [1]}
+
+
 @pytest.mark.parametrize(("separator", "shown"), [(";", ";"), ("\t", r"\\t"), ("|", r"\|")])
 def test_another_separator_is_named(tmp_path: Path, separator: str, shown: str) -> None:
     (tmp_path / "a.csv").write_text(separator.join(["id", "name"]) + "\n" + separator.join(["1", "x"]) + "\n")
@@ -30,6 +37,14 @@ def test_another_separator_is_named(tmp_path: Path, separator: str, shown: str) 
         read("csv", tmp_path / "a.csv")
     assert read("csv", tmp_path / "a.csv", sep=",").num_columns == 1
     assert read("csv", tmp_path / "a.csv", sep=separator).column_names == ["id", "name"]
+
+
+def test_a_separator_in_quotes_does_not_hide_it(tmp_path: Path) -> None:
+    """The two values were read as one, without their quotes."""
+    (tmp_path / "a.csv").write_text('id;name\n1;"x;y"\n"2";z\n')
+    with pytest.raises(SourceError, match="set option sep=';'"):
+        read("csv", tmp_path / "a.csv")
+    assert read("csv", tmp_path / "a.csv", sep=";").column("name").to_pylist() == ["x;y", "z"]
 
 
 def test_one_column_with_a_semicolon_here_and_there_is_one_column(tmp_path: Path) -> None:

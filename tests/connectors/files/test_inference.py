@@ -78,16 +78,78 @@ def test_a_row_after_the_sample_is_not_changed_either(tmp_path: Path, text: str)
         column_of(tmp_path, *["12345"] * 50, text, sampleBytes="50")
 
 
-@pytest.mark.parametrize("text", ["+5", "12345678901234567", "1e400"])
+@pytest.mark.parametrize("text", ["+5", "12345678901234567", "1e400", ".5", "5.", "inf", "nan", "-Inf"])
 def test_nor_rounded(tmp_path: Path, text: str) -> None:
     with pytest.raises(SourceError, match="cannot hold"):
         column_of(tmp_path, *["1.5"] * 50, text, sampleBytes="50")
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ("2020-01-01 10:30:00", "2020-01-01"),
+        ("2020-01-01 10:30:00", "2020-01-01 10"),
+        ("2020-01-01T10:30:00Z", "2020-01-01T10:30:00"),
+        ("2020-01-01T10:30:00Z", "2020-01-01"),
+    ],
+)
+def test_nor_given_a_time_or_zone_that_it_does_not_have(tmp_path: Path, first: str, later: str) -> None:
+    with pytest.raises(SourceError, match=f"line 52: .* cannot hold '{later}'"):
+        column_of(tmp_path, *[first] * 50, later, sampleBytes="50")
+    assert len(column_of(tmp_path, *[first] * 50, "2020-01-01T10:00:00" + first[19:], sampleBytes="50")) == 51
+
+
+def test_a_zone_that_the_user_gave_is_that_of_times_without_one(tmp_path: Path) -> None:
+    texts = ["2020-01-01T10:30:00Z"] * 50 + ["2020-01-01T10:30:00"]
+    found = column_of(tmp_path, *texts, sampleBytes="50", timeZone="Europe/Berlin").to_pylist()
+    assert found[-1].hour == 9
 
 
 def test_a_json_number_after_the_sample_is_not_rounded(tmp_path: Path) -> None:
     (tmp_path / "t.json").write_text('{"a": 1.5}\n' * 50 + '{"a": 12345678901234567.5}\n')
     with pytest.raises(SourceError, match=r"line 51: column 'a' \(double\) cannot hold 12345678901234567.5"):
         read("json", tmp_path / "t.json", sampleBytes="50")
+
+
+@pytest.mark.parametrize("number", ["1e400", "-1e400"])
+def test_a_json_number_after_the_sample_is_not_infinite(tmp_path: Path, number: str) -> None:
+    (tmp_path / "t.json").write_text('{"a": 1.5}\n' * 50 + f'{{"a": {number}}}\n')
+    with pytest.raises(SourceError, match=rf"line 51: column 'a' \(double\) cannot hold {number}"):
+        read("json", tmp_path / "t.json", sampleBytes="50")
+
+
+@pytest.mark.parametrize("name", [r"\u0061", r"x\"y", r"\\"])
+def test_a_json_name_with_an_escape_hides_no_long_number(tmp_path: Path, name: str) -> None:
+    (tmp_path / "1.json").write_text(f'{{"{name}": 12345678901234567.5}}\n')
+    assert read("json", tmp_path / "1.json").column(0).to_pylist() == [Decimal("12345678901234567.5")]
+    (tmp_path / "2.json").write_text(f'{{"{name}": 1.5}}\n' * 50 + f'{{"{name}": 12345678901234567.5}}\n')
+    with pytest.raises(SourceError, match=r"line 51: column .* cannot hold 12345678901234567\.5"):
+        read("json", tmp_path / "2.json", sampleBytes="50")
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ('{"b": 1}', '{"b": 1, "c": 2}'),
+        ('{"b": 1}', '{"c": 2}'),
+        ('[{"b": 1}]', '[{"b": 1, "c": 2}]'),
+        ('{"b": {"x": 1}}', '{"b": {"x": 1, "c": 2}}'),
+        ("{}", '{"c": 2}'),
+    ],
+)
+@pytest.mark.parametrize("columns", [{}, {"columns": "a"}])
+def test_a_field_inside_a_column_that_the_sample_did_not_have_is_not_lost(
+    tmp_path: Path, first: str, later: str, columns: dict[str, Any]
+) -> None:
+    (tmp_path / "t.json").write_text(f'{{"a": {first}, "z": 1}}\n' * 50 + f'{{"a": {later}, "z": 1}}\n')
+    with pytest.raises(SourceError, match="line 51: column 'a': field c was not in the sample"):
+        read("json", tmp_path / "t.json", sampleBytes="50", **columns)
+
+
+def test_a_field_beside_the_columns_that_are_read_may_be_new(tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text('{"a": {"b": 1}}\n' * 50 + '{"a": {"b": 2}, "c": 3}\n')
+    found = read("json", tmp_path / "t.json", sampleBytes="50", columns="a")
+    assert found.column("a").to_pylist()[-1] == {"b": 2}
 
 
 def test_a_type_that_the_user_gave_means_what_it_says(tmp_path: Path) -> None:
@@ -120,6 +182,41 @@ def test_a_folder_of_a_long_number_is_no_double(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "1.csv").write_text("a\n1\n")
     assert read("csv", tmp_path).column("id").to_pylist() == [Decimal(10000000000000000001)]
+
+
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["1", "-20"], pa.int32()),
+        (["2020-01-01"], pa.date32()),
+        (["2020-01-01 10:00"], pa.timestamp("us")),
+        (["1.5", "2"], pa.float64()),
+        *(
+            ([text], pa.string())
+            for text in (
+                "007", "+5", "1e5", ".5", "5.", "\uff11\uff12", "2020-W01", "2020-W01-1", "20200101T10", "1" * 39,
+                "inf", "2020-01-01T10:00:00.123456789", "2020-01-01T10:00Z", "0x10", "1_0", "٢٠٢٠-01-01",
+            )
+        ),
+        (["1", "01"], pa.string()),
+        (["2020-01-01", "2020-01-01 10:00"], pa.string()),
+    ],
+)  # fmt: skip
+def test_folders(tmp_path: Path, texts: list[str], kind: pa.DataType) -> None:
+    for text in texts:
+        (tmp_path / f"k={text}").mkdir()
+        (tmp_path / f"k={text}" / "1.csv").write_text("a\n1\n")
+    found = read("csv", tmp_path).column("k")
+    assert found.type == kind
+    if kind == pa.string():
+        assert sorted(found.to_pylist()) == sorted(texts)
+
+
+def test_a_folder_whose_type_the_user_gave(tmp_path: Path) -> None:
+    (tmp_path / "month=01").mkdir()
+    (tmp_path / "month=01" / "1.csv").write_text("a\n1\n")
+    reader = reader_of("csv", tmp_path).with_schema(pa.schema([("a", pa.int64()), ("month", pa.int32())]))
+    assert read_all(reader).column("month").to_pylist() == [1]
 
 
 NUMBERS = st.one_of(

@@ -1,5 +1,6 @@
 """CSV: the columns of a file, and how it is split. `csv_blocks` reads, `csv_text` writes."""
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -51,7 +52,7 @@ class CsvFormat(TextFormat):
         if names is None:
             return pa.schema([])
         if len(names) == 1 and "sep" not in options.model_fields_set:
-            _refuse_other_separator(path, names[0], sample)
+            _refuse_other_separator(path, names[0], sample, syntax.quote)
         if not options.infer_schema:
             return pa.schema([(name, pa.string()) for name in names])
         return _infer(sample, names, syntax, options)
@@ -96,13 +97,15 @@ class CsvFormat(TextFormat):
         return {name: getattr(options, name) for name in _DIALECT}
 
 
-def _refuse_other_separator(path: str, header: str, sample: bytes) -> None:
+def _refuse_other_separator(path: str, header: str, sample: bytes, quote: str) -> None:
     """Hold a file of one column not to be one of several with another separator.
 
     Raises:
         SourceError: names the separator that header and rows have as often as each other.
     """
     rows = [line for line in sample.splitlines()[:20] if line.strip()]
+    if mark := re.escape(quote.encode()):
+        rows = [re.sub(mark + rb"[^" + mark + rb"]*" + mark, b"", line) for line in rows]
     for separator in (";", "\t", "|"):
         count = header.count(separator)
         if count and rows and all(line.count(separator.encode()) == count for line in rows):

@@ -133,14 +133,19 @@ class CsvBlocks:
                 if text[name]:
                     column = from_text(column.combine_chunks(), wanted[name], self._options)
                 table = table.set_column(number, pa.field(name, wanted[name]), column)
-        if self._wanted.inferred and may_hold_changed(data):
-            self._refuse_changed(data, wanted)
+        if self._wanted.inferred:
+            self._refuse_changed(data, table)
         return table
 
-    def _refuse_changed(self, data: bytes, wanted: Mapping[str, pa.DataType]) -> None:
-        """Raises pa.ArrowInvalid for a number that its column's inferred type would change, such as 007."""
-        numbers = [name for name, kind in wanted.items() if is_number(kind) and name in self._names]
-        if not numbers:
+    def _refuse_changed(self, data: bytes, table: pa.Table) -> None:
+        """Raises pa.ArrowInvalid for a number or time that its column's inferred type would change, such as 007."""
+        suspect = may_hold_changed(data)
+        names = [
+            field.name
+            for field, column in zip(table.schema, table.columns, strict=True)
+            if (suspect and is_number(field.type)) or self._may_be_changed_time(field.type, column)
+        ]
+        if not names:
             return
         texts = pacsv.read_csv(
             pa.BufferReader(data),
@@ -149,12 +154,25 @@ class CsvBlocks:
             ),
             parse_options=self._syntax.parse_options(),
             convert_options=self._syntax.convert_options(
-                column_types=dict.fromkeys(numbers, pa.string()), include_columns=numbers
+                column_types=dict.fromkeys(names, pa.string()), include_columns=names
             ),
         )
-        for name in numbers:
-            if pc.any(changed_by(texts.column(name).combine_chunks(), wanted[name])).as_py():
-                raise pa.ArrowInvalid(f"column {name!r} ({wanted[name]}) would change a number")
+        for name in names:
+            kind = table.schema.field(name).type
+            if pc.any(changed_by(texts.column(name).combine_chunks(), kind)).as_py():
+                raise pa.ArrowInvalid(f"column {name!r} ({kind}) would change a value")
+
+    def _may_be_changed_time(self, kind: pa.DataType, column: pa.ChunkedArray) -> bool:
+        """Whether a text of the column may have no time of day, or no zone where others have one."""
+        if (
+            not pa.types.is_timestamp(kind)
+            or {"timestamp_format", "time_zone"} & self._options.model_fields_set
+        ):
+            return False
+        if kind.tz is not None:
+            return True
+        hours = pc.floor_temporal(column, unit="hour")
+        return bool(pc.any(pc.equal(hours, column)).as_py())
 
     def _trimmed(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         left, right = self._options.ignore_leading_white_space, self._options.ignore_trailing_white_space

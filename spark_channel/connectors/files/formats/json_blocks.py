@@ -36,7 +36,10 @@ class JsonBlocks:
         self._start, self._end = params.get("range", (0, None))
         self._row_bytes = float(_FIRST_ROW_BYTES)
         self._dropped = 0
-        self._wire = _wire_schema(wanted.schema)
+        self._closed = wanted.strict or (wanted.inferred and _has_structs(wanted.schema))
+        """A field that the sample did not have is an error, also inside a column."""
+        # Arrow's parser refuses or ignores unknown fields everywhere: to see those inside, it is told of all columns.
+        self._wire = _wire_schema(wanted.all if self._closed and not wanted.strict else wanted.schema)
         self._doubles = {
             path.removesuffix(".element").rpartition(".")[2].encode()
             for _, path, kind in walk_types(wanted.schema)
@@ -78,17 +81,17 @@ class JsonBlocks:
                 parse_options=pajson.ParseOptions(
                     explicit_schema=self._wire,
                     newlines_in_values=False,
-                    unexpected_field_behavior="error" if self._wanted.strict else "ignore",
+                    unexpected_field_behavior="error" if self._closed else "ignore",
                 ),
             )
+            table = table.select(self._wanted.schema.names)
             for number, field in enumerate(self._wanted.schema):
-                column = table.column(field.name)
                 if pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
-                    column = from_text(column.combine_chunks(), field.type, self._options)
+                    column = from_text(table.column(number).combine_chunks(), field.type, self._options)
                     table = table.set_column(number, field, column)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
             return None
-        return table.select(self._wanted.schema.names)
+        return table
 
     def _slow(self, block: Block) -> Iterator[pa.RecordBatch]:
         lines = (
@@ -115,6 +118,10 @@ class JsonBlocks:
             yield pa.RecordBatch.from_arrays(columns, schema=self._wanted.schema)
 
 
+def _has_structs(schema: pa.Schema) -> bool:
+    return any(pa.types.is_struct(kind) for _, _, kind in walk_types(schema))
+
+
 def _wire_schema(schema: pa.Schema) -> pa.Schema | None:
     """The schema for Arrow's parser; None if it cannot return all columns exactly."""
     fields = []
@@ -133,7 +140,8 @@ def _wire_schema(schema: pa.Schema) -> pa.Schema | None:
 def _is_exact(kind: pa.DataType) -> bool:
     types = pa.types
     if types.is_struct(kind):
-        return all(_is_exact(kind.field(i).type) for i in range(kind.num_fields))
+        # Arrow's parser takes any field where it expects none.
+        return kind.num_fields > 0 and all(_is_exact(kind.field(i).type) for i in range(kind.num_fields))
     if types.is_list(kind):
         return _is_exact(kind.value_type)
     return bool(

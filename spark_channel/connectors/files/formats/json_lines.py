@@ -22,7 +22,7 @@ from spark_channel.connectors.files.text_types import from_text, merge_inferred
 __all__ = ["LONG_NUMBER", "LineError", "infer_lines", "parse_lines", "rounded_numbers"]
 
 LONG_NUMBER = re.compile(
-    rb'(?:"([^"\\]*)"\s*:|[\[,])\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?|-?[0-9.]+[eE][+-]?[0-9]+)'
+    rb'(?:"([^"\\]*+(?:\\.[^"\\]*+)*+)"\s*:|[\[,])\s*(-?[0-9.]{16,}(?:[eE][+-]?[0-9]+)?|-?[0-9.]+[eE][+-]?[0-9]+)'
 )
 """A number that a double may round, or a text that looks like one."""
 
@@ -30,11 +30,16 @@ _FLOATS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf, "INF":
 
 
 def rounded_numbers(data: bytes, doubles: Collection[bytes]) -> bool:
-    """Whether a number in a field of `doubles` or in a list is not given back by a double."""
-    return any(
-        (found.group(1) is None or found.group(1) in doubles) and not keeps(found.group(2).decode())
-        for found in LONG_NUMBER.finditer(data)
-    )
+    """Whether a double does not give back a number in a list, in a field of `doubles`, or of a name with an escape."""
+    for found in LONG_NUMBER.finditer(data):
+        name, number = found.groups()
+        if (name is None or b"\\" in name or name in doubles) and not keeps(number.decode()):
+            return True
+    return False
+
+
+class UnknownFieldError(Exception):
+    """An object inside a column has a field that its inferred type does not have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +56,8 @@ def parse_lines(
     """(number of the line, its values in the order of the schema, or why not); blank lines are left out."""
     as_double = _kept_float if wanted.inferred else _float
     converters = [
-        (field.name, field.type, _converter(field.type, options, as_double)) for field in wanted.schema
+        (field.name, field.type, _converter(field.type, options, as_double, closed=wanted.inferred))
+        for field in wanted.schema
     ]
     known = set(wanted.all.names)
     for number, line in enumerate(lines):
@@ -69,15 +75,16 @@ def parse_lines(
             yield number, LineError(f"not an object: {shown}", None)
             continue
         if wanted.strict and (unknown := row.keys() - known):
-            names = ", ".join(sorted(unknown))
-            reason = f"field {names} was not in the sample; raise sampleBytes, or give a schema"
-            yield number, LineError(f"{reason}: {shown}", None)
+            yield number, LineError(f"{_not_sampled(unknown)}: {shown}", None)
             continue
         values: list[Any] = []
         for name, kind, convert in converters:
             value = row.get(name)
             try:
                 values.append(None if value is None else convert(value))
+            except UnknownFieldError as error:
+                yield number, LineError(f"column {name!r}: {error}: {shown}", None)
+                break
             except (ValueError, TypeError, ArithmeticError, pa.ArrowException) as error:
                 got = written(value)
                 got = got if len(got) <= 80 else got[:77] + "..."
@@ -125,17 +132,24 @@ def _kind_of(value: Any) -> pa.DataType:
 
 
 def _converter(
-    kind: pa.DataType, options: JsonReadOptions, as_double: Callable[[Any], float]
+    kind: pa.DataType, options: JsonReadOptions, as_double: Callable[[Any], float], *, closed: bool
 ) -> Callable[[Any], Any]:
+    """`closed`: an object's field that its type does not have is an error."""
     types = pa.types
 
     def inside(inner: pa.DataType) -> Callable[[Any], Any]:
-        return _converter(inner, options, as_double)
+        return _converter(inner, options, as_double, closed=closed)
 
     if types.is_struct(kind):
         fields = [kind.field(i) for i in range(kind.num_fields)]
         inner = [(field.name, _optional(inside(field.type))) for field in fields]
-        return lambda value: {name: convert(_dict(value).get(name)) for name, convert in inner}
+        known = {name for name, _ in inner} if closed else None
+
+        def as_struct(value: Any) -> dict[str, Any]:
+            found = _object(value, known)
+            return {name: convert(found.get(name)) for name, convert in inner}
+
+        return as_struct
     if types.is_map(kind):
         item, key = _optional(inside(kind.item_type)), inside(kind.key_type)
         return lambda value: [(key(name), item(found)) for name, found in _dict(value).items()]
@@ -200,6 +214,21 @@ def _dict(value: Any) -> dict[str, Any]:
     return value
 
 
+def _object(value: Any, known: set[str] | None) -> dict[str, Any]:
+    """
+    Raises:
+        UnknownFieldError: it has a field that is not `known`.
+    """
+    found = _dict(value)
+    if known is not None and (unknown := found.keys() - known):
+        raise UnknownFieldError(_not_sampled(unknown))
+    return found
+
+
+def _not_sampled(names: Iterable[str]) -> str:
+    return f"field {', '.join(sorted(names))} was not in the sample; raise sampleBytes, or give a schema"
+
+
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError("not an array")
@@ -229,7 +258,7 @@ def _float(value: Any) -> float:
 def _kept_float(value: Any) -> float:
     """Raises ValueError for a number that a double would round."""
     made = _float(value)
-    if not isinstance(value, str) and math.isfinite(made) and Decimal(repr(made)) != value:
+    if isinstance(value, int | Decimal) and not (math.isfinite(made) and Decimal(repr(made)) == value):
         raise ValueError("a double does not hold it exactly; give another type in a schema")
     return made
 

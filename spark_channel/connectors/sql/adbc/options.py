@@ -4,11 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
-from pydantic import AfterValidator, Field, SecretStr
+from pydantic import AfterValidator, Field, SecretStr, ValidationInfo, field_validator
 
 from spark_channel.connectors.sql.options import Credentials, SqlReadOptions, SqlWriteOptions
 from spark_channel.errors import OptionError
 from spark_channel.options import Secret, Trait
+from spark_channel.working_directory import absolute_path, absolute_url
 
 __all__ = ["AdbcReadOptions", "AdbcWriteOptions", "DriverOptions"]
 
@@ -26,6 +27,17 @@ _IGNORED: Mapping[str, str] = {
     "cascadeTruncate": "an overwrite deletes rows, and cascades where the foreign keys say so",
     "tableComment": "write it into 'postSql'",
 }
+
+
+_FILE_DATABASES = ("sqlite", "duckdb")
+_FILE_OPTIONS = ("path", "uri")
+
+
+def _absolute(driver: str, text: str) -> str:
+    """What names the database of `driver`, absolute where that is a file."""
+    if not any(name in driver.rpartition("/")[2].lower() for name in _FILE_DATABASES):
+        return text
+    return absolute_url(text, ("file",)) if text.startswith("file:") else absolute_path(text, uri=False)
 
 
 def _driver_options(value: SecretStr) -> SecretStr:
@@ -64,6 +76,24 @@ class DriverOptions(Credentials):
     dialect: str | None = Field(
         None, description="SQL dialect of the database, by sqlglot's name; default: from the driver's name"
     )
+
+    @field_validator("driver")
+    @classmethod
+    def _library(cls, driver: str) -> str:
+        """A name without a folder is a package, or a library that the system's loader finds."""
+        return absolute_path(driver, uri=False) if "/" in driver else driver
+
+    @field_validator("uri", "driver_options")
+    @classmethod
+    def _database_file(cls, value: SecretStr | None, info: ValidationInfo) -> SecretStr | None:
+        if value is None or "driver" not in info.data:
+            return value
+        driver, text = info.data["driver"], value.get_secret_value()
+        if info.field_name == "uri":
+            return SecretStr(_absolute(driver, text))
+        found = json.loads(text)
+        named = {name: _absolute(driver, str(found[name])) for name in _FILE_OPTIONS if name in found}
+        return SecretStr(json.dumps(found | named)) if named else value
 
     def database(self) -> dict[str, str]:
         """The options that open the driver's database, including secrets."""

@@ -11,7 +11,7 @@ from spark_channel.connectors.sql.jdbc_parameters import WITHOUT_EFFECT
 from spark_channel.connectors.sql.options import LedgerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.options import ServerOptions as AnyServerOptions
 from spark_channel.errors import OptionError
-from spark_channel.options import Trait
+from spark_channel.options import DiskPath, Trait
 
 __all__ = ["Address", "MysqlReadOptions", "MysqlWriteOptions", "ServerOptions", "address_of"]
 
@@ -60,7 +60,7 @@ class ServerOptions(AnyServerOptions):
         description="accept the key that a server without TLS sends to encrypt the password (`caching_sha2_password`, "
         "`sha256_password`): an attacker could send another key and read the password",
     )
-    server_rsa_public_key_file: Annotated[str | None, Trait.SAME_ROWS] = Field(
+    server_rsa_public_key_file: Annotated[DiskPath | None, Trait.SAME_ROWS] = Field(
         None, description="PEM file of that key, from the server's administrator; default: none"
     )
     socket_timeout: Annotated[float | None, Field(gt=0, le=86_400), Trait.SAME_ROWS] = Field(

@@ -80,7 +80,10 @@ class PostgresDialect(Dialect):
 
     def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
         kind = self.arrow_type(column) if read is None else read.kind
-        return None if _read_as(column, kind).is_shown else kind
+        read_as = _read_as(column, kind)
+        if read_as.is_shown:
+            return None
+        return read_as.kind if pa.types.is_string(read_as.kind) else kind
 
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         return f"CAST({text} AS text)"

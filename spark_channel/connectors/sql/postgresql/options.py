@@ -9,9 +9,11 @@ from pydantic import Field, SecretStr, model_validator
 from spark_channel.connectors.sql.options import LedgerOptions, ServerOptions, SqlReadOptions, SqlWriteOptions
 from spark_channel.connectors.sql.postgresql.address import Address, conninfo, parse_url
 from spark_channel.errors import OptionError
-from spark_channel.options import Secret, Trait
+from spark_channel.options import Secret, Trait, certificate_file
 
 __all__ = ["PostgresOptions", "PostgresReadOptions", "PostgresWriteOptions", "SslMode"]
+
+_FILES = ("sslrootcert", "sslcert", "sslkey", "sslcrl", "sslcrldir", "passfile")
 
 SslMode = Literal["disable", "allow", "prefer", "require", "verify-ca", "verify-full"]
 
@@ -51,7 +53,7 @@ class PostgresOptions(ServerOptions):
         address = parse_url(url)
         secrets = ("sslpassword",)
         parts = [
-            f"{name}={value}"
+            f"{name}={certificate_file(value) if name in _FILES else value}"
             for name, value in address.parameters.items()
             if name not in ("host", "port", "dbname", *secrets)
         ]

@@ -187,8 +187,12 @@ class SqliteDialect(Dialect):
     def cursor_text(self, text: str, kind: pa.DataType) -> str:
         return text  # as SQLite holds it: numbers as numbers, times as texts
 
+    def cursor_type(self, column: Column, read: ReadColumn | None) -> pa.DataType | None:
+        """What a column of TEXT affinity holds compares as text, whatever it is read as, decimals included."""
+        return pa.string() if affinity(column.declared) == "TEXT" else self.key_type(column, read)
+
     def is_cursor_value(self, value: Any, kind: pa.DataType | None) -> bool:
-        return True
+        return not (isinstance(value, str) and kind is not None and pa.types.is_integer(kind))
 
     def size(self, text: str) -> str:
         return f"length(CAST({text} AS BLOB))"

@@ -636,6 +636,13 @@ def test_a_cursor_of_numbers_with_decimals(table: Table) -> None:
     assert sorted(row["id"] for row in rows(feed, {"cursor": "-1.75"}, end)) == list(range(-6, 21))
 
 
+def test_a_text_is_no_cursor_whatever_it_is_read_as(table: Table) -> None:
+    """'1000' after '999' would never arrive."""
+    reader = {"customSchema": "item BIGINT"}
+    with pytest.raises(OptionError, match="'1000' comes before '999'"):
+        table.feed(slot=None, publication=None, cursor_column="item", reader=reader)
+
+
 def test_what_is_read_as_its_text_is_no_cursor(table: Table) -> None:
     table.run("ALTER TABLE $t ADD i interval NOT NULL DEFAULT '1 day'")
     with pytest.raises(OptionError, match="names 'i' of type interval"):

@@ -197,6 +197,31 @@ def test_a_text_is_a_cursor_when_its_order_is_asked_for(shop: Path) -> None:
     assert feed.latest(start, FeedLimit()) == {"cursor": "01J8B"}
 
 
+@pytest.mark.parametrize(
+    ("declared", "custom"),
+    [("DECIMAL_TEXT(20,0)", None), ("DECIMAL_TEXT(20,0)", "BIGINT"), ("TEXT", "BIGINT")],
+)
+def test_what_compares_as_text_is_no_cursor_whatever_it_is_read_as(
+    shop: Path, declared: str, custom: str | None
+) -> None:
+    """'1000' after '999' would never arrive."""
+    run(shop, f"CREATE TABLE texts (code {declared} NOT NULL)")
+    run(shop, "INSERT INTO texts VALUES ('999'), ('1000')")
+    schema = {} if custom is None else {"customSchema": f"code {custom}"}
+    reader, _ = load_reader({"path": str(shop), "dbtable": "texts", **schema})
+    with pytest.raises(OptionError, match="'1000' comes before '999'"):
+        reader.feed(FeedOptions("code"))
+
+
+def test_a_text_among_numbers_is_no_position(shop: Path) -> None:
+    run(shop, "CREATE TABLE mixed (code NOT NULL)")
+    run(shop, "INSERT INTO mixed VALUES ('999'), ('1000')")
+    reader, _ = load_reader({"path": str(shop), "dbtable": "mixed", "customSchema": "code BIGINT"})
+    feed = reader.feed(FeedOptions("code", late_seconds=0))
+    with pytest.raises(SourceError, match="'999' is not a position in cursor column 'code'"):
+        feed.latest(feed.earliest()[0], NO_LIMIT)
+
+
 def test_a_stream_of_a_table_needs_a_cursor(shop: Path) -> None:
     reader, _ = load_reader({"path": str(shop), "dbtable": "orders"})
     with pytest.raises(OptionError, match="name it with option 'cursorColumn'"):
