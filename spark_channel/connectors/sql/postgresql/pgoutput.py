@@ -92,6 +92,8 @@ class ChangeDecoder:
         self._rows = self._fresh()
         self._wanted = False
         self._held = False
+        self._refused: str | None = None
+        """Why the rows that follow in the log cannot be delivered."""
         self._add: Callable[[str, list[Any]], None] = self._append
         self._window: ChunkWindow | None = None
         self._lsn = 0
@@ -119,6 +121,8 @@ class ChangeDecoder:
                     commit >= self._after, transaction
                 )
                 self._add = self._tell if self._held else self._append
+                if self._wanted:
+                    self._check_refused()
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R
                 if _RELATION(message, 1)[0] == relation:
@@ -236,9 +240,9 @@ class ChangeDecoder:
         return any(_RELATION(message, 6 + 4 * number)[0] == self._shape.oid for number in range(count))
 
     def _check_relation(self, found: tuple[LogColumn, ...]) -> None:
-        what = difference(self._shape.columns, found, self._has)
-        if what is not None:
-            raise SchemaError(f"{self._shape.label} {what} since its stream began. {self._advice}")
+        self._refused = difference(self._shape.columns, found, self._has)
+        if self._wanted:  # of others, a window is told the keys
+            self._check_refused()
         names = [each.name for each in found]
         lost = next((name for name in (*self._key_names, *self._window_names) if name not in names), None)
         if lost is not None:
@@ -249,6 +253,10 @@ class ChangeDecoder:
         self._arrange(found)
         if self._kinds is not None and not self._rows.lsns:
             self._rows = self._fresh()
+
+    def _check_refused(self) -> None:
+        if self._refused is not None:
+            raise SchemaError(f"{self._shape.label} {self._refused} since its stream began. {self._advice}")
 
     def _take(self) -> pa.RecordBatch:
         rows, self._rows = self._rows, self._fresh()

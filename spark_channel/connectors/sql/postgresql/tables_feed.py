@@ -449,8 +449,15 @@ class TablesFeed(ReplicationFeed):
                     f"{label} has other columns than when the tunnel began to follow it. {rule.advice}"
                 )
             return self._look_at(session, found).columns
-        kept = {each.name for each in was.columns} if rule.ignores else None
-        table = self._look_at(session, found, kept)
+        kept = None if rule.evolves else {each.name for each in was.columns}
+        try:
+            table = self._look_at(session, found, kept)
+        except SchemaError as error:
+            if kept is not None:
+                raise
+            raise SchemaError(
+                f"{error}; or start the tunnel again with onSchemaChange=ignore, which leaves new columns out"
+            ) from None
         if not rule.evolves:
             rule.check(self._types.schema(was.columns), table.schema, label, was.key)
         what = becomes(was, table.columns, has=rule.has(_no_column), is_kept=not rule.evolves)
