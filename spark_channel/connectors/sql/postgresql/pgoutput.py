@@ -121,7 +121,7 @@ class ChangeDecoder:
                     commit >= self._after, transaction
                 )
                 self._add = self._tell if self._held else self._append
-                if self._wanted:
+                if self._wanted and self._refused is not None:
                     self._check_refused()
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R

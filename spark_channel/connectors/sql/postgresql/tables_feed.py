@@ -405,7 +405,14 @@ class TablesFeed(ReplicationFeed):
             found = present.get(place.oid)
             if found is None or found.name != name:
                 what = "was dropped, or made again" if found is None else f"is {found.name!r} now"
-                again = "" if found else f"If it was made again, run {_READ_AGAIN}. "
+                again = (
+                    ""
+                    if found
+                    else (
+                        f"If it was made again, add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel "
+                        "resume`. "
+                    )
+                )
                 raise SourceError(f"table {name!r} of the tunnel {what}. {again}{_ADVICE}")
             shape = self._continued(session, name, place, found)
             if shape is not None:

@@ -226,7 +226,7 @@ def test_a_change_between_two_chunks_of_one_range(shop: Shop, monkeypatch: pytes
     feed = shop.feed("$s.items", mode="evolve")
     at = begin(feed)
     (split,) = feed.changes(at, feed.latest(at, NO_LIMIT))
-    found = []
+    found: list[pa.RecordBatch] = []
     for batch in feed.read(split):
         if not found:
             shop.run("ALTER TABLE $s.items ADD n int DEFAULT 7")
@@ -249,6 +249,23 @@ def test_a_refused_change_is_not_handed_out(shop: Shop, monkeypatch: pytest.Monk
     monkeypatch.setattr(TablesFeed, "_planned", planned)
     with pytest.raises(SchemaError, match="new column 'n'"):
         feed.latest(at, NO_LIMIT)
+
+
+@pytest.mark.parametrize("mode", ["fail", "ignore"])
+def test_columns_that_changed_and_changed_back_are_seen_in_the_log(shop: Shop, mode: str) -> None:
+    feed = shop.feed(mode=mode)
+    at, _ = follow(feed, begin(feed))
+    shop.run(
+        "ALTER TABLE $s.items ALTER item TYPE int USING 1; INSERT INTO $s.items VALUES (1, 5); "
+        "ALTER TABLE $s.items ALTER item TYPE text USING item::text; INSERT INTO $s.items VALUES (2, 'b')"
+    )
+    end = feed.latest(at, NO_LIMIT)
+    with pytest.raises(SchemaError, match="column 'item' of another type.*onSchemaChange=evolve"):
+        batches(feed, at, end)
+    found = brief(batches(shop.feed(mode="evolve"), at, end))
+    assert [(row["id"], row["item"]) for row in found] == [(1, 5), (2, "b")]
+    shop.run("INSERT INTO $s.items VALUES (3, 'c')")
+    assert brief(batches(feed, end, feed.latest(end, NO_LIMIT)))[0]["item"] == "c"
 
 
 def test_types_of_the_log_are_those_of_a_read(shop: Shop) -> None:
