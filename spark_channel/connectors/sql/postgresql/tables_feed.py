@@ -72,6 +72,9 @@ _READ_AGAIN = (
     "`spark-channel tunnel resnapshot` for this table, which reads it again with the columns that it has now, and does "
     "not tell of rows deleted meanwhile"
 )
+_MADE_AGAIN = (
+    f"If it was made again, add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel resume`. "
+)
 
 
 @dataclass(frozen=True)
@@ -404,15 +407,9 @@ class TablesFeed(ReplicationFeed):
         for name, place in token.tables.items():
             found = present.get(place.oid)
             if found is None or found.name != name:
-                what = "was dropped, or made again" if found is None else f"is {found.name!r} now"
-                again = (
-                    ""
-                    if found
-                    else (
-                        f"If it was made again, add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel "
-                        "resume`. "
-                    )
-                )
+                what, again = f"is {found and found.name!r} now", ""
+                if found is None:
+                    what, again = "was dropped, or made again", _MADE_AGAIN
                 raise SourceError(f"table {name!r} of the tunnel {what}. {again}{_ADVICE}")
             shape = self._continued(session, name, place, found)
             if shape is not None:
@@ -470,7 +467,12 @@ class TablesFeed(ReplicationFeed):
         what = becomes(was, table.columns, has=rule.has(_no_column), is_kept=not rule.evolves)
         if what is not None:
             raise SchemaError(f"{label} {what} since its stream began. {rule.advice}")
-        return None if rule.ignores else table.columns
+        if rule.ignores:
+            return None
+        if rule.evolves:
+            names = ", ".join(table.schema.names)
+            _log.info("%s continues with columns %s (onSchemaChange=evolve)", label, names)
+        return table.columns
 
     # --- ranges ---
 
