@@ -86,7 +86,8 @@ class TunnelOptions(Options):
         "fail",
         description="with `slot` or `binlog`, when the table gets, loses or widens columns: `fail` ends the stream, "
         "which needs a reset; `evolve` ends it, and started again it continues with the table's columns; `ignore` "
-        "leaves new columns out and has NULL for lost ones, and ends only where a type or the key changes",
+        "leaves new columns out and has NULL for lost ones, and ends only where a type or the key changes. With "
+        "`tables`, `fail` needs no reset, and `evolve` no restart",
     )
     starting_offsets: str | None = Field(
         None,

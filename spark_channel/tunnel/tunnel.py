@@ -356,11 +356,12 @@ class Tunnel:
     def resnapshot(self, table: str) -> None:
         """Read the existing rows of one table of option `tables` again, while its changes and other tables go on.
 
-        They arrive as `_op = read`. A row that only the target has is not removed from it.
+        They arrive as `_op = read`, with the columns that the table has now. A row that only the target has is not
+        removed from it.
 
         Raises:
-            TunnelError: the tunnel does not have the table, or it has other columns now. UnsupportedError: it is of one
-            table. ChannelError: the table cannot be read so; says why.
+            TunnelError: the tunnel does not have the table. UnsupportedError: it is of one table.
+            ChannelError: the table cannot be read so; says why.
         """
         self._join(table, again=True)
 

@@ -16,6 +16,7 @@ from spark_channel.connectors.sql.base_chunks import (
     last_key,
 )
 from spark_channel.connectors.sql.catalog import Column, MisfitError
+from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import Key
 from spark_channel.connectors.sql.keyset import Keyset
 from spark_channel.connectors.sql.reader import SqlReader
@@ -43,12 +44,12 @@ class TableFacts:
 class BaseTable:
     """Used by one thread, for one range.
 
-    `columns` is the schema of the table as its stream began, `schema` that of the rows that are delivered. `order`: see
-    `BaseProgress`.
+    `columns` is the schema of the table as its stream began, `schema` that of the rows that are delivered. With None,
+    a chunk has the columns that its table has then. `order`: see `BaseProgress`.
     """
 
     def __init__(
-        self, reader: SqlReader, facts: TableFacts, columns: pa.Schema, schema: pa.Schema, order: Sequence[str],
+        self, reader: SqlReader, facts: TableFacts, columns: pa.Schema | None, schema: pa.Schema, order: Sequence[str],
         rule: SchemaRule,
     ) -> None:  # fmt: skip
         self._reader, self._facts, self._rule = reader, facts, rule
@@ -64,6 +65,11 @@ class BaseTable:
         if self._source is None:
             self._source = self._checked(session)
         return self._source
+
+    def look(self, session: Session) -> None:
+        """Look at the table again, for a chunk that has the columns that it has now."""
+        if self._columns is None:
+            self._source = self._checked(session)
 
     @property
     def keyset(self) -> Keyset:
@@ -117,14 +123,21 @@ class BaseTable:
         is_full = sum(each.num_rows for each in found) >= rows
         last = last_key(found[-1], keyset) if is_full else None
         names = [column.name for column in source.columns]
-        places = [names.index(name) if name in names else None for name in self._columns.names]
-        return BaseChunk(found, keyset, None if last == upper else last, sees, self._schema, at, places)
+        wanted, schema = (
+            (names, change_schema(source.schema))
+            if self._columns is None
+            else (self._columns.names, self._schema)
+        )
+        places = [names.index(name) if name in names else None for name in wanted]
+        return BaseChunk(found, keyset, None if last == upper else last, sees, schema, at, places)
 
     def _checked(self, session: Session) -> ReadSource:
         found = self._reader.resolve(session)
         keyset = base_keyset(found)
-        self._rule.check(self._columns, found.schema, found.label, [each.name for each in keyset.key])
+        columns = self._columns
+        if columns is not None:
+            self._rule.check(columns, found.schema, found.label, [each.name for each in keyset.key])
         check_order(keyset, self._facts.sorted_as, self._order)
-        return replace(
-            found, columns=tuple(each for each in found.columns if each.name in self._columns.names)
-        )
+        if columns is None:
+            return found
+        return replace(found, columns=tuple(each for each in found.columns if each.name in columns.names))

@@ -16,16 +16,17 @@ _log = logging.getLogger(__name__)
 class SchemaRule:
     """Option `onSchemaChange` of a log's feed, as its table is looked at. Plain data.
 
-    `evolves`, `ignores`: see `FeedOptions`.
+    `evolves`, `ignores`: see `FeedOptions`. `advice`: what to do about columns that it refuses. `tells`: it logs
+    what it ignores.
     """
 
-    def __init__(self, *, evolves: bool = False, ignores: bool = False) -> None:
+    def __init__(
+        self, *, evolves: bool = False, ignores: bool = False, advice: str = "", tells: bool = True
+    ) -> None:
         self.evolves, self.ignores = evolves, ignores
-        self._told: set[str] = set()
-
-    @property
-    def advice(self) -> str:
-        return new_columns_advice(goes_on=self.evolves or self.ignores)
+        self.advice = advice or new_columns_advice(goes_on=evolves or ignores)
+        self._tells = tells
+        self._told: set[tuple[str, str]] = set()
 
     def has(self, asked: Callable[[str], bool]) -> Callable[[str], bool] | None:
         """For a decoder: whether the table has a column by now that the stream did not begin with; None: the log may
@@ -55,8 +56,8 @@ class SchemaRule:
             *((name, "is NULL from now on") for name in lost),
             *((name, "is left out") for name in new),
         ):
-            if name not in self._told:
-                self._told.add(name)
+            if self._tells and (source, name) not in self._told:
+                self._told.add((source, name))
                 _log.warning(
                     "%s has %s column %r since its stream began, which %s (onSchemaChange=ignore)",
                     source, "lost" if name in lost else "a new", name, what,

@@ -8,7 +8,7 @@ from typing import Any
 
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.chunk_window import BaseProgress
-from spark_channel.connectors.sql.postgresql.entries import Entries, read_entries
+from spark_channel.connectors.sql.postgresql.entries import Entries, read_entries, read_operations
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.errors import SourceError
 
@@ -16,16 +16,21 @@ __all__ = ["LogToken", "position_of", "token_of"]
 
 _POSITION = re.compile(r"[0-9A-F]{1,8}/[0-9A-F]{1,8}")
 _ENTRIES = "entries"
+_OPERATIONS = "operations"
 _BASE = {"after", "until", "safe", "doubt_at", "doubt", "read", "rows", "waited"}
 
 
 @dataclass(frozen=True, slots=True)
 class LogToken:
-    """`base` is None where all of it was read, or none belongs to the feed. `entries`: () = not known."""
+    """`base` is None where all of it was read, or none belongs to the feed. `entries`: () = not known.
+
+    `operations`: see `entries.py`; "" = not known.
+    """
 
     lsn: int
     base: BaseProgress | None = None
     entries: Entries = ()
+    operations: str = ""
 
     @classmethod
     def read(cls, token: Token) -> "LogToken":
@@ -35,12 +40,13 @@ class LogToken:
         """
         try:
             base = token.get("base")
-            if set(token) - {"lsn", "base", _ENTRIES} or (
+            if set(token) - {"lsn", "base", _ENTRIES, _OPERATIONS} or (
                 base is not None and set(base) - {"chunks", "order"} != _BASE
             ):
                 raise ValueError
             entries = read_entries(token.get(_ENTRIES, ()))
-            return cls(position_of(token["lsn"]), None if base is None else _base(base), entries)
+            operations = read_operations(token.get(_OPERATIONS, ""))
+            return cls(position_of(token["lsn"]), None if base is None else _base(base), entries, operations)
         except (KeyError, TypeError, ValueError):
             raise SourceError(
                 f"the checkpoint {dict(token)!r} is not a position in a PostgreSQL log: it is damaged, or of another "
@@ -54,7 +60,11 @@ class LogToken:
 
     def token(self) -> Token:
         base = self.base
-        found = {**token_of(self.lsn), **({_ENTRIES: list(self.entries)} if self.entries else {})}
+        found = dict(token_of(self.lsn))
+        if self.entries:
+            found[_ENTRIES] = list(self.entries)
+        if self.operations:
+            found[_OPERATIONS] = self.operations
         if base is None:
             return found
         return {

@@ -6,15 +6,16 @@ B(egin), C(ommit), R(elation), I(nsert), U(pdate), D(elete), T(runcate); O(rigin
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import time
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark_channel.connectors.sql.change_feed import new_columns_advice
+from spark_channel.connectors.sql.change_feed import change_schema, new_columns_advice
 from spark_channel.connectors.sql.chunk_window import ChunkWindow
+from spark_channel.connectors.sql.postgresql.log_columns import LogColumn, difference
 from spark_channel.errors import SchemaError, SourceError
 
 __all__ = ["ChangeDecoder", "TableShape", "begin_time", "lsn_text"]
@@ -27,8 +28,6 @@ _INT32 = struct.Struct(">i").unpack_from
 _BEGIN = struct.Struct(">Qqi").unpack_from
 _RELATION = struct.Struct(">I").unpack_from
 _UNCHANGED = object()
-_WIDENS = frozenset({(21, 23), (21, 20), (23, 20), (21, 1700), (23, 1700), (20, 1700), (1043, 25)})
-"""Types (int2, int4, int8, numeric, varchar, text) by their oids: of the first, each value is one of the second."""
 _INSERT, _UPDATE, _DELETE, _TRUNCATE = "insert", "update", "delete", "truncate"
 
 
@@ -44,11 +43,11 @@ def begin_time(message: bytes) -> int | None:
 
 @dataclass(frozen=True)
 class TableShape:
-    """The table that is followed: its place in the log, and its columns (name, type's oid) as they were."""
+    """The table that is followed: its place in the log, and its columns as they were."""
 
     oid: int
     label: str
-    columns: tuple[tuple[str, int], ...]
+    columns: tuple[LogColumn, ...]
 
 
 @dataclass
@@ -69,12 +68,18 @@ class ChangeDecoder:
         batch_rows: how many rows make a batch.
         has: the log may have rows with other columns than `shape`: whether the table has a column by now. None: it may
             not.
+        kinds: rows are delivered with the columns that the log has, whatever `shape` has: their types. `schema` is then
+            that of `shape`. None: all rows have `schema`.
+        advice: what to do about other columns.
     """
 
     def __init__(
         self, shape: TableShape, schema: pa.Schema, after: int, upto: int, *, batch_rows: int = 20_000,
         has: Callable[[str], bool] | None = None,
+        kinds: Callable[[Sequence[LogColumn]], pa.Schema] | None = None, advice: str = "",
     ) -> None:  # fmt: skip
+        self._kinds = kinds
+        self._advice = advice or new_columns_advice(goes_on=has is not None)
         self._shape = shape
         self._schema = schema
         self._after, self._upto = after, upto
@@ -87,6 +92,8 @@ class ChangeDecoder:
         self._rows = self._fresh()
         self._wanted = False
         self._held = False
+        self._refused: str | None = None
+        """Why the rows that follow in the log cannot be delivered."""
         self._add: Callable[[str, list[Any]], None] = self._append
         self._window: ChunkWindow | None = None
         self._lsn = 0
@@ -114,10 +121,18 @@ class ChangeDecoder:
                     commit >= self._after, transaction
                 )
                 self._add = self._tell if self._held else self._append
+                if self._wanted and self._refused is not None:
+                    self._check_refused()
                 self._lsn, self._time = commit, time + _EPOCH_MICROSECONDS
             elif kind == 82:  # R
                 if _RELATION(message, 1)[0] == relation:
-                    self._check_relation(message)
+                    columns = _columns_of(message)
+                    if self._kinds is not None and columns != self._shape.columns:
+                        if self._rows.lsns:
+                            yield self._take()
+                        self._shape = replace(self._shape, columns=columns)
+                        self._schema = change_schema(self._kinds(columns))
+                    self._check_relation(columns)
             elif kind == 84 and (self._wanted or self._held) and self._truncates(message):  # T
                 if self._held and self._window is not None:
                     self._window.emptied()
@@ -161,9 +176,9 @@ class ChangeDecoder:
         self._key_names = names
         self._arrange(self._shape.columns)
 
-    def _arrange(self, columns: Sequence[tuple[str, int]]) -> None:
+    def _arrange(self, columns: Sequence[LogColumn]) -> None:
         """Find the wanted columns in rows of `columns`; one that is not there is behind the last, where a NULL is."""
-        self._names = [name for name, _ in columns]
+        self._names = [each.name for each in columns]
         self._is_other = tuple(columns) != self._shape.columns
         places = {name: place for place, name in enumerate(self._names)}
         self._places = [places.get(name, len(columns)) for name in self._schema.names[:-3]]
@@ -224,20 +239,11 @@ class ChangeDecoder:
         (count,) = _INT32(message, 1)
         return any(_RELATION(message, 6 + 4 * number)[0] == self._shape.oid for number in range(count))
 
-    def _check_relation(self, message: bytes) -> None:
-        place = message.index(b"\0", 5) + 1
-        place = message.index(b"\0", place) + 2  # the name's end, and the replica identity
-        (count,) = _INT16(message, place)
-        place += 2
-        found = []
-        for _ in range(count):
-            end = message.index(b"\0", place + 1)
-            name = message[place + 1 : end].decode()
-            found.append((name, _RELATION(message, end + 1)[0]))
-            place = end + 9
-        if tuple(found) != self._shape.columns and (self._has is None or self._differs(found)):
-            raise SchemaError(_difference(self._shape, found, self._has))
-        names = [name for name, _ in found]
+    def _check_relation(self, found: tuple[LogColumn, ...]) -> None:
+        self._refused = difference(self._shape.columns, found, self._has)
+        if self._wanted:  # of others, a window is told the keys
+            self._check_refused()
+        names = [each.name for each in found]
         lost = next((name for name in (*self._key_names, *self._window_names) if name not in names), None)
         if lost is not None:
             raise SchemaError(
@@ -245,15 +251,12 @@ class ChangeDecoder:
                 "the tunnel, or begin with a new checkpoint directory"
             )
         self._arrange(found)
+        if self._kinds is not None and not self._rows.lsns:
+            self._rows = self._fresh()
 
-    def _differs(self, found: Sequence[tuple[str, int]]) -> bool:
-        """Whether rows of columns `found` cannot be rows of the table as its stream began. It may have lost some."""
-        assert self._has is not None
-        now = dict(self._shape.columns)
-        return any(
-            self._has(name) if name not in now else oid != now[name] and (oid, now[name]) not in _WIDENS
-            for name, oid in found
-        )
+    def _check_refused(self) -> None:
+        if self._refused is not None:
+            raise SchemaError(f"{self._shape.label} {self._refused} since its stream began. {self._advice}")
 
     def _take(self) -> pa.RecordBatch:
         rows, self._rows = self._rows, self._fresh()
@@ -279,23 +282,19 @@ def _text(value: Any) -> str:
     return value.decode()
 
 
-def _difference(
-    shape: TableShape, found: Sequence[tuple[str, int]], has: Callable[[str], bool] | None
-) -> str:
-    was, now = dict(shape.columns), dict(found)
-    for name, oid in found:
-        if name not in was:
-            if has is not None and not has(name):
-                continue
-            what = f"has a new column {name!r}"
-            break
-        if was[name] != oid and (has is None or (oid, was[name]) not in _WIDENS):
-            what = f"has column {name!r} of another type"
-            break
-    else:
-        lost = next((name for name in was if name not in now), None)
-        what = f"has lost column {lost!r}" if lost else "has its columns in another order"
-    return f"{shape.label} {what} since its stream began. {new_columns_advice(goes_on=has is not None)}"
+def _columns_of(message: bytes) -> tuple[LogColumn, ...]:
+    """The columns that a message R names."""
+    place = message.index(b"\0", 5) + 1
+    place = message.index(b"\0", place) + 2  # the name's end, and the replica identity
+    (count,) = _INT16(message, place)
+    place += 2
+    found = []
+    for _ in range(count):
+        end = message.index(b"\0", place + 1)
+        name = message[place + 1 : end].decode()
+        found.append(LogColumn(name, _RELATION(message, end + 1)[0], _INT32(message, end + 5)[0]))
+        place = end + 9
+    return tuple(found)
 
 
 def _typed(values: list[bytes | None], about: pa.Field) -> pa.Array:

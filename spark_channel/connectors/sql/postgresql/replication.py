@@ -6,7 +6,7 @@ transactions behind a slot, and what the consistent point of a new slot says abo
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -21,8 +21,8 @@ from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgColumn, PgTable
 from spark_channel.connectors.sql.postgresql.column_types import read_type
-from spark_channel.connectors.sql.postgresql.entries import Entries
 from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.connectors.sql.postgresql.log_columns import LogColumn
 from spark_channel.connectors.sql.postgresql.log_token import LogToken, token_of
 from spark_channel.connectors.sql.postgresql.pgoutput import (
     ChangeDecoder,
@@ -30,7 +30,12 @@ from spark_channel.connectors.sql.postgresql.pgoutput import (
     begin_time,
     lsn_text,
 )
-from spark_channel.connectors.sql.postgresql.published import Followed, check_published, read_published
+from spark_channel.connectors.sql.postgresql.published import (
+    Followed,
+    Published,
+    check_published,
+    read_published,
+)
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.slots import kept_bytes
@@ -118,7 +123,7 @@ class ReplicationFeed(ChangeFeed):
             self._key = cast(PgTable, source.table).key
             self._schema = change_schema(source.schema)
             # Before there is a slot or a position: what a stream begins with is older than its first change.
-            self._entries = self._published(session, [self._shape.oid]).get(self._shape.oid, ())
+            self._begins_with = self._published(session, [self._shape.oid])
 
     def schema(self) -> pa.Schema:
         return self._schema
@@ -134,7 +139,14 @@ class ReplicationFeed(ChangeFeed):
             return [self._begun(self._place_now(session))]
 
     def _begun(self, lsn: int) -> Token:
-        return LogToken(lsn, entries=self._entries).token()
+        return self._noted(LogToken(lsn), self._begins_with).token()
+
+    def _noted(self, token: LogToken, published: Published) -> LogToken:
+        return replace(
+            token,
+            entries=published.entries.get(self._shape.oid, ()),
+            operations=published.operations,
+        )
 
     def _place_now(self, session: PgReadSession) -> int:
         made = self._made(session)
@@ -168,13 +180,13 @@ class ReplicationFeed(ChangeFeed):
             source = self._reader.resolve(session)
             self._rule.check(self._columns, source.schema, source.label, self._key)
             self._check_same_table(source)
-            entries = self._check_published(session, source.label, found)
+            published = self._check_published(session, source.label, found)
             self._check_place(session, start)
             if found.base is not None:
                 made = self._next(session, start, found.base, limit, upto)
                 if made == LogToken(start, found.base):
                     return after
-                return replace(made, entries=entries).token()
+                return self._noted(made, published).token()
             most = _most(limit)
             flushed = _flushed(session)
             last = self._last_of(session, start, most or 1)
@@ -187,7 +199,7 @@ class ReplicationFeed(ChangeFeed):
                 end = last if most else max(last, _flushed(session))
         if upto is not None:
             end = min(end, _place(upto))
-        return LogToken(end, entries=entries).token() if end > start else after
+        return self._noted(LogToken(end), published).token() if end > start else after
 
     def reaches(self, token: Token, end: Token) -> bool:
         return _place(token) >= _place(end)
@@ -473,18 +485,21 @@ class ReplicationFeed(ChangeFeed):
                 "renamed. Reset the tunnel, or begin with a new checkpoint directory, to follow the new one"
             )
 
-    def _published(self, session: PgReadSession, oids: Sequence[int]) -> dict[int, Entries]:
+    def _published(self, session: PgReadSession, oids: Sequence[int]) -> Published:
         return read_published(session, self._publication, oids)
 
-    def _check_published(self, session: PgReadSession, label: str, known: LogToken) -> Entries:
-        """The entries of the table, held to be those of `known`; of a token without, those that this feed began with.
+    def _check_published(self, session: PgReadSession, label: str, known: LogToken) -> Published:
+        """What the publication has, held to be what it had at `known`; of a token that does not tell, when this feed
+        began.
 
         Asked for each range, before its end is known: what left after that is told at the next one.
         """
         oid = self._shape.oid
-        now = self._published(session, [oid])
-        check_published(self._publication, [Followed(label, oid, known.entries or self._entries)], now, _LEFT)
-        return now[oid]
+        now, first = self._published(session, [oid]), self._begins_with
+        table = Followed(label, oid, known.entries or first.entries.get(oid, ()))
+        operations = known.operations or first.operations
+        check_published(self._publication, [table], operations, now, _LEFT)
+        return now
 
     def _check(self, session: PgReadSession, source: ReadSource) -> TableShape:
         table = source.table
@@ -510,29 +525,24 @@ class ReplicationFeed(ChangeFeed):
                 f"tables that change: run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = "
                 "true), or follow one partition"
             )
-        if table.oid not in self._published(session, [table.oid]):
+        if table.oid not in self._published(session, [table.oid]).entries:
             raise SourceError(
                 f"publication {self._publication!r} does not hold table {table.label}; add it with "
                 f"ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"
             )
-        for column in source.columns:
-            about = cast(PgColumn, source.about(column.name))
-            if about.generated:
-                raise SchemaError(
-                    f"column {column.name!r} of {source.label} is generated, and its values are not in the log: leave "
-                    "it out with option 'columns'"
-                )
-            if read_type(about.base, about.typmod).is_array:
-                raise SchemaError(
-                    f"column {column.name!r} of {source.label} is an array, which the change feed does not "
-                    "decode: omit it with option 'columns'"
-                )
+        _check_decodable(source)
+        return self._shape_of(session, source)
+
+    def _shape_of(self, session: PgReadSession, source: ReadSource) -> TableShape:
+        table = cast(PgTable, source.table)
         rows = session.rows(
-            "SELECT attname, atttypid::bigint FROM pg_attribute "  # noqa: S608 - a number
+            "SELECT attname, atttypid::bigint, atttypmod FROM pg_attribute "  # noqa: S608 - a number
             f"WHERE attrelid = {table.oid} AND attnum > 0 AND NOT attisdropped AND attgenerated = '' "
             "ORDER BY attnum"
         )
-        return TableShape(table.oid, source.label, tuple((str(each), int(oid)) for each, oid in rows))
+        return TableShape(
+            table.oid, source.label, tuple(LogColumn(str(n), int(oid), int(mod)) for n, oid, mod in rows)
+        )
 
     def _is_by_root(self, session: PgReadSession) -> bool:
         """As JSON, because PostgreSQL has this column since 13 only."""
@@ -580,6 +590,27 @@ class ReplicationFeed(ChangeFeed):
             raise SourceError(
                 f"the checkpoint is at {lsn_text(start)}, and the server's log ends at "
                 f"{lsn_text(flushed)}: the offset is from the future, or of another server. {advice}"
+            )
+
+
+def _check_decodable(source: ReadSource, left_out: Callable[[str], bool] = lambda _name: False) -> None:
+    """
+    Raises:
+        SchemaError: the log lacks the values of a column, or has them in a form that is not decoded.
+    """
+    for column in source.columns:
+        about = cast(PgColumn, source.about(column.name))
+        if left_out(column.name):
+            continue
+        if about.generated:
+            raise SchemaError(
+                f"column {column.name!r} of {source.label} is generated, and its values are not in the log: leave "
+                "it out with option 'columns'"
+            )
+        if read_type(about.base, about.typmod).is_array:
+            raise SchemaError(
+                f"column {column.name!r} of {source.label} is an array, which the change feed does not "
+                "decode: omit it with option 'columns'"
             )
 
 

@@ -34,6 +34,8 @@ class PgSession(DriverSession):
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError]) -> None:
         self.place = options.address.shown
+        self.version = 0
+        """As `server_version_num`, such as 150004: once it is set up."""
         self._failure = failure
 
     @property
@@ -77,7 +79,9 @@ class PgSession(DriverSession):
         calls = [_set(name, value) for name, value in settings.items()]
         for statement in session_script(options, "postgres"):
             self.rows(statement)
-        self.rows(exp.select(*calls).sql("postgres"))
+        version = exp.func("current_setting", literal("server_version_num"))
+        ((found, *_),) = self.rows(exp.select(version, *calls).sql("postgres"))
+        self.version = int(found)
 
 
 def literal(value: str | int | None) -> Node:

@@ -18,15 +18,17 @@ from spark_channel.connectors.sql.base_chunks import BaseChunk
 from spark_channel.connectors.sql.change_feed import change_schema
 from spark_channel.connectors.sql.chunk_window import BaseProgress, ChunkWindow, Key, read_window
 from spark_channel.connectors.sql.postgresql.catalog import PgTable
-from spark_channel.connectors.sql.postgresql.entries import Entries
+from spark_channel.connectors.sql.postgresql.log_columns import TableColumns, becomes
+from spark_channel.connectors.sql.postgresql.log_types import LogTypes
 from spark_channel.connectors.sql.postgresql.pgoutput import ChangeDecoder, TableShape
-from spark_channel.connectors.sql.postgresql.published import Followed, check_published
+from spark_channel.connectors.sql.postgresql.published import Followed, Published, check_published
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.replication import (
     _FRESH_BYTES,
     _MOST_WAITS,
     _RANGE_ROWS,
     ReplicationFeed,
+    _check_decodable,
     _flushed,
     _lent,
     _most,
@@ -45,6 +47,7 @@ from spark_channel.connectors.sql.postgresql.tables_list import (
 from spark_channel.connectors.sql.postgresql.tables_token import TablePlace, TablesToken
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
+from spark_channel.connectors.sql.schema_rule import SchemaRule
 from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
@@ -65,21 +68,41 @@ _LEFT = (
 """What to do with tables that left the publication."""
 
 
+_READ_AGAIN = (
+    "`spark-channel tunnel resnapshot` for this table, which reads it again with the columns that it has now, and does "
+    "not tell of rows deleted meanwhile"
+)
+_MADE_AGAIN = (
+    f"If it was made again, add it to the publication, run {_READ_AGAIN}, and `spark-channel tunnel resume`. "
+)
+
+
 @dataclass(frozen=True)
 class _Table:
-    """One table that is followed: `schema` is that of its changes, without its name."""
+    """One table as a range has it: `schema` is that of its rows, in Arrow's types."""
 
     name: str
-    reader: SqlReader
-    shape: TableShape
-    key: Sequence[str]
-    columns: pa.Schema
+    oid: int
+    columns: TableColumns
     schema: pa.Schema
 
-    def decoder(self, after: int, upto: int) -> ChangeDecoder:
-        made = ChangeDecoder(self.shape, self.schema, after, upto)
-        made.follow_key(self.key)
-        return made
+    @property
+    def label(self) -> str:
+        return f"table {self.name!r}"
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What the catalog said of the tables. `digests` of their columns by number, `changed` those that a table continues
+    with.
+    """
+
+    published: Published
+    digests: Mapping[int, str]
+    changed: Mapping[str, tuple[str, TableColumns]]
+
+    def noted(self, token: TablesToken) -> Token:
+        return token.reshaped(self.changed).held_by(self.published.entries, self.published.operations).token()
 
 
 class TablesFeed(ReplicationFeed):
@@ -88,7 +111,7 @@ class TablesFeed(ReplicationFeed):
     The options name the tables that a new tunnel begins with; later, its tokens have them.
     """
 
-    can_evolve = False
+    can_evolve = True
     has_tables = True
     range_seconds = _RANGE_SECONDS
 
@@ -103,19 +126,20 @@ class TablesFeed(ReplicationFeed):
                     "by 'dbtable' and its own slot",
                     option=name,
                 )
-        if options.evolves or options.ignores:
-            mode = "evolve" if options.evolves else "ignore"
-            raise OptionError(
-                f"option 'onSchemaChange' got {mode!r}, which goes with one table ('dbtable'), not with 'tables': omit "
-                "it; a table that gets other columns stops the tunnel with an error",
-                option="onSchemaChange", got=mode, takes="fail",
-            )  # fmt: skip
         self._items = listed(options.tables)
         self._has_base = options.has_base
         self._unchecked = [item for item in self._items if not is_pattern(item)]
-        self._known: dict[str, _Table] = {}
-        self._entries_of: dict[int, Entries] = {}
+        self._readers: dict[int, SqlReader] = {}
+        self._types = LogTypes(self._session)
+        self._accepted: dict[tuple[int, str, str], TableColumns | None] = {}
+        self._seen: Published | None = None
         super().__init__(reader, options)
+        advice = _advice(self._rule)
+        self._rule = SchemaRule(evolves=options.evolves, ignores=options.ignores, advice=advice)
+        # A range that was handed out is read whatever its tables have got or lost since: the next one tells.
+        self._range_rule = (
+            self._rule if options.ignores else SchemaRule(ignores=True, advice=advice, tells=False)
+        )
 
     def _follow(self) -> None:
         self._schema = pa.schema([change_schema(pa.schema([])).field(name) for name in _OWN[1:]]).append(
@@ -125,45 +149,54 @@ class TablesFeed(ReplicationFeed):
     def earliest(self) -> list[Token]:
         with self._session() as session:
             tables = self._begin(session)
-            entries = self._published(session, [each.oid for each in tables])
+            published = self._published(session, [each.oid for each, _ in tables])
             made = self._made(session)
-            return [self._token(self._confirmed(session) if made is None else made, tables, entries)]
+            return [self._token(self._confirmed(session) if made is None else made, tables, published)]
 
     def now(self) -> list[Token]:
         with self._session() as session:
             tables = self._begin(session)
-            for each in tables if self._has_base else ():
+            for each, _ in tables if self._has_base else ():
                 self._check_base(session, each)
-            entries = self._published(session, [each.oid for each in tables])
+            published = self._published(session, [each.oid for each, _ in tables])
             # The slot is made last: an error leaves none behind.
-            return [self._token(self._place_now(session), tables, entries)]
+            return [self._token(self._place_now(session), tables, published)]
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = map(TablesToken.read, tokens)
         bases = {}
         with self._session() as session:
             for name, place in token.tables.items():
-                table = self._table(session, name, place.oid)
-                base = self._log_of(table, token.lsn, lambda: nullcontext(session)).start(
-                    session, table.reader.resolve(session), token.lsn
-                )
+                table = self._table(session, name, place.oid, place.shape)
+                base = self._start(session, table, token.lsn)
                 bases[name] = replace(place, base=base, since=None if base is None else token.lsn)
-        made = TablesToken(token.lsn, bases, token.lsn, token.lsn)
+        made = replace(token, tables=bases, safe=token.lsn, doubt_at=token.lsn)
         return [made.token()]
+
+    def _start(self, session: PgReadSession, table: _Table, at: int) -> BaseProgress | None:
+        reader = self._reader_of(session, table.name, table.oid)
+        log = self._log_of(table, reader, at, lambda: nullcontext(session), rule=self._rule)
+        return log.start(session, reader.resolve(session), at)
 
     def joining(self, table: str, *, again: bool) -> Callable[[Token], Token]:
         with self._session() as session:
             oid = find_one(session, table).oid
             found = look_up(session, [oid])[oid]
             self._check_base(session, found, "whose existing rows are read whatever 'tunnelType' is")
-            entries = self._published(session, [oid]).get(oid, ())
+            shape = self._look_at(session, found).columns
+            entries = self._published(session, [oid]).entries.get(oid, ())
             at = _flushed(session)
 
         def changed(token: Token) -> Token:
-            old, what = TablesToken.read(token), (found.name, found.oid, found.columns, at, entries)
-            return (old.restarted(*what) if again else old.joined(*what)).token()
+            old = TablesToken.read(token)
+            what = (found.name, found.oid, found.columns, at, entries, shape)
+            return (old.restarted(*what, self._takes) if again else old.joined(*what)).token()
 
         return changed
+
+    def _takes(self, was: TableColumns, now: TableColumns) -> bool:
+        """Whether a table continues with other columns, so that the log may have rows of both."""
+        return (self._rule.evolves or self._rule.ignores) and becomes(was, now) is None
 
     def tables(self, token: Token) -> Collection[str]:
         found = token.get("tables")
@@ -171,32 +204,47 @@ class TablesFeed(ReplicationFeed):
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         token = TablesToken.read(after)
-        self.base_held = False
         with self._session() as session:
-            entries = self._check_tables(session, token)
-            self._check_place(session, token.lsn)
-            if not token.is_read:
-                made = self._next_of(session, token, limit, upto)
-                return after if made == token else made.held_by(entries).token()
-            most = _most(limit)
-            flushed = _flushed(session)
-            last = self._last_of(session, token.lsn, most or 1)
-            if last is None:
-                if flushed - token.lsn < _FRESH_BYTES:
+            while True:
+                look = self._check_tables(session, token)
+                made = self._planned(session, token, limit, upto)
+                if made is None:
                     return after
-                end = flushed  # other tables wrote that much
-            else:
-                end = last if most else max(last, _flushed(session))
+                # A table that has changed meanwhile is looked at again: what is refused is not handed out.
+                if _digests(look_up(session, list(look.digests))) == look.digests:
+                    return look.noted(made)
+
+    def _planned(
+        self, session: PgReadSession, token: TablesToken, limit: FeedLimit, upto: Token | None
+    ) -> TablesToken | None:
+        """The end of the next range; None without a change."""
+        self.base_held = False
+        self._check_place(session, token.lsn)
+        if not token.is_read:
+            made = self._next_of(session, token, limit, upto)
+            return None if made == token else made
+        most = _most(limit)
+        flushed = _flushed(session)
+        last = self._last_of(session, token.lsn, most or 1)
+        if last is None:
+            if flushed - token.lsn < _FRESH_BYTES:
+                return None
+            end = flushed  # other tables wrote that much
+        else:
+            end = last if most else max(last, _flushed(session))
         if upto is not None:
             end = min(end, TablesToken.read(upto).lsn)
-        return token.seen(end, ()).held_by(entries).token() if end > token.lsn else after
+        return token.seen(end, ()) if end > token.lsn else None
 
     def reaches(self, token: Token, end: Token) -> bool:
         return TablesToken.read(token).lsn >= TablesToken.read(end).lsn
 
     def changes(self, after: Token, upto: Token) -> list[Split]:
         old, new = TablesToken.read(after), TablesToken.read(upto)
-        tables = {name: each.oid for name, each in old.tables.items()}
+        tables = {}
+        for name, each in old.tables.items():
+            shape = each.shape or new.tables[name].shape
+            tables[name] = {"oid": each.oid, "shape": None if shape is None else shape.noted()}
         log = {"after": old.lsn, "upto": new.lsn, "tables": tables, "begins": old.begins()}
         chunk = old.chunk_to(new)
         if chunk is not None:
@@ -219,16 +267,23 @@ class TablesFeed(ReplicationFeed):
         with Line(self._session) as ours, Line(partial(self._reader.connect, "read")) as rows:
             connect = partial(_lent, ours)
             with connect() as session:
-                tables = [self._table(session, name, oid) for name, oid in params["tables"].items()]
-            first = {each.shape.oid: int(params["begins"][each.name]) for each in tables}
-            if params["kind"] == "changes":
+                tables = [
+                    self._table(session, name, each["oid"], each["shape"] and TableColumns.of(each["shape"]))
+                    for name, each in params["tables"].items()
+                ]
+                table = next((each for each in tables if each.name == params.get("table")), None)
+                reader = None if table is None else self._reader_of(session, table.name, table.oid)
+            first = {each.oid: int(params["begins"][each.name]) for each in tables}
+            if table is None or reader is None:
                 for name, batch in self._decoded_of(connect, tables, first, after, upto, upto):
                     yield _named(batch, name)
                 return
-            table = next(each for each in tables if each.name == params["table"])
-            first[table.shape.oid] = int(params["since"])
+            first[table.oid] = int(params["since"])
             events = partial(self._beside, connect, tables, table, first)
-            found = self._log_of(table, upto, connect, partial(_lent, rows), events, params["order"])
+            found = self._log_of(
+                table, reader, upto, connect, partial(_lent, rows), events, params["order"],
+                rule=self._range_rule,
+            )  # fmt: skip
             log = _Named(found, table.name)
             lower, upper = params["lower"], params["upper"]
             yield from read_window(
@@ -257,7 +312,7 @@ class TablesFeed(ReplicationFeed):
 
     # --- tables ---
 
-    def _begin(self, session: PgReadSession) -> list[Found]:
+    def _begin(self, session: PgReadSession) -> list[tuple[Found, TableColumns]]:
         """The tables that a new tunnel begins with."""
         found = find_listed(session, self._publication, self._items)
         without = list(left_out(session, self._publication, self._items))
@@ -268,22 +323,22 @@ class TablesFeed(ReplicationFeed):
                 self._publication, ", ".join(without), self._publication,
             )  # fmt: skip
         present = look_up(session, [each.oid for each in found])
-        for each in found:
-            self._table(session, each.name, each.oid)
-        return [present[each.oid] for each in found]
+        return [(present[each.oid], self._look_at(session, present[each.oid]).columns) for each in found]
 
     @staticmethod
-    def _token(lsn: int, tables: Sequence[Found], entries: Mapping[int, Entries]) -> Token:
+    def _token(lsn: int, tables: Sequence[tuple[Found, TableColumns]], published: Published) -> Token:
         places = {
-            each.name: TablePlace(each.oid, each.columns, entries=entries.get(each.oid, ()))
-            for each in tables
+            each.name: TablePlace(
+                each.oid, each.columns, entries=published.entries.get(each.oid, ()), shape=shape
+            )
+            for each, shape in tables
         }
-        return TablesToken(lsn, places).token()
+        return TablesToken(lsn, places, operations=published.operations).token()
 
     def _check_base(self, session: PgReadSession, found: Found, joins: str = "") -> None:
         """`joins`: what is said of a table that is not one of those that a tunnel begins with."""
-        table = self._table(session, found.name, found.oid)
-        why = obstacle(session, table.reader.resolve(session))
+        self._look_at(session, found)
+        why = obstacle(session, self._reader_of(session, found.name, found.oid).resolve(session))
         if why is not None:
             raise SourceError(
                 f"table {found.name!r}{joins and f', {joins},'} cannot be read beside its changes: {why}. "
@@ -291,9 +346,10 @@ class TablesFeed(ReplicationFeed):
                 "which does not read existing rows"
             )
 
-    def _table(self, session: PgReadSession, name: str, oid: int) -> _Table:
-        known = self._known.get(name)
-        if known is not None and known.shape.oid == oid:
+    def _reader_of(self, session: PgReadSession, name: str, oid: int) -> SqlReader:
+        """Of its existing rows."""
+        known = self._readers.get(oid)
+        if known is not None:
             return known
         found = look_up(session, [oid]).get(oid)
         if found is None:
@@ -301,21 +357,37 @@ class TablesFeed(ReplicationFeed):
         options = self._reader.options.model_copy(update={"dbtable": found.sql})
         reader: SqlReader = cast(Any, type(self._reader))(options)
         reader.fetch_size = self._reader.fetch_size
-        source = reader.resolve(session)
-        made = _Table(
-            name, reader, self._checked(session, source), cast(PgTable, source.table).key, source.schema,
-            change_schema(source.schema),
-        )  # fmt: skip
-        self._known[name] = made
-        return made
+        self._readers[oid] = reader
+        return reader
 
-    def _checked(self, session: PgReadSession, source: ReadSource) -> TableShape:
-        taken = [name for name in source.names if name in _OWN]
+    def _table(self, session: PgReadSession, name: str, oid: int, columns: TableColumns | None) -> _Table:
+        """As a token has it; one of an earlier build did not tell its columns."""
+        if columns is not None:
+            return _Table(name, oid, columns, self._types.schema(columns.columns))
+        found = look_up(session, [oid]).get(oid)
+        if found is None:
+            raise SourceError(f"table {name!r} was dropped. {_ADVICE}")
+        return self._look_at(session, found)
+
+    def _look_at(self, session: PgReadSession, found: Found, only: Collection[str] | None = None) -> _Table:
+        """A table as the catalog has it. `only`: others of its columns are left out, whatever they are."""
+        source = self._reader_of(session, found.name, found.oid).resolve(session)
+        shape = self._checked(session, source, only)
+        key = cast(PgTable, source.table).key
+        return _Table(found.name, found.oid, TableColumns(shape.columns, key), source.schema)
+
+    def _checked(
+        self, session: PgReadSession, source: ReadSource, only: Collection[str] | None
+    ) -> TableShape:
+        taken = [name for name in source.names if name in _OWN and (only is None or name in only)]
         if taken:
             raise SchemaError(
                 f"{source.label} has a column {taken[0]!r}, which is a name of the feed's own: "
                 "rename the column, or omit the table"
             )
+        if only is not None:
+            _check_decodable(source, lambda name: name not in only)
+            return self._shape_of(session, source)
         try:
             return self._check(session, source)
         except SchemaError as error:
@@ -323,31 +395,33 @@ class TablesFeed(ReplicationFeed):
                 f"{error}. 'columns' does not go with 'tables': follow this table by 'dbtable' and its own slot"
             ) from None
 
-    def _check_tables(self, session: PgReadSession, token: TablesToken) -> dict[int, Entries]:
-        """The entries by which the publication has the tables.
-
+    def _check_tables(self, session: PgReadSession, token: TablesToken) -> _Look:
+        """
         Raises:
-            SourceError: one was dropped, renamed or made again, or left the publication. SchemaError: one has other
-                columns.
+            SourceError: one was dropped, renamed or made again, or left the publication. SchemaError: one has columns
+                that it cannot continue with.
             OptionError: the options name one that the tunnel does not follow.
         """
         present = look_up(session, [each.oid for each in token.tables.values()])
+        changed = {}
         for name, place in token.tables.items():
             found = present.get(place.oid)
             if found is None or found.name != name:
-                what = "was dropped, or made again" if found is None else f"is {found.name!r} now"
-                raise SourceError(f"table {name!r} of the tunnel {what}. {_ADVICE}")
-            if found.columns != place.columns:
-                raise SchemaError(
-                    f"table {name!r} has other columns than when the tunnel began to follow it. {_ADVICE}"
-                )
+                what, again = f"is {found and found.name!r} now", ""
+                if found is None:
+                    what, again = "was dropped, or made again", _MADE_AGAIN
+                raise SourceError(f"table {name!r} of the tunnel {what}. {again}{_ADVICE}")
+            shape = self._continued(session, name, place, found)
+            if shape is not None:
+                changed[name] = (found.columns, shape)
         now = self._published(session, [each.oid for each in token.tables.values()])
+        seen = self._seen or Published({}, "")
         known = [
-            Followed(name, place.oid, place.entries or self._entries_of.get(place.oid, ()))
+            Followed(name, place.oid, place.entries or seen.entries.get(place.oid, ()))
             for name, place in token.tables.items()
         ]
-        check_published(self._publication, known, now, _LEFT)
-        self._entries_of = now
+        check_published(self._publication, known, token.operations or seen.operations, now, _LEFT)
+        self._seen = now
         for item in self._unchecked:
             if find_one(session, item).name not in token.tables:
                 raise OptionError(
@@ -356,7 +430,49 @@ class TablesFeed(ReplicationFeed):
                     option="tables", got=item,
                 )  # fmt: skip
         self._unchecked = []
-        return now
+        return _Look(now, _digests(present), changed)
+
+    def _continued(
+        self, session: PgReadSession, name: str, place: TablePlace, found: Found
+    ) -> TableColumns | None:
+        """The other columns that a table continues with; None: those that it has."""
+        if found.columns == place.columns and place.shape is not None:
+            return None
+        key = place.oid, place.columns, found.columns
+        if key not in self._accepted:
+            self._accepted[key] = self._judged(session, name, place, found)
+        return self._accepted[key]
+
+    def _judged(
+        self, session: PgReadSession, name: str, place: TablePlace, found: Found
+    ) -> TableColumns | None:
+        was, label, rule = place.shape, f"table {name!r}", self._rule
+        if was is None:  # an earlier build did not tell its columns
+            if found.columns != place.columns and not (rule.evolves or rule.ignores):
+                raise SchemaError(
+                    f"{label} has other columns than when the tunnel began to follow it. {rule.advice}"
+                )
+            return self._look_at(session, found).columns
+        kept = None if rule.evolves else {each.name for each in was.columns}
+        try:
+            table = self._look_at(session, found, kept)
+        except SchemaError as error:
+            if kept is not None:
+                raise
+            raise SchemaError(
+                f"{error}; or start the tunnel again with onSchemaChange=ignore, which leaves new columns out"
+            ) from None
+        if not rule.evolves:
+            rule.check(self._types.schema(was.columns), table.schema, label, was.key)
+        what = becomes(was, table.columns, has=rule.has(_no_column), is_kept=not rule.evolves)
+        if what is not None:
+            raise SchemaError(f"{label} {what} since its stream began. {rule.advice}")
+        if rule.ignores:
+            return None
+        if rule.evolves:
+            names = ", ".join(table.schema.names)
+            _log.info("%s continues with columns %s (onSchemaChange=evolve)", label, names)
+        return table.columns
 
     # --- ranges ---
 
@@ -392,11 +508,13 @@ class TablesFeed(ReplicationFeed):
         if name is None:
             return after
         place = after.tables[name]
-        table = self._table(session, name, place.oid)
-        order = () if place.base is None else place.base.order
-        log = self._log_of(table, end, lambda: nullcontext(session), order=order)
+        table = self._table(session, name, place.oid, place.shape)
         if place.base is None:
-            return after.started(name, log.start(session, table.reader.resolve(session), end))
+            return after.started(name, self._start(session, table, end))
+        reader = self._reader_of(session, name, place.oid)
+        log = self._log_of(
+            table, reader, end, lambda: nullcontext(session), order=place.base.order, rule=self._rule
+        )
         rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))
         return after.advanced(name, log.bound(place.base.after, place.base.until, rows), rows)
 
@@ -410,14 +528,15 @@ class TablesFeed(ReplicationFeed):
         return PgWatermarks(self._reader, connect, connect, _no_events, lone, lone, 0, rule=self._rule)
 
     def _log_of(
-        self, table: _Table, at: int, connect: Connect, rows: Connect | None = None,
-        events: Callable[..., Iterator[pa.RecordBatch]] | None = None, order: Sequence[str] = (),
+        self, table: _Table, reader: SqlReader, at: int, connect: Connect, rows: Connect | None = None,
+        events: Callable[..., Iterator[pa.RecordBatch]] | None = None, order: Sequence[str] = (), *,
+        rule: SchemaRule,
     ) -> PgWatermarks:  # fmt: skip
         """With `rows`, both open a session again that was lost."""
         seconds = 0.0 if rows is None else getattr(self._reader.options, "retry_timeout", 0.0)
         return PgWatermarks(
-            table.reader, connect, rows or connect, events or _no_events, table.columns, table.schema, at, seconds,
-            rule=self._rule, order=order,
+            reader, connect, rows or connect, events or _no_events, None if self._rule.evolves else table.schema,
+            change_schema(table.schema), at, seconds, rule=rule, order=order,
         )  # fmt: skip
 
     def _beside(
@@ -435,15 +554,24 @@ class TablesFeed(ReplicationFeed):
     ) -> Iterator[tuple[str, pa.RecordBatch]]:  # fmt: skip
         made = {}
         for each in tables:
-            decoder = each.decoder(after, upto)
+            decoder = self._decoder_of(each, after, upto)
             if each is table and window is not None:
                 decoder.tell(window, key)
-            made[each.shape.oid] = TableChanges(each.name, decoder, first[each.shape.oid])
+            made[each.oid] = TableChanges(each.name, decoder, first[each.oid])
         decoders = TablesDecoder(made)
         with connect() as session:
             for messages in self._messages(session, after, high):
                 yield from decoders.feed(messages)
             yield from decoders.finish()
+
+    def _decoder_of(self, table: _Table, after: int, upto: int) -> ChangeDecoder:
+        made = ChangeDecoder(
+            TableShape(table.oid, table.label, table.columns.columns), change_schema(table.schema), after, upto,
+            has=self._rule.has(_no_column), kinds=self._types.schema if self._rule.evolves else None,
+            advice=self._rule.advice,
+        )  # fmt: skip
+        made.follow_key(table.columns.key)
+        return made
 
 
 class _Named:
@@ -471,6 +599,22 @@ def _named(batch: pa.RecordBatch, name: str) -> pa.RecordBatch:
     names = pa.repeat(pa.scalar(name), batch.num_rows)
     schema = batch.schema.append(pa.field(_TABLE, pa.string()))
     return pa.RecordBatch.from_arrays([*batch.columns, names], schema=schema)
+
+
+def _digests(tables: Mapping[int, Found]) -> dict[int, str]:
+    return {oid: each.columns for oid, each in tables.items()}
+
+
+def _advice(rule: SchemaRule) -> str:
+    """What to do about columns that a table does not continue with."""
+    if rule.evolves:
+        return f"Run {_READ_AGAIN}"
+    other = "" if rule.ignores else ", or with ignore to continue without them"
+    return f"Start it again with onSchemaChange=evolve to continue with its new columns{other}; or run {_READ_AGAIN}"
+
+
+def _no_column(_name: str) -> bool:
+    return False
 
 
 def _no_events(*_: Any) -> Iterator[pa.RecordBatch]:

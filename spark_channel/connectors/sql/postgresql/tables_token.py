@@ -5,13 +5,19 @@ rows are read only when all that was committed before `since` was seen to be vis
 slot waits for it: so no change is too early for the log and too late for a chunk.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.chunk_window import BaseProgress, Key, safe_after
-from spark_channel.connectors.sql.postgresql.entries import Entries, differ, read_entries
+from spark_channel.connectors.sql.postgresql.entries import (
+    Entries,
+    differ,
+    read_entries,
+    read_operations,
+)
+from spark_channel.connectors.sql.postgresql.log_columns import TableColumns
 from spark_channel.connectors.sql.postgresql.log_token import position_of
 from spark_channel.connectors.sql.postgresql.pgoutput import lsn_text
 from spark_channel.errors import SourceError, TunnelError
@@ -23,8 +29,8 @@ __all__ = ["TablePlace", "TablesToken"]
 class TablePlace:
     """One table. `since` is None when its existing rows are read, `base` until their reading begins.
 
-    `oid` is its number in the log, and `columns` a digest of its columns as they were when it joined. For `entries` see
-    `entries.py`; () = not known.
+    `oid` is its number in the log. `columns` is a digest of the columns that the catalog had when `shape` was taken
+    from there; None: by an earlier build, which kept the digest alone. For `entries` see `entries.py`; () = not known.
     """
 
     oid: int
@@ -32,6 +38,7 @@ class TablePlace:
     since: int | None = None
     base: BaseProgress | None = None
     entries: Entries = ()
+    shape: TableColumns | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +54,8 @@ class TablesToken:
     doubt_at: int = 0
     doubt: tuple[int, ...] = ()
     waited: int = 0
+    operations: str = ""
+    """See `entries.py`; "" = not known."""
 
     @property
     def is_read(self) -> bool:
@@ -72,15 +81,26 @@ class TablesToken:
                 return name
         return None
 
-    def held_by(self, entries: Mapping[int, Entries]) -> "TablesToken":
-        """With the entries by which the publication has its tables now."""
+    def held_by(self, entries: Mapping[int, Entries], operations: str = "") -> "TablesToken":
+        """With the entries by which the publication has its tables now, and its operations."""
         tables = {
             name: replace(each, entries=entries.get(each.oid, each.entries))
             for name, each in self.tables.items()
         }
-        return replace(self, tables=tables)
+        return replace(self, tables=tables, operations=operations or self.operations)
 
-    def joined(self, name: str, oid: int, columns: str, at: int = 0, entries: Entries = ()) -> "TablesToken":
+    def reshaped(self, columns: Mapping[str, tuple[str, TableColumns]]) -> "TablesToken":
+        """With other columns of some tables: a digest, and the columns."""
+        changed = {
+            name: replace(self.tables[name], columns=digest, shape=shape)
+            for name, (digest, shape) in columns.items()
+        }
+        return replace(self, tables={**self.tables, **changed})
+
+    def joined(
+        self, name: str, oid: int, columns: str, at: int = 0, entries: Entries = (),
+        shape: TableColumns | None = None,
+    ) -> "TablesToken":  # fmt: skip
         """With one more table from here on, or from position `at` if that is later: the end of the log when its columns
         were looked at. Changes before it may have others.
 
@@ -89,29 +109,32 @@ class TablesToken:
         """
         if name in self.tables:
             raise TunnelError(f"the tunnel has table {name!r} already: `tunnel resnapshot` reads it again")
-        return self._waiting(name, TablePlace(oid, columns, max(self.lsn, at), entries=entries))
+        return self._waiting(name, TablePlace(oid, columns, max(self.lsn, at), entries=entries, shape=shape))
 
     def restarted(
-        self, name: str, oid: int, columns: str, at: int = 0, entries: Entries = ()
-    ) -> "TablesToken":
-        """With the existing rows of a table to be read once more. One that left the publication meanwhile is followed
-        from `at` on, as one that joins: the log may lack earlier changes of transactions that ran when it came back.
+        self, name: str, oid: int, columns: str, at: int = 0, entries: Entries = (),
+        shape: TableColumns | None = None, takes: Callable[[TableColumns, TableColumns], bool] | None = None,
+    ) -> "TablesToken":  # fmt: skip
+        """With the existing rows of a table to be read once more, as it is now.
+
+        One that left the publication meanwhile is followed from `at` on, as one that joins: the log may lack earlier
+        changes of transactions that ran when it came back. So is one that was made again, or has other columns now;
+        but where `takes` says that the log may have rows of the old columns and of the new ones, none are left out.
 
         Raises:
-            TunnelError: it is not there, or is another table now.
+            TunnelError: it is not there.
         """
         found = self.tables.get(name)
         if found is None:
             raise TunnelError(
                 f"the tunnel has no table {name!r}: it has {', '.join(self.tables)}. `tunnel add-table` adds one"
             )
-        if (found.oid, found.columns) != (oid, columns):
-            raise TunnelError(
-                f"table {name!r} was made again, or has other columns than when the tunnel began to follow it: "
-                "changes of it as it was may be in the log. Reset the tunnel"
-            )
-        since = max(self.lsn, found.since or 0, at if differ(found.entries, entries) else 0)
-        return self._waiting(name, replace(found, since=since, base=None, entries=entries or found.entries))
+        is_other = (found.oid, found.columns) != (oid, columns)
+        if is_other and found.oid == oid and found.shape and shape and takes is not None:
+            is_other = not takes(found.shape, shape)
+        since = max(self.lsn, found.since or 0, at if is_other or differ(found.entries, entries) else 0)
+        place = TablePlace(oid, columns, since, entries=entries or found.entries, shape=shape or found.shape)
+        return self._waiting(name, place)
 
     def started(self, name: str, base: BaseProgress | None) -> "TablesToken":
         """With the range of keys that is to be read of a table; None: it is empty."""
@@ -144,6 +167,8 @@ class TablesToken:
             "lsn": lsn_text(self.lsn),
             "tables": {name: _noted(each) for name, each in self.tables.items()},
         }
+        if self.operations:
+            found["operations"] = self.operations
         if not self.is_read:
             found["base"] = {
                 "safe": lsn_text(self.safe),
@@ -163,7 +188,8 @@ class TablesToken:
             tables = dict(_places(token["tables"]))
             if not tables:
                 raise ValueError
-            made = cls(position_of(token["lsn"]), tables)
+            operations = read_operations(token.get("operations", ""))
+            made = cls(position_of(token["lsn"]), tables, operations=operations)
             if made.is_read:
                 return made
             base = token["base"]
@@ -198,6 +224,8 @@ def _noted(place: TablePlace) -> dict[str, Any]:
         found["base"] = place.base.noted()
     if place.entries:
         found["entries"] = list(place.entries)
+    if place.shape is not None:
+        found["shape"] = place.shape.noted()
     return found
 
 
@@ -206,7 +234,7 @@ def _places(found: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
         oid, columns = each["oid"], each["columns"]
         if not isinstance(oid, int) or not isinstance(columns, str):
             raise ValueError(each)
-        since, base = each.get("since"), each.get("base")
+        since, base, shape = each.get("since"), each.get("base"), each.get("shape")
         if base is not None and since is None:
             raise ValueError(each)
         yield (
@@ -217,5 +245,6 @@ def _places(found: Mapping[str, Any]) -> Iterator[tuple[str, TablePlace]]:
                 None if since is None else position_of(since),
                 None if base is None else BaseProgress.of(base),
                 read_entries(each.get("entries", ())),
+                None if shape is None else TableColumns.of(shape),
             ),
         )

@@ -91,12 +91,13 @@ class PgWatermarks:
     """Used by one thread, for one range, which ends at position `upto`; see `WatermarkLog`.
 
     `connect` gives a session that may write a message, `rows` one that reads; after a lost connection they give another
-    for `retry_seconds`. `events` reads the log, and is told the columns of the key. `columns` is the schema of the
-    table as its stream began, `schema` that of the rows that are delivered. `order`: see `BaseProgress`.
+    for `retry_seconds`. `events` reads the log, and is told the columns of the key. For `columns`, `schema` and `order`
+    see `BaseTable`.
     """
 
     def __init__(
-        self, reader: SqlReader, connect: Connect, rows: Connect, events: Events, columns: pa.Schema,
+        self, reader: SqlReader, connect: Connect, rows: Connect, events: Events,
+        columns: pa.Schema | None,
         schema: pa.Schema, upto: int, retry_seconds: float = 0.0, *, rule: SchemaRule, order: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._reader, self._connect, self._rows, self._events = reader, connect, rows, events
@@ -160,6 +161,7 @@ class PgWatermarks:
                 f"a chunk of {source.label} would be read from a standby, which may lack rows that the slot's server "
                 "has: name the primary alone in 'url', or add target_session_attrs=primary"
             )
+        self._table.look(session)  # the lock keeps its definition
         raw = self._table.read(session, lower, upper, rows)
         session.rows("COMMIT")
         return self._table.chunk(session, raw, upper, rows, snapshot.sees, lsn_text(self._upto))

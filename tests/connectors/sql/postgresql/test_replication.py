@@ -11,6 +11,7 @@ import pytest
 
 from spark_channel.connectors import load_reader
 from spark_channel.connectors.feed import ChangeFeed, FeedLimit, FeedOptions
+from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.errors import ChannelError, OptionError, SchemaError, SourceError
 from tests.servers.postgres import PostgresServer, programs
 
@@ -290,6 +291,52 @@ def test_a_table_that_stays_in_the_publication_is_followed_whatever_else_changes
         feed.latest(at, NO_LIMIT)
 
 
+def test_an_operation_that_the_publication_lost_is_told(table: Table) -> None:
+    """Else updates and deletes just do not arrive."""
+    feed = table.feed()
+    (at,) = feed.now()
+    assert at["operations"] == "iudt"
+    table.run(
+        "INSERT INTO $t VALUES (1, 'a', 1); ALTER PUBLICATION $t SET (publish = 'insert, truncate'); DELETE FROM $t"
+    )
+    for each in (feed, table.feed()):
+        with pytest.raises(
+            SourceError,
+            match=rf"publication '{table.name}' does not have operation update, delete any more.*"
+            r"SET \(publish = 'insert, update, delete, truncate'\) lets the stream continue.*Reset the tunnel",
+        ):
+            each.latest(at, NO_LIMIT)
+    known = {"lsn": at["lsn"], "entries": at["entries"]}  # as an earlier build kept it
+    at = table.feed().latest(known, NO_LIMIT)
+    assert at["operations"] == "it"
+    table.run("ALTER PUBLICATION $t SET (publish = 'insert, update'); INSERT INTO $t VALUES (2, 'b', 1)")
+    with pytest.raises(SourceError, match="operation truncate any more"):
+        feed.latest(at, NO_LIMIT)
+    table.run("ALTER PUBLICATION $t SET (publish = 'insert, update, truncate')")
+    end = feed.latest(at, NO_LIMIT)
+    assert end["operations"] == "iut", "more than before is no loss"
+    assert brief(rows(feed, at, end)) == [("insert", 2, "b")]
+
+
+def test_the_publication_is_looked_at_by_one_statement(table: Table, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server told its version when the session was set up."""
+    feed = table.feed()
+    (at,) = feed.now()
+    asked = []
+    original = PgReadSession.rows
+
+    def rows_of(self: PgReadSession, sql: str) -> list[tuple[Any, ...]]:
+        asked.append(sql)
+        return original(self, sql)
+
+    monkeypatch.setattr(PgReadSession, "rows", rows_of)
+    feed.latest(at, NO_LIMIT)
+    assert len([sql for sql in asked if "pg_publication" in sql]) == 1
+    versions = [sql for sql in asked if "server_version_num" in sql.lower()]
+    assert all("set_config" in sql.lower() for sql in versions)
+    assert len(versions) == 1
+
+
 def test_a_partition_is_in_a_publication_by_a_table_above_it(postgres_server: PostgresServer) -> None:
     table = Table(postgres_server, "id int PRIMARY KEY, item text) PARTITION BY RANGE (id")
     try:
@@ -316,7 +363,15 @@ def test_a_server_that_keeps_no_logical_log_is_told() -> None:
 
 @pytest.mark.parametrize(
     "token",
-    [{}, {"cursor": 1}, {"lsn": "x"}, {"lsn": 5}, {"lsn": "0/1", "x": 1}, {"lsn": "0/1", "entries": "r1"}],
+    [
+        {},
+        {"cursor": 1},
+        {"lsn": "x"},
+        {"lsn": 5},
+        {"lsn": "0/1", "x": 1},
+        {"lsn": "0/1", "entries": "r1"},
+        {"lsn": "0/1", "operations": "x"},
+    ],
 )
 def test_a_damaged_token_is_told(table: Table, token: dict[str, Any]) -> None:
     with pytest.raises(SourceError, match="not a position in a PostgreSQL log"):
