@@ -354,7 +354,7 @@ class ReplicationFeed(ChangeFeed):
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
         is_paused = not self.reads_base or self._pauses(session)
-        self.base_held = self.reads_base and is_paused and not is_cut
+        self.base_held = self.reads_base and is_paused
         if is_paused:
             log.mark()  # the position moves on, so that no reader takes the base to be read
         end = last if is_cut and last is not None else _flushed(session)
