@@ -162,8 +162,8 @@ class ChangeFeed(SplitReader):
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
     base_held: bool = False
-    """Whether the last call of `latest` planned changes, and no existing rows, since the source keeps more of its log for
-    its reader than `FeedOptions.max_slot_lag` allows."""
+    """Whether the last call of `latest` planned changes, and no existing rows, since the source keeps more of its log
+    for its reader than `FeedOptions.max_slot_lag` allows."""
 
     @property
     def waits_seconds(self) -> float:

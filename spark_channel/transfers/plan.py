@@ -38,6 +38,7 @@ from spark_channel.planning import (
 )
 from spark_channel.planning.by_mark import assign_by_mark
 from spark_channel.planning.channels import SPLITS_PER_CHANNEL
+from spark_channel.text_length import TextLengths, noted, text_lengths, widest, without_notes
 from spark_channel.transfers.conversion import (
     by_wall_clock,
     is_lenient,
@@ -97,6 +98,14 @@ class OpenedTransfer:
         if self.steps is not None:
             return self.steps.output_schema
         return self.sources[0].pipeline.output_schema
+
+    @property
+    def text_lengths(self) -> TextLengths:
+        """How long the texts of the target's columns may be, where all sources tell."""
+        found = widest([source.text_lengths for source in self.sources])
+        if self.steps is None:
+            return found
+        return text_lengths(prepare(self.steps.steps, noted(self.steps.schema, found)).output_schema)
 
     def native_rows(self) -> NativeRows | None:
         """What all sources could give the one target instead of Arrow's values; None = not these, or not here.
@@ -176,7 +185,12 @@ def _hold_possible(job: JobOptions) -> None:
     sources, writers = _ends(job, alone=True, tell=False)
     options = writers[0].options
     commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
-    context = WriteContext("rehearsal", commit, overwrite=job.spec.save_mode == "overwrite")
+    context = WriteContext(
+        "rehearsal",
+        commit,
+        overwrite=job.spec.save_mode == "overwrite",
+        text_lengths=widest([source.text_lengths for source in sources]),
+    )
     for writer in writers:
         writer.rehearse(context, sources[0].pipeline.output_schema)
 
@@ -432,7 +446,9 @@ def _opened(ends: Sequence[Endpoint], job: JobOptions, *, tell: bool) -> tuple[T
 
 def _source(reader: Reader, given: pa.Schema | None, spec: TransferSpec) -> TransferSource:
     schema = reader.schema() if given is None else given
-    return TransferSource(reader.with_schema(schema), prepare(spec.transformers, schema))
+    lengths = text_lengths(prepare(spec.transformers, schema).output_schema)
+    schema = without_notes(schema)
+    return TransferSource(reader.with_schema(schema), prepare(spec.transformers, schema), lengths)
 
 
 def _refuse_other_columns(sources: tuple[TransferSource, ...]) -> None:

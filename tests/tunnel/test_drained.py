@@ -67,10 +67,10 @@ def growing(path: Path) -> Callable[[int], None]:
 
 
 class Log(ChangeFeed):
-    """A log whose end is `at`; rows wait `late` seconds."""
+    """A log that ends at `ended`; rows wait `late` seconds."""
 
     def __init__(self, at: int, late: float = 0.0) -> None:
-        self.at, self.late = at, late
+        self.ended, self.late = at, late
 
     @property
     def waits_seconds(self) -> float:
@@ -83,7 +83,7 @@ class Log(ChangeFeed):
         return [{"at": 0}]
 
     def now(self) -> list[Token]:
-        return [{"at": self.at}]
+        return [{"at": self.ended}]
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         return after
@@ -92,7 +92,7 @@ class Log(ChangeFeed):
         return []
 
     def lag(self, token: Token) -> FeedLag:
-        return FeedLag(self.at - token["at"])
+        return FeedLag(self.ended - token["at"])
 
     def reaches(self, token: Token, end: Token) -> bool:
         return bool(token["at"] >= end["at"])
@@ -105,7 +105,7 @@ def test_a_channel_ends_where_its_source_ended_when_it_was_opened() -> None:
     log = Log(5)
     goal = Goal(log, VirtualClock())
     assert goal.fix({"at": 1}) == 0
-    log.at = 9
+    log.ended = 9
     assert goal.fix({"at": 3}) == 0
     assert goal.upto({"at": 3}, is_paused=False) == {"at": 5}
     assert not goal.is_reached({"at": 4})
@@ -119,9 +119,9 @@ def test_existing_rows_have_no_end_but_their_last_chunk_and_the_changes_are_read
         goal.fix({"at": at, "base": base})
         assert goal.upto({"at": at, "base": base}, is_paused=False) is None
         assert goal.upto({"at": at, "base": base}, is_paused=True) == {"at": 5}
-    log.at = 9
+    log.ended = 9
     goal.fix({"at": 8})
-    log.at = 20
+    log.ended = 20
     goal.fix({"at": 8})
     assert goal.upto({"at": 8}, is_paused=False) == {"at": 9}
 
@@ -131,7 +131,7 @@ def test_new_rows_wait_once_for_late_ones_and_no_rows_for_none() -> None:
     goal = Goal(log, clock)
     assert goal.fix({"at": 1}) == 10
     clock.advance(4)
-    log.at = 7
+    log.ended = 7
     assert goal.fix({"at": 1}) == 6
     clock.advance(6)
     assert goal.fix({"at": 1}) == 0
@@ -301,7 +301,9 @@ def restless(followed: Followed) -> Iterator[None]:
     ) as session:
 
         def write(number: int) -> None:
-            session.execute(f"UPDATE {followed.name} SET item = 'u{number}' WHERE id = {number * 37 % 400 + 1}")
+            session.execute(
+                f"UPDATE {followed.name} SET item = 'u{number}' WHERE id = {number * 37 % 400 + 1}"
+            )
             session.execute(f"INSERT INTO {followed.name} VALUES ({10_000 + number}, 'new')")
 
         with writing(write):
@@ -350,7 +352,10 @@ def test_a_paused_base_is_told_though_its_log_never_rests(followed: Followed) ->
     followed.tunnel.pause_base()
     followed.insert(1001)
     copy = Copy()
-    with restless(followed), pytest.raises(TunnelError, match="not all existing rows, whose reading is paused"):
+    with (
+        restless(followed),
+        pytest.raises(TunnelError, match="not all existing rows, whose reading is paused"),
+    ):
         followed.tunnel.consume(copy.process, drained=True)
     assert 1001 in copy.changed
 

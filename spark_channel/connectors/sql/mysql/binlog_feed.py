@@ -47,6 +47,7 @@ from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.planning import Split
+from spark_channel.text_length import noted
 
 __all__ = ["BinlogFeed"]
 
@@ -94,7 +95,7 @@ class BinlogFeed(ChangeFeed):
             next(log, None)  # missing rights are told now
 
     def schema(self) -> pa.Schema:
-        return self._schema
+        return noted(self._schema, self._source.text_lengths)
 
     def earliest(self) -> list[Token]:
         """As far back as the server has its logs."""

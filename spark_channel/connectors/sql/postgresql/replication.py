@@ -44,6 +44,7 @@ from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
+from spark_channel.text_length import TextLengths, noted
 
 __all__ = ["ReplicationFeed"]
 
@@ -117,11 +118,12 @@ class ReplicationFeed(ChangeFeed):
             self._columns = source.schema
             self._key = cast(PgTable, source.table).key
             self._schema = change_schema(source.schema)
+            self._lengths: TextLengths = source.text_lengths
             # Before there is a slot or a position: what a stream begins with is older than its first change.
             self._entries = self._published(session, [self._shape.oid]).get(self._shape.oid, ())
 
     def schema(self) -> pa.Schema:
-        return self._schema
+        return noted(self._schema, self._lengths)
 
     def earliest(self) -> list[Token]:
         """As far back as the slot goes."""

@@ -121,6 +121,7 @@ class TablesFeed(ReplicationFeed):
         self._schema = pa.schema([change_schema(pa.schema([])).field(name) for name in _OWN[1:]]).append(
             pa.field(_TABLE, pa.string())
         )
+        self._lengths = {}
 
     def earliest(self) -> list[Token]:
         with self._session() as session:
