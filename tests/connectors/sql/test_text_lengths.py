@@ -1,7 +1,7 @@
 """`onSchemaChange=evolve` gives a text column of the target the length that its source has."""
 
-import json
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -9,12 +9,15 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
-from typer.testing import CliRunner
 
-from spark_channel.cli.app import complete
+from spark_channel import transfer
 from spark_channel.connectors import WriteContext
-from spark_channel.errors import TargetError
+from spark_channel.errors import SchemaError, TargetError
+from spark_channel.jobs import load_job
 from spark_channel.text_length import TEXT_LENGTH, UNLIMITED, text_lengths
+from spark_channel.transfers.options import job_options
+from spark_channel.transfers.plan import open_transfer
+from spark_channel.transform.columns import Rename
 from spark_channel.tunnel.source import StreamSource
 from tests.connectors.sql.places import Place, open_place
 from tests.connectors.sql.test_new_columns import writer_of
@@ -115,11 +118,9 @@ def test_a_type_that_was_chosen_counts_more_than_the_source(place: Place) -> Non
 def test_what_is_no_text_takes_no_length(place: Place) -> None:
     place.run("CREATE TABLE x (id INT, s VARCHAR(9))")
     rows = pa.table({"id": pa.array([1], pa.int32()), "s": pa.array([5], pa.int32())})
-    writer = writer_of(place, dbtable="x", onschemachange="evolve", convert="lenient")
-    try:
+    writer = writer_of(place, dbtable="x", onschemachange="evolve")
+    with pytest.raises(SchemaError, match="'s'"):
         writer.prepare(WriteContext("a", commit="job", text_lengths={"s": "200"}), rows.schema)
-    except Exception as error:
-        assert "'s'" in str(error)
     assert lengths(place, "x") == {"s": "9"}
 
 
@@ -159,27 +160,52 @@ def test_a_column_of_a_key_stays_within_what_keys_take(place: Place) -> None:
 # --- from end to end
 
 
-def test_a_transfer_takes_lengths_along(place: Place, tmp_path: Path) -> None:
-    place.run("CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE TABLE x (id INT, a VARCHAR(9))")
+@pytest.mark.spark
+def test_a_transfer_takes_lengths_along(place: Place, spark: SparkSession) -> None:
+    place.run("CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE TABLE s2 (id INT, a VARCHAR(250))")
+    place.run("CREATE TABLE x (id INT, a VARCHAR(9)); CREATE TABLE y (n INT, text VARCHAR(9))")
     place.run(f"INSERT INTO s VALUES (1, '{'y' * 150}')")
-    login = {key: value for key, value in place.options.items() if key != "reader"}
+    reader = {**place.options, "dbtable": "s"}
+    writer = {**place.options, "dbtable": "x", "onSchemaChange": "evolve"}
+    transfer(spark, reader, writer)
+    assert lengths(place, "x") == {"a": "200"}
+    assert place.read("x")["a"].to_pylist() == ["y" * 150]
+    named = [Rename(("n", "text"))]
+    transfer(spark, reader, {**writer, "dbtable": "y"}, transformers=named)
+    assert lengths(place, "y") == {"text": "200"}
+    assert place.read("y")["text"].to_pylist() == ["y" * 150]
+
+
+def test_a_datax_job_takes_the_lengths_of_all_its_tables_along(place: Place) -> None:
+    place.run("CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE TABLE s2 (id INT, a VARCHAR(250))")
+    place.run("CREATE TABLE x (n INT, text VARCHAR(9))")
+    url = place.options["url"]
+    login = {"username": place.options["user"], "password": place.options["password"]}
+    schema = place.options.get("currentschema")
+    url = f"jdbc:{url}" + (f"?currentSchema={schema}" if schema else "")
+    source = {"jdbcUrl": [url], "table": ["s", "s2"]}
     job = {
         "job": {
             "setting": {"speed": {"channel": 1}},
             "content": [{
-                "reader": {"name": place.kind, "parameter": {**login, "dbtable": "s"}},
+                "reader": {
+                    "name": f"{place.kind}reader",
+                    "parameter": {**login, "column": ["id", "a"], "connection": [source]},
+                },
                 "writer": {
-                    "name": place.kind, "parameter": {**login, "dbtable": "x", "onSchemaChange": "evolve"},
+                    "name": f"{place.kind}writer",
+                    "parameter": {
+                        **login, "column": ["n", "text"], "connection": [{"jdbcUrl": url, "table": ["x"]}],
+                    },
                 },
             }],
         }
     }  # fmt: skip
-    file = tmp_path / "job.json"
-    file.write_text(json.dumps(job))
-    done = CliRunner().invoke(complete(()), ["run", str(file), "--engine", "local"])
-    assert done.exit_code == 0, done.output
-    assert lengths(place, "x") == {"a": "200"}
-    assert place.read("x")["a"].to_pylist() == ["y" * 150]
+    (spec, *_) = load_job(job).specs
+    with ExitStack() as held:
+        opened = open_transfer(job_options(spec, {}), 1, held)
+        assert opened.text_lengths == {"text": "250"}
+        assert text_lengths(opened.schema) == {}
 
 
 @pytest.mark.spark
