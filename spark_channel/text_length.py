@@ -55,7 +55,7 @@ def noted(schema: pa.Schema, lengths: TextLengths) -> pa.Schema:
 
 
 def without_notes(schema: pa.Schema) -> pa.Schema:
-    """`schema` as it is without them."""
+    """`schema` without its notes."""
     key = TEXT_LENGTH.encode()
     if not any(key in (field.metadata or {}) for field in schema):
         return schema

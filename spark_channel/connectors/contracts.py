@@ -171,7 +171,7 @@ class WriteContext:
     native: NativeRows | None = None
     stream: tuple[str, int] | None = None
     resume: int | None = None
-    text_lengths: TextLengths = field(default_factory=dict)
+    text_lengths: TextLengths = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

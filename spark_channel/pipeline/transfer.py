@@ -43,7 +43,7 @@ class TransferSource:
 
     reader: Reader
     pipeline: Pipeline
-    text_lengths: TextLengths = field(default_factory=dict)
+    text_lengths: TextLengths = field(default_factory=dict, hash=False)
 
     @staticmethod
     def wrap(number: int, split: Split) -> Split:

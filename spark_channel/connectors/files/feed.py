@@ -66,7 +66,7 @@ class FilesFeed(ChangeFeed):
         return [self.latest(token, FeedLimit()) for token in self.earliest()]
 
     def end_of(self, token: Token) -> Token:
-        # Without a look at their columns: a file that does not fit is the error of its own range.
+        # Without a look at their columns: a file that does not fit is an error of the range that has it.
         files = self._listed(token)
         return self._taking(token, files, sorted(self._new(token, files), key=_order))
 

@@ -19,10 +19,12 @@ from spark_channel.transfers.options import job_options
 from spark_channel.transfers.plan import open_transfer
 from spark_channel.transform.columns import Rename
 from spark_channel.tunnel.source import StreamSource
+from tests.connectors.sql.mysql.conftest import Shop, logged, logging_server
 from tests.connectors.sql.places import Place, open_place
 from tests.connectors.sql.test_new_columns import writer_of
 
-LONG = {"postgresql": "text", "mysql": "longtext"}
+__all__ = ["logged", "logging_server"]
+
 ROWS = pa.table({"id": pa.array([1], pa.int32()), "s": ["longer than nine letters"]})
 
 
@@ -80,6 +82,22 @@ def test_a_reader_tells_the_lengths_that_its_columns_declare(place: Place) -> No
     assert text_lengths(batch.schema) == {}, "batches are as they were"
     feed = StreamSource({**place.options, "dbtable": "s", "cursorColumn": "id"}).feed
     assert text_lengths(feed.schema()) == expected
+
+
+def test_a_log_of_postgresql_tells_them(request: pytest.FixtureRequest, tmp_path: Path) -> None:
+    with open_place(request, "postgresql", tmp_path) as place:
+        place.run(
+            "CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200)); CREATE PUBLICATION lengths FOR TABLE s"
+        )
+        given = {**place.options, "dbtable": "s", "slot": "lengths", "publication": "lengths"}
+        assert text_lengths(StreamSource(given).schema()) == {"a": "200"}
+        place.run("DROP PUBLICATION lengths")
+
+
+def test_a_binary_log_tells_them(logged: Shop) -> None:
+    logged.sql("CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200))")
+    given = {**logged.login, "dbtable": "s", "binlog": "true"}
+    assert text_lengths(StreamSource(given).schema()) == {"a": "200"}
 
 
 # --- what a writer does
