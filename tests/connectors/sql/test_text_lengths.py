@@ -192,6 +192,10 @@ def test_a_transfer_takes_lengths_along(place: Place, spark: SparkSession) -> No
     transfer(spark, reader, {**writer, "dbtable": "y"}, transformers=named)
     assert lengths(place, "y") == {"text": "200"}
     assert place.read("y")["text"].to_pylist() == ["y" * 150]
+    for table in ("v", "w"):
+        place.run(f"CREATE TABLE {table} (id INT, a VARCHAR(9))")
+    transfer(spark, reader, [{**writer, "dbtable": "v"}, {**writer, "dbtable": "w"}])
+    assert (lengths(place, "v"), lengths(place, "w")) == ({"a": "200"}, {"a": "200"})
 
 
 def test_a_datax_job_takes_the_lengths_of_all_its_tables_along(place: Place) -> None:
