@@ -238,6 +238,9 @@ def test_a_frame_takes_lengths_along(place: Place, spark: SparkSession, tmp_path
     frame = spark.read.format("channel").options(**place.options, dbtable="s").load()
     assert frame.schema["a"].metadata == {TEXT_LENGTH: "200"}
     assert frame.schema["id"].metadata == {}
+    joined = frame.join(frame.select("id"), "id").repartition(2)
+    assert joined.select(joined.a.alias("z")).schema["z"].metadata == {TEXT_LENGTH: "200"}
+    assert frame.selectExpr("upper(a) AS a").schema["a"].metadata == {}
     frame = frame.where("id > 0").select("b", "a", "id", frame.a.substr(1, 5).alias("c"))
     frame.write.format("channel").options(**place.options, dbtable="x", onSchemaChange="evolve").mode(
         "append"
