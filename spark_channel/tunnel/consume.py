@@ -271,7 +271,7 @@ class Consumer:
                 self._over_with(run, finished=True)
             return None
         if end == start:
-            self._idle(run)
+            self._idle(run, sequence)
             return run.backoff.after(0, 0)
         feed = run.source.feed
         splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
@@ -571,9 +571,10 @@ class Consumer:
                 _log.exception("the processor's shutdown of channel %s failed", run.id)
         return True
 
-    def _idle(self, run: Run) -> None:
+    def _idle(self, run: Run, sequence: int) -> None:
+        """Nothing follows the range before `sequence`, which may have failed meanwhile."""
         with self._changed:
-            run.idle = not run.ranges
+            run.idle = not run.ranges and run.planned_sequence == sequence
         if run.idle and self._drained:
             self._end_if_nothing_is_left()
 

@@ -16,6 +16,7 @@ import pytest
 
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit
+from spark_channel.connectors.sql.cursor_feed import CursorFeed
 from spark_channel.errors import TunnelError
 from spark_channel.planning import Split
 from spark_channel.testing import VirtualClock
@@ -217,6 +218,38 @@ def test_a_reader_that_waits_for_late_rows_stops_when_it_is_told(shop: Path) -> 
     tunnel.consume(Keeper(), drained=True)
     assert time.monotonic() - began < 5
     timer.join()
+
+
+def test_a_range_that_fails_while_its_source_is_asked_for_more_is_delivered_again(
+    shop: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tunnel = tunnel_of(shop, tunnelType="stream", startingOffsets="earliest", maxRetryInterval="0.02")
+    tunnel.create()
+    keeper, calls, asked = Keeper(), list[int](), list[int]()
+
+    def process(delivery: Delivery) -> None:
+        calls.append(delivery.sequence)
+        if len(calls) == 1:
+            raise OSError("a moment")
+        keeper.process(delivery)
+
+    consumer = consume.Consumer(
+        tunnel.store, tunnel.store.get("orders"), tunnel._options, process, threads=1, drained=True
+    )
+    latest = CursorFeed.latest
+
+    def slow(self: CursorFeed, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
+        found = latest(self, after, limit, upto)
+        if after == {"cursor": 1000} and not asked:
+            asked.append(1)
+            while consumer._runs["stream-0"].ranges:
+                time.sleep(0.001)
+        return found
+
+    monkeypatch.setattr(CursorFeed, "latest", slow)
+    consumer.run()
+    assert len(calls) == 2
+    assert keeper.rows == Counter(range(1, 1001))
 
 
 # --- files
