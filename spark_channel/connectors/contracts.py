@@ -20,6 +20,7 @@ from spark_channel.connectors.split_reader import Read, SplitReader, Token
 from spark_channel.errors import BatchRefusedError, TargetError, UnsupportedError
 from spark_channel.options import CommitMode, ReadOptions, WriteOptions
 from spark_channel.planning import Split
+from spark_channel.text_length import TextLengths
 
 __all__ = [
     "DirtyRow",
@@ -159,7 +160,8 @@ class WriteContext:
     `commit` is None if the user did not set it. `txn` is (txnAppId, txnVersion). `stream` is a streaming
     query (or a tunnel channel) and the number of its batch: numbers grow, and each is published once. `resume` is the
     epoch of `Unfinished`, of a run that continues what that one committed. `native`: the rows can be sent in this
-    form, if the plan accepts it.
+    form, if the plan accepts it. `text_lengths`: how long the source's columns let their texts be, by the names of the
+    rows' columns.
     """
 
     job: str
@@ -169,6 +171,7 @@ class WriteContext:
     native: NativeRows | None = None
     stream: tuple[str, int] | None = None
     resume: int | None = None
+    text_lengths: TextLengths = field(default_factory=dict, hash=False)
 
 
 @dataclass(frozen=True)

@@ -162,8 +162,8 @@ class ChangeFeed(SplitReader):
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
     base_held: bool = False
-    """Whether the last call of `latest` planned all changes, and no existing rows, since the source keeps more of its
-    log for its reader than `FeedOptions.max_slot_lag` allows."""
+    """Whether the last call of `latest` planned changes, and no existing rows, since the source keeps more of its log
+    for its reader than `FeedOptions.max_slot_lag` allows."""
 
     @property
     def waits_seconds(self) -> float:
@@ -186,6 +186,11 @@ class ChangeFeed(SplitReader):
         """The present end of each partition, for a reader that has started before: creates nothing in the source."""
         return self.now()
 
+    def end_of(self, token: Token) -> Token:
+        """The present end of the partition of `token`, as `end`: all that was committed before is at or before it."""
+        (found,) = self.end()
+        return found
+
     def settled(self, upto: Sequence[Token]) -> None:
         """Wait until all that belongs up to these tokens, which `now` gave, has come to light.
 
@@ -196,7 +201,7 @@ class ChangeFeed(SplitReader):
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         """The end of the partition of `after`, or the position that `limit` allows; `after` itself without new rows.
 
-        `upto`, a token that `now` gave, is not passed; what is returned then is `settled`.
+        `upto`, a token that `now`, `end` or `end_of` gave, is not passed; what is returned then is `settled`.
 
         Raises:
             SourceError: `after` is damaged, of another source, from the future, or not there any more.

@@ -23,6 +23,7 @@ from spark_channel.pipeline.read import ReadCancelledError
 from spark_channel.pipeline.write import end_phase, writing
 from spark_channel.planning import Split, Task, TaskGroup
 from spark_channel.progress import Counters, Phase
+from spark_channel.text_length import TextLengths
 from spark_channel.transform import Pipeline
 
 __all__ = ["GroupOutcome", "GroupTransfer", "TaskOutcome", "TransferSource", "TransferWork"]
@@ -35,10 +36,14 @@ _JOIN_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class TransferSource:
-    """One reader, and the steps from its batches to the target's columns."""
+    """One reader, and the steps from its batches to the target's columns.
+
+    `text_lengths`: how long the texts of the target's columns may be, where the reader tells.
+    """
 
     reader: Reader
     pipeline: Pipeline
+    text_lengths: TextLengths = field(default_factory=dict, hash=False)
 
     @staticmethod
     def wrap(number: int, split: Split) -> Split:

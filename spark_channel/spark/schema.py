@@ -13,8 +13,9 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from spark_channel.errors import SchemaError
+from spark_channel.text_length import TEXT_LENGTH, length_in, text_lengths
 
-__all__ = ["TIME_SUPPORTED", "as_arrow", "as_spark", "has_times"]
+__all__ = ["TIME_SUPPORTED", "as_arrow", "as_spark", "has_times", "spark_text_lengths"]
 
 TIME_SUPPORTED = hasattr(pyspark.sql.types, "TimeType")  # since 4.1
 _DECIMAL_DIGITS = 38
@@ -50,6 +51,8 @@ def as_spark(schema: pa.Schema, *, times: bool = True) -> StructType:
         schema = pa.schema([field.with_type(_times_as_text(field.type)) for field in schema])
     plain = pa.schema([_plain_field(field, field.name) for field in schema])
     spark: StructType = from_arrow_schema(plain, prefer_timestamp_ntz=True)
+    for name, length in text_lengths(schema).items():
+        spark[name].metadata = {TEXT_LENGTH: length}
     return spark
 
 
@@ -66,6 +69,12 @@ def as_arrow(schema: StructType) -> pa.Schema:
     else:
         made = to_arrow_schema(schema)  # before 4.2 it always used UTC
     return pa.schema([field.remove_metadata() for field in made])
+
+
+def spark_text_lengths(schema: StructType) -> dict[str, str]:
+    """What the notes of `text_length.py` say. Spark keeps them for columns that are selected as they are."""
+    found = {field.name: length_in(field.metadata) for field in schema.fields}
+    return {name: length for name, length in found.items() if length is not None}
 
 
 def has_times(kind: pa.DataType) -> bool:

@@ -31,7 +31,7 @@ from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.origins import forget_origins, origins_of_task
 from spark_channel.spark.portable import portable
 from spark_channel.spark.prompt import Prompt
-from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stall_option import refuse_on_stall
 from spark_channel.spark.stream_read import batch_number
 from spark_channel.transfers.conversion import refuse_lenient
@@ -70,7 +70,7 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
         self._options: WriteOptions = self._writer.options
         _refuse(self._options)
         refuse_on_stall(self._options)
-        self._schema = as_arrow(schema)
+        self._schema, self._lengths = as_arrow(schema), spark_text_lengths(schema)
         self._overwrite = overwrite
         limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address
@@ -116,7 +116,9 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
             channel, _, sequence = origins[0].rpartition("-")
             stream = (channel, int(sequence))
         job = f"stream-{stream[0]}-{stream[1]}"
-        context = WriteContext(job, commit="job", overwrite=self._overwrite, stream=stream)
+        context = WriteContext(
+            job, commit="job", overwrite=self._overwrite, stream=stream, text_lengths=self._lengths
+        )
         plan = self._writer.prepare(context, self._schema)
         # Of a batch that is published already every row is taken all the same, and written nowhere: a Spark task
         # whose rows are not taken may not end, and only at its end is it known which ranges they came from.

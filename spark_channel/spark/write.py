@@ -23,7 +23,7 @@ from spark_channel.spark.failures import without_traceback
 from spark_channel.spark.portable import portable
 from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.published import PublishedWriter
-from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stall_option import refuse_on_stall
 from spark_channel.transfers.conversion import conversion_to
 from spark_channel.transfers.dirty import dirty_budget, prepare_write, standing, too_many
@@ -76,6 +76,7 @@ class ChannelWriter(Prompt, DataSourceArrowWriter):
             commit=self._options.commit or (self._options.dirty_commit if tolerant else None),
             overwrite=overwrite,
             txn=_transaction(self._options),
+            text_lengths=spark_text_lengths(schema),
         )
         limits = JobLimits.of(self._options).watching(self._writer)
         self._shared_limit = limits.address

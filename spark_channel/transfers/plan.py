@@ -38,6 +38,7 @@ from spark_channel.planning import (
 )
 from spark_channel.planning.by_mark import assign_by_mark
 from spark_channel.planning.channels import SPLITS_PER_CHANNEL
+from spark_channel.text_length import TextLengths, noted, text_lengths, widest, without_notes
 from spark_channel.transfers.conversion import (
     by_wall_clock,
     is_lenient,
@@ -84,6 +85,8 @@ class OpenedTransfer:
     begun: PartialTransfer | None = None
     steps: Pipeline | None = None
     """Of one of several targets: its own, after the steps that all share."""
+    own_lengths: TextLengths | None = None
+    """Of such a target: how long the texts may be behind its steps."""
 
     @property
     def options(self) -> WriteOptions:
@@ -97,6 +100,13 @@ class OpenedTransfer:
         if self.steps is not None:
             return self.steps.output_schema
         return self.sources[0].pipeline.output_schema
+
+    @property
+    def text_lengths(self) -> TextLengths:
+        """How long the texts of the target's columns may be, where all sources tell."""
+        if self.own_lengths is not None:
+            return self.own_lengths
+        return widest([source.text_lengths for source in self.sources])
 
     def native_rows(self) -> NativeRows | None:
         """What all sources could give the one target instead of Arrow's values; None = not these, or not here.
@@ -176,7 +186,12 @@ def _hold_possible(job: JobOptions) -> None:
     sources, writers = _ends(job, alone=True, tell=False)
     options = writers[0].options
     commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
-    context = WriteContext("rehearsal", commit, overwrite=job.spec.save_mode == "overwrite")
+    context = WriteContext(
+        "rehearsal",
+        commit,
+        overwrite=job.spec.save_mode == "overwrite",
+        text_lengths=widest([source.text_lengths for source in sources]),
+    )
     for writer in writers:
         writer.rehearse(context, sources[0].pipeline.output_schema)
 
@@ -242,6 +257,8 @@ def open_targets(
                 option="writer",
             )
         limits = JobLimits.of(writers[0].options).watching(first.sources[0].reader, writers[0])
+        arriving = noted(first.sources[0].pipeline.output_schema, first.text_lengths)
+        steps, lengths = _prepared(target.transformers, arriving)
         made.append(
             replace(
                 first,
@@ -249,7 +266,8 @@ def open_targets(
                 writers=writers,
                 target=_shown("writer", job.spec.writer, [writers[0].options]),
                 limits=limits,
-                steps=prepare(target.transformers, first.sources[0].pipeline.output_schema),
+                steps=steps,
+                own_lengths=lengths,
             )
         )
     sizes = [each.limits.fetch_size(spec.channels or parallelism) for each in made]
@@ -432,7 +450,15 @@ def _opened(ends: Sequence[Endpoint], job: JobOptions, *, tell: bool) -> tuple[T
 
 def _source(reader: Reader, given: pa.Schema | None, spec: TransferSpec) -> TransferSource:
     schema = reader.schema() if given is None else given
-    return TransferSource(reader.with_schema(schema), prepare(spec.transformers, schema))
+    steps, lengths = _prepared(spec.transformers, schema)
+    return TransferSource(reader.with_schema(steps.schema), steps, lengths)
+
+
+def _prepared(steps: Sequence[Any], schema: pa.Schema) -> tuple[Pipeline, TextLengths]:
+    """The steps for `schema`, and how long the texts may be behind them."""
+    made = prepare(steps, schema)
+    lengths = text_lengths(made.output_schema)
+    return Pipeline(made.steps, without_notes(made.schema), without_notes(made.output_schema)), lengths
 
 
 def _refuse_other_columns(sources: tuple[TransferSource, ...]) -> None:

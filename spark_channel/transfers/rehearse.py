@@ -28,7 +28,12 @@ def rehearse(spec: TransferSpec, parallelism: int, held: ExitStack) -> tuple[Ope
     for opened in every:
         options = opened.options
         commit = options.commit or (options.dirty_commit if options.tolerates_dirty_rows else None)
-        context = WriteContext(job="rehearsal", commit=commit, overwrite=opened.spec.save_mode == "overwrite")
+        context = WriteContext(
+            job="rehearsal",
+            commit=commit,
+            overwrite=opened.spec.save_mode == "overwrite",
+            text_lengths=opened.text_lengths,
+        )
         for writer in opened.writers:
             if opened.spec.save_mode == "errorIfExists":
                 refuse_existing(writer, opened)

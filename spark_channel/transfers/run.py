@@ -208,6 +208,7 @@ class Transfer:
                 txn=transaction_of(options),
                 native=native,
                 resume=None if begun is None else begun.epochs.get(number),
+                text_lengths=opened.text_lengths,
             )
             self._plans.append(writer.prepare(context, opened.schema))
         for source in opened.sources:

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark_channel.errors import OptionError, SchemaError
+from spark_channel.text_length import TEXT_LENGTH, length_in
 from spark_channel.transform.cast import cast_or_refuse
 from spark_channel.transform.contract import Column, Outcome, Refused, Transformer, column_index
 from spark_channel.transform.made_up import RandomValues
@@ -36,7 +37,9 @@ class Output:
             return pa.field(self.name or f"c{position}", self.kind or pa.string(), nullable=nullable)
         given = schema.field(column_index(schema, self.source, step))
         kind = given.type if self.kind is None else self.kind
-        return pa.field(self.name or given.name, kind, nullable=given.nullable)
+        length = length_in(given.metadata, TEXT_LENGTH.encode()) if kind == given.type else None
+        notes = None if length is None else {TEXT_LENGTH: length}
+        return pa.field(self.name or given.name, kind, nullable=given.nullable, metadata=notes)
 
 
 @dataclass(frozen=True, slots=True)

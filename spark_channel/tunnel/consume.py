@@ -25,6 +25,7 @@ from spark_channel.tunnel import desk
 from spark_channel.tunnel.budget import Budget
 from spark_channel.tunnel.client import TunnelClient
 from spark_channel.tunnel.delivery import Delivery, Processor
+from spark_channel.tunnel.goal import Goal
 from spark_channel.tunnel.pace import RangeSize
 from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel, TunnelRecord
@@ -43,6 +44,8 @@ _log = logging.getLogger(__name__)
 _HELD_SECONDS = 30.0
 """How long a reader that is to end waits for the source to keep less of its log, so that existing rows can be read.
 PostgreSQL moves what a slot keeps about every 15 s."""
+_TOLD_SECONDS = 1.0
+"""A wait for late rows that is told."""
 _LEAVE_SECONDS = 5.0
 """How long the end waits for reads that hang in the source: they are daemons, and left behind."""
 
@@ -52,7 +55,7 @@ class Consumer:
 
     Args:
         processor: one for all channels; or `factory`, which makes one for each.
-        drained: end when everything that was there at the start is processed; else run until `stop`.
+        drained: end when all that was there at the start is processed (see `Goal`); else run until `stop`.
         ending: called when the end begins, with the error that ends it, if any. Must return at once.
     """
 
@@ -215,6 +218,7 @@ class Consumer:
             current, source, current.token, current.sequence,
             {sequence: end for sequence, end in known.items() if end is not None},
             RangeSize(limit, seconds), self._new_trouble(),
+            goal=Goal(source.feed, self._clock) if self._drained and not channel.is_base else None,
         )  # fmt: skip
         run.reading = Repeated(self._turns, channel.id, lambda: self._read_turn(run))
         run.storing = Repeated(self._calls, f"store {channel.id}", lambda: self._store_turn(run))
@@ -257,13 +261,17 @@ class Consumer:
             run.source.feed.settle(run.settle)
             run.settle = None
         start, sequence = run.planned, run.planned_sequence
+        if run.goal is not None and sequence not in run.ends and not _is_drained(run, start):
+            wait = run.goal.fix(start)
+            if wait > 0:
+                return self._await_late(run, wait)
         end = None if _is_drained(run, start) else self._end_of_range(run, start, sequence)
         if end is None:
             if run.token == start:  # else its last checkpoint is on its way
                 self._over_with(run, finished=True)
             return None
         if end == start:
-            self._idle(run)
+            self._idle(run, sequence)
             return run.backoff.after(0, 0)
         feed = run.source.feed
         splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
@@ -291,12 +299,28 @@ class Consumer:
             return READ
         feed, limit = run.source.feed, run.size.limit()
         feed.reads_base = not run.paused
-        end = feed.latest(start, limit) if run.until is None else feed.before(start, limit, run.until)
-        if not (self._drained and feed.base_held) or any(each.rows for each in run.ranges):
+        goal = None if run.goal is None else run.goal.upto(start, is_paused=run.paused)
+        if run.until is None:
+            end: Token | None = feed.latest(start, limit, goal)
+        else:
+            end = feed.before(start, limit, run.until, goal)
+        if run.goal is None or not feed.base_held or not run.goal.is_reached(run.token):
             run.held_since = None
         elif run.held_since is None:
             run.held_since = self._clock.now()
         return start if end is not None and self._is_held(run) else end
+
+    def _await_late(self, run: Run, wait: float) -> float:
+        """Rows of the channel are read in `wait` seconds."""
+        if wait >= _TOLD_SECONDS:
+            _log.warning(
+                "channel %s: waiting %.0f s for rows that other sessions commit after ones with a higher cursor "
+                "value; if one session at a time writes, set lateSeconds=0", run.id, wait,
+            )  # fmt: skip
+        with self._changed:
+            run.idle = False
+            run.read_after = self._clock.now() + wait
+        return wait
 
     def _is_held(self, run: Run) -> bool:
         """Whether for so long all changes were processed, and the source kept too much to read existing rows."""
@@ -547,9 +571,10 @@ class Consumer:
                 _log.exception("the processor's shutdown of channel %s failed", run.id)
         return True
 
-    def _idle(self, run: Run) -> None:
+    def _idle(self, run: Run, sequence: int) -> None:
+        """Nothing follows the range before `sequence`, which may have failed meanwhile."""
         with self._changed:
-            run.idle = not run.ranges
+            run.idle = not run.ranges and run.planned_sequence == sequence
         if run.idle and self._drained:
             self._end_if_nothing_is_left()
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from spark_channel.connectors.contracts import Token
 from spark_channel.tunnel.backoff import Backoff
 from spark_channel.tunnel.delivery import Delivery
+from spark_channel.tunnel.goal import Goal
 from spark_channel.tunnel.pace import RangeSize
 from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel
@@ -22,7 +23,8 @@ class Run:
 
     `ranges`: those without a checkpoint, in order. `ends`: what the store says of where ranges end, by sequence.
     `until`: where it is drained for good, if anywhere. `paused`: no chunks of existing rows are planned.
-    `held_since`: since when its source delays existing rows, while all changes are processed.
+    `goal`: where a client that is to end stops reading it; None = it is not to end, or the channel is a base split.
+    `held_since`: since when its source delays existing rows, while all changes that count are processed.
     `source` and `planned` belong to the turn that reads, which one thread has at a time.
     """
 
@@ -46,6 +48,7 @@ class Run:
     until: Token | None = None
     paused: bool = False
     idle: bool = False
+    goal: Goal | None = None
     held_since: float | None = None
     parked_by: BaseException | None = None
     read_after: float = 0.0

@@ -219,7 +219,8 @@ class Tunnel:
                 function that takes a `Delivery`.
             factory: in place of `processor`: makes one for each channel that opens here, from the channel's id.
             threads: ranges processed at the same time, each of another channel.
-            drained: return when everything that is there has been processed.
+            drained: return when all that was there at the call has been processed, also if the source gets rows all
+                the time.
 
         Raises:
             TunnelError: the tunnel does not exist, is of another source or schema, or all that is left is parked.
@@ -260,7 +261,8 @@ class Tunnel:
 
         Args:
             ranges: how many deliveries may be read and not checkpointed, each of another channel.
-            drained: `read` returns None when everything that is there has been checkpointed.
+            drained: `read` returns None when all that was there at the call has been checkpointed, also if the source
+                gets rows all the time.
 
         Raises:
             TunnelError: the tunnel does not exist, or is of another source or schema.

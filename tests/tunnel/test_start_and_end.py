@@ -146,6 +146,17 @@ def test_files_are_read_from_a_time_to_a_time_and_late_ones_are_found(tmp_path: 
     assert keeper.rows == Counter([0, 1, 2]), "from the start on, without the end"
 
 
+def test_a_reader_that_is_to_end_reads_files_to_their_end_and_terminates_the_channel(tmp_path: Path) -> None:
+    folder = files(tmp_path / "in", [-2, -1, 0, 1, 3])
+    start, end = NOON.isoformat(), (NOON + timedelta(hours=3)).isoformat()
+    tunnel = arrivals(folder, startingTimestamp=start, endingTimestamp=end, lateSeconds="900")
+    tunnel.create()
+    keeper = Keeper()
+    tunnel.consume(keeper, drained=True)
+    assert keeper.rows == Counter([0, 1])
+    assert {view.channel.state for view in tunnel.describe().channels} == {ChannelState.TERMINATED}
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -65,6 +65,11 @@ class FilesFeed(ChangeFeed):
     def now(self) -> list[Token]:
         return [self.latest(token, FeedLimit()) for token in self.earliest()]
 
+    def end_of(self, token: Token) -> Token:
+        # Without a look at their columns: a file that does not fit is an error of the range that has it.
+        files = self._listed(token)
+        return self._taking(token, files, sorted(self._new(token, files), key=_order))
+
     def at(self, time: datetime) -> list[Token]:
         # What changed before `time` is covered, also when it shows up late: see `_covers`.
         until = (time - _EPOCH) // timedelta(microseconds=1) * 1_000 + self._late_ns
@@ -86,7 +91,10 @@ class FilesFeed(ChangeFeed):
         cut = self._latest(after, limit, [end] if upto is None else [end, upto])
         # A file with a time before the end may show up until then.
         over = utc_now().timestamp() * 1e9 >= int(end["until"])
-        return None if cut == after and over and upto is None else cut
+        if cut != after or not over:
+            return cut
+        is_all = upto is None or self._latest(after, FeedLimit(rows=1), [end]) == after
+        return None if is_all else cut
 
     def divide(self, token: Token) -> list[Token]:
         _check(token)
@@ -108,12 +116,18 @@ class FilesFeed(ChangeFeed):
         _check(after)
         files = self._listed(after)
         self._check_not_ahead(after, files)
-        new = [file for file in files if not self._covers(after, file)]
-        new = [file for file in sorted(new, key=_order) if all(self._covers(end, file) for end in ends)]
-        taken = self._within(new, limit)
+        new = sorted(self._new(after, files), key=_order)
+        taken = self._within([file for file in new if all(self._covers(end, file) for end in ends)], limit)
+        self._check_columns(taken)
+        return self._taking(after, files, taken)
+
+    def _new(self, after: Token, files: Sequence[SourceFile]) -> list[SourceFile]:
+        return [file for file in files if not self._covers(after, file)]
+
+    def _taking(self, after: Token, files: Sequence[SourceFile], taken: Sequence[SourceFile]) -> Token:
+        """The token behind `taken`, in their order. `files`: all that are there."""
         if not taken:
             return after
-        self._check_columns(taken)
         until = max(int(after["until"]), taken[-1].mtime_ns)
         known = [file for file in files if self._covers(after, file)]
         recent = sorted(_digest(file) for file in [*known, *taken] if file.mtime_ns >= until - self._late_ns)

@@ -65,6 +65,10 @@ class KafkaFeed(ChangeFeed):
     def now(self) -> list[Token]:
         return [_token(part, edges.high, of) for part, edges, of in self._edges()]
 
+    def end_of(self, token: Token) -> Token:
+        part, start, of = self._read(token)
+        return _token(part, self._checked(part, start, of).high, of)
+
     def at(self, time: datetime) -> list[Token]:
         if time > datetime.now(UTC):
             # The brokers know no offset for it, and the present end is not it: earlier records may follow.

@@ -34,6 +34,7 @@ from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.connectors.sql.splits import row_bytes
 from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.planning import Split
+from spark_channel.text_length import noted
 
 __all__ = ["CURSOR", "CursorFeed", "CursorLook"]
 
@@ -158,6 +159,7 @@ class CursorFeed(ChangeFeed):
         with self.looking() as look:
             self._column = self._check(look)
             self._schema = look.source.schema
+            self._lengths = look.source.text_lengths
             self._kind = cursor_type(look.source, self._column)
             self._by = _dividing(look)
             self._label = look.source.label
@@ -173,7 +175,7 @@ class CursorFeed(ChangeFeed):
         return self._late.seconds
 
     def schema(self) -> pa.Schema:
-        return self._schema
+        return noted(self._schema, self._lengths)
 
     def earliest(self) -> list[Token]:
         return [token_of(None)]

@@ -114,6 +114,10 @@ class Dialect(ABC):
             SchemaError: a type that Spark cannot hold; names the column and says what to do.
         """
 
+    def text_length(self, column: Column) -> str | None:
+        """The note of `text_length.py` for a column that is read as text; None = its declaration does not tell."""
+        return None
+
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
         """The expression that reads the column `text` as `kind`."""
         return text

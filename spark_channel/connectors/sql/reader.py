@@ -24,6 +24,7 @@ from spark_channel.errors import ChannelError, SourceError
 from spark_channel.options import ReadOptions
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
+from spark_channel.text_length import noted
 from spark_channel.timing import connecting
 
 __all__ = ["SqlReader"]
@@ -67,7 +68,7 @@ class SqlReader(Reader):
     def schema(self) -> pa.Schema:
         with self.connect("plan") as session:
             self._source = self.resolve(session)
-        return self._source.schema
+        return noted(self._source.schema, self._source.text_lengths)
 
     def split(self, advice: int) -> list[Split]:
         with self.connect("plan") as session:

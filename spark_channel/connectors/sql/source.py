@@ -15,6 +15,7 @@ from spark_channel.connectors.sql.options import SqlReadOptions
 from spark_channel.connectors.sql.parser import Node, exp
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SchemaError, SourceError
+from spark_channel.text_length import TextLengths
 
 __all__ = ["ReadSource", "read_source"]
 
@@ -40,6 +41,17 @@ class ReadSource:
     @cached_property
     def schema(self) -> pa.Schema:
         return pa.schema([pa.field(column.name, column.kind) for column in self.columns])
+
+    @cached_property
+    def text_lengths(self) -> TextLengths:
+        """How long the texts of its columns may be, where their declarations tell."""
+        found = {}
+        for read in self.columns:
+            about = self.about(read.name) if pa.types.is_string(read.kind) else None
+            length = None if about is None else self.dialect.text_length(about)
+            if length is not None:
+                found[read.name] = length
+        return found
 
     @property
     def label(self) -> str:

@@ -7,12 +7,14 @@ import pyarrow as pa
 from spark_channel.connectors.sql.catalog import Column, Table
 from spark_channel.connectors.sql.change_feed import OPERATION, row_fields
 from spark_channel.connectors.sql.ddl import arrow_columns, sql_columns
+from spark_channel.connectors.sql.fits import plain_kind
 from spark_channel.connectors.sql.keys import merge_key
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.publish import holds_unique
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn, declared_columns
 from spark_channel.connectors.sql.write_dialect import WriteDialect
 from spark_channel.errors import OptionError, SchemaError, TargetError
+from spark_channel.text_length import TextLengths
 
 __all__ = ["added_columns", "create_table", "new_target", "old_target", "wider_columns"]
 
@@ -147,9 +149,12 @@ def added_columns(
 
 
 def wider_columns(
-    dialect: WriteDialect, table: Table, rows: pa.Schema, options: SqlWriteOptions
+    dialect: WriteDialect, table: Table, rows: pa.Schema, options: SqlWriteOptions, lengths: TextLengths
 ) -> list[tuple[Column, Column]]:
-    """(now, afterwards) of each column of the table that must widen to hold the rows, and can."""
+    """(now, afterwards) of each column of the table that must widen to hold the rows, and can.
+
+    `lengths`: how long their texts may be. A type of `createTableColumnTypes` counts instead.
+    """
     chosen = _chosen(dialect, rows.names, options)
     by_name = {each.name: each for each in table.columns}
     make, found = _maker(dialect, options), []
@@ -158,9 +163,12 @@ def wider_columns(
         if name is None or by_name[name].generated:
             continue
         column = by_name[name]
+        wanted = chosen.get(field.name)
+        if wanted is None and field.name in lengths and pa.types.is_string(plain_kind(field.type)):
+            wanted = dialect.text_type(table, column, lengths[field.name])
         try:
             make(field, column)
-            wider = dialect.wider(field, column, chosen[field.name]) if field.name in chosen else None
+            wider = None if wanted is None else dialect.wider(field, column, wanted)
         except SchemaError:
             wider = dialect.wider(field, column)
         if wider is not None:

@@ -130,7 +130,7 @@ class WriteDialect(Dialect):
     def wider(self, field: pa.Field, column: Column, chosen: str | None = None) -> Column | None:
         """`column` of a type that holds its values and those of `field`; None = there is none, or it holds them.
 
-        `chosen`: the type that `createTableColumnTypes` chooses for it.
+        `chosen`: the type that `createTableColumnTypes` chooses for it, or that its source's texts need.
         """
         if chosen is not None and is_longer(column.declared, chosen):
             return self.declared_as(column, chosen)
@@ -142,6 +142,14 @@ class WriteDialect(Dialect):
             return self.declared_as(column, self.created_type(field.name, kind, key=False))
         except SchemaError:
             return None  # no type of the database has that many digits
+
+    def text_type(self, table: Table, column: Column, length: str) -> str | None:
+        """The type for texts of `length` (see `text_length.py`) in place of a shorter one; None = it stays."""
+        return None
+
+    def instead(self, error: BaseException, declared: str) -> str:
+        """The type to name in the statement for people, where the server refused `declared` with `error`."""
+        return declared
 
     def declared_as(self, column: Column, declared: str) -> Column:
         """The column with another type."""

@@ -247,7 +247,7 @@ class SqlWriter(Writer):
         """The columns that `onSchemaChange=evolve` widens: (now, afterwards)."""
         if not self._evolves(place, context):
             return []
-        return wider_columns(self.dialect, place.table, schema, self.options)
+        return wider_columns(self.dialect, place.table, schema, self.options, context.text_lengths)
 
     def _evolves(self, place: Place, context: WriteContext) -> bool:
         """Whether the table's definition may change for the rows."""
@@ -311,7 +311,8 @@ class SqlWriter(Writer):
         """Widen one column. It is looked at again, where no other run can change it meanwhile: of two that widen it
         to different types, the later one could undo what the earlier one did, and round values.
         """
-        table, why, statement = self.dialect.place(place.schema, place.name), "", ""
+        table, why = self.dialect.place(place.schema, place.name), ""
+        column, declared = Column(name, ""), ""
 
         def narrow(now: Place) -> tuple[Column, Column] | None:
             found = self._wider(now, context, plan.schema)
@@ -323,7 +324,6 @@ class SqlWriter(Writer):
                 if found is None:
                     return
                 column, declared = found[0], found[1].declared
-                statement = self.dialect.retyped(table, column, declared)
                 why = (
                     f"Column {name!r} of table {place.label!r} is {column.declared}, "
                     f"the rows need {declared}, and option 'onSchemaChange' widens it"
@@ -342,7 +342,12 @@ class SqlWriter(Writer):
                 if self.is_denied(error)
                 else "take away what is in its way, or make the table again, or run"
             )
-            raise TargetError(f"{error}. {why}: {advice} {statement}") from error.__cause__
+            statement = self.dialect.retyped(table, column, self.dialect.instead(error, declared))
+            keeps = ""
+            if name in context.text_lengths:
+                _, _, size = column.declared.partition("(")
+                keeps = f". To keep its type, set option 'createTableColumnTypes' to {name} VARCHAR({size}"
+            raise TargetError(f"{error}. {why}: {advice} {statement}{keeps}") from error.__cause__
 
     def _change(self, session: Any, statement: str, is_left: Callable[[Place], bool], why: str) -> None:
         """Run a statement that another run may have run meanwhile."""

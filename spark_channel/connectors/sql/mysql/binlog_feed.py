@@ -47,6 +47,7 @@ from spark_channel.connectors.sql.short import Line
 from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import ChannelError, OptionError, SourceError
 from spark_channel.planning import Split
+from spark_channel.text_length import noted
 
 __all__ = ["BinlogFeed"]
 
@@ -94,7 +95,7 @@ class BinlogFeed(ChangeFeed):
             next(log, None)  # missing rights are told now
 
     def schema(self) -> pa.Schema:
-        return self._schema
+        return noted(self._schema, self._source.text_lengths)
 
     def earliest(self) -> list[Token]:
         """As far back as the server has its logs."""
@@ -150,9 +151,7 @@ class BinlogFeed(ChangeFeed):
             self._check_place(session, start)
             if found.base is not None:
                 return self._next(session, source, start, found.base, limit, upto).token()
-            end = self._end_of_range(session, start, _most(limit))
-        if upto is not None:
-            end = end.meet(self._position(upto))
+            end = self._within(start, self._end_of_range(session, start, _most(limit)), upto)
         return after if end == start else _token(end)
 
     def reaches(self, token: Token, end: Token) -> bool:
@@ -311,6 +310,13 @@ class BinlogFeed(ChangeFeed):
         self._idle = (key, position, looked, first)
         return start
 
+    def _within(self, start: GtidSet, end: GtidSet, upto: Token | None) -> GtidSet:
+        """`end`, but not past `upto`, and not before `start`."""
+        if upto is None:
+            return end
+        cut = end.meet(self._position(upto))
+        return start if start.covers(cut) else cut
+
     def _passed(self, position: GtidSet) -> Iterator[tuple[int, int, int]]:
         """For each transaction behind `position`, which it is added to: its changes, bytes, and time."""
         with dumped(self._options, position.copy()) as log:
@@ -333,8 +339,8 @@ class BinlogFeed(ChangeFeed):
         """
         most = _most(limit)
         if not self.reads_base:
-            end = self._end_of_range(session, start, most)
-            return BinlogToken(end if upto is None else end.meet(self._position(upto)), base)
+            end = self._within(start, self._end_of_range(session, start, most), upto)
+            return BinlogToken(end, base)
         count, read, is_cut = 0, 0, False
         end = self._ended(session)
         if most is not None:
@@ -345,8 +351,7 @@ class BinlogFeed(ChangeFeed):
                 if is_cut:
                     break
             end = position
-        if upto is not None:
-            end = end.meet(self._position(upto))
+        end = self._within(start, end, upto)
         if is_cut and base.waited < _MOST_WAITS:
             return BinlogToken(end, replace(base, waited=base.waited + 1))
         rows = _RANGE_ROWS if most is None else max(1, most - (0 if is_cut else count))

@@ -15,6 +15,7 @@ from spark_channel.connectors.sql.mysql.session import MysqlSession, is_away, is
 from spark_channel.connectors.sql.named import name_readings
 from spark_channel.connectors.sql.session import Session
 from spark_channel.errors import SchemaError, SourceError
+from spark_channel.text_length import UNLIMITED
 
 __all__ = ["MysqlColumn", "MysqlDialect", "MysqlTable", "name_places", "table_named"]
 
@@ -121,6 +122,14 @@ class MysqlDialect(Dialect):
         if pa.types.is_boolean(kind) and not self.one_is_bit and parts(column.declared)[0] == "tinyint":
             return pa.int8()
         return LOCAL if self.local and kind == INSTANT else kind
+
+    def text_length(self, column: Column) -> str | None:
+        if not isinstance(column, MysqlColumn):
+            return None  # of a query, whose result tells no lengths in characters
+        name, sizes, _ = parts(column.declared)
+        if name in ("char", "varchar") and len(sizes) == 1:
+            return sizes[0]
+        return UNLIMITED if name in ("text", "mediumtext", "longtext") else None
 
     def compared(self, column: Column | None, text: str) -> str:
         """A TIMESTAMP in UTC: a session shows it in its zone, where an hour of each autumn may come twice."""

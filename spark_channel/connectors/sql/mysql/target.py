@@ -2,11 +2,11 @@
 
 import re
 from dataclasses import replace
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import pyarrow as pa
 
-from spark_channel.connectors.sql.catalog import Column
+from spark_channel.connectors.sql.catalog import Column, Table
 from spark_channel.connectors.sql.change_feed import OPERATION
 from spark_channel.connectors.sql.fits import fits, plain_kind
 from spark_channel.connectors.sql.mysql.column_types import (
@@ -23,15 +23,21 @@ from spark_channel.connectors.sql.mysql.column_types import (
 )
 from spark_channel.connectors.sql.mysql.dialect import MysqlColumn, MysqlDialect, MysqlTable
 from spark_channel.connectors.sql.mysql.options import MysqlWriteOptions
+from spark_channel.connectors.sql.mysql.session import code_of
 from spark_channel.connectors.sql.options import SqlWriteOptions
 from spark_channel.connectors.sql.session import Session
 from spark_channel.connectors.sql.target import TargetTable, WriteColumn
 from spark_channel.connectors.sql.write_dialect import WriteDialect, misfit, wrong_table_options
 from spark_channel.errors import SchemaError, TargetError
+from spark_channel.text_length import UNLIMITED
 
 __all__ = ["MysqlWriteDialect", "hold_one_zone", "hold_transactional", "staged_columns"]
 
 _NAME_LETTERS = 64
+_MOST_LETTERS, _KEY_LETTERS = 16_383, 768
+"""Of four bytes each."""
+_TOO_LONG = (1074, 1118)
+"""A column, or a row, would be longer than the server's limit."""
 _NUMBERS = frozenset({"tinyint", "smallint", "mediumint", "int", "bigint", "decimal", "float", "double"})
 _OPTION = r"\s*([A-Za-z_]+)\s*=\s*([A-Za-z0-9_]+)\s*,?"
 _OPTION_WORDS = frozenset({
@@ -180,6 +186,18 @@ class MysqlWriteDialect(MysqlDialect, WriteDialect):
             return arrow_type(column.name, column.declared)
         except SchemaError:
             return None  # more digits than Arrow's decimals have
+
+    def text_type(self, table: Table, column: Column, length: str) -> str | None:
+        """A key takes no `longtext`, and 3072 bytes at most."""
+        keys = (*cast(MysqlTable, table).held, *cast(MysqlTable, table).indexes)
+        most = _KEY_LETTERS if any(column.name in key for key in keys) else _MOST_LETTERS
+        if length != UNLIMITED and int(length) <= most:
+            return f"varchar({length})"
+        return "longtext" if most == _MOST_LETTERS else None
+
+    def instead(self, error: BaseException, declared: str) -> str:
+        """A row has 65 535 bytes, with all its `varchar`s at their longest; of a `longtext` only 12 count."""
+        return "longtext" if code_of(error) in _TOO_LONG and declared.startswith("varchar") else declared
 
     def retyped(self, table: str, column: Column, declared: str) -> str:
         made = self.definition(replace(column, declared=declared))

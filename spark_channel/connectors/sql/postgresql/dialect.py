@@ -20,9 +20,13 @@ from spark_channel.connectors.sql.session import Session
 if TYPE_CHECKING:  # its driver is loaded only to read
     from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 
+from spark_channel.text_length import UNLIMITED
+
 __all__ = ["PostgresDialect"]
 
 
+_TYPMOD_HEAD = 4
+"""What a `varchar(n)` has more than n as its typmod."""
 _WHOLE = {"int2": pa.int16(), "int4": pa.int32(), "int8": pa.int64()}
 _EXACT_TEXTS = frozenset({
     "numeric", "text", "varchar", "bpchar", "name", "uuid", "bytea", "bool", "date", "time", "timetz", "timestamp",
@@ -66,6 +70,12 @@ class PostgresDialect(Dialect):
     def arrow_type(self, column: Column) -> pa.DataType:
         kind = _read_type(column).kind
         return LOCAL if self.local and kind == INSTANT else kind
+
+    def text_length(self, column: Column) -> str | None:
+        about = cast(PgColumn, column)
+        if about.base in ("varchar", "bpchar") and about.typmod > _TYPMOD_HEAD:
+            return str(about.typmod - _TYPMOD_HEAD)
+        return UNLIMITED if about.base in ("text", "varchar") else None
 
     def selected(self, column: Column, kind: pa.DataType, text: str) -> str:
         return selected(text, column.name, cast(PgColumn, column).base, _read_as(column, kind))

@@ -49,6 +49,7 @@ from spark_channel.connectors.sql.source import ReadSource
 from spark_channel.errors import OptionError, SchemaError, SourceError
 from spark_channel.planning import Split
 from spark_channel.retry import Retry
+from spark_channel.text_length import TextLengths, noted
 
 __all__ = ["ReplicationFeed"]
 
@@ -122,11 +123,12 @@ class ReplicationFeed(ChangeFeed):
             self._columns = source.schema
             self._key = cast(PgTable, source.table).key
             self._schema = change_schema(source.schema)
+            self._lengths: TextLengths = source.text_lengths
             # Before there is a slot or a position: what a stream begins with is older than its first change.
             self._begins_with = self._published(session, [self._shape.oid])
 
     def schema(self) -> pa.Schema:
-        return self._schema
+        return noted(self._schema, self._lengths)
 
     def earliest(self) -> list[Token]:
         """As far back as the slot goes."""
@@ -366,7 +368,7 @@ class ReplicationFeed(ChangeFeed):
         last, count = (None, 0) if most is None else self._counted(session, start, most)
         is_cut = most is not None and count >= most
         is_paused = not self.reads_base or self._pauses(session)
-        self.base_held = self.reads_base and is_paused and not is_cut
+        self.base_held = self.reads_base and is_paused
         if is_paused:
             log.mark()  # the position moves on, so that no reader takes the base to be read
         end = last if is_cut and last is not None else _flushed(session)

@@ -145,6 +145,7 @@ class TablesFeed(ReplicationFeed):
         self._schema = pa.schema([change_schema(pa.schema([])).field(name) for name in _OWN[1:]]).append(
             pa.field(_TABLE, pa.string())
         )
+        self._lengths = {}
 
     def earliest(self) -> list[Token]:
         with self._session() as session:
@@ -161,6 +162,10 @@ class TablesFeed(ReplicationFeed):
             published = self._published(session, [each.oid for each, _ in tables])
             # The slot is made last: an error leaves none behind.
             return [self._token(self._place_now(session), tables, published)]
+
+    def end_of(self, token: Token) -> Token:
+        with self._session() as session:
+            return replace(TablesToken.read(token), lsn=_flushed(session)).token()
 
     def with_base(self, tokens: Sequence[Token]) -> list[Token] | None:
         (token,) = map(TablesToken.read, tokens)
@@ -495,7 +500,7 @@ class TablesFeed(ReplicationFeed):
             end = min(end, TablesToken.read(upto).lsn)
         end = max(token.lsn, end)
         is_paused = not self.reads_base or self._pauses(session)
-        self.base_held = self.reads_base and is_paused and not is_cut
+        self.base_held = self.reads_base and is_paused
         if is_paused and end == token.lsn:
             return token
         marks.mark()

@@ -28,6 +28,7 @@ from spark_channel.connectors.sql.target_columns import create_table, old_target
 from spark_channel.connectors.sql.write_dialect import WriteDialect, wrong_table_options
 from spark_channel.connectors.sql.writer import SqlPlan
 from spark_channel.errors import TargetError
+from spark_channel.text_length import UNLIMITED
 
 __all__ = ["DIALECT", "PostgresPlan", "create_statement", "match_target", "new_name", "written_columns"]
 
@@ -98,6 +99,9 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
         kind = read_type(about.base, about.typmod).kind
         return kind if is_plain and not pa.types.is_string(kind) else None
 
+    def text_type(self, table: Table, column: Column, length: str) -> str:
+        return "text" if length == UNLIMITED or int(length) > _MOST_LETTERS else f"varchar({length})"
+
     def declared_as(self, column: Column, declared: str) -> Column:
         words, _, sizes = declared.partition("(")
         base = next((base for base, each in _NUMBERS.items() if each == words), None)
@@ -138,6 +142,7 @@ class PostgresWriteDialect(PostgresDialect, WriteDialect):
         return " " + text.strip()
 
 
+_MOST_LETTERS = 10_485_760
 _NUMBERS = {
     "int2": "smallint", "int4": "integer", "int8": "bigint", "float4": "real", "float8": "double precision",
     "numeric": "numeric",

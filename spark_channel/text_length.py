@@ -1,0 +1,76 @@
+"""How long the texts of a source's column may be: a note in the metadata of Arrow's and Spark's fields."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+__all__ = [
+    "TEXT_LENGTH",
+    "UNLIMITED",
+    "TextLengths",
+    "length_in",
+    "noted",
+    "text_lengths",
+    "widest",
+    "without_notes",
+]
+
+TEXT_LENGTH = "spark_channel.text_length"
+"""The key. Its value is the number of characters that the source's column holds, or `UNLIMITED`."""
+UNLIMITED = "unlimited"
+
+TextLengths = Mapping[str, str]
+"""Column -> what the note says. A column without a note is not in it."""
+
+
+def length_in(metadata: Mapping[Any, Any] | None, key: str | bytes = TEXT_LENGTH) -> str | None:
+    """What a field's metadata says; None = nothing, or nothing that is understood."""
+    found = (metadata or {}).get(key)
+    text = found.decode(errors="replace") if isinstance(found, bytes) else found
+    if text == UNLIMITED:
+        return UNLIMITED
+    if not isinstance(text, str) or not (text.isascii() and text.isdecimal()):
+        return None
+    return str(int(text)) if int(text) else None
+
+
+def text_lengths(schema: pa.Schema) -> dict[str, str]:
+    """What the notes of an Arrow schema say."""
+    found = {field.name: length_in(field.metadata, TEXT_LENGTH.encode()) for field in schema}
+    return {name: length for name, length in found.items() if length is not None}
+
+
+def noted(schema: pa.Schema, lengths: TextLengths) -> pa.Schema:
+    """`schema` with these notes."""
+    if not lengths:
+        return schema
+    fields = [
+        field.with_metadata({**(field.metadata or {}), TEXT_LENGTH: lengths[field.name]})
+        if field.name in lengths
+        else field
+        for field in schema
+    ]
+    return pa.schema(fields, schema.metadata)
+
+
+def without_notes(schema: pa.Schema) -> pa.Schema:
+    """`schema` without its notes."""
+    key = TEXT_LENGTH.encode()
+    if not any(key in (field.metadata or {}) for field in schema):
+        return schema
+    fields = [
+        field.with_metadata({name: value for name, value in (field.metadata or {}).items() if name != key})
+        for field in schema
+    ]
+    return pa.schema(fields, schema.metadata)
+
+
+def widest(each: Sequence[TextLengths]) -> dict[str, str]:
+    """The longest of several sources, for the columns of which all say something."""
+    names = [name for name in (each[0] if each else {}) if all(name in lengths for lengths in each)]
+    found = {}
+    for name in names:
+        lengths = [lengths[name] for lengths in each]
+        found[name] = UNLIMITED if UNLIMITED in lengths else str(max(map(int, lengths)))
+    return found
