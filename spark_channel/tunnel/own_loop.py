@@ -81,7 +81,7 @@ class TunnelReader:
             FlowError: it was checkpointed or failed before, or is not of this reader.
         """
         out = self._take(delivery, "checkpoint")
-        kept = self._consumer.keeping(delivery.channel, delivery.sequence)
+        kept = self._consumer.keeping(delivery)
         out.over.set()
         if not kept():
             raise ChannelLostError(
