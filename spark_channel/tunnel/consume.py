@@ -291,8 +291,10 @@ class Consumer:
             run.ranges.append(found)
             run.planned, run.planned_sequence = end, sequence + 1
         run.storing.ask()
+        began = self._clock.now()
         found.fill()
-        if run.is_by_table:
+        if run.is_by_table:  # it was not processed meanwhile
+            found.read_took = self._clock.now() - began
             self._give_next(run)
         full = run.channel.is_base or run.size.is_full(found.rows, found.nbytes)
         return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
@@ -483,7 +485,8 @@ class Consumer:
                 found.over(rows, is_processed=is_processed, error=error)
             is_last = found.ends()
             if is_last:
-                found.took = self._clock.now() - found.began if found.stage is Stage.BUSY else 0.0
+                processing = self._clock.now() - found.began if found.stage is Stage.BUSY else 0.0
+                found.took = found.read_took + processing
                 found.stage = Stage.DONE if found.is_processed else Stage.FIXED
                 run.done.setdefault(found.sequence, set()).update(found.processed_tables())
         if rows is not None:

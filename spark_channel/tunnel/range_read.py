@@ -62,7 +62,7 @@ class RangeRead:
         self.sequence = sequence
         self.start = start
         self.stage = Stage.READ
-        self.began = self.took = 0.0
+        self.began = self.read_took = self.took = 0.0
         self.end = end
         self.rows = self.nbytes = 0
         self.lost: Exception | None = None
