@@ -275,7 +275,7 @@ class Consumer:
                 self._over_with(run, finished=True)
             return None
         if end == start:
-            self._idle(run)
+            self._idle(run, start)
             return run.backoff.after(0, 0)
         feed = run.source.feed
         splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
@@ -621,9 +621,10 @@ class Consumer:
                 _log.exception("the processor's shutdown of channel %s failed", opened.channel)
         return True
 
-    def _idle(self, run: Run) -> None:
+    def _idle(self, run: Run, end: Token) -> None:
+        """Nothing is behind `end`: of a range that failed meanwhile, that is not where it continues."""
         with self._changed:
-            run.idle = not run.ranges
+            run.idle = not run.ranges and run.token == end
         if run.idle and self._drained:
             self._end_if_nothing_is_left()
 

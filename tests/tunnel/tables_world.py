@@ -33,6 +33,7 @@ class Log:
         self.reads: list[tuple[int, int]] = []
         self.settled = 0
         self.before_row: Callable[[int], None] = lambda place: None
+        self.at_end: Callable[[], None] = lambda: None
 
     def start(self) -> Token:
         return {"at": 0, "tables": self.tables}
@@ -58,7 +59,10 @@ class LogFeed(ChangeFeed):
 
     def latest(self, after: Token, limit: FeedLimit, upto: Token | None = None) -> Token:
         end = min(len(self.log.changes), after["at"] + (limit.rows or 10_000))
-        return after if end == after["at"] else {**after, "at": end}
+        if end == after["at"]:
+            self.log.at_end()
+            return after
+        return {**after, "at": end}
 
     def reaches(self, token: Token, end: Token) -> bool:
         return bool(token["at"] >= end["at"])

@@ -68,7 +68,7 @@ def check(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = chance.randrange(400)
     log = Log([(chance.choices(names, weights)[0], n) for n in range(rows)], names, chance.choice([1, 7, 50]))
     of_log(monkeypatch, log)
-    options = {"maxRowsPerTrigger": str(chance.choice([3, 40, 300])), "maxRetryInterval": "0.001"}
+    options = {"maxRowsPerTrigger": str(chance.choice([3, 40, 300])), "maxRetryInterval": "0.01"}
     if chance.random() < 0.5:
         options["capacityRows"] = str(chance.choice([1, 10, 60]))
     shop, copy = Shop(folder, log, **options), Copy(log)

@@ -391,7 +391,7 @@ def test_the_example_of_the_page_runs(
         real(self, name, {**given, **login, "url": url}, store=store)
 
     monkeypatch.setattr(Tunnel, "__init__", begin)
-    space: dict[str, Any] = {}
+    space: dict[str, Any] = {"Tunnel": Tunnel}
     try:
         exec(example.replace("${env:PASSWORD}", ""), space)
         shown = capsys.readouterr().out.splitlines()
