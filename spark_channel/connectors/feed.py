@@ -19,6 +19,7 @@ from spark_channel.planning import Split
 
 __all__ = [
     "BASE",
+    "TABLE",
     "ChangeFeed",
     "FeedLag",
     "FeedLimit",
@@ -32,6 +33,9 @@ __all__ = [
 
 BASE = "base"
 """A name in tokens: how much of the existing rows was read beside the changes; without it, no more are to be read."""
+
+TABLE = "_table"
+"""The column with the name of a row's table, in batches of a feed of several."""
 
 
 def has_base(token: Token) -> bool:
@@ -154,7 +158,8 @@ class ChangeFeed(SplitReader):
     can_evolve: ClassVar[bool] = False
     """Whether it takes `FeedOptions.evolves` and `ignores`."""
     has_tables: ClassVar[bool] = False
-    """Whether each batch of `read` is of one of several tables: it has its table's columns, and those of `schema`."""
+    """Whether each batch of `read` is of one of several tables: it has its table's columns, and those of `schema`, of
+    which `TABLE` is one. `tables` names all that a range from a token may have."""
     range_seconds: ClassVar[float | None] = None
     """The longest time that a range should take, where a longer one would delay the changes in it."""
     has_one_schema: ClassVar[bool] = True

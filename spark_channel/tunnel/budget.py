@@ -22,9 +22,11 @@ class Budget:
         self._rows = self._nbytes = 0
         self._waiting: set[_Payment] = set()
 
-    def share(self) -> "Share":
-        """The part of one range."""
-        return Share(self)
+    def share(self, make_room: Callable[[], bool] | None = None) -> "Share":
+        """The part of one range. `make_room` is called by a thread that pays, before it waits; true: something was
+        given back.
+        """
+        return Share(self, make_room)
 
     def used(self) -> tuple[int, int]:
         """Rows and bytes."""
@@ -75,8 +77,9 @@ class Budget:
 class Share:
     """What one range has of the budget; the limiter of its carrier."""
 
-    def __init__(self, budget: Budget) -> None:
+    def __init__(self, budget: Budget, make_room: Callable[[], bool] | None = None) -> None:
         self._budget = budget
+        self._make_room = make_room
         self.rows = self.nbytes = 0
         self.wanted = False
         self.closed = False
@@ -85,7 +88,11 @@ class Share:
         return None, None
 
     def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> "_Payment":
-        return _Payment(self._budget, self, rows, nbytes, wake)
+        payment = _Payment(self._budget, self, rows, nbytes, wake)
+        if self._make_room is not None:
+            while payment.remaining().seconds is None and self._make_room():
+                pass
+        return payment
 
     def want(self) -> None:
         """A thread waits for the next batch of this range."""

@@ -2,8 +2,9 @@
 
 Three kinds of threads: a *turn* plans the next range of a channel and reads it into the range's own carrier; a
 *call* tells the store where it ends, and takes the checkpoint of the range before; a thread of the *pool* processes
-one range of a channel at a time. What is read ahead is bounded by one budget over all channels. Nothing of a range
-is processed before its end is in the store, and its checkpoint is taken after `process`, in order.
+one range of a channel at a time, or one table of it. What is read ahead is bounded by one budget over all channels.
+Nothing of a range is processed before its end is in the store, and its checkpoint is taken after `process` of all its
+tables, in order.
 """
 
 import logging
@@ -25,11 +26,12 @@ from spark_channel.tunnel import desk
 from spark_channel.tunnel.budget import Budget
 from spark_channel.tunnel.client import TunnelClient
 from spark_channel.tunnel.delivery import Delivery, Processor
+from spark_channel.tunnel.delivery_rows import DeliveryRows
 from spark_channel.tunnel.goal import Goal
 from spark_channel.tunnel.pace import RangeSize
 from spark_channel.tunnel.range_read import RangeRead, Stage
 from spark_channel.tunnel.records import Channel, TunnelRecord
-from spark_channel.tunnel.run import Run
+from spark_channel.tunnel.run import Opened, Run
 from spark_channel.tunnel.sigterm import TERMINATED, Sigterm
 from spark_channel.tunnel.source import READ, StreamSource, base_split, held_base, paused_base
 from spark_channel.tunnel.states import ChannelState
@@ -138,8 +140,14 @@ class Consumer:
         """End `run` after the ranges at hand, from any thread."""
         self._end(None)
 
-    def keeping(self, channel: str, sequence: int) -> Callable[[], bool]:
-        """For a range that is processed now: what waits until its checkpoint is kept; False: it never will be."""
+    def keeping(self, delivery: Delivery) -> Callable[[], bool]:
+        """For a delivery that is processed now: what waits until its checkpoint is kept; False: it never will be.
+
+        One table's does not wait for other tables of its range: True then tells that it is not delivered again by this
+        client, while the checkpoint is not kept.
+        """
+        table, sequence = delivery.table, delivery.sequence
+        channel = delivery.channel.removesuffix(f"/{table}") if table else delivery.channel
         with self._changed:
             run = self._runs.get(channel)
             found = None if run is None else next((r for r in run.ranges if r.sequence == sequence), None)
@@ -149,7 +157,11 @@ class Consumer:
                 return False
             with self._changed:
                 while run.sequence <= sequence:
-                    if run.lost or run.closed or found not in run.ranges:
+                    if run.lost or run.closed:
+                        return False
+                    if table and found.stage is not Stage.DONE and found.outcome(table) is not None:
+                        return bool(found.outcome(table))
+                    if found not in run.ranges:
                         return False
                     self._clock.wait(self._changed)
                 return True
@@ -233,7 +245,7 @@ class Consumer:
         try:
             return self._advance(run)
         except Exception as error:
-            wait = self._wait_after(run, error, is_read=run.process is not None)
+            wait = self._wait_after(run, error, is_read=run.is_open)
             if wait is not None:
                 run.read_after = self._clock.now() + wait
             return wait
@@ -255,7 +267,7 @@ class Consumer:
             return None
         if left > 0:
             return left
-        if run.process is None:
+        if not run.is_open:
             self._open(run)
         if run.settle is not None:
             run.source.feed.settle(run.settle)
@@ -276,8 +288,9 @@ class Consumer:
         feed = run.source.feed
         splits = [base_split(run.channel)] if run.channel.is_base else feed.changes(start, end)
         found = RangeRead(
-            feed, sequence, start, end, splits, self._budget, limit=self._limit, **self._capacity
-        )
+            feed, sequence, start, end, splits, self._budget, limit=self._limit, **self._capacity,
+            done=run.done.get(sequence, ()) if run.is_by_table else None, room_wanted=lambda: self._give_next(run),
+        )  # fmt: skip
         with self._changed:
             ends = self._over or run.closed or run.stopping or run.lost or run.parked_by is not None
             if ends or run.planned_sequence != sequence:
@@ -286,7 +299,11 @@ class Consumer:
             run.ranges.append(found)
             run.planned, run.planned_sequence = end, sequence + 1
         run.storing.ask()
+        began = self._clock.now()
         found.fill()
+        if run.is_by_table:  # it was not processed meanwhile
+            found.read_took = self._clock.now() - began
+            self._give_next(run)
         full = run.channel.is_base or run.size.is_full(found.rows, found.nbytes)
         return 0.0 if full else run.backoff.after(found.rows, found.nbytes)
 
@@ -360,7 +377,7 @@ class Consumer:
         elif fixed is not None:
             self._fix(run, fixed)
         elif first is None and run.parked_by is not None and not self._over:
-            self._park(run, run.parked_by)
+            self._park(run, *run.parked_by)
         else:
             return False
         return True
@@ -372,6 +389,7 @@ class Consumer:
         with self._changed:
             run.ranges.remove(done)
             run.ends.pop(done.sequence, None)
+            run.done.pop(done.sequence, None)
             run.token, run.sequence = done.end, done.sequence + 1
             run.settle = None if run.channel.is_base else done.end
             self._changed.notify_all()
@@ -395,8 +413,9 @@ class Consumer:
         self._drop(run, found)
         run.reading.ask()
 
-    def _park(self, run: Run, error: BaseException) -> None:
-        why = f"{type(error).__name__}: {error}"[:2000]
+    def _park(self, run: Run, error: BaseException, table: str) -> None:
+        why = f"{table}: {type(error).__name__}: {error}" if table else f"{type(error).__name__}: {error}"
+        why = why[:2000]
         self._client.park(run.id, run.sequence, why)
         _log.error(
             "channel %s of tunnel %s is parked, the others continue: range %d failed repeatedly (%s). "
@@ -414,55 +433,62 @@ class Consumer:
     def _give_next(self, run: Run) -> None:
         """Have the next range processed, if those before it are, and its end is in the store."""
         with self._changed:
-            found = None if self._over or run.stopping or run.lost or run.closed else run.next_to_give()
+            found = run.next_to_give()
             if found is None:
                 return
-            found.stage = Stage.GIVEN
-        try:
-            found.carrier.consume(_Deliver(self, run, found), pool=self._pool)
-        except (
-            FlowError
-        ):  # the pool is closed, or the reading was cancelled: this client ends, or the channel
-            pass
-        except Exception as error:  # it could not be read, which its reader knew first
-            found.lost = found.lost or error
-            self._range_failed(run, found, error)
+            if self._stops(run, found):
+                if found.stage is not Stage.BUSY:
+                    return
+                found.withdraw()
+            given = found.to_give()
+            if given and found.stage is Stage.FIXED:
+                found.stage = Stage.GIVEN
+        for rows in given:
+            try:
+                rows.carrier.consume(_Deliver(self, run, found, rows), pool=self._pool)
+            except (
+                FlowError
+            ):  # the pool is closed, or the reading was cancelled: this client ends, or the channel
+                found.over(rows, is_processed=False)
+            except Exception as error:  # it could not be read, which its reader knew first
+                rows.lost = rows.lost or error
+                found.over(rows, is_processed=False, error=error)
+        self._end_of(run, found)
 
-    def deliver(self, run: Run, found: RangeRead, given: Sequence[pa.RecordBatch]) -> None:
-        """Process one range. In a thread of the pool; raises nothing."""
+    def _stops(self, run: Run, found: RangeRead) -> bool:
+        """Whether nothing more of a range is to be processed. One that has begun is processed in whole, if it can be,
+        so that its checkpoint can be taken."""
+        if run.lost or run.closed or found not in run.ranges:
+            return True
+        return self._error is not None if found.stage is Stage.BUSY else self._over or run.stopping
+
+    def deliver(
+        self, run: Run, found: RangeRead, rows: DeliveryRows, given: Sequence[pa.RecordBatch]
+    ) -> None:
+        """Process one range, or one table of it. In a thread of the pool; raises nothing."""
         with self._changed:
-            if (
-                self._over
-                or run.stopping
-                or run.lost
-                or found.stage is not Stage.GIVEN
-                or found not in run.ranges
-            ):
+            stops = self._stops(run, found) or found.stage not in (Stage.GIVEN, Stage.BUSY)
+            if stops and found.stage is not Stage.BUSY:
                 return
-            found.stage = Stage.BUSY
-            process = run.process
-        assert process is not None
-        began = self._clock.now()
+            if not stops and found.stage is Stage.GIVEN:
+                found.stage, found.began = Stage.BUSY, self._clock.now()
         error: BaseException | None = None
+        if not stops:
+            try:
+                opened = run.processors[rows.table]
+                opened.process(
+                    Delivery(
+                        self._record.name, opened.channel, found.sequence, run.channel.is_base, found.start, found.end,
+                        rows.batches(given), rows.table,
+                    )
+                )  # fmt: skip
+            except BaseException as raised:
+                error = raised
+            error = rows.lost or error  # a processor may have caught it, and has not had all
         try:
-            process(
-                Delivery(
-                    self._record.name, run.id, found.sequence, run.channel.is_base, found.start, found.end,
-                    found.batches(given),
-                )
-            )  # fmt: skip
-        except BaseException as raised:
-            error = raised
-        error = found.lost or error  # a processor may have caught it, and has not had all
-        found.took = self._clock.now() - began
-        found.cancel()  # what it left unread counts as processed
-        try:
-            if error is not None:
-                self._range_failed(run, found, error)
-            else:
-                with self._changed:
-                    found.stage = Stage.DONE
-                self._give_next(run)
+            if rows.table and error is not None and self._ends_all(error):
+                self._end(error)
+            self._end_of(run, found, rows, is_processed=not stops and error is None, error=error)
         except BaseException as fatal:
             self._end(fatal)
         finally:
@@ -471,17 +497,52 @@ class Consumer:
             run.storing.ask()
             run.reading.ask()
 
-    def _range_failed(self, run: Run, found: RangeRead, error: BaseException) -> None:
+    def _end_of(
+        self, run: Run, found: RangeRead, rows: DeliveryRows | None = None, *, is_processed: bool = False,
+        error: BaseException | None = None,
+    ) -> None:  # fmt: skip
+        """`rows` are processed, or failed. With the last of its range, that is done, or what is left of it is read once
+        more.
+        """
+        with self._changed:  # in one step, for `keeping`
+            if rows is not None:
+                found.over(rows, is_processed=is_processed, error=error)
+            is_last = found.ends()
+            if is_last:
+                processing = self._clock.now() - found.began if found.stage is Stage.BUSY else 0.0
+                found.took = found.read_took + processing
+                found.stage = Stage.DONE if found.is_processed else Stage.FIXED
+                run.done.setdefault(found.sequence, set()).update(found.processed_tables())
+        if rows is not None:
+            rows.close()  # what it left unread counts as processed
+        if not is_last:
+            return
+        failed = found.failed()
+        met = failed[0].error if failed else found.lost
+        if found.is_processed:
+            found.cancel()
+            self._give_next(run)
+        elif met is not None:
+            self._range_failed(run, found, met, failed)
+        else:
+            self._drop(run, found)
+        run.storing.ask()
+        run.reading.ask()
+
+    def _range_failed(
+        self, run: Run, found: RangeRead, error: BaseException, failed: Sequence[DeliveryRows]
+    ) -> None:
+        """`failed`: its deliveries that failed; none if none was handed out."""
+        for other in failed[1:]:
+            _log.warning("channel %s: %s", run.name_of(other.table), other.error)
+        table, lost = (failed[0].table, failed[0].lost) if failed else ("", found.lost)
         with self._changed:
-            found.stage = Stage.FIXED
             known = found in run.ranges
         self._drop(run, found)
         if known and not ((self._over or run.lost or run.closed) and isinstance(error, ReadCancelledError)):
-            wait = self._wait_after(run, error, of_range=True, is_read=error is found.lost)
+            wait = self._wait_after(run, error, of_range=True, is_read=error is lost, table=table)
             if wait is not None:
                 run.read_after = self._clock.now() + wait
-        run.storing.ask()
-        run.reading.ask()
 
     def _drop(self, run: Run, first: RangeRead | None = None, *, unprocessed: bool = False) -> None:
         """Forget a range and those after it; or all that are neither processed nor being processed."""
@@ -495,7 +556,7 @@ class Consumer:
     # --- what goes wrong ---
 
     def _wait_after(
-        self, run: Run, error: BaseException, *, of_range: bool = False, is_read: bool = True
+        self, run: Run, error: BaseException, *, of_range: bool = False, is_read: bool = True, table: str = ""
     ) -> float | None:
         """Seconds until it is tried again; None: not by this client. `is_read`: it is not the processor's."""
         # A client that starts again may continue with other columns; one that runs meets the same error each time.
@@ -514,17 +575,23 @@ class Consumer:
             verdict, wait = run.trouble.failed()
         match verdict:
             case Verdict.AGAIN:
-                _log.warning("channel %s: %s; trying again in %.1f s", run.id, error, wait)
+                _log.warning("channel %s: %s; trying again in %.1f s", run.name_of(table), error, wait)
                 return wait
             case Verdict.PARK:
                 self._parked_by = self._parked_by or error
                 with self._changed:
-                    run.parked_by = error
+                    run.parked_by = error, table
                 self._drop(run, unprocessed=True)
                 run.storing.ask()
             case Verdict.STOP:
                 self._end(error)
         return None
+
+    def _ends_all(self, error: BaseException) -> bool:
+        """Whether an error of one table ends this client before the others of its range are processed."""
+        parks = self._stream.options.on_error == "park"
+        is_passing = isinstance(error, ReadCancelledError) or self._is_passing(error)
+        return not isinstance(error, Exception) or not (parks or is_passing)
 
     def _is_passing(self, error: BaseException) -> bool:
         return isinstance(error, TunnelStoreError) or self._stream.feed.is_passing(error)
@@ -538,16 +605,21 @@ class Consumer:
     # --- the life of a run ---
 
     def _open(self, run: Run) -> None:
-        """The channel's processor, from its first turn on."""
-        made = self._processor if self._factory is None else self._factory(run.id)
-        if isinstance(made, Processor):
-            run.process, run.closes = made.process, made.shutdown
-        else:
+        """The processor of the channel, or of each of its tables, from its first turn on."""
+        for table in run.tables:
+            if table in run.processors:
+                continue
+            channel = run.name_of(table)
+            made = self._processor if self._factory is None else self._factory(channel)
             assert made is not None
-            run.process = made
-        opened = getattr(made, "opened", None)
-        if callable(opened):
-            opened(run.id)
+            opens = getattr(made, "opened", None)
+            if callable(opens):
+                opens(channel)
+            run.processors[table] = (
+                Opened(channel, made.process, made.shutdown)
+                if isinstance(made, Processor)
+                else Opened(channel, made)
+            )
 
     def _over_with(self, run: Run, *, finished: bool) -> None:
         if self._shut(run):
@@ -564,11 +636,13 @@ class Consumer:
             self._changed.notify_all()
         for each in ranges:
             each.cancel()
-        if run.closes is not None:
+        for opened in run.processors.values():
+            if opened.closes is None:
+                continue
             try:
-                run.closes(run.id)
+                opened.closes(opened.channel)
             except Exception:
-                _log.exception("the processor's shutdown of channel %s failed", run.id)
+                _log.exception("the processor's shutdown of channel %s failed", opened.channel)
         return True
 
     def _idle(self, run: Run, sequence: int) -> None:
@@ -701,18 +775,19 @@ def _is_drained(run: Run, start: Token) -> bool:
 
 
 class _Deliver(CarrierConsumer):
-    """Starts the processing of one range with its first batches, or at its end where it has none."""
+    """Starts the processing of one delivery with its first batches, or at its end where it has none."""
 
-    def __init__(self, host: Consumer, run: Run, found: RangeRead) -> None:
+    def __init__(self, host: Consumer, run: Run, found: RangeRead, rows: DeliveryRows) -> None:
         self._host = host
         self._run = run
         self._found = found
+        self._rows = rows
         self._begun = False
 
     def consume(self, batches: list[pa.RecordBatch]) -> None:
         if not self._begun:
             self._begun = True
-            self._host.deliver(self._run, self._found, batches)
+            self._host.deliver(self._run, self._found, self._rows, batches)
 
     def on_exit(self) -> None:
         self.consume([])

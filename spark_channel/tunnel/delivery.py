@@ -16,8 +16,11 @@ class Delivery:
     """One range of one channel. (`channel`, `sequence`) names the same rows forever: a program that keeps it
     with the rows, in one transaction, has them once, also when the range is delivered again.
 
-    `batches` is read while it is iterated; what the processor leaves unread counts as processed. With option `tables`,
-    each batch is of one table, which its column `_table` names.
+    `batches` is read while it is iterated; what the processor leaves unread counts as processed.
+
+    With option `tables`, a range is one delivery for each table that has rows in it. `table` names it, and is empty
+    otherwise; `channel` has the tunnel channel and the table, such as `stream-0/shop.orders`; `start` and `end` are
+    those of the range.
     """
 
     tunnel: str
@@ -27,6 +30,7 @@ class Delivery:
     start: Token
     end: Token
     batches: Iterator[pa.RecordBatch]
+    table: str = ""
 
 
 @runtime_checkable
@@ -34,7 +38,9 @@ class Processor(Protocol):
     """What a consumer calls; a plain function serves as `process` alone."""
 
     def process(self, delivery: Delivery) -> None:
-        """Take a range. It is checkpointed when this returns, and delivered again when it raises."""
+        """Take a range, or one table of it. It is delivered again when this raises, and has its checkpoint when this
+        returned for all of its tables.
+        """
 
     def shutdown(self, channel: str) -> None:
         """No more of `channel` comes here: it is drained or parked, another client has it, or `consume` ends."""

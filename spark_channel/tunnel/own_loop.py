@@ -33,9 +33,9 @@ class TunnelReader:
                     ...
                 reader.checkpoint(delivery)
 
-    Each delivery is of another channel: a channel's next range is read ahead, and delivered after the
-    checkpoint of the one before. Leaving the block gives all channels back; a delivery without a checkpoint is
-    delivered again, here or to another client.
+    Each delivery is of another channel, or of another table of one: a channel's next range is read ahead, and
+    delivered after the checkpoint of the one before. Leaving the block gives all channels back; a delivery without a
+    checkpoint is delivered again, here or to another client.
     """
 
     def __init__(self, make: Callable[["TunnelReader"], Consumer], *, clock: Clock | None = None) -> None:
@@ -73,7 +73,7 @@ class TunnelReader:
 
     def checkpoint(self, delivery: Delivery) -> None:
         """Note in the tunnel that `delivery` is processed, and wait until that is kept. Rows left unread count as
-        processed.
+        processed. With option `tables`, only the last table of a range waits: the range is kept as a whole.
 
         Raises:
             ChannelLostError: its channel went to another client, or it could not be read to its end: it is
@@ -81,7 +81,7 @@ class TunnelReader:
             FlowError: it was checkpointed or failed before, or is not of this reader.
         """
         out = self._take(delivery, "checkpoint")
-        kept = self._consumer.keeping(delivery.channel, delivery.sequence)
+        kept = self._consumer.keeping(delivery)
         out.over.set()
         if not kept():
             raise ChannelLostError(

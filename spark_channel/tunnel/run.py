@@ -1,6 +1,6 @@
 """One channel while a client has it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
 from spark_channel.connectors.contracts import Token
@@ -14,7 +14,16 @@ from spark_channel.tunnel.source import StreamSource
 from spark_channel.tunnel.trouble import Trouble
 from spark_channel.tunnel.turns import Repeated
 
-__all__ = ["Run"]
+__all__ = ["Opened", "Run"]
+
+
+@dataclass(frozen=True)
+class Opened:
+    """What takes the deliveries of a channel, and what is told of its end. `channel`: as deliveries name it."""
+
+    channel: str
+    process: Callable[[Delivery], object]
+    closes: Callable[[str], object] | None = None
 
 
 @dataclass(eq=False)
@@ -25,6 +34,9 @@ class Run:
     `until`: where it is drained for good, if anywhere. `paused`: no chunks of existing rows are planned.
     `goal`: where a client that is to end stops reading it; None = it is not to end, or the channel is a base split.
     `held_since`: since when its source delays existing rows, while all changes that count are processed.
+    `tables`: those that it has, of a feed of several; else one without a name. `processors`: by table, from the first
+    turn on. `done`: tables whose rows are processed, of ranges that are not processed in whole, by sequence.
+    `parked_by`: why it is parked, and in which table.
     `source` and `planned` belong to the turn that reads, which one thread has at a time.
     """
 
@@ -39,8 +51,8 @@ class Run:
     planned_sequence: int = 0
     ranges: list[RangeRead] = field(default_factory=list)
     settle: Token | None = None
-    process: Callable[[Delivery], object] | None = None
-    closes: Callable[[str], object] | None = None
+    processors: dict[str, Opened] = field(default_factory=dict)
+    done: dict[int, set[str]] = field(default_factory=dict)
     backoff: Backoff = field(default_factory=Backoff)
     stopping: bool = False
     lost: bool = False
@@ -50,19 +62,35 @@ class Run:
     idle: bool = False
     goal: Goal | None = None
     held_since: float | None = None
-    parked_by: BaseException | None = None
+    parked_by: tuple[BaseException, str] | None = None
     read_after: float = 0.0
     store_after: float = 0.0
     reading: Repeated = field(init=False)
     storing: Repeated = field(init=False)
+    tables: Collection[str] = field(init=False)
 
     def __post_init__(self) -> None:
         self.planned, self.planned_sequence = self.token, self.sequence
         self.until, self.paused = self.channel.until, self.channel.paused
+        self.tables = self.source.feed.tables(self.token) if self.is_by_table else ("",)
 
     @property
     def id(self) -> str:
         return self.channel.id
+
+    @property
+    def is_by_table(self) -> bool:
+        """Whether its ranges are a delivery for each table."""
+        return not self.channel.is_base and self.source.feed.has_tables
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its processors are there."""
+        return len(self.processors) == len(self.tables)
+
+    def name_of(self, table: str) -> str:
+        """The channel of a table's deliveries."""
+        return f"{self.id}/{table}" if table else self.id
 
     def is_at_hand(self) -> bool:
         """Whether a range is processed, or its checkpoint is left to take."""
@@ -70,7 +98,7 @@ class Run:
 
     def is_busy(self) -> bool:
         """Whether a range is processed."""
-        return any(each.stage is Stage.BUSY for each in self.ranges)
+        return any(each.stage is Stage.BUSY and not each.is_abandoned() for each in self.ranges)
 
     def may_read(self) -> bool:
         """One range is processed and two are ahead of it, while a checkpoint may be on its way: one that is whole, so
@@ -83,9 +111,9 @@ class Run:
         return found if found is not None and found.sequence <= self.sequence + 1 else None
 
     def next_to_give(self) -> RangeRead | None:
-        """The range that may be processed now: all before it are."""
+        """The range that may be processed now: all before it are. It may have begun, and have more to process."""
         found = next((each for each in self.ranges if each.stage is not Stage.DONE), None)
-        return found if found is not None and found.stage is Stage.FIXED else None
+        return found if found is not None and found.stage >= Stage.FIXED else None
 
     def drop_from(self, first: RangeRead) -> list[RangeRead]:
         """Forget this range and those after it: the next one begins where it began."""

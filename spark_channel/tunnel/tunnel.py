@@ -208,7 +208,7 @@ class Tunnel:
         Several clients, in other threads, processes or hosts, share the channels; when one dies, the others
         go on from its checkpoints. A range is delivered at least once; (channel, sequence) names it. The next
         range of a channel is read while one is processed, as far as `capacityRows` and `capacityBytes` allow, which
-        count over all channels.
+        count over all channels. With option `tables`, each table has its own deliveries, and a range one checkpoint.
 
         A range that fails is tried again, up to `maxRetryInterval` apart, and then its channel is parked while the
         others run on (`onError`). SIGTERM, in the main thread of a program that does not handle it, ends the
@@ -217,8 +217,9 @@ class Tunnel:
         Args:
             processor: an object with `process` and `shutdown`, and `opened(channel)` where it has one; or a
                 function that takes a `Delivery`.
-            factory: in place of `processor`: makes one for each channel that opens here, from the channel's id.
-            threads: ranges processed at the same time, each of another channel.
+            factory: in place of `processor`: makes one for each channel, or table of one, that opens here, from the
+                channel's id.
+            threads: ranges processed at the same time, each of another channel, or table of one.
             drained: return when all that was there at the call has been processed, also if the source gets rows all
                 the time.
 
@@ -260,7 +261,7 @@ class Tunnel:
         All that `consume` says of channels, reading ahead and ranges that fail holds here.
 
         Args:
-            ranges: how many deliveries may be read and not checkpointed, each of another channel.
+            ranges: how many deliveries may be read and not checkpointed, each of another channel, or table of one.
             drained: `read` returns None when all that was there at the call has been checkpointed, also if the source
                 gets rows all the time.
 

@@ -91,6 +91,12 @@ class Child:
         assert self._process.wait(seconds) == 0, self._said()
         self._reader.join()
 
+    def wait(self, seconds: float = 300) -> int:
+        """The exit code of one that ends by itself."""
+        code = self._process.wait(seconds)
+        self._reader.join()
+        return code
+
     def kill(self) -> None:
         """SIGKILL to it and to what it began. Safe twice."""
         if self._process.poll() is None:

@@ -2,8 +2,11 @@
 
 import json
 import random
+import re
+import signal
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,8 +45,10 @@ class Copy:
         self.changed = threading.Condition()
 
     def process(self, delivery: Delivery) -> None:
+        assert delivery.channel.partition("/")[2] == delivery.table
         for batch in delivery.batches:
             for row in batch.to_pylist():
+                assert row["_table"] == delivery.table
                 name = row["_table"].rpartition(".")[2]
                 state = self.tables.setdefault(name, {})
                 if row["_op"] == "delete":
@@ -314,6 +319,160 @@ def test_a_consumer_that_is_killed_in_the_base_of_a_table_that_was_added(shop: S
     assert len(reads_once) == len(set(reads_once)), "0 doubled: each existing row was read once"
     once = [(name, key, item) for name, what, key, item in events if what in ("insert", "update")]
     assert len(once) == len(set(once)) > 100, "0 doubled: each value was written once"
+
+
+def test_a_table_that_fails_is_tried_again_alone_and_the_slot_waits_for_it(
+    shop: Shop, tmp_path: Path
+) -> None:
+    tunnel = Tunnel(
+        "shop", options(shop, tunnelType="stream", maxRetryInterval="0.5"), store=str(tmp_path / "tunnels.db")
+    )
+    tunnel.create()
+    shop.run("INSERT INTO $s.orders VALUES (1, 'new'); INSERT INTO $s.items VALUES (1, 'new')")
+    copy, calls = Copy(), Counter[str]()
+
+    def confirmed() -> str:
+        return shop.run("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = '$s'")
+
+    before = confirmed()
+
+    def process(delivery: Delivery) -> None:
+        name = delivery.table.rpartition(".")[2]
+        calls[name] += 1
+        (view,) = tunnel.store.state("shop").channels.values()
+        assert (view.sequence, confirmed()) == (0, before), "nothing is confirmed before both are processed"
+        if name == "items" and calls[name] < 2:
+            list(delivery.batches)
+            raise OSError("a moment")
+        copy.process(delivery)
+
+    tunnel.consume(process, drained=True)
+    assert calls == {"orders": 1, "items": 2}
+    assert copy.tables == {"orders": {1: "new"}, "items": {1: "new"}}
+    (channel,) = tunnel.store.state("shop").channels.values()
+    assert channel.sequence == 1
+    tunnel.delete()
+
+
+BETWEEN = """
+import json, os, signal, sys
+import psycopg
+from spark_channel.tunnel import Tunnel
+
+source, server, schema, store, dies = json.loads(sys.argv[1])
+sys.stdin.readline()
+
+def process(delivery):
+    with psycopg.connect(**server) as session:  # one transaction
+        key = delivery.channel, delivery.sequence
+        fresh = session.execute(f"INSERT INTO {schema}_copy.done VALUES (%s, %s) ON CONFLICT DO NOTHING", key).rowcount
+        with session.cursor().copy(f"COPY {schema}_copy.events (name, op, id, item) FROM STDIN") as copy:
+            for batch in delivery.batches:
+                for row in batch.to_pylist() if fresh else ():
+                    copy.write_row((row["_table"].split(".")[1], row["_op"], row["id"], row["item"]))
+    with psycopg.connect(**server) as session:
+        of_range = f"SELECT count(*) FROM {schema}_copy.done WHERE sequence = %s"
+        (tables,) = session.execute(of_range, key[1:]).fetchone()
+    if dies and fresh and tables < 2:
+        os.kill(os.getpid(), signal.SIGKILL)  # one table of two is in the target
+    print(delivery.sequence, flush=True)
+
+Tunnel("shop", source, store=store).consume(process, threads=1, drained=True)
+"""
+
+
+@pytest.mark.timeout(180)
+def test_a_consumer_that_is_killed_between_two_tables_of_a_range(shop: Shop, tmp_path: Path) -> None:
+    shop.run(
+        "CREATE SCHEMA $s_copy;"
+        "CREATE TABLE $s_copy.done (channel text, sequence int, PRIMARY KEY (channel, sequence));"
+        "CREATE TABLE $s_copy.events (n serial, name text, op text, id int, item text)"
+    )
+    store = str(tmp_path / "tunnels.db")
+    source = options(shop, tunnelType="stream", maxRowsPerTrigger="20")
+    tunnel = Tunnel("shop", source, store=store)
+    tunnel.create()
+    server = {
+        "host": str(shop.server.directory), "port": shop.server.port, "user": shop.server.user, "dbname": "postgres",
+    }  # fmt: skip
+    for number in range(60):  # each transaction, and so each range, has both tables
+        shop.run(
+            f"BEGIN; INSERT INTO $s.orders VALUES ({number}, 'a'); INSERT INTO $s.items VALUES ({number}, 'b');"
+            f"UPDATE $s.orders SET item = 'c{number}' WHERE id = {number // 2}; COMMIT"
+        )
+
+    def run(dies: bool) -> Child:
+        arguments: list[Any] = [source, server, shop.name, store, dies]
+        child = Child(BETWEEN, [json.dumps(arguments)], tmp_path / "consumer.log")
+        child.go()
+        return child
+
+    for kills in range(4):
+        child = run(True)
+        assert child.wait() == -signal.SIGKILL
+        half = shop.run("SELECT sequence, min(channel) FROM $s_copy.done GROUP BY 1 HAVING count(*) = 1")
+        sequence, channel = half.split("|")
+        assert channel.startswith(f"stream-0/{shop.name}.")
+        kept = tunnel.store.state("shop").channels["stream-0"].sequence
+        assert kept == int(sequence) == kills, "the range of which one table is there has no checkpoint"
+    run(False).finish()
+    found = shop.run("SELECT name, op, id, item FROM $s_copy.events ORDER BY n").splitlines()
+    events = [tuple(line.split("|")) for line in found]
+    shop.run("SET client_min_messages = error; DROP SCHEMA $s_copy CASCADE")
+    assert len(events) == len(set(events)) == 180, "each change once"
+    for name in ("orders", "items"):
+        copied = {int(key): item for table, _, key, item in events if table == name}
+        assert copied == shop.state(name)
+    tunnel.delete()
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "tunnel.md"
+
+
+def test_the_example_of_the_page_runs(
+    postgres_server: PostgresServer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """It reads from a server whose log has a slot, so the page's own test does not run it."""
+    text = DOCS.read_text("utf-8")
+    begins = text.index('shop = Tunnel("shop", {')
+    example = text[begins : text.index("```", begins)]
+    publication = re.search(r"`(CREATE PUBLICATION shop FOR TABLE [^`]+)`", text)
+    assert publication is not None
+    postgres_server.psql("CREATE DATABASE tables_example")
+
+    def run(statement: str) -> str:
+        return postgres_server.psql(statement, database="tables_example")
+
+    run(
+        "CREATE SCHEMA shop; CREATE TABLE shop.orders (id int PRIMARY KEY);"
+        "CREATE TABLE shop.items (id int PRIMARY KEY);"
+        f"INSERT INTO shop.orders SELECT generate_series(1, 1000); {publication[1]}"
+    )
+    monkeypatch.chdir(tmp_path)
+    login = postgres_server.login
+    consume = Tunnel.consume
+    monkeypatch.setattr(Tunnel, "consume", lambda self, process: consume(self, process, drained=True))
+    real = Tunnel.__init__
+
+    def begin(self: Tunnel, name: str, given: dict[str, Any], *, store: str) -> None:
+        assert given.keys() >= {"url", "user", "password"}
+        url = f"{login['url'].rpartition('/')[0]}/tables_example"
+        real(self, name, {**given, **login, "url": url}, store=store)
+
+    monkeypatch.setattr(Tunnel, "__init__", begin)
+    space: dict[str, Any] = {"Tunnel": Tunnel}
+    try:
+        exec(example.replace("${env:PASSWORD}", ""), space)
+        shown = capsys.readouterr().out.splitlines()
+        assert {line.split()[0] for line in shown} == {"shop.orders"}
+        assert {line.split()[1] for line in shown} == {"stream-0/shop.orders"}
+        assert sum(int(line.split()[3]) for line in shown) == 1000
+    finally:
+        space["shop"].delete()
+        postgres_server.psql("DROP DATABASE tables_example")
 
 
 def test_the_commands(shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

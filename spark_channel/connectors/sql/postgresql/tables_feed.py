@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pyarrow as pa
 
+from spark_channel.connectors.feed import TABLE as _TABLE
 from spark_channel.connectors.feed import FeedLag, FeedLimit, FeedOptions, TableLag
 from spark_channel.connectors.split_reader import Token
 from spark_channel.connectors.sql.base_chunks import BaseChunk
@@ -57,7 +58,6 @@ __all__ = ["TablesFeed"]
 
 _log = logging.getLogger(__name__)
 
-_TABLE = "_table"
 _OWN = (_TABLE, "_op", "_lsn", "_commit_ts")
 _RANGE_SECONDS = 0.4
 _ADVICE = "Reset the tunnel to follow its tables as they are now"
