@@ -142,7 +142,7 @@ class RangeRead:
         with self._lock:
             taken = next((each for each in self._deliveries.values() if _is_out(each)), None)
             self._is_full = taken is None
-            largest = None if taken is None or taken.carrier.backlog else self._largest()
+            largest = None if taken is None or taken.kept_rows > 0 else self._largest()
             if largest is not None:
                 del self._deliveries[largest.table]
                 self._left_out.add(largest.table)

@@ -71,6 +71,8 @@ def check(seed: int, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     options = {"maxRowsPerTrigger": str(chance.choice([3, 40, 300])), "maxRetryInterval": "0.01"}
     if chance.random() < 0.5:
         options["capacityRows"] = str(chance.choice([1, 10, 60]))
+    if chance.random() < 0.2:
+        options["rowsPerSecond"] = "2000"  # batches of 50 rows are paid in slices
     shop, copy = Shop(folder, log, **options), Copy(log)
     for number in range(200):
         is_last = number > 8
