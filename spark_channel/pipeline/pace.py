@@ -1,7 +1,7 @@
 """Limits batches that one thread both receives and returns: no queue, only the limit."""
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 
 import pyarrow as pa
 
@@ -25,7 +25,7 @@ class Pacer:
         self._changed = threading.Condition()
         self._cancelled = False
 
-    def pace(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    def pace(self, batches: Iterable[pa.RecordBatch]) -> Generator[pa.RecordBatch, None, None]:
         """`batches`, cut to the limiter's slices (zero copy), each when it is paid.
 
         Raises:

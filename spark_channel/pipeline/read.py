@@ -10,7 +10,7 @@ import contextlib
 import logging
 import threading
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Generator
 from typing import cast
 
 import pyarrow as pa
@@ -70,7 +70,7 @@ class GroupRead:
         self._counters = counters
         self._trace = Trace() if counters is None else counters.trace
 
-    def batches(self) -> Iterator[pa.RecordBatch]:
+    def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """The batches of all tasks, in the schema given. Closing the iterator ends the reader threads.
 
         Raises:

@@ -22,6 +22,7 @@ from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.portable import portable
 from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.schema import as_arrow
+from spark_channel.spark.sent import sent_as_they_come
 from spark_channel.transfers.worker import keep_loaded
 
 if TYPE_CHECKING:
@@ -187,7 +188,7 @@ class ChannelReader(Prompt, DataSourceReader):
             )
             stack.enter_context(watch.calling(group.cancel))
             try:
-                yield from group.batches()
+                yield from sent_as_they_come(group.batches())
             except ChannelError as error:
                 counters.explain(str(error))
                 raise

@@ -18,6 +18,7 @@ from spark_channel.progress import JobSpec, Phase
 from spark_channel.service import ServiceAddress, SharedLimitAddress, new_job_id, run_id
 from spark_channel.spark.hangup import HangupWatch
 from spark_channel.spark.prompt import Prompt
+from spark_channel.spark.sent import sent_as_they_come
 from spark_channel.spark.session import is_local, service_of, session_slots
 from spark_channel.transfers.job_limits import JobLimits, is_limited
 from spark_channel.transfers.link import TaskLink
@@ -126,7 +127,7 @@ class _Throttle(Prompt):
             pacer = Pacer(link.limiter, counters=counters)
             stack.enter_context(watch.calling(pacer.cancel))
             try:
-                yield from pacer.pace(batches)
+                yield from sent_as_they_come(pacer.pace(batches))
             except GeneratorExit:
                 counters.enter(Phase.ENDED)
                 raise

@@ -82,7 +82,7 @@ def test_leaving_early_ends_the_reader_threads_and_closes_the_source() -> None:
     reader = MemoryReader(batches=1_000)
     batches = GroupRead(reader, group(5, 2), SCHEMA, **ROOM).batches()
     assert len(list(islice(batches, 2))) == 2
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert reader.open == 0
     assert reader_threads() == []
 
@@ -117,7 +117,7 @@ def test_a_read_that_is_left_early_has_ended_not_failed(how: str) -> None:
     batches = read.batches()
     next(batches)
     if how == "closed":
-        batches.close()  # type: ignore[attr-defined]
+        batches.close()
     else:
         read.cancel()
         with pytest.raises(ReadCancelledError):
