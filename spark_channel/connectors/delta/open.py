@@ -38,8 +38,8 @@ def place_of(options: Table) -> Location:
         )  # fmt: skip
     if scheme == "s3" and os.environ.get("AWS_S3_ALLOW_UNSAFE_RENAME", "").lower() in ("true", "1"):
         raise OptionError(
-            "the environment sets AWS_S3_ALLOW_UNSAFE_RENAME: two jobs could then commit one version, and lose each "
-            "other's rows. Remove it: S3 supports conditional puts",
+            "the environment sets AWS_S3_ALLOW_UNSAFE_RENAME: two jobs could then commit one version, "
+            "and lose each other's rows. Remove it: S3 supports conditional puts",
             option="path",
         )
     return place

@@ -42,8 +42,8 @@ class Table(Options):
         for name in ("aws_s3_allow_unsafe_rename", "allow_unsafe_rename"):
             if settings.get(name) in ("true", "1"):
                 raise OptionError(
-                    f"option 'storageOptions' sets {name}: two jobs could then commit one version, and lose each "
-                    "other's rows. Remove it: S3 supports conditional puts",
+                    f"option 'storageOptions' sets {name}: two jobs could then commit one version, "
+                    "and lose each other's rows. Remove it: S3 supports conditional puts",
                     option="storageOptions",
                 )
 

@@ -88,8 +88,9 @@ class HdfsStore(Store):
             self.put_new(path, data)
             if self.put_new(path, uuid.uuid4().hex.encode()):
                 raise UnsupportedError(
-                    f"{self.place.show()}: a rename replaces an existing file there, so that two jobs could lose each "
-                    "other's rows. Write to HDFS itself, to a disk with hard links, or to S3, GCS or Azure"
+                    f"{self.place.show()}: a rename replaces an existing file there, "
+                    "so that two jobs could lose each other's rows. "
+                    "Write to HDFS itself, to a disk with hard links, or to S3, GCS or Azure"
                 )
         finally:
             self.remove(path)

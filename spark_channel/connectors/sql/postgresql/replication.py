@@ -96,14 +96,14 @@ class ReplicationFeed(ChangeFeed):
         assert options.slot is not None
         if options.publication is None:
             raise OptionError(
-                "option 'slot' needs 'publication': which tables' changes does it decode? Make one with "
-                "CREATE PUBLICATION name FOR TABLE ...",
+                "option 'slot' needs 'publication': which tables' changes does it decode? "
+                "Make one with CREATE PUBLICATION name FOR TABLE ...",
                 option="publication",
             )
         if reader.options.where is not None or reader.options.query is not None:
             raise OptionError(
-                "logical replication follows a whole table: omit 'where' and 'query', and name the "
-                "table with 'dbtable' (a publication may have a row filter)",
+                "logical replication follows a whole table: omit 'where' and 'query', "
+                "and name the table with 'dbtable' (a publication may have a row filter)",
                 option="where",
             )
         self._reader = reader
@@ -518,19 +518,20 @@ class ReplicationFeed(ChangeFeed):
         name = _quoted(self._publication)
         if not session.value(f"SELECT count(*) FROM pg_publication WHERE pubname = {name}"):  # noqa: S608 - quoted
             raise SourceError(
-                f"there is no publication {self._publication!r} in {session.place}; make it with "
-                f"CREATE PUBLICATION {self._publication} FOR TABLE {table.label}"
+                f"there is no publication {self._publication!r} in {session.place}; "
+                f"make it with CREATE PUBLICATION {self._publication} FOR TABLE {table.label}"
             )
         if table.kind == "p" and not self._is_by_root(session):
             raise SourceError(
-                f"{source.label} is partitioned, and publication {self._publication!r} names its partitions as the "
-                f"tables that change: run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = "
-                "true), or follow one partition"
+                f"{source.label} is partitioned, "
+                f"and publication {self._publication!r} names its partitions as the tables that change: "
+                f"run ALTER PUBLICATION {self._publication} SET (publish_via_partition_root = true), "
+                "or follow one partition"
             )
         if table.oid not in self._published(session, [table.oid]).entries:
             raise SourceError(
-                f"publication {self._publication!r} does not hold table {table.label}; add it with "
-                f"ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"
+                f"publication {self._publication!r} does not hold table {table.label}; "
+                f"add it with ALTER PUBLICATION {self._publication} ADD TABLE {table.label}"
             )
         _check_decodable(source)
         return self._shape_of(session, source)
@@ -571,8 +572,9 @@ class ReplicationFeed(ChangeFeed):
         rows = session.rows(self._slot_query())
         if not rows:
             raise SourceError(
-                f"replication slot {self._slot!r} is not in {session.place} (any more): changes since it was "
-                "dropped are lost to the stream. Reset the tunnel, or begin with a new checkpoint directory"
+                f"replication slot {self._slot!r} is not in {session.place} (any more): "
+                "changes since it was dropped are lost to the stream. "
+                "Reset the tunnel, or begin with a new checkpoint directory"
             )
         plugin, confirmed = rows[0]
         if plugin != "pgoutput":
@@ -590,8 +592,8 @@ class ReplicationFeed(ChangeFeed):
         flushed = _flushed(session)
         if start > flushed:
             raise SourceError(
-                f"the checkpoint is at {lsn_text(start)}, and the server's log ends at "
-                f"{lsn_text(flushed)}: the offset is from the future, or of another server. {advice}"
+                f"the checkpoint is at {lsn_text(start)}, and the server's log ends at {lsn_text(flushed)}: "
+                f"the offset is from the future, or of another server. {advice}"
             )
 
 
@@ -611,8 +613,8 @@ def _check_decodable(source: ReadSource, left_out: Callable[[str], bool] = lambd
             )
         if read_type(about.base, about.typmod).is_array:
             raise SchemaError(
-                f"column {column.name!r} of {source.label} is an array, which the change feed does not "
-                "decode: omit it with option 'columns'"
+                f"column {column.name!r} of {source.label} is an array, which the change feed does not decode: "
+                "omit it with option 'columns'"
             )
 
 
