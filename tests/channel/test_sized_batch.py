@@ -39,7 +39,7 @@ def test_rows_within_is_the_most_that_fits(size: tuple[int, int], data: st.DataO
     assert rows_within(nbytes, count, start, max_rows, max_bytes) == max(fitting, default=1)
 
 
-def test_a_split_parcel_keeps_rows_bytes_and_place() -> None:
+def test_a_split_batch_keeps_rows_bytes_and_place() -> None:
     head, rest = SizedBatch(rows(10), 10, 81, 100).split(3)
     assert (head.rows, head.nbytes, head.position) == (3, 24, 100)
     assert (rest.rows, rest.nbytes, rest.position) == (7, 57, 103)
@@ -63,7 +63,7 @@ def test_measure_takes_a_size_that_is_known() -> None:
 
 @settings(deadline=None)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=8), st.data())
-def test_parcels_return_to_their_places_in_any_order(lengths: list[int], data: st.DataObject) -> None:
+def test_batches_return_to_their_places_in_any_order(lengths: list[int], data: st.DataObject) -> None:
     queue = BatchQueue()
     position = 0
     for length in lengths:
