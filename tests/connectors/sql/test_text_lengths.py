@@ -258,7 +258,10 @@ def test_a_stream_takes_lengths_along(place: Place, spark: SparkSession, tmp_pat
     place.run("CREATE TABLE s (id INT PRIMARY KEY, a VARCHAR(200))")
     place.run("CREATE TABLE x (id INT PRIMARY KEY, a VARCHAR(9))")
     place.run(f"INSERT INTO s VALUES (1, '{'y' * 150}')")
-    source = {**place.options, "dbtable": "s", "cursorColumn": "id", "lateSeconds": "0"}
+    source = {
+        **place.options, "dbtable": "s", "cursorColumn": "id", "lateSeconds": "0",
+        "tunnelType": "stream", "startingOffsets": "earliest",
+    }  # fmt: skip
     target = {**place.options, "dbtable": "x", "onSchemaChange": "evolve"}
     query = (
         spark.readStream.format("channel").options(**source).load().select("a", "id")
