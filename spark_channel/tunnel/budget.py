@@ -43,7 +43,7 @@ class Budget:
                 return False
             self._waiting.discard(payment)
             share.wanted = False
-            if not share.closed:
+            if not share.closed and payment.keep(payment.rows, payment.nbytes):
                 self._rows, self._nbytes = rows, nbytes
                 share.rows += payment.rows
                 share.nbytes += payment.nbytes
@@ -87,12 +87,20 @@ class Share:
     def slice_size(self) -> tuple[int | None, int | None]:
         return None, None
 
-    def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> "_Payment":
-        payment = _Payment(self._budget, self, rows, nbytes, wake)
+    def pay(
+        self, rows: int, nbytes: int, wake: Callable[[], None], keep: Callable[[int, int], bool] | None = None
+    ) -> "_Payment":
+        payment = _Payment(self._budget, self, rows, nbytes, wake, keep or _always)
         if self._make_room is not None:
             while payment.remaining().seconds is None and self._make_room():
                 pass
         return payment
+
+    def kept_by(self, keep: Callable[[int, int], bool]) -> "_Kept":
+        """A limiter that pays to this share. `keep` is told what was paid; false: it is not wanted, and counts as
+        nothing.
+        """
+        return _Kept(self, keep)
 
     def want(self) -> None:
         """A thread waits for the next batch of this range."""
@@ -107,10 +115,23 @@ class Share:
         self._budget.free(self, 0, 0, closed=True)
 
 
+class _Kept:
+    def __init__(self, share: Share, keep: Callable[[int, int], bool]) -> None:
+        self._share, self._keep = share, keep
+
+    def slice_size(self) -> tuple[int | None, int | None]:
+        return None, None
+
+    def pay(self, rows: int, nbytes: int, wake: Callable[[], None]) -> "_Payment":
+        return self._share.pay(rows, nbytes, wake, self._keep)
+
+
 class _Payment:
     def __init__(
-        self, budget: Budget, share: Share, rows: int, nbytes: int, wake: Callable[[], None]
-    ) -> None:
+        self, budget: Budget, share: Share, rows: int, nbytes: int, wake: Callable[[], None],
+        keep: Callable[[int, int], bool],
+    ) -> None:  # fmt: skip
+        self.keep = keep
         self._budget = budget
         self.share = share
         self.rows = rows
@@ -126,3 +147,7 @@ class _Payment:
     def cancel(self) -> None:
         """What was paid is given back with the share."""
         self._budget.forget(self)
+
+
+def _always(_rows: int, _nbytes: int) -> bool:
+    return True

@@ -200,6 +200,9 @@ class Consumer:
         run = self._runs.get(channel)
         if run is not None:
             run.stopping = True
+            self._drop(
+                run, unprocessed=True
+            )  # its turn may wait for memory that only the next range gives back
             run.reading.ask()
 
     # --- turns: what is read ---
@@ -359,6 +362,7 @@ class Consumer:
             with self._changed:
                 run.lost = True
                 self._changed.notify_all()
+            self._drop(run, unprocessed=True)
             run.reading.ask()
         except Exception as error:
             wait = self._wait_after(run, error)
@@ -516,6 +520,8 @@ class Consumer:
         if rows is not None:
             rows.close()  # what it left unread counts as processed
         if not is_last:
+            if rows is not None:  # what is read may wait for the memory of another table
+                self._give_next(run)
             return
         failed = found.failed()
         met = failed[0].error if failed else found.lost
@@ -526,6 +532,8 @@ class Consumer:
             self._range_failed(run, found, met, failed)
         else:
             self._drop(run, found)
+        with self._changed:  # who waits for its end
+            self._changed.notify_all()
         run.storing.ask()
         run.reading.ask()
 

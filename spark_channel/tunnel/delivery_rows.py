@@ -9,6 +9,7 @@ from spark_channel.carrier import DataCarrier
 from spark_channel.channel import Limiter
 from spark_channel.channel.size import arrow_bytes
 from spark_channel.errors import EndOfChannel
+from spark_channel.limits import AllOf
 from spark_channel.pipeline import ReadCancelledError
 from spark_channel.tunnel.budget import Share
 
@@ -23,13 +24,15 @@ class DeliveryRows:
     """
 
     def __init__(
-        self, share: Share, limiter: Limiter, table: str, *, capacity_rows: int, capacity_bytes: int
+        self, share: Share, limit: Limiter | None, table: str, *, capacity_rows: int, capacity_bytes: int
     ) -> None:
         self.table = table
         self.is_given = self.is_over = self.is_processed = False
         self.error: BaseException | None = None
         self.lost: Exception | None = None
         self.rows = 0
+        paid = share.kept_by(self._keep)
+        limiter: Limiter = paid if limit is None else AllOf([paid, limit])
         self.carrier = DataCarrier(1, capacity_rows, capacity_bytes, limiter=limiter)
         self._share = share
         self._lock = threading.Lock()
@@ -38,13 +41,12 @@ class DeliveryRows:
 
     @property
     def kept_rows(self) -> int:
-        """What is put and not processed."""
+        """What has its memory and is not processed; of a batch that a limit cuts, the pieces so far."""
         return self._kept_rows
 
     def put(self, batch: pa.RecordBatch, nbytes: int) -> None:
         """Wait for memory and limit. Raises what the carrier failed with."""
         self.carrier.produce(batch, nbytes=nbytes)
-        self._keep(batch.num_rows, nbytes)
 
     def batches(self, given: Sequence[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """`given`, which the carrier has handed over, and all that come after them."""

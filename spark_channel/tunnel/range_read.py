@@ -18,7 +18,6 @@ from spark_channel.channel import Limiter
 from spark_channel.channel.size import arrow_bytes
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import TABLE, ChangeFeed
-from spark_channel.limits import AllOf
 from spark_channel.pipeline import ReadCancelledError
 from spark_channel.pipeline.conform import conform
 from spark_channel.planning import Split
@@ -78,7 +77,7 @@ class RangeRead:
         self._put_table = ""
         self._is_read = self._is_full = self._is_withdrawn = self._has_ended = False
         self._share = budget.share(self._make_room if self._by_table else None)
-        self._limiter: Limiter = self._share if limit is None else AllOf([self._share, limit])
+        self._limit = limit
         self._capacity = capacity_rows, capacity_bytes
         if not self._by_table:
             self._begin("")
@@ -132,7 +131,7 @@ class RangeRead:
 
     def _begin(self, table: str) -> DeliveryRows:
         rows, nbytes = (_ANY_NUMBER, _ANY_NUMBER) if self._by_table else self._capacity
-        made = DeliveryRows(self._share, self._limiter, table, capacity_rows=rows, capacity_bytes=nbytes)
+        made = DeliveryRows(self._share, self._limit, table, capacity_rows=rows, capacity_bytes=nbytes)
         with self._lock:
             self._deliveries[table] = made
         return made
@@ -141,7 +140,7 @@ class RangeRead:
         """Memory is full: have the largest delivery processed, or leave out what waits while its processor does."""
         with self._lock:
             taken = next((each for each in self._deliveries.values() if _is_out(each)), None)
-            self._is_full = taken is None
+            self._is_full = True
             largest = None if taken is None or taken.kept_rows > 0 else self._largest()
             if largest is not None:
                 del self._deliveries[largest.table]

@@ -1,0 +1,178 @@
+"""Ranges of several tables that the memory does not hold, when something goes wrong in the middle."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from spark_channel.testing.expect import held_now
+from spark_channel.tunnel import Delivery
+from spark_channel.tunnel.budget import Budget
+from spark_channel.tunnel.consume import Consumer
+from tests.tunnel.tables_world import Copy, Log, Shop, mixed, of_log
+from tests.tunnel.test_table_deliveries import begin
+
+Make = Callable[..., Shop]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    def made(log: Log, **options: str) -> Shop:
+        of_log(monkeypatch, log)
+        return Shop(tmp_path, log, **options)
+
+    return made
+
+
+@pytest.fixture
+def consumers(monkeypatch: pytest.MonkeyPatch) -> list[Consumer]:
+    """All that are made."""
+    made: list[Consumer] = []
+    real = Consumer.__init__
+
+    def begin_one(self: Consumer, *args: object, **named: object) -> None:
+        real(self, *args, **named)  # type: ignore[arg-type]
+        made.append(self)
+
+    monkeypatch.setattr(Consumer, "__init__", begin_one)
+    return made
+
+
+class Full(threading.Event):
+    """Set when the thread that reads waits for memory, in the batch that begins at a row."""
+
+    def __init__(self, log: Log, at: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        super().__init__()
+        place, real = -1, Budget.take
+
+        def before(row: int) -> None:
+            nonlocal place
+            place = row
+
+        def take(budget: Budget, payment: object) -> bool:
+            found = real(budget, payment)  # type: ignore[arg-type]
+            if not found and place == at:
+                self.set()
+            return found
+
+        log.before_row = before
+        monkeypatch.setattr(Budget, "take", take)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_processor_that_ends_early_while_its_range_waits_for_memory(
+    make: Make, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    """What it gives back may be too little for the next batch: another table has its turn then."""
+    parts = [("b", 20), ("a", 20), ("c", 1), ("a", 19), ("c", 1), ("b", 50), ("a", 10)]
+    changes = [table for table, rows in parts for _ in range(rows)]
+    log = Log([(table, number) for number, table in enumerate(changes)])
+    full = Full(log, 61, monkeypatch)
+    shop = make(log, maxRowsPerTrigger="900", capacityRows="60")
+    copy, early, tunnel = Copy(log), [1], shop.tunnel
+
+    def process(delivery: Delivery) -> None:
+        if delivery.table == "a" and early:
+            early.pop()
+            next(delivery.batches)
+            next(delivery.batches)
+            assert full.wait(30)
+            if fails:
+                raise OSError("a moment")
+            return
+        copy.process(delivery)
+
+    thread, errors = begin(tunnel, process, threads=2, drained=True)
+    thread.join(20)
+    hangs = thread.is_alive()
+    tunnel.stop()
+    thread.join(20)
+    assert not hangs
+    assert errors == []
+    assert shop.at == len(changes)
+    assert copy.rows["b"] == log.rows("b", 0, len(changes))
+    assert not fails or copy.is_whole()
+
+
+def test_a_stop_while_the_rest_of_a_large_range_is_read_ends(make: Make) -> None:
+    """What was handed out is over before it is seen that another table was left out."""
+    parts = [("a", 60), ("b", 90), ("a", 10), ("x", 10)]
+    log = Log([(table, number) for table, rows in parts for number in range(rows)], ["a", "b"], 10)
+    shop = make(log, maxRowsPerTrigger="900", capacityRows="60")
+    tunnel, copy, over = shop.tunnel, Copy(log), threading.Event()
+
+    def before(row: int) -> None:
+        if row == 160:
+            assert over.wait(30)
+            threading.Event().wait(0.3)  # until that is known
+            tunnel.stop()
+            threading.Event().wait(0.3)  # until its end waits for the range
+
+    def process(delivery: Delivery) -> None:
+        rows = 0
+        while rows < 70:
+            rows += next(delivery.batches).num_rows
+        over.set()
+
+    log.before_row = before
+    thread, errors = begin(tunnel, process, threads=1)
+    thread.join(20)
+    hangs = thread.is_alive()
+    tunnel.stop()
+    thread.join(20)
+    assert not hangs
+    assert errors == []
+    assert shop.at == 0
+    log.before_row = lambda row: None
+    shop.tunnel.consume(copy.process, drained=True)
+    assert copy.is_whole()
+
+
+@pytest.mark.parametrize("width", [1000, 10])
+def test_a_batch_that_a_rate_cuts_into_pieces_passes_a_smaller_memory(make: Make, width: int) -> None:
+    log = Log([("a", number) for number in range(500)] + mixed(["a", "b"], 500), width=width)
+    shop = make(log, maxRowsPerTrigger="1000", capacityRows="60", rowsPerSecond="1000")
+    copy, tunnel, held = Copy(log), shop.tunnel, held_now()
+    thread, errors = begin(tunnel, copy.process, threads=2, drained=True)
+    thread.join(20)
+    hangs = thread.is_alive()
+    tunnel.stop()
+    thread.join(20)
+    assert not hangs
+    assert errors == []
+    held.expect_no_more("after a limit")
+    assert copy.is_whole()
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_channel_is_given_up_while_its_next_range_waits_for_memory(
+    make: Make, monkeypatch: pytest.MonkeyPatch, consumers: list[Consumer], is_lost: bool
+) -> None:
+    log = Log([*mixed(["a"], 20), *mixed(["x"], 80), *mixed(["a", "b"], 100)], ["a", "b"], 10)
+    full = Full(log, 140, monkeypatch)
+    shop = make(log, maxRowsPerTrigger="100", capacityRows="60")
+    tunnel, held, shut = shop.tunnel, held_now(), threading.Event()
+
+    class Own(Copy):
+        def process(self, delivery: Delivery) -> None:
+            assert full.wait(30)
+            if is_lost:
+                store = shop.tunnel.store
+                store.disconnect("shop", store.state("shop").channels["stream-0"].client)
+            else:
+                consumers[0].stop_channel("stream-0")
+            super().process(delivery)
+
+        def shutdown(self, channel: str) -> None:
+            shut.set()
+
+    copy = Own(log)
+    thread, _ = begin(tunnel, copy, threads=2)
+    hangs = not shut.wait(4)
+    tunnel.stop()
+    thread.join(20)
+    assert not thread.is_alive()
+    assert not hangs
+    held.expect_no_more("after a channel was given up")
+    assert copy.done[("stream-0/a", 0)] == 1
