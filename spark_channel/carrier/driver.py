@@ -63,7 +63,7 @@ class ConsumerDriver:
             raise ValueError(f"threads={threads!r} is not a whole number, 1 or more")
         if pool is not None and threads != 1:
             raise ValueError(
-                f"threads={threads} and a pool: a pool serves a consumer in one of its own threads"
+                f"threads={threads} and a pool: a pool serves a consumer in its own threads"
             )
         if linger != "auto" and not linger >= 0:
             raise ValueError(f'linger={linger!r} is not a number of seconds, 0 or more, or "auto"')

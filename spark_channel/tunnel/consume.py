@@ -532,7 +532,7 @@ class Consumer:
             self._range_failed(run, found, met, failed)
         else:
             self._drop(run, found)
-        with self._changed:  # who waits for its end
+        with self._changed:  # for a stop that waits for its end
             self._changed.notify_all()
         run.storing.ask()
         run.reading.ask()

@@ -1,4 +1,4 @@
-"""The driver and the Parquet writer that a load stands on, with nothing between them: what no load can be faster than.
+"""The driver and the Parquet writer of a load, with nothing between them: what no load can be faster than.
 
 No plan, no splits, no channel, no Spark, no commit: each process reads its half of the keys and writes one file.
 """
