@@ -62,9 +62,7 @@ class ConsumerDriver:
         if isinstance(threads, bool) or not isinstance(threads, int) or threads < 1:
             raise ValueError(f"threads={threads!r} is not a whole number, 1 or more")
         if pool is not None and threads != 1:
-            raise ValueError(
-                f"threads={threads} and a pool: a pool serves a consumer in its own threads"
-            )
+            raise ValueError(f"threads={threads} and a pool: a pool serves a consumer in its own threads")
         if linger != "auto" and not linger >= 0:
             raise ValueError(f'linger={linger!r} is not a number of seconds, 0 or more, or "auto"')
         if not isinstance(consumer, Consumer) and not callable(consumer):
