@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO, cast
 
-from spark_channel.spark.unread import connection_to_the_jvm
+from spark_channel.spark.daemon_worker import connection_to_the_jvm
 
 __all__ = ["HangupWatch"]
 
@@ -31,7 +31,7 @@ class HangupWatch:
 
     def __init__(self) -> None:
         # A connection that other code of a worker keeps, say to an object store, may end at any time.
-        connection = connection_to_the_jvm(sys._getframe())  # noqa: SLF001 - no other way to it
+        connection = connection_to_the_jvm()
         self._sockets = (
             _alive(_open_descriptors()) if connection is None else _sockets_at([connection.fileno()])
         )

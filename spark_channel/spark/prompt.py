@@ -10,7 +10,7 @@ import socket
 import sys
 from typing import Any
 
-from spark_channel.spark.unread import connection_to_the_jvm
+from spark_channel.spark.daemon_worker import connection_to_the_jvm
 
 __all__ = ["Prompt"]
 
@@ -25,7 +25,7 @@ class Prompt:
 
 def _acknowledge() -> None:
     """In a worker of pyspark's daemon: acknowledge now what the JVM has sent. Elsewhere it does nothing."""
-    connection = connection_to_the_jvm(sys._getframe())  # noqa: SLF001 - no other way to it
+    connection = connection_to_the_jvm()
     if connection is None or connection.family == socket.AF_UNIX or sys.platform != "linux":
         return
     with contextlib.suppress(OSError):

@@ -3,13 +3,12 @@
 Under a low limit these are thousands of rows, for which `show()` would wait.
 """
 
-import sys
 from collections.abc import Generator
 from contextlib import closing, suppress
-from types import FrameType
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
+from spark_channel.spark.daemon_worker import output_to_the_jvm
 
 __all__ = ["sent_as_they_come"]
 
@@ -21,7 +20,7 @@ def sent_as_they_come(
     batches: Generator[_T, None, None], clock: Clock = SYSTEM_CLOCK
 ) -> Generator[_T, None, None]:
     """`batches`, each of which is sent before the next one is waited for, if none was sent for a fifth of a second."""
-    output = _output_to_the_jvm(sys._getframe())  # noqa: SLF001 - no other way to it
+    output = output_to_the_jvm()
     sent = clock.now() - _EVERY_SECONDS
     with closing(batches):
         for batch in batches:
@@ -30,13 +29,3 @@ def sent_as_they_come(
                 with suppress(OSError, ValueError):  # Spark wants no more, which its watch tells
                     output.flush()
                 sent = clock.now()
-
-
-def _output_to_the_jvm(frame: FrameType | None) -> IO[bytes] | None:
-    """What pyspark writes batches into, which is a variable of the function of its daemon that serves the JVM."""
-    while frame is not None:
-        if frame.f_code.co_filename.endswith("/pyspark/daemon.py"):
-            found: IO[bytes] | None = frame.f_locals.get("outfile")
-            return found
-        frame = frame.f_back
-    return None

@@ -8,11 +8,11 @@ them. Where the daemon leaves them in the socket, the socket fills, the JVM find
 import contextlib
 import select
 import socket
-import sys
-from types import FrameType
 from typing import Any
 
-__all__ = ["connection_to_the_jvm", "leave_unread"]
+from spark_channel.spark.daemon_worker import connection_to_the_jvm
+
+__all__ = ["leave_unread"]
 
 
 def leave_unread() -> None:
@@ -20,7 +20,7 @@ def leave_unread() -> None:
 
     Elsewhere it does nothing: Spark then sends all rows, which are dropped.
     """
-    connection = connection_to_the_jvm(sys._getframe())  # noqa: SLF001 - no other way to it
+    connection = connection_to_the_jvm()
     if connection is None or not hasattr(select, "POLLRDHUP"):
         return
     with contextlib.suppress(TypeError):  # a Python whose sockets cannot change their class
@@ -38,13 +38,3 @@ class _Unread(socket.socket):
         poller.register(self, select.POLLRDHUP)
         poller.poll()
         return super().recv(*args)
-
-
-def connection_to_the_jvm(frame: FrameType | None) -> socket.socket | None:
-    """The connection to the JVM, which is a variable of the function of pyspark's daemon that serves it."""
-    while frame is not None:
-        if frame.f_code.co_filename.endswith("/pyspark/daemon.py"):
-            found = frame.f_locals.get("sock")
-            return found if type(found) is socket.socket else None
-        frame = frame.f_back
-    return None

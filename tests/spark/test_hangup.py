@@ -5,13 +5,12 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from spark_channel.spark.hangup import HangupWatch
+from tests.spark.daemon import in_a_worker_of_the_daemon
 
 pytestmark = [
     pytest.mark.spark,
@@ -95,13 +94,6 @@ def test_the_number_of_a_socket_that_was_closed_may_be_anothers() -> None:
         assert not heard.wait(0.1)
 
 
-def in_a_worker_of_the_daemon(sock: socket.socket, task: Callable[[], None]) -> None:
-    """Calls `task` from a function that has its socket where the one of pyspark's daemon has it."""
-    names: dict[str, Any] = {}
-    exec(compile("def worker(sock, task): task()", "/x/pyspark/daemon.py", "exec"), names)
-    names["worker"](sock, task)
-
-
 def test_a_socket_that_other_code_of_a_worker_keeps_is_not_sparks(capsys: pytest.CaptureFixture[str]) -> None:
     """A reused worker may have any: one that its server ends cancelled the read, and silenced the worker for good."""
     kept, its = socket.socketpair()
@@ -122,7 +114,7 @@ def test_a_socket_that_other_code_of_a_worker_keeps_is_not_sparks(capsys: pytest
 
     with pytest.MonkeyPatch.context() as patch, kept, ours:
         patch.setattr(sys, "stderr", sys.stderr)
-        in_a_worker_of_the_daemon(ours, task)
+        in_a_worker_of_the_daemon(task, sock=ours)
     assert capsys.readouterr().err == "still speaks\n"
 
 

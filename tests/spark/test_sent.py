@@ -1,7 +1,7 @@
 """Under a low limit rows reach Spark as they come, not 64 KiB at a time."""
 
 import io
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +12,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 import spark_channel
 from spark_channel.spark.sent import sent_as_they_come
 from spark_channel.testing import VirtualClock
+from tests.spark.daemon import in_a_worker_of_the_daemon
 from tests.spark.test_cancel import within
 
 
@@ -28,13 +29,6 @@ class Wire(io.RawIOBase):
             raise BrokenPipeError
         self.came += bytes(data)
         return len(data)
-
-
-def in_a_worker(outfile: Any, work: Callable[[], None]) -> None:
-    """Calls `work` from a function that has its output where the one of pyspark's daemon has it."""
-    names: dict[str, Any] = {}
-    exec(compile("def worker(outfile, work): work()", "/x/pyspark/daemon.py", "exec"), names)
-    names["worker"](outfile, work)
 
 
 @pytest.mark.parametrize(("seconds", "at_the_third"), [(0.5, b"01"), (0.01, b"0")])
@@ -54,7 +48,7 @@ def test_batches_are_sent_before_the_next_one_is_waited_for(seconds: float, at_t
         for batch in sent_as_they_come(batches(), clock):
             outfile.write(batch)
 
-    in_a_worker(outfile, work)
+    in_a_worker_of_the_daemon(work, outfile=outfile)
     assert seen == [b"", b"0", at_the_third]
 
 
@@ -75,7 +69,7 @@ def test_a_jvm_that_has_hung_up_is_left_to_its_watch() -> None:
         assert next(found) == b"1"
         found.close()
 
-    in_a_worker(outfile, work)
+    in_a_worker_of_the_daemon(work, outfile=outfile)
     assert ended == ["closed"]
     with pytest.raises(BrokenPipeError):
         outfile.flush()
