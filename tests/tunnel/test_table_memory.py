@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from spark_channel.testing.expect import held_now
-from spark_channel.tunnel import Delivery
+from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.budget import Budget
 from spark_channel.tunnel.consume import Consumer
 from tests.tunnel.tables_world import Copy, Log, Shop, mixed, of_log
@@ -60,6 +60,15 @@ class Full(threading.Event):
         monkeypatch.setattr(Budget, "take", take)
 
 
+def ends(thread: threading.Thread, tunnel: Tunnel) -> bool:
+    """Whether it ends by itself; stopped then, so that it does not stay behind."""
+    thread.join(20)
+    hangs = thread.is_alive()
+    tunnel.stop()
+    thread.join(20)
+    return not hangs
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_processor_that_ends_early_while_its_range_waits_for_memory(
     make: Make, monkeypatch: pytest.MonkeyPatch, fails: bool
@@ -84,11 +93,7 @@ def test_a_processor_that_ends_early_while_its_range_waits_for_memory(
         copy.process(delivery)
 
     thread, errors = begin(tunnel, process, threads=2, drained=True)
-    thread.join(20)
-    hangs = thread.is_alive()
-    tunnel.stop()
-    thread.join(20)
-    assert not hangs
+    assert ends(thread, tunnel)
     assert errors == []
     assert shop.at == len(changes)
     assert copy.rows["b"] == log.rows("b", 0, len(changes))
@@ -117,11 +122,7 @@ def test_a_stop_while_the_rest_of_a_large_range_is_read_ends(make: Make) -> None
 
     log.before_row = before
     thread, errors = begin(tunnel, process, threads=1)
-    thread.join(20)
-    hangs = thread.is_alive()
-    tunnel.stop()
-    thread.join(20)
-    assert not hangs
+    assert ends(thread, tunnel)
     assert errors == []
     assert shop.at == 0
     log.before_row = lambda row: None
@@ -135,11 +136,7 @@ def test_a_batch_that_a_rate_cuts_into_pieces_passes_a_smaller_memory(make: Make
     shop = make(log, maxRowsPerTrigger="1000", capacityRows="60", rowsPerSecond="1000")
     copy, tunnel, held = Copy(log), shop.tunnel, held_now()
     thread, errors = begin(tunnel, copy.process, threads=2, drained=True)
-    thread.join(20)
-    hangs = thread.is_alive()
-    tunnel.stop()
-    thread.join(20)
-    assert not hangs
+    assert ends(thread, tunnel)
     assert errors == []
     held.expect_no_more("after a limit")
     assert copy.is_whole()
