@@ -159,8 +159,9 @@ def _refuse_catalog(options: Mapping[str, str]) -> None:
     if options and "location" not in {key.lower() for key in options}:
         return
     raise UnsupportedError(
-        "format 'channel' was given no options, or those of a table of Spark's catalog, such as CREATE "
-        "TABLE ... USING channel, saveAsTable or writeTo make one: Spark does not pass a table's options "
-        "on to a Python data source. Make a view: CREATE TEMPORARY VIEW name USING channel OPTIONS (path "
-        "'...', dbtable '...'), or df.createOrReplaceTempView('name'). INSERT INTO such a view writes"
+        "format 'channel' was given no options, or those of a table of Spark's catalog, "
+        "such as CREATE TABLE ... USING channel, saveAsTable or writeTo make one: "
+        "Spark does not pass a table's options on to a Python data source. Make a view: "
+        "CREATE TEMPORARY VIEW name USING channel OPTIONS (path '...', dbtable '...'), "
+        "or df.createOrReplaceTempView('name'). INSERT INTO such a view writes"
     )

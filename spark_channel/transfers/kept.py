@@ -135,9 +135,9 @@ def _tasks(text: str, job: str, txn: tuple[str, int], outline: Mapping[str, str]
     if other:
         raise TargetError(
             f"{begun}, and this run has other {' and '.join(other)}: "
-            "its rows would not be those that are missing. Run it as it was; or delete the rows "
-            "that it wrote, and its rows in spark_channel_claims and spark_channel_tasks (files: "
-            "overwrite the directory), and run the job again"
+            "its rows would not be those that are missing. Run it as it was; "
+            "or delete the rows that it wrote, and its rows in spark_channel_claims and spark_channel_tasks "
+            "(files: overwrite the directory), and run the job again"
         )
     return tuple(
         Task(task, TransferSource.wrap(source, Split(params, rows, nbytes)), writer_part)

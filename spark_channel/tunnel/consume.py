@@ -200,9 +200,8 @@ class Consumer:
         run = self._runs.get(channel)
         if run is not None:
             run.stopping = True
-            self._drop(
-                run, unprocessed=True
-            )  # its turn may wait for memory that only the next range gives back
+            # Its turn may wait for memory that only its next range gives back.
+            self._drop(run, unprocessed=True)
             run.reading.ask()
 
     # --- turns: what is read ---

@@ -262,8 +262,9 @@ def held_base(what: str, seconds: float) -> TunnelError:
     return TunnelError(
         f"all changes of {what} are read, and not all existing rows: for {seconds:g} s since then, "
         "the slot has kept more WAL than option 'maxSlotLag' allows. Either a transaction runs for long, "
-        "or the server writes that much in about 15 s. End the transaction (the oldest xact_start "
-        "in pg_stat_activity), or raise 'maxSlotLag', and start the reader again: it continues where it is"
+        "or the server writes that much in about 15 s. "
+        "End the transaction (the oldest xact_start in pg_stat_activity), or raise 'maxSlotLag', "
+        "and start the reader again: it continues where it is"
     )
 
 

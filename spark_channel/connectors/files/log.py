@@ -130,7 +130,7 @@ class Log:
         return parsed[1]
 
     def rejects_newest(self) -> bool:
-        """Whether the entry that `newest` found last is rejected when it is put once more as it is."""
+        """Whether the entry that `newest` found last is rejected when it is put once more, unchanged."""
         assert self._parsed is not None
         raw, entry = self._parsed
         return not self._store.put_new(entry_path(self._directory, entry.number), raw)

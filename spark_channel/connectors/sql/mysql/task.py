@@ -334,8 +334,8 @@ class DirectWriter(_MysqlTask):
             except TargetError as error:
                 if was_rolled_back(error) and self._loaded is None:
                     raise TargetError(
-                        f"{error}. The task's rows are not kept to be sent again (more "
-                        f"than {_MOST_KEPT >> 20} MiB, or judged one by one): Spark runs the task again"
+                        f"{error}. The task's rows are not kept to be sent again "
+                        f"(more than {_MOST_KEPT >> 20} MiB, or judged one by one): Spark runs the task again"
                     ) from None
                 raise
 

@@ -115,7 +115,7 @@ class TablesToken:
         self, name: str, oid: int, columns: str, at: int = 0, entries: Entries = (),
         shape: TableColumns | None = None, takes: Callable[[TableColumns, TableColumns], bool] | None = None,
     ) -> "TablesToken":  # fmt: skip
-        """With the existing rows of a table to be read once more, as it is now.
+        """With the existing rows of a table to be read once more, with its present columns.
 
         One that left the publication meanwhile is followed from `at` on, as one that joins: the log may lack earlier
         changes of transactions that ran when it came back. So is one that was made again, or has other columns now;
