@@ -75,6 +75,10 @@ class Pieces:
         self._clock.sleep(wait)
         return max(0.0, wait)
 
+    def sent(self, rows: int) -> None:
+        """So many rows are on their way; how long the server works for them is not known."""
+        self._taken += rows
+
     def took(self, rows: int, seconds: float) -> None:
         """A piece brought `rows` in so many seconds. The least counts: a busy server takes longer for the same work."""
         self._taken += rows

@@ -2,7 +2,6 @@
 
 import logging
 import secrets
-from collections.abc import Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,13 +11,13 @@ from spark_channel.connectors.contracts import TaskWriter
 from spark_channel.connectors.native import native_data
 from spark_channel.connectors.sql.change_feed import DELETES, OPERATION, TRUNCATES, WRITES
 from spark_channel.connectors.sql.encode import BadValueError
-from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows, copy_rows
 from spark_channel.connectors.sql.postgresql.encode import encode
 from spark_channel.connectors.sql.postgresql.failures import is_gone, is_refused_data, sqlstate_of
 from spark_channel.connectors.sql.postgresql.merge import PostgresMerge, keys_sql
 from spark_channel.connectors.sql.postgresql.options import PostgresWriteOptions
 from spark_channel.connectors.sql.postgresql.outcome import commit, transaction_number
+from spark_channel.connectors.sql.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.sql.postgresql.publish import CHUNKS, bring_staged
 from spark_channel.connectors.sql.postgresql.session import literal_sql
 from spark_channel.connectors.sql.postgresql.staging import create_stage, drop_stage, stage_columns, table_sql
@@ -41,8 +40,6 @@ _KEYS = "spark_channel_keys"
 _OPERATIONS = (*DELETES, *WRITES, *TRUNCATES)
 _UNIQUE = "23505"
 _NO_TABLE = "42P01"
-_BURST_SECONDS = 0.001
-"""What the server works for one COPY, where there is time to cut it."""
 _MOST_HELD = 64 << 20
 _MOVE_SECONDS, _MOVE_PART = 2.0, 0.2
 _OVERLAPPED_SECONDS, _OVERLAPPED_PART = 4.0, 0.6
@@ -58,9 +55,6 @@ _OPEN = f"""{DIALECT.begin};
 SELECT set_config(name, least(nullif(setting::bigint, 0), {round(_SILENT_SECONDS * 1000)})::text, true)
 FROM pg_settings WHERE name = 'idle_in_transaction_session_timeout'
 """  # noqa: S608 - a number of ours
-_EMPTY_STATEMENTS = 3
-_WAYS = 2
-"""A COPY goes to the server and back twice."""
 
 
 class _PostgresTask(SqlTask):
@@ -69,46 +63,30 @@ class _PostgresTask(SqlTask):
     _writer: Any  # a PostgresWriter, whose module imports this one
     _options: PostgresWriteOptions
     _plan: PostgresPlan
-    _pieces: Pieces | None = None
 
     def store(self, rows: pa.Table, before: int) -> None:
         for start in range(0, rows.num_rows, self._options.batch_size):
-            part = rows.slice(start, self._options.batch_size)
-            size = self._paced().rows if self.spread else part.num_rows
-            cuts = range(0, part.num_rows, size)
-            self._hand_on([self._rows_of(part.slice(cut, size)) for cut in cuts])
+            self._hand_on(rows.slice(start, self._options.batch_size))
 
-    def _hand_on(self, parts: Sequence[CopyRows]) -> None:
+    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
         raise NotImplementedError
 
-    def _paced(self) -> Pieces:
-        """Measures the way to the server and back at the first use."""
-        if self._pieces is None:
-            empty = []
-            try:
-                for _ in range(_EMPTY_STATEMENTS):
-                    begun = self._clock.now()
-                    self._session.rows("SELECT 1")
-                    empty.append(self._clock.now() - begun)
-            except TargetError as error:  # what sends the rows connects again
-                _log.debug("the way to the server was not measured: %s", error)
-            way = _WAYS * min(empty, default=0.0)
-            self._pieces = Pieces(_BURST_SECONDS, empty_seconds=way, clock=self._clock)
-        return self._pieces
+    def _paced(self) -> PacedCopy:
+        session: PgWriteSession = self._session
+        if session.pace is None:
+            session.pace = PacedCopy(session, self._clock)
+        return session.pace
 
-    def _copy(self, session: PgWriteSession, schema: str, table: str, parts: Sequence[CopyRows]) -> None:
-        """Each part by a COPY, evenly spread over `spread` seconds: the server rests between two."""
-        pieces = self._pieces if self.spread else None
-        if pieces is not None:
-            pieces.begin(sum(part.count for part in parts), spread=self.spread)
-        for part in parts:
-            if pieces is None:
-                session.copy(schema, table, part)
-                continue
-            pieces.rest()
-            begun = self._clock.now()
-            session.copy(schema, table, part)
-            pieces.took(part.count, self._clock.now() - begun)
+    def _copy(
+        self, session: PgWriteSession, schema: str, table: str, rows: pa.RecordBatch | pa.Table
+    ) -> None:
+        """At once; where there is time, spread over it."""
+        if self.spread:
+            paced = self._paced()
+            paced.begin(rows.num_rows, self.spread)
+            paced.copy(session, schema, table, rows, self._rows_of)
+        else:
+            session.copy(schema, table, self._rows_of(rows))
 
     def _rows_of(self, rows: pa.RecordBatch | pa.Table) -> CopyRows:
         if not self._plan.native:
@@ -218,10 +196,10 @@ class StagedTaskWriter(_PostgresTask):
     def finish(self) -> dict[str, Any]:
         return {CHUNKS: dict(self._chunks)}
 
-    def _hand_on(self, parts: Sequence[CopyRows]) -> None:
+    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
         try:
             Retry(self._options.retry_timeout, what=f"staging task {self._task}").call(
-                lambda: self._stage_again(parts),
+                lambda: self._stage_again(rows),
                 lambda error: isinstance(error, TargetError) and is_gone(error),
             )
         except TargetError as error:
@@ -231,10 +209,10 @@ class StagedTaskWriter(_PostgresTask):
                 self._hold_there()
             raise
 
-    def _stage_again(self, parts: Sequence[CopyRows]) -> None:
+    def _stage_again(self, rows: pa.RecordBatch | pa.Table) -> None:
         self._hold_session()
         self._lost = True
-        self._stage_chunk(parts)
+        self._stage_chunk(rows)
         self._lost = False
 
     def _hold_session(self) -> None:
@@ -242,17 +220,17 @@ class StagedTaskWriter(_PostgresTask):
             self._reconnect()
             _log.warning("task %d lost its connection to the target, and continues with another", self._task)
 
-    def _stage_chunk(self, parts: Sequence[CopyRows]) -> None:
+    def _stage_chunk(self, rows: pa.RecordBatch | pa.Table) -> None:
         session = self._session
         session.rows(DIALECT.begin)
         try:
-            self._copy(session, self._plan.place.staging, self._staging, parts)
+            self._copy(session, self._plan.place.staging, self._staging, rows)
             number = transaction_number(session)
         except BaseException:
             session.roll_back()
             raise
         commit(session, self._options, number, TargetError)
-        self._chunks[str(number)] = sum(part.count for part in parts)
+        self._chunks[str(number)] = rows.num_rows
 
     def _reconnect(self) -> None:
         if self._session is not None:
@@ -364,9 +342,7 @@ class LimitedTaskWriter(StagedTaskWriter):
             elif self._clock.now() - self._opened_at > _OPEN_SECONDS:
                 self._leave()
                 return
-            size = self._paced().rows
-            parts = [self._rows_of(rows.slice(at, size)) for at in range(0, rows.num_rows, size)]
-            self._copy(session, target.schema, target.name, parts)
+            self._copy(session, target.schema, target.name, rows)
         except TargetError as error:
             if isinstance(error, BatchRefusedError):
                 raise
@@ -382,13 +358,13 @@ class LimitedTaskWriter(StagedTaskWriter):
             session.roll_back()
         self._lost = self._lost or not session.is_idle
 
-    def _stage_chunk(self, parts: Sequence[CopyRows]) -> None:
+    def _stage_chunk(self, rows: pa.RecordBatch | pa.Table) -> None:
         if not self._made:
             create_stage(self._session, self._plan.target, self._plan.place.staging, self._staging)
             self._made = True
             # A run that takes over later finds the table and drops it; of one that did before, this says so.
             self._claims(self._session).peek(self._plan.claim)
-        super()._stage_chunk(parts)
+        super()._stage_chunk(rows)
 
     def finish(self) -> dict[str, Any]:
         if self._done is None:
@@ -445,23 +421,15 @@ class LimitedTaskWriter(StagedTaskWriter):
 
     def _copy_held(self, session: PgWriteSession, schema: str, table: str) -> None:
         """In pieces, over a part of the time in which they came."""
-        pieces, took = self._paced(), self._clock.now() - self._begun
+        paced, took = self._paced(), self._clock.now() - self._begun
         count = sum(rows.num_rows for rows in self._held)
         spread = min(_MOVE_SECONDS, _MOVE_PART * took)
         if self.overlapped:  # as long as the channel has room for the next task's rows
             part = min(_OVERLAPPED_PART, self._options.capacity_rows / max(1, count))
             spread = max(spread, min(_OVERLAPPED_SECONDS, part * took))
-        pieces.begin(count, spread=spread)
-        most = max(_LEAST_PIECE, count // _LEAST_PIECES)
+        paced.begin(count, spread, short_rows=max(_LEAST_PIECE, count // _LEAST_PIECES))
         for rows in self._held:
-            at = 0
-            while at < rows.num_rows:
-                part = self._rows_of(rows.slice(at, min(pieces.rows, most)))
-                at += part.count
-                pieces.rest()
-                begun = self._clock.now()
-                session.copy(schema, table, part)
-                pieces.took(part.count, self._clock.now() - begun)
+            paced.copy(session, schema, table, rows, self._rows_of)
 
     @property
     def _is_plain(self) -> bool:
@@ -495,7 +463,7 @@ class DirectTaskWriter(_PostgresTask):
             self._begin()
 
     def judge(self, batch: pa.RecordBatch) -> None:
-        self._hand_on([self._rows_of(batch)])
+        self._hand_on(batch)
 
     def finish(self) -> dict[str, Any]:
         session = self._session
@@ -524,14 +492,14 @@ class DirectTaskWriter(_PostgresTask):
             )
             session.rows(f"ALTER TABLE pg_temp.{_KEYS} ADD PRIMARY KEY ({keys})")
 
-    def _hand_on(self, parts: Sequence[CopyRows]) -> None:
+    def _hand_on(self, rows: pa.RecordBatch | pa.Table) -> None:
         session = self._session
         if self._done is not None:
             return
         try:
             if self.tolerant:
                 session.rows("SAVEPOINT batch")
-            self._insert(session, parts)
+            self._insert(session, rows)
             if self.tolerant:
                 session.rows("SET CONSTRAINTS ALL IMMEDIATE")
                 session.rows("RELEASE SAVEPOINT batch")
@@ -541,12 +509,12 @@ class DirectTaskWriter(_PostgresTask):
                 raise BatchRefusedError(str(error)) from error
             self._done_or_raise(session, error)
 
-    def _insert(self, session: PgWriteSession, parts: Sequence[CopyRows]) -> None:
+    def _insert(self, session: PgWriteSession, rows: pa.RecordBatch | pa.Table) -> None:
         target = self._plan.target
         if not self._through_rows:
-            self._copy(session, target.schema, target.name, parts)
+            self._copy(session, target.schema, target.name, rows)
             return
-        self._copy(session, "pg_temp", _ROWS, parts)
+        self._copy(session, "pg_temp", _ROWS, rows)
         PostgresMerge(session, target, f"pg_temp.{_ROWS}", self._options.write_mode).bring()
         if self._options.write_mode in ("upsert", "skipExisting"):
             keys = keys_sql(target)

@@ -1,24 +1,33 @@
 """A connection that writes with psycopg, which sends COPY's bytes unchanged."""
 
 import threading
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
 
+from spark_channel.clock import SYSTEM_CLOCK
 from spark_channel.connectors.sql import statements
 from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
-from spark_channel.connectors.sql.postgresql.failures import is_gone
+from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
 
+if TYPE_CHECKING:
+    from spark_channel.connectors.sql.postgresql.paced_copy import PacedCopy
+
 __all__ = ["KeptSession", "PgWriteSession", "reach"]
+
+_BIT_BYTES = 8_192
+"""As libpq sends them."""
+_STILL_SECONDS = 30
+_TIMEOUT = "SELECT setting FROM pg_settings WHERE name = 'statement_timeout'"
 
 
 class PgWriteSession(PgSession):
@@ -28,6 +37,10 @@ class PgWriteSession(PgSession):
 
     def __init__(self, options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> None:
         super().__init__(options, failure=failure)
+        self._timeout: int | None = None
+        """`statement_timeout` in milliseconds, once it is known."""
+        self.pace: PacedCopy | None = None
+        """What was learned of the server's speed."""
         with self.explained():
             self._connection = psycopg.connect(
                 options.conninfo("spark-channel"), autocommit=True, prepare_threshold=None
@@ -56,20 +69,52 @@ class PgWriteSession(PgSession):
             sql = marked(sql, lambda number: literal_sql(parameters[number - 1]))
         return super().rows(sql)
 
-    def copy(self, schema: str, table: str, rows: CopyRows) -> None:
-        """Send `rows` into the columns of the same names."""
+    def copy(
+        self, schema: str, table: str, rows: CopyRows, between: Callable[[int], None] | None = None
+    ) -> None:
+        """Send `rows` into the columns of the same names.
+
+        In a transaction they may be sent bit by bit: `between` is called after each bit, with the bytes that were sent.
+        """
         if rows.count == 0:
             return
         place = statements.named_table((schema, table)).expression.sql("postgres")
         names = ", ".join(identifier(name).sql("postgres") for name in rows.names)
-        with (
-            self._cursor() as cursor,
-            cursor.copy(f"COPY {place} ({names}) FROM STDIN (FORMAT binary)") as copy,
-        ):
+        sql = f"COPY {place} ({names}) FROM STDIN (FORMAT binary)"
+        ended = nullcontext() if between is None else self._ended_when_still()
+        with ended, self._cursor() as cursor, cursor.copy(sql) as copy:
             copy.write(HEADER)
-            for piece in rows.pieces:
-                copy.write(piece)
+            if between is None:
+                for piece in rows.pieces:
+                    copy.write(piece)
+            else:
+                sent = 0
+                for bit in _bits(rows.pieces):
+                    copy.write(bit)
+                    sent += len(bit)
+                    between(sent)
             copy.write(TRAILER)
+
+    @contextmanager
+    def _ended_when_still(self) -> Iterator[None]:
+        """The server ends a statement that is not sent to its end, as of a process that was stopped in the middle."""
+        if self._timeout is None:
+            self._timeout = int(self.value(_TIMEOUT))
+        if 0 < self._timeout <= _STILL_SECONDS * 1000:
+            yield
+            return
+        self.rows(f"SET LOCAL statement_timeout = {_STILL_SECONDS * 1000}")
+        begun = SYSTEM_CLOCK.now()
+        try:
+            yield
+        except self._failure as error:
+            if is_ended(error) and SYSTEM_CLOCK.now() - begun >= _STILL_SECONDS:
+                self.close()
+                raise self._failure(
+                    f"{self.place}: the server ended a COPY in the middle of which this process stood still"
+                ) from ConnectionError("the connection is lost")
+            raise
+        self.rows(f"SET LOCAL statement_timeout = {self._timeout}")
 
     def _run(self, sql: str) -> list[tuple[Any, ...]]:
         with self._cursor() as cursor:
@@ -117,6 +162,12 @@ class KeptSession:
             self._kept.session = session
         else:
             session.close()
+
+
+def _bits(pieces: Sequence[memoryview]) -> Iterator[memoryview]:
+    for piece in pieces:
+        for at in range(0, len(piece), _BIT_BYTES):
+            yield piece[at : at + _BIT_BYTES]
 
 
 def reach(options: PostgresOptions, *, failure: type[ChannelError], purpose: str) -> PgWriteSession:

@@ -1,0 +1,99 @@
+"""Rows by COPY, evenly spread over a time: under a limit the server rests between them.
+
+A COPY that is fed bit by bit costs the server half of what short ones cost, but only short ones tell how long it works
+for a row. So the first rows of each turn are a short COPY, which is measured. The others are fed to one COPY if that
+works for no longer than a burst at a time; else they are short ones, too.
+"""
+
+import logging
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from spark_channel.clock import Clock
+from spark_channel.connectors.sql.pieces import Pieces
+from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows
+from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
+from spark_channel.errors import TargetError
+
+__all__ = ["PacedCopy"]
+
+_log = logging.getLogger(__name__)
+
+_BURST_SECONDS = 0.001
+_EMPTY_STATEMENTS = 3
+_WAYS = 2
+"""A COPY goes to the server and back twice."""
+_MEASURED_ROWS = 250
+_ADDED_ROWS, _ADDED_BYTES = 1_000, 65_535
+"""The server adds the rows of a COPY to their table when it has so many."""
+_FED = 2
+"""A row costs so many times less in a COPY that is fed than in a short one."""
+_FED_SECONDS = 0.75
+"""How long one is fed at most."""
+
+
+class PacedCopy:
+    """Of one thread: `begin`, then `copy` until all rows are sent. What it has learned of the server lasts."""
+
+    def __init__(self, session: PgWriteSession, clock: Clock) -> None:
+        """Measures the way to the server and back."""
+        self._clock = clock
+        empty = []
+        try:
+            for _ in range(_EMPTY_STATEMENTS):
+                begun = clock.now()
+                session.rows("SELECT 1")
+                empty.append(clock.now() - begun)
+        except TargetError as error:  # what sends the rows connects again
+            _log.debug("the way to the server was not measured: %s", error)
+        way = _WAYS * min(empty, default=0.0)
+        self._pieces = Pieces(_BURST_SECONDS, empty_seconds=way, clock=clock)
+        self._short_rows = self._fed_rows = 0
+
+    def begin(self, rows: int, spread: float, *, short_rows: int = 0) -> None:
+        """`rows` are sent over `spread` seconds; `short_rows`: by short COPYs of so many rows at most, or 0."""
+        self._pieces.begin(rows, spread=spread)
+        self._short_rows = short_rows
+        self._fed_rows = max(1, int(rows * min(1.0, _FED_SECONDS / spread))) if spread else rows
+
+    def copy(
+        self,
+        session: PgWriteSession,
+        schema: str,
+        table: str,
+        rows: pa.RecordBatch | pa.Table,
+        encode: Callable[[pa.RecordBatch | pa.Table], CopyRows],
+    ) -> None:
+        """Each row when it is due."""
+        pieces, at = self._pieces, 0
+        while at < rows.num_rows:
+            pieces.rest()
+            is_fed, short = self._is_fed(rows), min(pieces.rows, self._short_rows or pieces.rows)
+            if at and is_fed:
+                part = encode(rows.slice(at, self._fed_rows))
+                session.copy(schema, table, part, self._between(part))
+            else:
+                part = encode(rows.slice(at, min(short, _MEASURED_ROWS) if is_fed else short))
+                begun = self._clock.now()
+                session.copy(schema, table, part)
+                pieces.took(part.count, self._clock.now() - begun)
+            at += part.count
+
+    def _between(self, part: CopyRows) -> Callable[[int], None]:
+        """Waits until the next bytes of `part` are due."""
+        whole, counted = sum(len(piece) for piece in part.pieces), 0
+
+        def rest(sent: int) -> None:
+            nonlocal counted
+            rows = part.count * sent // whole
+            self._pieces.sent(rows - counted)
+            counted = rows
+            self._pieces.rest()
+
+        return rest
+
+    def _is_fed(self, rows: pa.RecordBatch | pa.Table) -> bool:
+        """Whether the server works for no longer than a burst when it adds rows to the table."""
+        width = max(1, int(rows.nbytes) // max(1, rows.num_rows))
+        return bool(self._pieces.rows * _FED >= min(_ADDED_ROWS, _ADDED_BYTES // width))
