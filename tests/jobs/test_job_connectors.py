@@ -1,4 +1,4 @@
-"""Jobs that name a connector: in DataX's form (deltareader, deltawriter, icebergreader, icebergwriter) or as it is."""
+"""Jobs that name a connector, by its own name or in DataX's form, as deltareader and icebergwriter."""
 
 import json
 import uuid

@@ -78,7 +78,7 @@ def _writer(connector: Connector, name: str, parameter: dict[str, Any], place: P
 
 @dataclass
 class _Key:
-    """One option: the key as it is typed, and its value as the connector takes it. `listed`: it came as a list."""
+    """One option: its key in the file, and its value for the connector. `listed`: it came as a list."""
 
     typed: str
     value: str
@@ -133,10 +133,10 @@ class _Given:
         name = _spelled(model, key) if model is not None else key
         if model is not None and isinstance(value, (list, dict)) and _is_plain_text(model, name):
             raise refusal(self._place.key(key), value, "a text")
-        twin = self._keys.get(name)
-        if twin is not None and twin.value != _text(value):
+        earlier = self._keys.get(name)
+        if earlier is not None and earlier.value != _text(value):
             raise refused(
-                self._place.key(key), "another value", f"that of {twin.typed}, which is the same option"
+                self._place.key(key), "another value", f"that of {earlier.typed}, which is the same option"
             )
         reason = (
             {each.lower(): why for each, why in model.ignored.items()}.get(key.lower()) if model else None
