@@ -1,7 +1,6 @@
 """`spark-channel check`: which job files run here."""
 
 import json
-import re
 import shutil
 from collections import Counter
 from collections.abc import Sequence
@@ -12,10 +11,11 @@ from typing import Any
 
 from spark_channel.cli.files import job_files
 from spark_channel.connectors import find_connector, load_reader, load_writer
-from spark_channel.connectors.registry import has_third_parties
-from spark_channel.errors import ChannelError, MissingPackageError
+from spark_channel.connectors.registry import has_third_parties, take_schema
+from spark_channel.errors import ChannelError, MissingPackageError, OptionError
 from spark_channel.jobs import parse_parameters
 from spark_channel.jobs.faults import look_at
+from spark_channel.jobs.references import has_reference, without_references
 from spark_channel.local.light import without_pandas
 from spark_channel.planning import Endpoint, TransferSpec
 
@@ -29,7 +29,6 @@ _DRIVERS = {
     "mysql": "MySQL's JDBC driver",
     "postgresql": "PostgreSQL's JDBC driver",
 }
-_REFERENCE = re.compile(r"\$\{[^}]*\}")
 _WIDTH = 80
 """Of the table, where no terminal says how wide it is."""
 
@@ -107,9 +106,10 @@ def _needs(spec: TransferSpec) -> list[str]:
         if end.spark_format:
             needs.append(f"{half}: {_driver(first)}")
             continue
-        given = {**({half: end.name} if end.name else {}), **_given(first)}
+        given = {**({half: end.name} if end.name else {}), **without_references(first.options)}
         try:
             if half == "reader":
+                take_schema(given)
                 load_reader(given)
             else:
                 load_writer(given)
@@ -118,15 +118,10 @@ def _needs(spec: TransferSpec) -> list[str]:
             needs.append(f"{half}: pip install 'spark-channel[{name}]'")
         except ImportError as error:
             needs.append(f"{half}: {error.name or error} (pip install 'spark-channel[{end.name}]')")
+        except OptionError as error:
+            if not has_reference(first.options.get(error.option)):  # which is resolved when the job runs
+                raise
     return needs
-
-
-def _given(end: Endpoint) -> dict[str, Any]:
-    """The options, with references to secrets unresolved: they are resolved when the job runs."""
-    return {
-        key: _REFERENCE.sub("reference", value) if isinstance(value, str) else value
-        for key, value in end.options.items()
-    }
 
 
 def _driver(end: Endpoint) -> str:

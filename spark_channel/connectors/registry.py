@@ -31,6 +31,7 @@ __all__ = [
     "load_reader",
     "load_writer",
     "shown_options",
+    "take_schema",
 ]
 
 
@@ -61,11 +62,11 @@ class Connector:
     endings (`.csv`), `needs` the libraries that the extra of its name installs.
 
     Known before any class is loaded: `port`, the port of its server when the url has none; None = its url names no
-    server. `dialect`, sqlglot's name of its SQL; "" = none. `datax`, the names of the DataX plugins that it
-    replaces, without `reader` and `writer`; `as_datax`, the options with which it behaves as they do. `secrets`, the
-    options that are `Secret`, and `Url`s except paths: Spark's plans and event logs hide them. `feed`, the option
-    of its change feed, or a text; () = it has none. `keeps`: the target exists after a write, so that
-    `errorIfExists` checks it.
+    server. `dialect`, sqlglot's name of its SQL; "" = none. `datax`, its names as a DataX plugin, without `reader` and
+    `writer`: with a `dialect` it takes the parameters of DataX's databases, else its own options. `as_datax`, the
+    options with which it behaves as DataX does. `secrets`, the options that are `Secret`, and `Url`s except paths:
+    Spark's plans and event logs hide them. `feed`, the option of its change feed, or a text; () = it has none.
+    `keeps`: the target exists after a write, so that `errorIfExists` checks it.
     """
 
     name: str
@@ -194,13 +195,13 @@ _BUILT_IN = (
     ),
     Connector(
         "delta", "spark_channel.connectors.delta:DeltaReader", "spark_channel.connectors.delta:DeltaWriter",
-        about="Delta Lake tables", needs=("deltalake", "obstore"), secrets=("storageOptions",),
+        about="Delta Lake tables", needs=("deltalake", "obstore"), datax=("delta",), secrets=("storageOptions",),
         feed=("new versions",),
     ),
     Connector(
         "iceberg", "spark_channel.connectors.iceberg:IcebergReader",
         "spark_channel.connectors.iceberg:IcebergWriter",
-        about="Apache Iceberg tables", needs=("pyiceberg",), secrets=("catalogProperties",),
+        about="Apache Iceberg tables", needs=("pyiceberg",), datax=("iceberg",), secrets=("catalogProperties",),
         feed=("new snapshots",),
     ),
     Connector(
@@ -380,3 +381,14 @@ def shown_options(options: Mapping[str, Any], half: str) -> dict[str, str]:
     except (OptionError, MissingPackageError):
         model = Options
     return model.shown(options)
+
+
+def take_schema(named: dict[str, Any]) -> str | None:
+    """`schema` as `spark.read.schema` takes it, out of a reader's options; None = the reader finds its own.
+
+    A connector that has an option of that name keeps it.
+    """
+    key = next((key for key in named if key.lower() == "schema"), None)
+    if key is None or "schema" in find_connector(named, "reader").options_class("reader").names():
+        return None
+    return str(named.pop(key))

@@ -10,7 +10,7 @@ from spark_channel.errors import ChannelError, JobFileError
 from spark_channel.jobs.document import Content, JobFile
 from spark_channel.jobs.load import LoadedJob, loaded_of, places, settings_of
 from spark_channel.jobs.once import Commit
-from spark_channel.jobs.plugins import UnknownPluginError, find_plugin, readers, writers
+from spark_channel.jobs.plugins import UnknownPluginError, find_plugin
 from spark_channel.jobs.text import parse_text
 from spark_channel.jobs.transformers import job_transformers
 from spark_channel.jobs.values import parse_section
@@ -113,7 +113,7 @@ def _look_at_all(data: Any, faults: _Faults) -> None:
     place = places(job, path, settings, [], left, Commit())
     reader = content.reader
     faults.of(
-        lambda: find_plugin(reader.name, readers(), f"{path}.reader.name")(
+        lambda: find_plugin(reader.name, "reader", f"{path}.reader.name")(
             reader.parameter, place("reader", reader)
         )
     )
@@ -122,7 +122,7 @@ def _look_at_all(data: Any, faults: _Faults) -> None:
     for number, plugin in enumerate(content.writers):
         half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
         faults.of(
-            lambda plugin=plugin, half=half: find_plugin(plugin.name, writers(), f"{path}.{half}.name")(  # type: ignore[misc]
+            lambda plugin=plugin, half=half: find_plugin(plugin.name, "writer", f"{path}.{half}.name")(  # type: ignore[misc]
                 plugin.parameter, place(half, plugin)
             )
         )

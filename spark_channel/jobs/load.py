@@ -9,10 +9,11 @@ from typing import Any, Literal, cast
 from spark_channel.errors import JobFileError, OptionError
 from spark_channel.jobs.columns import time_patterns
 from spark_channel.jobs.document import Content, JobFile, Plugin
+from spark_channel.jobs.end_settings import dirty_limit, with_end
 from spark_channel.jobs.leftovers import leftovers
 from spark_channel.jobs.once import Commit, parse_transaction
-from spark_channel.jobs.place import Place, at
-from spark_channel.jobs.plugins import find_plugin, readers, writers
+from spark_channel.jobs.place import End, Place, at
+from spark_channel.jobs.plugins import find_plugin
 from spark_channel.jobs.plugins.own_databases import is_database, with_local_times
 from spark_channel.jobs.text import parse_text
 from spark_channel.jobs.transformers import job_transformers
@@ -235,14 +236,25 @@ def _spec(
     commit: Commit,
 ) -> TransferSpec:
     place = places(job, path, settings, warnings, left, commit)
-    read = find_plugin(content.reader.name, readers(), f"{path}.reader.name")
+    read = find_plugin(content.reader.name, "reader", f"{path}.reader.name")
     reader = read(content.reader.parameter, place("reader", content.reader))
     steps = job_transformers(content.transformer, f"{path}.transformer", left)
-    targets, local_times = _targets(content, path, place)
+    ends = _writers(content, path, place)
+    targets = tuple(
+        Target(
+            end.endpoint,
+            end.transformers,
+            end.save_mode,
+            plugin.on_slow,
+            plugin.on_failure,
+            plugin.spill_bytes,
+        )
+        for plugin, (_, end) in zip(content.writers, ends, strict=True)
+    )
     source, first = reader.endpoint, targets[0]
-    if any(local_times):
+    if any(end.local_times for _, end in ends):
         source = with_local_times(source)
-        if source != reader.endpoint and not all(local_times):
+        if source != reader.endpoint and not all(end.local_times for _, end in ends):
             raise refused(
                 f"{path}.writer",
                 "writers of texts beside others: "
@@ -251,6 +263,10 @@ def _spec(
             )
     if reader.splits_per_channel is not None:
         settings = {**settings, "splits_per_channel": reader.splits_per_channel}
+    settings = with_end(settings, reader, f"{path}.reader.parameter")
+    if len(ends) == 1:  # of several writers each has its own
+        settings = with_end(settings, ends[0][1], ends[0][0])
+    settings = {**settings, **dirty_limit(settings, ends, warnings)}
     if commit:
         more = commit.options(int(path[len("job.content[") : -1]))
         for plugin, target in zip(content.writers, targets, strict=True):
@@ -277,26 +293,13 @@ def _spec(
     )
 
 
-def _targets(
-    content: Content, path: str, place: Callable[[str, Plugin], Place]
-) -> tuple[tuple[Target, ...], list[bool]]:
-    """The targets, and of each whether it takes instants as the reader's session shows them."""
+def _writers(content: Content, path: str, place: Callable[[str, Plugin], Place]) -> list[tuple[str, End]]:
+    """The writers with the paths of their parameters."""
     if not content.writers:
         raise refusal(f"{path}.writer", [], "a writer, or a list of them")
-    made, local_times = [], []
+    made = []
     for number, plugin in enumerate(content.writers):
         half = f"writer[{number}]" if isinstance(content.writer, tuple) else "writer"
-        write = find_plugin(plugin.name, writers(), f"{path}.{half}.name")
-        end = write(plugin.parameter, place(half, plugin))
-        local_times.append(end.local_times)
-        made.append(
-            Target(
-                end.endpoint,
-                end.transformers,
-                end.save_mode,
-                plugin.on_slow,
-                plugin.on_failure,
-                plugin.spill_bytes,
-            )
-        )
-    return tuple(made), local_times
+        write = find_plugin(plugin.name, "writer", f"{path}.{half}.name")
+        made.append((f"{path}.{half}.parameter", write(plugin.parameter, place(half, plugin))))
+    return made

@@ -1,6 +1,6 @@
 """The place of a plugin in a job file, and what it makes of its parameter."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -24,7 +24,9 @@ _S = TypeVar("_S", bound=Section)
 class End:
     """One end as a plugin understood it. A reader's transformers come first in the job, a writer's last.
 
-    `local_times`: a writer of texts, which wants instants as the reader's session shows them.
+    `local_times`: a writer of texts, which wants instants as the reader's session shows them. `of_job`: settings of the
+    whole job that its options have. `own_dirty_limit`: its options say how many rows may be refused; `no_dirty_rows`:
+    why the target can leave none out, "" = it can.
     """
 
     endpoint: Endpoint
@@ -32,6 +34,9 @@ class End:
     save_mode: SaveMode = "append"
     splits_per_channel: int | None = None
     local_times: bool = False
+    of_job: Mapping[str, Any] = field(default_factory=dict)
+    own_dirty_limit: bool = False
+    no_dirty_rows: str = ""
 
 
 @dataclass(slots=True)

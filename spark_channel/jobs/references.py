@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from spark_channel.connectors.exact_json import parsed, written
 from spark_channel.errors import OptionError
 
-__all__ = ["resolve_references"]
+__all__ = ["has_reference", "resolve_references", "without_references"]
 
 _REFERENCE = re.compile(r"\$\{(env|file):([^}]+)\}")
 
@@ -25,10 +26,44 @@ def resolve_references(options: Mapping[str, Any]) -> dict[str, Any]:
     return {key: _resolved(key, value) for key, value in options.items()}
 
 
+def has_reference(value: Any) -> bool:
+    return isinstance(value, str) and _REFERENCE.search(value) is not None
+
+
+def without_references(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The options with a word in place of every reference, for a look at them before the job runs."""
+    return {
+        key: _REFERENCE.sub("reference", value) if isinstance(value, str) else value
+        for key, value in options.items()
+    }
+
+
 def _resolved(option: str, value: Any) -> Any:
     if not isinstance(value, str):
         return value
+    if _REFERENCE.search(value) is None:
+        return value
+    found = _json_in(value)
+    if found is not None:  # a value with a quote or a backslash must not end its text
+        return written(_inside(option, found))
     return _REFERENCE.sub(lambda match: _value(option, match.group(1), match.group(2)), value)
+
+
+def _json_in(text: str) -> Any:
+    if text.lstrip()[:1] not in ("{", "["):
+        return None
+    try:
+        return parsed(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _inside(option: str, value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _inside(option, each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_inside(option, each) for each in value]
+    return _resolved(option, value)
 
 
 def _value(option: str, kind: str, name: str) -> str:

@@ -13,6 +13,7 @@ from pyspark.sql import DataFrame, DataFrameReader, Observation, SparkSession
 from pyspark.sql import functions as f
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.registry import take_schema
 from spark_channel.errors import DirtyRowsError, LimitError, OptionError, TargetError
 from spark_channel.masking import mask_text, mask_url, without_login
 from spark_channel.options import CommonOptions, WriteOptions
@@ -30,7 +31,6 @@ from spark_channel.spark.throttle import throttle
 from spark_channel.transfers.job_limits import is_limited, limit_scope_of
 from spark_channel.transfers.link import TaskLink
 from spark_channel.transfers.options import JobOptions
-from spark_channel.transfers.plan import take_schema
 from spark_channel.transfers.reachable import first_reachable
 from spark_channel.transfers.reason import reason_of
 from spark_channel.transform import Pipeline, prepare

@@ -73,7 +73,7 @@ def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
     """`end` without the options in `names`, which go into `job`."""
     own: dict[str, Any] = {}
     known = {key.lower(): key for key in job}
-    for key, value in end.options.items():
+    for key, value in resolve_references(end.options).items():
         if key.lower() not in names:
             own[key] = value
             continue
@@ -87,4 +87,4 @@ def _sorted(end: Endpoint, names: set[str], job: dict[str, Any]) -> Endpoint:
             )
         job[earlier or key] = value
     parts = tuple(EndpointPart(resolve_references(part.options), part.urls) for part in end.parts)
-    return replace(end, options=resolve_references(own), parts=parts)
+    return replace(end, options=own, parts=parts)

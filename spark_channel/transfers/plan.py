@@ -23,6 +23,7 @@ from spark_channel.connectors import (
 )
 from spark_channel.connectors.describe import describe
 from spark_channel.connectors.native import NativeRows
+from spark_channel.connectors.registry import take_schema
 from spark_channel.errors import OptionError, SchemaError, SourceError, TargetError
 from spark_channel.options import WriteOptions
 from spark_channel.pipeline import TransferSource
@@ -59,7 +60,6 @@ __all__ = [
     "open_targets",
     "open_transfer",
     "refuse_existing",
-    "take_schema",
 ]
 
 _log = logging.getLogger(__name__)
@@ -404,17 +404,6 @@ def _first_open(end: Endpoint, urls: Sequence[str]) -> str:
         else:
             return url
     raise SourceError(f"none of {len(urls)} urls can be read: {'; '.join(reasons)}")
-
-
-def take_schema(named: dict[str, Any]) -> str | None:
-    """`schema` as `spark.read.schema` takes it, out of a reader's options; None = the reader finds its own.
-
-    A connector that has an option of that name keeps it.
-    """
-    key = next((key for key in named if key.lower() == "schema"), None)
-    if key is None or "schema" in find_connector(named, "reader").reader_class().Options.names():
-        return None
-    return str(named.pop(key))
 
 
 def _named(half: str, end: Endpoint, more: Mapping[str, Any]) -> dict[str, Any]:

@@ -107,6 +107,7 @@ def test_sizes_and_formats(make_job: Any) -> None:
         ({"accessKey": None}, r"writer\.parameter\.accessKey is missing; osswriter takes both, or neither"),
         ({"endpoint": "ftp://x"}, r"endpoint got 'ftp://x'; it takes a host"),
         ({"endpoint": "http://h/path"}, r"endpoint got .*; it takes a host"),
+        ({"endpoint": "http://[::1"}, r"endpoint got 'http://\[::1'; it takes a host"),
         ({"cname": True}, r"cname got 'true'; it takes false"),
         ({"object": "/"}, r"object got '/'; it takes the name of a folder"),
         ({"object": "a#b"}, r"object got 'a#b'; it takes a name without #"),

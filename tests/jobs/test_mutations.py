@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from spark_channel.connectors.registry import connector_names
 from spark_channel.errors import ChannelError
 from spark_channel.jobs import load_job
 from spark_channel.jobs.plugins import readers, writers
@@ -30,7 +31,16 @@ STRANGE: tuple[Any, ...] = (
     *("jdbc:mysql://u:p@h/x", "oracle", "truncate", "update(id)", "delete from @table"),
     *([], {}, [[]], [None], [{}], {"a": 1}, ["*"], ["a", 1, None], {"index": 0}, {"name": "x"}),
 )
-NAMES = (*readers(), *writers(), "dx_pad", "dx_filter", "dx_substr", "dx_groovy", "mongodbreader")
+NAMES = (
+    *readers(),
+    *writers(),
+    *connector_names(),
+    "dx_pad",
+    "dx_filter",
+    "dx_substr",
+    "dx_groovy",
+    "mongodbreader",
+)
 
 Place = tuple[dict[str, Any] | list[Any], Any]
 

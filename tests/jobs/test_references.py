@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,21 @@ def test_references_become_values_also_inside_a_url(tmp_path: Path, monkeypatch:
         "rows": 5,
         "q": "$x ${x}",
     }
+
+
+def test_a_value_inside_json_stays_one_text_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    secret = 'a "quoted" \\ text, {"and": "more"}'
+    monkeypatch.setenv("SECRET", secret)
+    given = {
+        "storageOptions": '{"key": "${env:SECRET}", "nested": ["x ${env:SECRET}", 1.10, null], "n": 1E3}',
+        "sql": "[${env:SECRET}]",
+        "whole": "${env:SECRET}",
+    }
+    made = resolve_references(given)
+    found = json.loads(made["storageOptions"])
+    assert (found["key"], found["nested"][0]) == (secret, f"x {secret}")
+    assert "1.10, null" in made["storageOptions"]
+    assert (made["sql"], made["whole"]) == (f"[{secret}]", secret)
 
 
 @pytest.mark.parametrize(

@@ -54,7 +54,9 @@ def _headers(value: object) -> dict[str, str]:
 def _hosts(value: object) -> tuple[str, ...]:
     if isinstance(value, (list, tuple)):
         return tuple(map(str, value))
-    return tuple(each.strip().lower() for each in str(value).split(",") if each.strip())
+    text = str(value).strip()
+    listed = _statements(text) if text.startswith("[") else text.split(",")
+    return tuple(each.strip().lower() for each in listed if each.strip())
 
 
 def host_and_port(text: str, port: int) -> tuple[str, int]:

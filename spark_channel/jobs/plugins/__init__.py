@@ -1,14 +1,16 @@
-"""DataX's plugin names, and what each of them means here."""
+"""DataX's plugin names, and the connectors' own; what each of them means here."""
 
 import difflib
 from collections.abc import Callable
 from functools import partial
 from importlib import import_module
-from typing import Any
+from typing import Any, Literal
 
+from spark_channel.connectors.registry import connector_names
 from spark_channel.errors import JobFileError
 from spark_channel.jobs.place import End, Place
 from spark_channel.jobs.plugins.aliases import ALIASES, alias_reader, alias_writer
+from spark_channel.jobs.plugins.connectors import connector_plugin, declared_plugins
 from spark_channel.jobs.plugins.databases import database_reader, database_writer, known_databases
 
 __all__ = ["UnknownPluginError", "find_plugin", "readers", "writers"]
@@ -71,30 +73,38 @@ _WRITERS: dict[str, Builder] = {
 
 
 def readers() -> dict[str, Builder]:
-    """The builders of reader plugins: ours, and those of the databases that connectors declare."""
+    """The builders of DataX's reader plugins: ours, and those that connectors declare."""
     named = {f"{name}reader": partial(database_reader, each) for name, each in known_databases().items()}
     aliases = {f"{name}reader": partial(alias_reader, name) for name in ALIASES}
-    return {**aliases, **_READERS, **named}
+    return {**declared_plugins("reader"), **aliases, **_READERS, **named}
 
 
 def writers() -> dict[str, Builder]:
-    """The builders of writer plugins: ours, and those of the databases that connectors declare."""
+    """The builders of DataX's writer plugins: ours, and those that connectors declare."""
     named = {f"{name}writer": partial(database_writer, each) for name, each in known_databases().items()}
     aliases = {f"{name}writer": partial(alias_writer, name) for name in ALIASES}
-    return {**aliases, **_WRITERS, **named}
+    return {**declared_plugins("writer"), **aliases, **_WRITERS, **named}
 
 
-def find_plugin(name: str, plugins: dict[str, Builder], path: str) -> Builder:
-    """The builder of a plugin.
+def find_plugin(name: str, half: Literal["reader", "writer"], path: str) -> Builder:
+    """The builder of a plugin of DataX; of a connector, where DataX has none of that name.
 
     Raises:
-        JobFileError: one that is not here; lists those that are.
+        JobFileError: neither is here; lists those that are.
     """
-    found = plugins.get(name.strip().lower())
-    if found is None:
-        near = difflib.get_close_matches(name.strip().lower(), plugins, n=1)
+    plugins = readers() if half == "reader" else writers()
+    wanted = name.strip().lower()
+    found = plugins.get(wanted) or connector_plugin(wanted, half)
+    if found is not None:
+        return found
+    connectors = connector_names(half)
+    if wanted in connector_names():
+        hint = f"connector {wanted!r} has no {half}; "
+    else:
+        near = difflib.get_close_matches(wanted, [*plugins, *connectors], n=1)
         hint = f"did you mean {near[0]!r}? " if near else ""
-        raise UnknownPluginError(
-            name, f"{path} got {name!r}; {hint}it takes one of: {', '.join(sorted(plugins))}"
-        )
-    return found
+    raise UnknownPluginError(
+        name,
+        f"{path} got {name!r}; {hint}it takes a connector: {', '.join(connectors)}; "
+        f"or a plugin of DataX: {', '.join(sorted(plugins))}",
+    )

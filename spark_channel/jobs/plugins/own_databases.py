@@ -40,7 +40,7 @@ def duplicate_options(connector: str, write_mode: str) -> Mapping[str, str]:
 
 def with_local_times(end: Endpoint) -> Endpoint:
     """The reader that brings instants as its session shows them, where it can."""
-    return end if end.spark_format else replace(end, options={**end.options, **_as_datax(end.name).texts})
+    return end if end.spark_format else replace(end, options={**_as_datax(end.name).texts, **end.options})
 
 
 def is_database(connector: str) -> bool:

@@ -182,11 +182,13 @@ def _address(given: Oss | S3, place: Place) -> tuple[str, str]:
         raise refusal(place.key("cname"), "true", "false: give the endpoint of the bucket's region")
     text = given.endpoint.strip().rstrip("/")
     plain = isinstance(given, S3) and not given.ssl_enabled
-    parts = urlsplit(text if "://" in text else f"{'http' if plain else 'https'}://{text}")
+    takes = "a host, such as https://oss-cn-hangzhou.aliyuncs.com"
+    try:
+        parts = urlsplit(text if "://" in text else f"{'http' if plain else 'https'}://{text}")
+    except ValueError:  # a bracket that is not closed
+        raise refusal(place.key("endpoint"), given.endpoint, takes) from None
     if parts.scheme not in ("http", "https") or parts.path or parts.query or parts.username:
-        raise refusal(
-            place.key("endpoint"), given.endpoint, "a host, such as https://oss-cn-hangzhou.aliyuncs.com"
-        )
+        raise refusal(place.key("endpoint"), given.endpoint, takes)
     if isinstance(given, Oss) and not parts.hostname:
         raise place.missing("endpoint", "the address of the bucket's region")
     if isinstance(given, S3) and parts.netloc in ("", "s3.amazonaws.com", f"s3.{given.region}.amazonaws.com"):
