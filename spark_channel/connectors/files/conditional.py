@@ -149,6 +149,8 @@ def _store_of(place: Location) -> "S3Store | GCSStore | AzureStore | None":
         raise MissingPackageError(
             f"writing to {scheme}:// needs obstore: pip install 'spark-channel[objects]'", name="obstore"
         ) from error
+    if place.login is not None and place.login.vended is not None:
+        return place.login.vended.store()
     region = str(getattr(place.fs, "region", "") or "") if scheme == "s3" else ""
     return _opened(place.root, place.path.split("/", 1)[0], region, place.login)
 
