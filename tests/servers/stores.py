@@ -27,6 +27,7 @@ __all__ = [
     "STORES",
     "ObjectServer",
     "TemporaryKeys",
+    "azure_key",
     "object_server",
     "start_azure",
     "start_gcs",
@@ -229,6 +230,11 @@ def azurite() -> str:
     if found is None:
         raise RuntimeError("Azurite is not installed; run .ci/servers")
     return found
+
+
+def azure_key() -> str:
+    """The emulator's well-known key."""
+    return _AZURE_KEY
 
 
 @contextmanager

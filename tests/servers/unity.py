@@ -6,7 +6,7 @@ The credentials that it vends hold for `life` seconds, and the emulator checks t
 import itertools
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -31,6 +31,8 @@ class UnityServer:
     tables: dict[str, dict[str, Any]] = field(default_factory=dict)
     vended: list[str] = field(default_factory=list)
     secrets: list[str] = field(default_factory=list)
+    vend: Callable[[str, float], dict[str, Any]] = lambda operation, expires: {}
+    """(operation, the end of their life) -> the part of the answer with credentials."""
     life: float = 3600.0
     refuses: Answer | None = None
     """The answer to requests for credentials, in place of them."""
@@ -70,18 +72,29 @@ class UnityServer:
     def _vend(self, body: dict[str, str]) -> Answer:
         if body["table_id"] not in {each["table_id"] for each in self.tables.values()}:
             return as_json({"error_code": "TABLE_DOES_NOT_EXIST", "message": body["table_id"]}, 404)
-        number, expires = next(_names), time.time() + self.life
-        name, secret, token = f"ASIA{number}", f"s3cret-{number}", f"session-t0ken-{number}"
-        self.keys.issue(name, token, expires=expires, writes=body["operation"] == "READ_WRITE")
+        expires = time.time() + self.life
         self.vended.append(body["operation"])
+        vended = self.vend(body["operation"], expires)
+        return as_json({**vended, "expiration_time": int(expires * 1000), "url": "s3://"})
+
+    def vend_keys(self, operation: str, expires: float) -> dict[str, Any]:
+        """Of S3."""
+        number = next(_names)
+        name, secret, token = f"ASIA{number}", f"s3cret-{number}", f"session-t0ken-{number}"
+        self.keys.issue(name, token, expires=expires, writes=operation == "READ_WRITE")
         self.secrets += [secret, token]
-        login = {"access_key_id": name, "secret_access_key": secret, "session_token": token}
-        return as_json({"aws_temp_credentials": login, "expiration_time": int(expires * 1000), "url": "s3://"})
+        return {
+            "aws_temp_credentials": {
+                "access_key_id": name,
+                "secret_access_key": secret,
+                "session_token": token,
+            }
+        }
 
 
 @contextmanager
 def unity_server() -> Iterator[UnityServer]:
     with start_s3(checked=True) as s3, web_server() as web:
         found = UnityServer(web, TemporaryKeys(s3.port), s3.port)
-        web.answer = found.answer
+        found.vend, web.answer = found.vend_keys, found.answer
         yield found

@@ -66,7 +66,11 @@ def test_a_transfer_that_outlives_its_credentials(
         unity.life = 3600.0
     assert uri in str(report.to_dict() if hasattr(report, "to_dict") else report)
     assert not [secret for secret in (TOKEN, *unity.secrets) if secret in repr(report)]
-    transfer(spark, {"name": "delta", "path": uri, **unity.options()}, {"name": "parquet", "path": str(tmp_path / "out")})
+    transfer(
+        spark,
+        {"name": "delta", "path": uri, **unity.options()},
+        {"name": "parquet", "path": str(tmp_path / "out")},
+    )
     assert spark.read.parquet(str(tmp_path / "out")).count() == 24_000
     assert unity.keys.seen()["refused"] == []
 

@@ -124,8 +124,8 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
     except (DeltaError, OSError, ValueError) as error:
         if _CATALOG_MANAGED in str(error):
             raise UnsupportedError(
-                f"{shown} has the feature 'catalogManaged': its catalog commits, and files of the log may be elsewhere; "
-                "use Delta Lake in Spark for this table"
+                f"{shown} has the feature 'catalogManaged': its catalog commits, and files of the log may be "
+                "elsewhere; use Delta Lake in Spark for this table"
             ) from error
         if isinstance(error, OSError):
             raise

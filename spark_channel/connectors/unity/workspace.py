@@ -43,7 +43,7 @@ class Workspace:
             other = next(
                 (name for name in sorted(known) if name.startswith(_PREFIXES) and "client" in name), ""
             )
-            why = f"{other} is not a login that this connector knows" if other else "there is no token"
+            why = f"{other} is not a login that this connector knows" if other else "no token is given"
             raise OptionError(
                 f"option 'path' has a uc:// address, and {why}; give {TOKEN_ADVICE}",
                 option="storageOptions", takes="unity_access_token",

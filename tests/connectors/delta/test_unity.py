@@ -93,8 +93,8 @@ def test_one_claim_by_both_addresses(unity: UnityServer, monkeypatch: pytest.Mon
     out.commit(*stage(out, [numbers(1)], WriteContext("a", txn=("nightly", 7))))
     unity.keys.issue("ASIAown", "own-token", expires=time.time() + 600, writes=True)
     own = {"aws_access_key_id": "ASIAown", "aws_secret_access_key": "x", "aws_session_token": "own-token"}
-    place = f"127.0.0.1%3A{unity.s3_port}"
-    location = f"{unity.tables['main.shop.both']['storage_location']}?scheme=http&region=us-east-1&endpoint_override={place}"
+    at_s3 = f"scheme=http&region=us-east-1&endpoint_override=127.0.0.1%3A{unity.s3_port}"
+    location = f"{unity.tables['main.shop.both']['storage_location']}?{at_s3}"
     out = writer_of(location, storageOptions=json.dumps(own))
     out.commit(*stage(out, [numbers(1)], WriteContext("b", txn=("nightly", 7))))
     assert ids(unity, uri) == [1]
@@ -173,9 +173,8 @@ def test_a_renewal_that_fails_ends_the_task_when_the_old_credentials_expire(
     assert "were not renewed" in caplog.text
     time.sleep(0.7)
     with pytest.raises(SourceError, match="vends no READ credentials"):
-        source.schema()
-        list(reader_of(uri, **more).split(1))
-    with pytest.raises(SourceError):
+        reader_of(uri, **more).schema()
+    with pytest.raises(SourceError, match="vends no READ credentials"):
         list(source.read(splits[0]))
 
 
@@ -188,7 +187,9 @@ def test_secrets_are_in_no_repr_and_no_log(unity: UnityServer, caplog: pytest.Lo
         source: Any = reader_of(uri, **more)
         splits = source.split(1)
     table = source.options.unity()
-    shown = repr([plan, receipts, source.options, splits, table, table.first, table.workspace, source.options.login])
+    shown = repr(
+        [plan, receipts, source.options, splits, table, table.first, table.workspace, source.options.login]
+    )
     for secret in (TOKEN, *unity.secrets):
         assert secret not in shown + caplog.text
     assert TOKEN in pickle.dumps(plan).decode("latin-1")  # it renews there, and nowhere shows
@@ -205,7 +206,9 @@ def test_secrets_are_in_no_repr_and_no_log(unity: UnityServer, caplog: pytest.Lo
         (200, "<html>", r"is not a JSON object.*check unity_workspace_url"),
     ],
 )
-def test_what_the_catalog_refuses(unity: UnityServer, writes: bool, status: int, body: Any, message: str) -> None:
+def test_what_the_catalog_refuses(
+    unity: UnityServer, writes: bool, status: int, body: Any, message: str
+) -> None:
     unity.web.faults.append(as_json(body, status))
     failure = TargetError if writes else SourceError
     with pytest.raises(failure, match=message) as caught:
@@ -217,9 +220,11 @@ def test_what_the_catalog_refuses(unity: UnityServer, writes: bool, status: int,
 def test_a_catalog_that_vends_nothing(unity: UnityServer) -> None:
     uri = unity.add("main.shop.closed")
     unity.refuses = as_json({"message": "external access is disabled"}, 403)
-    with pytest.raises(SourceError, match=r"vends no READ credentials.*EXTERNAL USE SCHEMA;.*access is disabled"):
+    with pytest.raises(
+        SourceError, match=r"vends no READ credentials.*EXTERNAL USE SCHEMA;.*access is disabled"
+    ):
         read(uri, **unity.options())
-    with pytest.raises(TargetError, match="vends no READ_WRITE credentials.*MODIFY"):
+    with pytest.raises(TargetError, match=r"vends no READ_WRITE credentials.*MODIFY"):
         write(uri, numbers(1), **unity.options())
     unity.refuses = as_json({"expiration_time": 1, "gcp_oauth_token": {"oauth_token": "x"}})
     with pytest.raises(SourceError, match="no credentials for s3://"):
@@ -269,7 +274,9 @@ def test_a_table_that_the_catalog_commits_to_is_refused_by_its_feature(unity: Un
         write(uri, numbers(2), **more)
 
 
-@pytest.mark.parametrize("path", ["uc://main.shop", "uc://a.b.c.d", "uc://a.b.c?x=1", "uc:a.b.c", "uc://", "uc://a..c"])
+@pytest.mark.parametrize(
+    "path", ["uc://main.shop", "uc://a.b.c.d", "uc://a.b.c?x=1", "uc:a.b.c", "uc://", "uc://a..c"]
+)
 def test_addresses_of_another_form(unity: UnityServer, path: str) -> None:
     with pytest.raises(OptionError, match=r"uc://catalog\.schema\.table"):
         read(path, **unity.options())
@@ -283,7 +290,7 @@ def test_a_catalog_that_is_not_named(unity: UnityServer, monkeypatch: pytest.Mon
     monkeypatch.setenv("DATABRICKS_HOST", unity.url)
     monkeypatch.setenv("UNITY_ALLOW_HTTP_URL", "true")
     monkeypatch.setenv("DATABRICKS_CLIENT_ID", "x")
-    with pytest.raises(OptionError, match="databricks_client_id is not a login.*give unity_access_token"):
+    with pytest.raises(OptionError, match=r"databricks_client_id is not a login.*give unity_access_token"):
         read(uri, storageOptions=json.dumps(store))
     monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
     write(uri, numbers(1), storageOptions=json.dumps(store))
@@ -296,7 +303,7 @@ def test_a_catalog_that_is_not_named(unity: UnityServer, monkeypatch: pytest.Mon
 def test_a_catalog_that_does_not_answer(unity: UnityServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("spark_channel.connectors.unity.client._RETRY_SECONDS", 0.3)
     settings = unity.settings(unity_workspace_url="http://127.0.0.1:9")
-    with pytest.raises(SourceError, match="does not answer.*check unity_workspace_url"):
+    with pytest.raises(SourceError, match=r"does not answer.*check unity_workspace_url"):
         resolve("uc://a.b.c", settings, writes=False)
 
 
