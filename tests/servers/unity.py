@@ -54,7 +54,7 @@ class UnityServer:
             "aws_endpoint": f"http://127.0.0.1:{self.s3_port}", "allow_http": "true", **more,
         }  # fmt: skip
 
-    def options(self, **more: str) -> dict[str, str]:
+    def options(self, **more: str) -> dict[str, Any]:
         return {"storageOptions": json.dumps(self.settings(**more))}
 
     def answer(self, asked: Asked) -> Answer:

@@ -119,6 +119,11 @@ def remove_many(place: Location, paths: Sequence[str]) -> None:
         for path in paths:
             place.fs.delete_file(path)
         return
+    vended = None if place.login is None else place.login.vended
+    if vended is not None and vended.removes_one_by_one:
+        for path in paths:
+            vended.remove(path)
+        return
     import obstore
     from obstore.exceptions import BaseError
 

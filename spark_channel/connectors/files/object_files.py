@@ -5,12 +5,14 @@ Paths begin with the bucket or container, as those of `pyarrow` do.
 """
 
 import io
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs as pafs
+
+from spark_channel.connectors.files.vended import Vended
 
 __all__ = ["object_filesystem"]
 
@@ -19,9 +21,9 @@ _UPLOADS = 4
 """Blocks of one file that are uploaded at the same time: each is held in memory."""
 
 
-def object_filesystem(kind: str, key: Hashable, store: Callable[[], Any]) -> pafs.FileSystem:
-    """`store` gives the bucket. Filesystems of one `key` are equal."""
-    return pafs.PyFileSystem(_Handler(kind, key, store))
+def object_filesystem(kind: str, vended: Vended) -> pafs.FileSystem:
+    """Filesystems of one table are equal."""
+    return pafs.PyFileSystem(_Handler(kind, vended))
 
 
 def _key(path: str) -> str:
@@ -112,17 +114,17 @@ class _Writing(io.RawIOBase):
 
 
 class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types
-    def __init__(self, kind: str, key: Hashable, store: Callable[[], Any]) -> None:
-        self._kind, self._same, self._store = kind, key, store
+    def __init__(self, kind: str, vended: Vended) -> None:
+        self._kind, self._vended, self._store = kind, vended, vended.store
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Handler) and other._same == self._same
+        return isinstance(other, _Handler) and other._vended == self._vended
 
     def __ne__(self, other: object) -> bool:
         return not self == other
 
     def __hash__(self) -> int:
-        return hash(self._same)
+        return hash(self._vended)
 
     def get_type_name(self) -> str:
         return self._kind
@@ -191,6 +193,9 @@ class _Handler(pafs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no 
         """An object's folders are a part of its name."""
 
     def delete_file(self, path: str) -> None:
+        if self._vended.removes_one_by_one:
+            self._vended.remove(path)
+            return
         import obstore
 
         with _explained(path):

@@ -190,7 +190,7 @@ def _from_uri(root: str, login: Login | None) -> tuple[pafs.FileSystem, str]:
 
         parts = urlsplit(root)
         bucket = parts.username if parts.scheme in ("abfs", "abfss") else parts.netloc
-        return object_filesystem(parts.scheme, login, login.vended.store), bucket or ""
+        return object_filesystem(parts.scheme, login.vended), bucket or ""
     if is_remote(root):
         return filesystem(Address.of(root, () if login is None else login.settings)), ""
     if hdfs.is_hdfs(root) and hdfs.is_installed():

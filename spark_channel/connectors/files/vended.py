@@ -14,3 +14,16 @@ class Vended(Protocol):
     def store(self) -> "S3Store | AzureStore":
         """The bucket or container of the table, whose requests have credentials that still hold."""
         ...
+
+    @property
+    def removes_one_by_one(self) -> bool:
+        """Whether objects are removed by `remove`: a request for several would need rights on the whole container."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """Remove one object; none is removed if it is not there.
+
+        Raises:
+            OSError: the store does not answer, or refuses.
+        """
+        ...

@@ -313,12 +313,19 @@ class LakeWriter(Writer):
             return
         lake = self.lake(plan.place)
         with writing(lake.shown):
+            self._renew(lake, plan)
             try:
                 self._publish(lake, plan, receipts)
             except SupersededError:
                 self._clear(lake, plan)
                 raise
             self._clear(lake, plan)
+
+    def _renew(self, lake: Lake, plan: LakePlan) -> None:
+        try:
+            lake.renew(plan.rows.columns)
+        except (TargetError, OSError, pa.ArrowException) as error:
+            _log.debug("job %s: credentials for %s are those of its start: %s", plan.job, lake.shown, error)
 
     def _publish(self, lake: Lake, plan: LakePlan, receipts: Sequence[Receipt]) -> None:
         added = new_files(receipts)

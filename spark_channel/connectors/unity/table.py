@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from spark_channel.clock import utc_now
+from spark_channel.connectors.unity.azure_blob import remove_blob
 from spark_channel.connectors.unity.client import UnityClient
 from spark_channel.connectors.unity.credentials import Credentials, credentials_of
 from spark_channel.connectors.unity.workspace import Workspace, without_workspace
@@ -34,10 +35,7 @@ _S3 = {
     "endpoint": "endpoint", "endpoint_url": "endpoint", "region": "region", "default_region": "region",
     "virtual_hosted_style_request": "virtual_hosted_style_request",
 }  # fmt: skip
-_AZURE = {
-    "storage_endpoint": "endpoint", "endpoint": "endpoint",
-    "storage_use_emulator": "use_emulator", "use_emulator": "use_emulator",
-}  # fmt: skip
+_AZURE = {"storage_endpoint": "endpoint", "endpoint": "endpoint"}
 """Settings of the store without their prefix -> obstore's names."""
 
 
@@ -74,6 +72,13 @@ class UnityTable:
 
     def store(self) -> "S3Store | AzureStore":
         return _store(self)
+
+    @property
+    def removes_one_by_one(self) -> bool:
+        return self.scheme != "s3"
+
+    def remove(self, path: str) -> None:
+        remove_blob(_blob_address(self), path.partition("/")[2], self.current())
 
     def delta_settings(self) -> dict[str, str]:
         """For deltalake, which does not renew credentials: they hold for one operation."""
@@ -175,6 +180,14 @@ def _store_settings(location: str, settings: Mapping[str, str]) -> dict[str, str
             region = pafs.resolve_s3_region(urlsplit(location).netloc)
         found["aws_region"] = region or "us-east-1"
     return found
+
+
+def _blob_address(table: UnityTable) -> str:
+    """Of the container."""
+    parts, account = urlsplit(table.location), _account(table.location)
+    given = _config(dict(table.settings), "azure_", _AZURE).get("endpoint")
+    host = (parts.hostname or "").replace(".dfs.", ".blob.", 1)
+    return f"{given or f'https://{host}'}/{parts.username or ''}" if account else ""
 
 
 def _account(location: str) -> str:
