@@ -17,7 +17,7 @@ from spark_channel.connectors.files.vended import Vended
 __all__ = ["object_filesystem"]
 
 _BLOCK = 8 << 20
-_UPLOADS = 4
+_UPLOADS = 2
 """Blocks of one file that are uploaded at the same time: each is held in memory."""
 
 

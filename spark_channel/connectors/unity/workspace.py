@@ -1,7 +1,7 @@
 """Which Unity Catalog, and who asks: deltalake's own names, in `storageOptions` or the environment."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -32,7 +32,7 @@ class Workspace:
         Raises:
             OptionError: no address, no token, or another login than a token.
         """
-        known = {**_environment(), **{name.lower(): value for name, value in settings.items()}}
+        known = [{name.lower(): value for name, value in settings.items()}, _environment()]
         url, token = _first(known, _URL), _first(known, _TOKEN)
         if not url:
             raise OptionError(
@@ -41,7 +41,13 @@ class Workspace:
             )  # fmt: skip
         if not token:
             other = next(
-                (name for name in sorted(known) if name.startswith(_PREFIXES) and "client" in name), ""
+                (
+                    name
+                    for each in known
+                    for name in sorted(each)
+                    if name.startswith(_PREFIXES) and "client" in name
+                ),
+                "",
             )
             why = f"{other} is not a login that this connector knows" if other else "no token is given"
             raise OptionError(
@@ -60,8 +66,9 @@ def _environment() -> dict[str, str]:
     }
 
 
-def _first(known: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((known[name].strip() for name in names if known.get(name, "").strip()), "")
+def _first(known: Sequence[Mapping[str, str]], names: tuple[str, ...]) -> str:
+    found = (each.get(name, "").strip() for each in known for name in names)
+    return next(filter(None, found), "")
 
 
 def _address(url: str, *, plain: bool) -> str:
