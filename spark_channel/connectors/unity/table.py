@@ -71,6 +71,7 @@ class UnityTable:
         return _held(self).current(self.first)
 
     def store(self) -> "S3Store | AzureStore":
+        self.current()  # fails here, in the catalog's words, not within a request of obstore
         return _store(self)
 
     @property
