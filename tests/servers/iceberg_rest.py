@@ -2,12 +2,13 @@
 
 It has what tables need: configuration, namespaces, load, staged creation and commits with their requirements. Every
 request has to bear the token. `lose` has so many answers to commits be lost, after they were carried out. `config` is
-what the server has clients take over, and `table_config` the same for each table.
+what the server has clients take over, and `table_config` the same for each table. `vend` makes the credentials of a
+table's files, for each answer with a table. `meanwhile` has works that are done just before a commit is.
 """
 
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -44,6 +45,14 @@ class RestCatalogServer:
     lose: int = 0
     config: dict[str, Any] = field(default_factory=dict)
     table_config: dict[str, Any] = field(default_factory=dict)
+    vend: Callable[[], dict[str, Any]] = dict
+    meanwhile: list[Callable[[], None]] = field(default_factory=list)
+    statuses: list[int] = field(default_factory=list)
+
+    def told(self) -> dict[str, Any]:
+        """What is told of a table beside its metadata."""
+        vended = self.vend()
+        return {**vended, "config": {**self.table_config, **vended.get("config", {})}}
 
 
 @dataclass
@@ -65,7 +74,7 @@ def _answer(found: RestCatalogServer, catalog: Catalog, method: str, parts: list
             return body.decode()
         case ("GET", ["namespaces", space, "tables", name]):
             table = catalog.load_table((space, name))
-            place = {"metadata-location": table.metadata_location, "config": found.table_config}
+            place = {"metadata-location": table.metadata_location, **found.told()}
             return TableResponse(metadata=table.metadata, **place).model_dump_json(by_alias=True)
         case ("POST", ["namespaces", space, "tables"]):
             asked = CreateTableRequest.model_validate({"location": None, **json.loads(body)})
@@ -74,7 +83,9 @@ def _answer(found: RestCatalogServer, catalog: Catalog, method: str, parts: list
             made = catalog.create_table_transaction(
                 (space, asked.name), asked.table_schema, asked.location, properties=asked.properties
             )
-            return TableResponse(metadata=made.table_metadata).model_dump_json(by_alias=True)
+            # A creation that is staged has its metadata file nowhere: the credentials are for its location.
+            place = {"metadata-location": f"{made.table_metadata.location}/metadata/staged", **found.told()}
+            return TableResponse(metadata=made.table_metadata, **place).model_dump_json(by_alias=True)
         case ("POST", ["namespaces", space, "tables", name]):
             change = CommitTableRequest.model_validate_json(body)
             named: Any = _Named((space, name))
@@ -96,12 +107,14 @@ def serve(catalog: Catalog) -> Iterator[RestCatalogServer]:
             found.requests.append(f"{self.command} {'/'.join(parts)}")
             if self.headers.get("Authorization") != f"Bearer {TOKEN}":
                 return self._send(401, _error("no token", 401))
+            is_commit = self.command == "POST" and len(parts) == 4
+            if is_commit and found.meanwhile:
+                found.meanwhile.pop(0)()
             try:
                 text = _answer(found, catalog, self.command, parts, body)
             except tuple(_STATUS) as error:
                 status = next(code for kind, code in _STATUS.items() if isinstance(error, kind))
                 return self._send(status, _error(str(error), status))
-            is_commit = self.command == "POST" and len(parts) == 4
             if is_commit and found.lose:
                 found.lose -= 1
                 return self._send(504, _error("the gateway has lost the answer", 504))
@@ -112,6 +125,7 @@ def serve(catalog: Catalog) -> Iterator[RestCatalogServer]:
 
         def _send(self, status: int, text: str) -> None:
             data = text.encode()
+            found.statuses.append(status)
             self.send_response(status)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(data)))

@@ -5,6 +5,7 @@ of a name that is there is rejected. moto handles one request at a time here. Th
 and its XML API neither lists nor deletes, nor tells when an object was written: a handler for each is added.
 """
 
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.servers.hdfs import start_hdfs
 
@@ -24,6 +26,8 @@ __all__ = [
     "KINDS",
     "STORES",
     "ObjectServer",
+    "TemporaryKeys",
+    "azure_key",
     "object_server",
     "start_azure",
     "start_gcs",
@@ -46,6 +50,33 @@ def one_at_a_time(environ, start):
     with lock:
         return list(app(environ, start))
 make_server("127.0.0.1", int(sys.argv[1]), one_at_a_time, threaded=True).serve_forever()
+"""
+
+CHECKED_S3 = """
+import json, re, threading, time
+used, refused, issued = {}, [], {}
+made = app
+def allowed(environ):
+    name = re.search("Credential=([^/]+)/", environ.get("HTTP_AUTHORIZATION", ""))
+    key = issued.get(name and name[1])
+    if key is None or environ.get("HTTP_X_AMZ_SECURITY_TOKEN", "") != key["token"] or time.time() > key["expires"]:
+        return False
+    used[name[1]] = used.get(name[1], 0) + 1
+    return key["writes"] or environ["REQUEST_METHOD"] in ("GET", "HEAD")
+def app(environ, start):
+    if environ["PATH_INFO"] == "/-/keys":
+        issued.update(json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or "{}"))
+        start("200 OK", [("Content-Type", "application/json")])
+        return [json.dumps({"used": used, "refused": refused}).encode()]
+    if issued and not allowed(environ):
+        refused.append(environ["REQUEST_METHOD"] + " " + environ["PATH_INFO"])
+        start("403 Forbidden", [("Content-Type", "application/xml")])
+        return [b"<Error><Code>AccessDenied</Code><Message>not with these credentials</Message></Error>"]
+    return made(environ, start)
+"""
+"""Goes between moto and its server: temporary credentials hold until their end, and those of a reader write nothing.
+
+Signatures are not checked: a key is known by its id and its session token.
 """
 
 GCS = """
@@ -149,13 +180,33 @@ def _process(command: list[str], port: int) -> Iterator[None]:
         process.wait()
 
 
+@dataclass(frozen=True)
+class TemporaryKeys:
+    """The keys of a server that checks them. Before the first one is issued, it checks none."""
+
+    port: int
+
+    def issue(self, name: str, token: str, *, expires: float, writes: bool) -> None:
+        key = {"token": token, "expires": expires, "writes": writes}
+        _request("POST", self._url, json.dumps({name: key}).encode())
+
+    def seen(self) -> dict[str, Any]:
+        """`used`: how often by name; `refused`: requests."""
+        return dict(json.loads(_request("POST", self._url, b"{}")))
+
+    @property
+    def _url(self) -> str:
+        return f"http://127.0.0.1:{self.port}/-/keys"
+
+
 @contextmanager
-def start_s3() -> Iterator[ObjectServer]:
+def start_s3(*, checked: bool = False) -> Iterator[ObjectServer]:
     port = _free_port()
+    program = S3.replace("def one_at", f"{CHECKED_S3}\ndef one_at", 1) if checked else S3
     environment = {
         "AWS_ACCESS_KEY_ID": "tester", "AWS_SECRET_ACCESS_KEY": "s3cret-of-tester", "AWS_EC2_METADATA_DISABLED": "true",
     }  # fmt: skip
-    with _process([sys.executable, "-c", S3, str(port)], port):
+    with _process([sys.executable, "-c", program, str(port)], port):
         _request("PUT", f"http://127.0.0.1:{port}/{BUCKET}")
         yield ObjectServer("s3", port, environment)
 
@@ -179,6 +230,11 @@ def azurite() -> str:
     if found is None:
         raise RuntimeError("Azurite is not installed; run .ci/servers")
     return found
+
+
+def azure_key() -> str:
+    """The emulator's well-known key."""
+    return _AZURE_KEY
 
 
 @contextmanager
@@ -215,7 +271,8 @@ def object_server(kind: str) -> Iterator[ObjectServer]:
         yield found
 
 
-def _request(method: str, url: str) -> None:
+def _request(method: str, url: str, body: bytes | None = None) -> bytes:
     from urllib.request import Request, urlopen
 
-    urlopen(Request(url, method=method), timeout=30).close()
+    with urlopen(Request(url, body, method=method), timeout=30) as answer:
+        return bytes(answer.read())

@@ -67,7 +67,7 @@ class DeltaLake(Lake):
             except TableNotFoundError:
                 return None
             check_readable(table, self.shown)
-            return DeltaState(table, self.base, self.shown)
+            return DeltaState(table, self.base, self.shown, self._options)
 
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)
@@ -106,8 +106,10 @@ class DeltaLake(Lake):
 class DeltaState(TableState):
     """One version. It is loaded once, and not refreshed: a commit is of the next version, or not written."""
 
-    def __init__(self, table: "DeltaTable", base: str, shown: str) -> None:
-        self._table, self._base, self._shown = table, base, shown
+    def __init__(self, table: "DeltaTable", base: str, shown: str, options: Table) -> None:
+        self._table, self._base, self._shown, self._options = table, base, shown, options
+        unity = options.unity()
+        self._opened_with = None if unity is None else unity.current()
         self.columns = columns_of(table)
         self.partition_columns = tuple(table.metadata().partition_columns)
         self._history: list[dict[str, Any]] | None = None
@@ -171,6 +173,14 @@ class DeltaState(TableState):
                     found[name] = ValueRange(rank, rank, int(value is None), 1)
         return found
 
+    def _renew(self) -> None:
+        """Open the same version with new credentials, if rewriting files took longer than the old ones hold."""
+        unity = self._options.unity()
+        if unity is not None and unity.current() != self._opened_with:
+            with explained(self._shown, CommitError):
+                self._table = open_table(self._options, place_of(self._options), int(self._table.version()))
+            self._opened_with = unity.current()
+
     def commit(self, change: Change) -> bool:
         from deltalake import Schema
 
@@ -178,6 +188,7 @@ class DeltaState(TableState):
         whole = change.operation == "overwrite"
         removed = [] if whole else [_remove(file, self._shown) for file in change.removed]
         actions = [*map(_add, change.added), *removed]
+        self._renew()
         with _committing(self._shown) as outcome:
             self._table.create_write_transaction(
                 actions,
@@ -203,6 +214,7 @@ class DeltaState(TableState):
         # Nothing of the claim changes; a commit is of the next version only, so the claim still holds in it.
         properties = _commit_properties(change, None, claim=False)
         new: list[Field] = list(Schema.from_arrow(pa.schema(fields)).fields)
+        self._renew()
         with _committing(self._shown) as outcome:
             self._table.alter.add_columns(new, commit_properties=properties)
         return outcome == []

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.delta.options import Table
 from spark_channel.connectors.files.paths import Location, azure_account, azure_key, locate
-from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError
+from spark_channel.errors import ChannelError, OptionError, SourceError, TargetError, UnsupportedError
 from spark_channel.masking import without_login
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["columns_of", "explained", "open_table", "place_of", "settings_of", "uri_of"]
 
 _SCHEMES = ("", "s3", "gs", "abfs", "abfss")
+_CATALOG_MANAGED = "catalog-managed table"
+"""What deltalake says of such a table, which it does not open."""
 
 
 def place_of(options: Table) -> Location:
@@ -28,7 +30,8 @@ def place_of(options: Table) -> Location:
     Raises:
         OptionError: a store without conditional puts.
     """
-    place = locate(options.path, login=options.login)
+    unity = options.unity()
+    place = locate(options.path if unity is None else unity.location, login=options.login)
     scheme = place.root.split(":", 1)[0]
     if scheme not in _SCHEMES:
         raise OptionError(
@@ -57,6 +60,9 @@ def uri_of(place: Location) -> str:
 
 def settings_of(place: Location, options: Table) -> dict[str, str] | None:
     """The settings of the uri and the environment, under `object_store`'s names."""
+    unity = options.unity()
+    if unity is not None:
+        return unity.delta_settings()
     found: dict[str, str] = {}
     if not place.local:
         parts = urlsplit(place.root)
@@ -111,11 +117,18 @@ def explained(shown: str, failure: type[SourceError] | type[TargetError]) -> Ite
 
     try:
         yield
-    except (ChannelError, OSError, pa.ArrowException):
+    except (ChannelError, pa.ArrowException):
         raise
     except TableNotFoundError as error:
         raise failure(f"{shown} is not a Delta table: {shown}/_delta_log does not exist") from error
-    except (DeltaError, ValueError) as error:
+    except (DeltaError, OSError, ValueError) as error:
+        if _CATALOG_MANAGED in str(error):
+            raise UnsupportedError(
+                f"{shown} has the feature 'catalogManaged': its catalog commits, and files of the log may be "
+                "elsewhere; use Delta Lake in Spark for this table"
+            ) from error
+        if isinstance(error, OSError):
+            raise
         first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise failure(f"{shown}: deltalake says: {without_login(first)}") from error
 

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from spark_channel.connectors.files.login import Login, StorageSettings, read_settings
 from spark_channel.connectors.files.options import Instant
 from spark_channel.connectors.lake.options import LakeWriteOptions
+from spark_channel.connectors.unity import UnityTable, is_unity, resolve
 from spark_channel.errors import OptionError
 from spark_channel.options import ByteAmount, FilePath, Options, ReadOptions, Trait
 
@@ -22,11 +23,18 @@ def _instant(value: object) -> object:
 class Table(Options):
     """The location of the table."""
 
-    path: FilePath = Field(description="the table's directory: a path, or an s3, gs or abfs URI")
+    writes: ClassVar[bool]
+
+    path: FilePath = Field(
+        description="the table's directory: a path, or an s3, gs or abfs URI; or `uc://catalog.schema.table`"
+    )
     storage_options: Annotated[StorageSettings | None, Trait.SAME_ROWS] = Field(
         None,
-        description="a JSON object of settings for deltalake's store; default: those of the URI and the environment",
+        description="a JSON object of settings for deltalake's store, and of Unity Catalog for `uc://`; default: those "
+        "of the URI and the environment",
     )
+    _unity: UnityTable | None = PrivateAttr(None)
+    """What the driver found; it travels to tasks with the options."""
 
     def more_storage(self) -> dict[str, str]:
         return read_settings(self.storage_options)
@@ -34,7 +42,20 @@ class Table(Options):
     @property
     def login(self) -> Login | None:
         """What of the settings the table's data files need, which pyarrow reads and writes."""
-        return Login.of(self.more_storage())
+        unity = self.unity()
+        return Login.of(self.more_storage()) if unity is None else Login((), unity)
+
+    def unity(self) -> UnityTable | None:
+        """The table of a `uc://` address, which the catalog is asked for once; None = another address."""
+        if self._unity is None and is_unity(self.path):
+            self._unity = resolve(self.path, self.more_storage(), writes=self.writes)
+        return self._unity
+
+    def with_unity(self, found: UnityTable) -> Self:
+        """The same options, of a table that the driver has found."""
+        made = self.model_copy()
+        made._unity = found  # noqa: SLF001 - another one of this class
+        return made
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
@@ -50,6 +71,8 @@ class Table(Options):
 
 class DeltaReadOptions(Table, ReadOptions):
     """Options of the Delta reader."""
+
+    writes: ClassVar[bool] = False
 
     aliases: ClassVar[Mapping[str, str]] = {
         **ReadOptions.aliases,
@@ -87,3 +110,5 @@ class DeltaReadOptions(Table, ReadOptions):
 
 class DeltaWriteOptions(Table, LakeWriteOptions):
     """Options of the Delta writer."""
+
+    writes: ClassVar[bool] = True

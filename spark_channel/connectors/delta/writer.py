@@ -23,7 +23,10 @@ class DeltaWriter(LakeWriter):
     empty_text_is_null = True
 
     def lake(self, place: Any = None) -> DeltaLake:
-        return DeltaLake(self.options)
+        return DeltaLake(self.options if place is None else self.options.with_unity(place))
+
+    def place(self, lake: Lake) -> Any:
+        return self.options.unity()
 
     def read_file(self, lake: Lake, table: TableState, file: TableFile) -> Iterator[pa.RecordBatch]:
         return file_rows(lake.store.place.fs, file, table.columns, table.partition_columns)

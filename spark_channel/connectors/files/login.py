@@ -7,6 +7,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, SecretStr
 
+from spark_channel.connectors.files.vended import Vended
 from spark_channel.connectors.remote.address import SETTINGS
 from spark_channel.errors import OptionError
 from spark_channel.options import resolve_secret
@@ -34,9 +35,13 @@ _PAIR = ("aws_access_key_id", "aws_secret_access_key")
 
 @dataclass(frozen=True, slots=True)
 class Login:
-    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown."""
+    """Credentials of one store. Clients are kept by it, so it can be hashed; it is never shown.
+
+    `vended`: a catalog vends and renews them.
+    """
 
     settings: tuple[tuple[str, str], ...] = field(repr=False)
+    vended: Vended | None = field(default=None, repr=False)
 
     def get(self, name: str) -> str | None:
         return dict(self.settings).get(name)

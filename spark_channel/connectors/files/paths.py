@@ -185,6 +185,12 @@ def _local() -> pafs.FileSystem:
 
 @lru_cache(maxsize=32)
 def _from_uri(root: str, login: Login | None) -> tuple[pafs.FileSystem, str]:
+    if login is not None and login.vended is not None:
+        from spark_channel.connectors.files.object_files import object_filesystem
+
+        parts = urlsplit(root)
+        bucket = parts.username if parts.scheme in ("abfs", "abfss") else parts.netloc
+        return object_filesystem(parts.scheme, login.vended), bucket or ""
     if is_remote(root):
         return filesystem(Address.of(root, () if login is None else login.settings)), ""
     if hdfs.is_hdfs(root) and hdfs.is_installed():

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from spark_channel.connectors.contracts import Token
 from spark_channel.connectors.feed import ChangeFeed, FeedLag, FeedLimit, FeedOptions
+from spark_channel.connectors.files.errors_at import reading
 from spark_channel.connectors.iceberg.log import check_files, planned_files
 from spark_channel.connectors.iceberg.open import explained
 from spark_channel.errors import OptionError, SchemaError, SourceError
@@ -123,7 +124,7 @@ class IcebergFeed(ChangeFeed):
             return self.base([upto], self._advice)
         table = self._reader.load()
         files = []
-        with explained(self._shown, SourceError):
+        with reading(self._shown), explained(self._shown, SourceError):
             for snapshot in self._between(table, start, end) if start != end else []:
                 self._checked(table, snapshot)
                 if snapshot.summary is not None and snapshot.summary.operation.value == "replace":
@@ -134,7 +135,7 @@ class IcebergFeed(ChangeFeed):
     def base(self, upto: Sequence[Token], advice: int) -> list[Split]:
         table = self._reader.load()
         files = []
-        with explained(self._shown, SourceError):
+        with reading(self._shown), explained(self._shown, SourceError):
             for token in upto:
                 if _snapshot(token) != _NOTHING:
                     tasks = planned_files(table.scan(snapshot_id=_snapshot(token)), self._shown)

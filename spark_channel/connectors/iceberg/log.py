@@ -69,6 +69,10 @@ class IcebergLake(Lake):
             io = self._found(location, settings)
             return IcebergState(table, io, self._options, self)
 
+    def renew(self, columns: pa.Schema) -> None:
+        if self.open() is None:
+            self.planned_columns(columns, ())
+
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         columns = planned(schema)
         with explained(self.shown, TargetError), open_catalog(self._options) as catalog:

@@ -108,8 +108,8 @@ class IcebergReader(Reader):
         self._plan()
         if self.snapshot is None:
             return []
-        table = self.load()
-        with explained(self.options.dbtable, SourceError):
+        table, shown = self.load(), self.options.dbtable
+        with reading(shown), explained(shown, SourceError):
             tasks = planned_files(table.scan(snapshot_id=self.snapshot), self.options.dbtable)
         return self.split_files([task.file for task in tasks], advice)
 

@@ -124,6 +124,12 @@ class Lake(ABC):
     def open(self) -> TableState | None:
         """The newest version; None = the table does not exist."""
 
+    def renew(self, columns: pa.Schema) -> None:  # noqa: B027 - most credentials hold, or are renewed by themselves
+        """Get credentials again that a catalog vends for a time: the tasks of a write may have taken longer.
+
+        `columns` are those of a table that does not exist.
+        """
+
     @abstractmethod
     def planned_columns(self, schema: pa.Schema, partition_by: Sequence[str]) -> pa.Schema:
         """The columns of a table that `create` makes for rows of `schema`.

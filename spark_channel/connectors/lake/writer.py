@@ -5,6 +5,7 @@ the one that was looked at, or is not written at all: what was decided holds whe
 there has no log: the first driver that creates it publishes, and the others find that out.
 """
 
+import dataclasses
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -49,8 +50,8 @@ class LakePlan(WritePlan):
     new: tuple[pa.Field, ...] = ()
     within: Condition | None = None
     key: tuple[str, ...] = ()
-    place: Any = None
-    """What a task needs to open the store: the format's own, plain data."""
+    place: Any = dataclasses.field(default=None, repr=False)
+    """What a task needs to open the store: the format's own, plain data, with credentials."""
 
     @property
     def claim(self) -> Held:
@@ -312,12 +313,19 @@ class LakeWriter(Writer):
             return
         lake = self.lake(plan.place)
         with writing(lake.shown):
+            self._renew(lake, plan)
             try:
                 self._publish(lake, plan, receipts)
             except SupersededError:
                 self._clear(lake, plan)
                 raise
             self._clear(lake, plan)
+
+    def _renew(self, lake: Lake, plan: LakePlan) -> None:
+        try:
+            lake.renew(plan.rows.columns)
+        except (TargetError, OSError, pa.ArrowException) as error:
+            _log.debug("job %s: credentials for %s are those of its start: %s", plan.job, lake.shown, error)
 
     def _publish(self, lake: Lake, plan: LakePlan, receipts: Sequence[Receipt]) -> None:
         added = new_files(receipts)

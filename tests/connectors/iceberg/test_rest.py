@@ -71,6 +71,22 @@ def test_an_overtaken_driver_changes_nothing(
     assert sorted(rows_by_pyiceberg(catalog, "shop.t")["id"].to_pylist()) == [0, 1]
 
 
+def test_a_commit_that_meets_another_one(tmp_path: Path, catalog: Catalog, server: RestCatalogServer) -> None:
+    """The catalog answers 409: the rows are decided on again, on the state with the other job's rows."""
+    more = _options(server)
+    write(tmp_path, numbers(0), **more)
+    out = writer_of(tmp_path, **more)
+    plan, receipts = stage(out, [numbers(1)], WriteContext("job", txn=("n", 1)))
+    server.statuses.clear()
+    server.meanwhile.append(lambda: write(tmp_path, numbers(2), job="other"))
+    out.commit(plan, receipts)
+    assert server.statuses.count(409) == 1
+    again = writer_of(tmp_path, **more)
+    again.commit(*stage(again, [numbers(1)], WriteContext("rerun", txn=("n", 1))))
+    assert sorted(rows_by_pyiceberg(catalog, "shop.t")["id"].to_pylist()) == [0, 1, 2]
+    assert leftovers(catalog, "shop.t") == []
+
+
 def test_jobs_that_create_and_append_at_once(
     tmp_path: Path, catalog: Catalog, server: RestCatalogServer
 ) -> None:
