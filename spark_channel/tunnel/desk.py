@@ -197,8 +197,9 @@ def checkpoint(
     state: TunnelState, client: str, channel: str, sequence: int, token: Token, now: float = 0.0,
     in_flight: Mapping[str, int] | None = None,
 ) -> TunnelState:  # fmt: skip
-    """Move the checkpoint from `sequence` to the next one, at `token`; the same again changes nothing. `in_flight`: what
-    the client has read of the channel behind it.
+    """Move the checkpoint from `sequence` to the next one, at `token`; the same again changes nothing.
+
+    `in_flight`: what the client has read of the channel after it.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint is another one.
@@ -211,9 +212,14 @@ def checkpoint(
     return _with(
         state,
         replace(
-            found, sequence=sequence + 1, token=token, pending=found.after, after=None, checkpointed_at=now,
+            found,
+            sequence=sequence + 1,
+            token=token,
+            pending=found.after,
+            after=None,
+            checkpointed_at=now,
             in_flight=in_flight,
-        ),  # fmt: skip
+        ),
     )
 
 

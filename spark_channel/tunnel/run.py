@@ -97,7 +97,9 @@ class Run:
 
     def in_flight(self, first: int = 0) -> dict[str, int]:
         """The rows by table that were read and have no checkpoint, from range number `first` on."""
-        found: dict[int, Mapping[str, int]] = {key: rows for key, rows in self.dropped.items() if key >= first}
+        found: dict[int, Mapping[str, int]] = {
+            key: rows for key, rows in self.dropped.items() if key >= first
+        }
         for each in self.ranges:
             if each.sequence >= first:
                 found[each.sequence] = _most(each.rows_by_table(), found.get(each.sequence, {}))

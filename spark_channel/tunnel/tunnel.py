@@ -47,8 +47,8 @@ class ChannelView:
 
     `channel.token` is where it is read from next. The lag's seconds are the source's own, for a cursor that is a
     time; else those since the last checkpoint, by the store's clock, and 0 when nothing is left to read.
-    `no_lag`: why the source did not tell. `in_flight`: rows that its client has read and that have no checkpoint; None =
-    it has no client that runs, or one that does not tell.
+    `no_lag`: why the source did not tell. `in_flight`: rows that its client has read and that have no checkpoint; None
+    = it has no client that runs, or one that does not tell.
     """
 
     channel: Channel

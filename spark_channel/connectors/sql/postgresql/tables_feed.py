@@ -306,9 +306,7 @@ class TablesFeed(ReplicationFeed):
             self._confirmed(session)
             behind = max(0, _flushed(session) - found.lsn)
             kept = kept_bytes(session, self._slot)
-            waiting = self._waiting(
-                session, {each.oid: begins[name] for name, each in found.tables.items()}
-            )
+            waiting = self._waiting(session, {each.oid: begins[name] for name, each in found.tables.items()})
         tables = tuple(_lag_of(name, each, waiting[each.oid]) for name, each in found.tables.items())
         changes = _sum([each.changes for each in tables])
         # Where one has changes that were not counted, the first of those that were is the oldest in the log.

@@ -53,7 +53,9 @@ def waiting_query(look: Callable[[str], str], followed: Mapping[int, int]) -> st
     return _QUERY.format(shown=look(_SHOWN), followed=values, kinds=_KINDS)
 
 
-def waiting_changes(rows: Sequence[tuple[Any, ...]], tables: Mapping[int, int], now: float) -> dict[int, Waiting]:
+def waiting_changes(
+    rows: Sequence[tuple[Any, ...]], tables: Mapping[int, int], now: float
+) -> dict[int, Waiting]:
     """What the query answered, for each table."""
     is_cut = int(rows[0][0]) >= MOST_COUNTED
     found = {oid: Waiting() if is_cut else Waiting(0, 0, 0.0) for oid in tables}
@@ -63,5 +65,7 @@ def waiting_changes(rows: Sequence[tuple[Any, ...]], tables: Mapping[int, int], 
         begun = begin_time(first)
         assert begun is not None
         seconds = max(0.0, now - begun / 1e6)
-        found[int(oid)] = Waiting(None, None, seconds) if is_cut else Waiting(int(changes), int(nbytes), seconds)
+        found[int(oid)] = (
+            Waiting(None, None, seconds) if is_cut else Waiting(int(changes), int(nbytes), seconds)
+        )
     return found
