@@ -122,6 +122,7 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             for group in assign_fairly(tasks, share, self._options.channels_per_task):
                 planned.append((TaskGroup(len(planned), group.tasks, group.channels), each.origin))
         shares = static_shares(limits, [group for group, _ in planned], slots)
+        behind, lag = ("", {}) if service is None else self._lag.look(lambda: self._standing().behind(end))
         spec = JobSpec(
             "read",
             name=self._options.job_id or self._source.options.tunnel or "",
@@ -130,7 +131,8 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             tasks=len(planned),
             **limits.of_spec(),
             **static_of_spec(shares[0] if shares else None, len(planned), slots, one_host=on_one_host),
-            behind="" if service is None else self._lag.text(lambda: self._standing().behind(end)),
+            behind=behind,
+            lag=lag,
         )
         job = new_job_id()
         return [

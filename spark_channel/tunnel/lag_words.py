@@ -3,7 +3,7 @@
 from spark_channel.connectors.feed import FeedLag
 from spark_channel.progress.render import short
 
-__all__ = ["base_words", "brief_words", "grouped", "in_flight_words", "kept_words"]
+__all__ = ["base_words", "brief_words", "grouped", "in_flight_words", "kept_words", "lag_numbers"]
 
 
 def base_words(lag: FeedLag, *, paused: bool = False) -> str:
@@ -20,6 +20,21 @@ def base_words(lag: FeedLag, *, paused: bool = False) -> str:
 def kept_words(lag: FeedLag) -> str:
     """What a slot makes its server keep; empty where there is none."""
     return "" if lag.kept is None else f"its slot makes the server keep {grouped(lag.kept)} bytes of WAL"
+
+
+def lag_numbers(lag: FeedLag) -> dict[str, int | float]:
+    """What is known, by name."""
+    found = {
+        "rows": lag.rows,
+        "bytes": lag.nbytes,
+        "seconds": None if lag.seconds is None else round(lag.seconds, 3),
+        "wal_kept_bytes": lag.kept,
+        "base_rows_read": lag.base_read,
+        "base_rows": lag.base_rows,
+        "base_chunks_read": lag.base_chunks,
+        "base_chunks": lag.chunks,
+    }
+    return {name: value for name, value in found.items() if value is not None}
 
 
 def in_flight_words(rows: int, seconds: float) -> str:
