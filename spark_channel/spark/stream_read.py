@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 
-__all__ = ["ChannelStreamReader", "StreamPartition", "batch_limit", "batch_number", "stream_reader"]
+__all__ = [
+    "ChannelStreamReader",
+    "StreamPartition",
+    "batch_limit",
+    "batch_number",
+    "query_id",
+    "stream_reader",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -162,7 +169,8 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             stack.enter_context(without_traceback())
             link = stack.enter_context(
                 TaskLink(
-                    partition.service, partition.job, replace(partition.spec, batch=batch_number(task)),
+                    partition.service, partition.job,
+                    replace(partition.spec, batch=batch_number(task), query=query_id(task)),
                     self._options, f"group {partition.group.id}", partition.shared_limit,
                     static=partition.static,
                     healths={"source": self._source.reader.health},
@@ -228,6 +236,11 @@ def stream_reader(options: Mapping[str, str], schema: StructType, facts: Session
 def batch_number(task: TaskContext) -> int:
     """The number of the micro-batch that a task is of."""
     return int(task.getLocalProperty("streaming.sql.batchId") or 0)
+
+
+def query_id(task: TaskContext) -> str:
+    """The streaming query that a task is of."""
+    return task.getLocalProperty("sql.streaming.queryId") or ""
 
 
 def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SECONDS) -> FeedLimit:

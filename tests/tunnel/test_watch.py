@@ -1,6 +1,7 @@
 """What `tunnel describe` tells of a tunnel of several tables: the lag of each, and what its client has in hand."""
 
 import json
+import re
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -25,6 +26,10 @@ def shop(postgres_server: PostgresServer) -> Iterator[Shop]:
     made = Shop(postgres_server, "orders", "items", "quiet")
     yield made
     made.drop()
+
+
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "tunnel.md"
+ROWS = {"items": 1000, "orders": 400}
 
 
 class Watched:
@@ -273,3 +278,74 @@ def test_the_store_keeps_few_bytes_of_each_table(shop: Shop, tmp_path: Path) -> 
     assert found == replace(found, in_flight=told)
     assert len(json.dumps(dict(found.in_flight or {}))) < 5_000
     watched.tunnel.delete()
+
+
+def shape(shown: str) -> list[list[str]]:
+    """The lines of `describe`, and the cells of its tables, without numbers and names that differ each time."""
+    found = []
+    for line in shown.strip().splitlines():
+        if not set(line) & set("│┃") and not re.search(r"[a-z]", line):
+            continue  # a border
+        text = re.sub(r"\b[0-9a-f]{12}\b", "ID", line)
+        text = re.sub(r"postgresql://[^#]+#", "URL#", text)
+        text = re.sub(r"lsn=.*", "LSN", text)
+        text = re.sub(r"(?<![\w-])[\d.]+(?: \d{3})*(?![\w-])", "N", text)
+        cells = [cell.strip() for cell in re.split("[│┃]", text)]
+        cells = cells[1:-1] if len(cells) > 1 else cells
+        if cells[0] == "ID":
+            cells[2] = "HOST"
+        found.append(cells)
+    return found
+
+
+@pytest.mark.timeout(120)
+def test_the_page_shows_what_describe_shows(
+    postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "110")
+    postgres_server.psql("CREATE DATABASE watch_example")
+
+    def run(statement: str) -> None:
+        postgres_server.psql(statement, database="watch_example")
+
+    run("CREATE SCHEMA shop; CREATE PUBLICATION shop")
+    for name, count in ROWS.items():
+        run(
+            f"CREATE TABLE shop.{name} (id int PRIMARY KEY, item text); ALTER PUBLICATION shop ADD TABLE shop.{name};"
+            f"INSERT INTO shop.{name} SELECT i, 'x' FROM generate_series(1, {count}) i; ANALYZE shop.{name}"
+        )
+    options = {
+        **postgres_server.login, "url": f"{postgres_server.login['url'].rpartition('/')[0]}/watch_example",
+        "tables": "shop.*", "slot": "shop", "publication": "shop", "maxRowsPerTrigger": "100",
+        "heartbeatInterval": "5",
+    }  # fmt: skip
+    store = str(tmp_path / "tunnels.db")
+    tunnel = Tunnel("shop", options, store=store)
+    tunnel.create()
+    is_held, may_go = threading.Event(), threading.Event()
+
+    def process(delivery: Delivery) -> None:
+        list(delivery.batches)
+        if delivery.sequence == 4:
+            is_held.set()
+            may_go.wait(60)
+
+    consumer = Consumer(tunnel.store, tunnel.store.get("shop"), options, process, threads=1, drained=False)
+    thread = threading.Thread(target=consumer.run)
+    thread.start()
+    try:
+        assert is_held.wait(60)
+        run("INSERT INTO shop.orders SELECT i, 'new' FROM generate_series(2001, 2012) i")
+        consumer.client.beat()
+        shown = call(
+            "describe", "shop", *(f"-o{key}={value}" for key, value in options.items()), "--store", store
+        ).output
+    finally:
+        may_go.set()
+        consumer.stop()
+        thread.join()
+    tunnel.delete()
+    postgres_server.psql("DROP DATABASE watch_example")
+    text = DOCS.read_text("utf-8")
+    begins = text.index("shop: base_and_stream of ")
+    assert shape(text[begins : text.index("```", begins)]) == shape(shown), shown
