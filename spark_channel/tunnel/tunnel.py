@@ -120,8 +120,15 @@ class Tunnel:
         With option `tables`, it follows the tables that the options name: a log line names the others that it had.
         """
         source = StreamSource(self._options)
+        slot = slot_of(self.store.get(self.name))
         old, new = self.store.state(self.name).channels.values(), source.channels(channels)
         made = self.store.reset(self.name, source.record(self.name), new)
+        if slot and slot != slot_of(made):
+            _log.warning(
+                "tunnel %r does not read slot %r any more, which keeps its server's log until it is dropped: "
+                "SELECT pg_drop_replication_slot('%s')",
+                self.name, slot, slot,
+            )  # fmt: skip
         left = sorted(_tables(source.feed, old) - _tables(source.feed, new))
         if left:
             _log.warning(

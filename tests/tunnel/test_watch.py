@@ -280,6 +280,21 @@ def test_the_store_keeps_few_bytes_of_each_table(shop: Shop, tmp_path: Path) -> 
     watched.tunnel.delete()
 
 
+def test_a_slot_that_a_tunnel_leaves_is_told_and_found(
+    shop: Shop, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(shop, tmp_path)
+    assert shop.name not in {each.slot for each in watched.tunnel.orphans()}
+    other = Tunnel("shop", {**watched.options, "slot": f"{shop.name}_new"}, store=watched.store)
+    other.reset()
+    assert f"does not read slot '{shop.name}' any more" in caplog.text
+    found = {each.slot: each.named_by for each in other.orphans()}
+    assert found.get(shop.name) == ""
+    assert f"{shop.name}_new" not in found
+    other.delete()
+    assert f"{shop.name}_new" not in {each.slot for each in other.orphans()}, "it is dropped"
+
+
 def shape(shown: str) -> list[list[str]]:
     """The lines of `describe`, and the cells of its tables, without numbers and names that differ each time."""
     found = []
