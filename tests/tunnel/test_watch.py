@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from spark_channel.tunnel import Delivery, Tunnel
 from spark_channel.tunnel.consume import Consumer
@@ -16,7 +17,8 @@ from spark_channel.tunnel.records import Client
 from spark_channel.tunnel.tunnel import ChannelView
 from tests.connectors.sql.postgresql.test_tables import Shop
 from tests.servers.postgres import PostgresServer
-from tests.tunnel.children import Child
+from tests.spark.test_stream_progress import Heard, heard
+from tests.tunnel.children import ADMISSION, Child
 from tests.tunnel.test_tables import options
 from tests.tunnel.test_tunnel_command import call, cells
 
@@ -27,6 +29,8 @@ def shop(postgres_server: PostgresServer) -> Iterator[Shop]:
     yield made
     made.drop()
 
+
+__all__ = ["heard"]
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "tunnel.md"
 ROWS = {"items": 1000, "orders": 400}
@@ -364,3 +368,29 @@ def test_the_page_shows_what_describe_shows(
     text = DOCS.read_text("utf-8")
     begins = text.index("shop: base_and_stream of ")
     assert shape(text[begins : text.index("```", begins)]) == shape(shown), shown
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+@pytest.mark.skipif(not ADMISSION, reason="a batch has all that is there")
+def test_a_streams_report_has_chunks_and_the_wal_that_its_slot_keeps(
+    spark: SparkSession, heard: Heard, shop: Shop, tmp_path: Path
+) -> None:
+    shop.run("INSERT INTO $s.orders SELECT i, 'x' FROM generate_series(1, 1000) i; ANALYZE $s.orders")
+    source = {
+        **shop.server.login, "dbtable": f"{shop.name}.orders", "slot": shop.name, "publication": shop.name,
+        "maxRowsPerTrigger": "400",
+    }  # fmt: skip
+    query = (
+        spark.readStream.format("channel").options(**source, channels="1").load().writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True).start()
+    )  # fmt: skip
+    assert query.awaitTermination(120)
+    first = next(report for _, report in heard.batches if report.kind == "read")
+    assert {name: first.lag[name] for name in ("rows", "base_rows_read", "base_rows", "base_chunks_read")} == {
+        "rows": 600, "base_rows_read": 400, "base_rows": 1000, "base_chunks_read": 1,
+    }  # fmt: skip
+    assert first.lag["wal_kept_bytes"] > 0
+    assert first.lag["seconds"] == 0.0
+    assert re.search(r"base 1 of 3 chunks \(400 of 1k rows\), slot keeps [\d.]+k?B of WAL", first.behind)
+    assert "bytes" in first.lag

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+import spark_channel
 from spark_channel.progress import TransferReport
 from spark_channel.tunnel import Delivery, Tunnel
 from tests.connectors.sql.mysql.conftest import Shop
@@ -45,7 +46,6 @@ def test_a_tunnel_tells_chunks_changes_bytes_and_seconds(
         return found
 
     begun = channel()["lag"]
-    print(shown(), begun)
     assert 900 <= begun["rows"] <= 1100, "about so many existing rows"
     assert (begun["base"]["rows_read"], begun["base"]["chunks_read"], begun["base"]["chunks"]) == (0, 0, None)
 
@@ -58,7 +58,6 @@ def test_a_tunnel_tells_chunks_changes_bytes_and_seconds(
     logged.sql("UPDATE source SET item = 'new' WHERE id <= 20")
     found = channel()
     lag, base = found["lag"], found["lag"]["base"]
-    print(shown(), lag)
     assert base["chunks_read"] >= 3
     assert base["rows_read"] == 100 * base["chunks_read"]
     assert base["chunks_read"] < base["chunks"] <= 15
@@ -91,8 +90,6 @@ def test_a_streams_report_has_the_lag_as_numbers(
     )  # fmt: skip
     assert query.awaitTermination(120)
     reports: list[TransferReport] = [report for _, report in heard.batches if report.kind == "read"]
-    for each in heard.batches:
-        print(each[1].kind, each[1].behind, each[1].lag)
     first = reports[0]
     assert first.lag["base_rows_read"] == 400
     assert first.lag["base_chunks_read"] == 1
@@ -100,3 +97,10 @@ def test_a_streams_report_has_the_lag_as_numbers(
     assert first.lag["rows"] >= 400
     assert "wal_kept_bytes" not in first.lag
     assert "base 1 of" in first.behind
+    last = spark_channel.last_report()
+    assert last is not None
+    assert (last.kind, last.lag["rows"], last.behind) == (
+        "write",
+        reports[-1].lag["rows"],
+        reports[-1].behind,
+    )
