@@ -9,10 +9,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from spark_channel.connectors.contracts import Token
-from spark_channel.connectors.feed import FeedLag, TableLag
-from spark_channel.tunnel.lag_words import base_words, kept_words
-from spark_channel.tunnel.tunnel import Tunnel, TunnelView
+from spark_channel.cli.tunnel_view import plain_view, print_view
+from spark_channel.tunnel.lag_words import grouped
+from spark_channel.tunnel.tunnel import Tunnel
 
 __all__ = ["tunnel"]
 
@@ -20,8 +19,6 @@ tunnel = typer.Typer(
     help="Create, list, describe, pause, resume, split, change, delete and reset tunnels.",
     no_args_is_help=True,
 )
-
-_SHOWN = 40
 
 _Name = Annotated[str, typer.Argument(help="The tunnel's name.")]
 _Option = Annotated[
@@ -90,10 +87,15 @@ def list_(
 
 @tunnel.command()
 def describe(
-    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None
-) -> None:
-    """Show a tunnel's channels and clients; with its source's options, how far each channel is behind."""
-    _print(Tunnel(name, _options(option, options_file), store=store).describe())
+    name: _Name, option: _Option = None, options_file: _OptionsFile = None, store: _Store = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object; null for what is not known.")] = False,
+) -> None:  # fmt: skip
+    """Show a tunnel's channels and clients; with its source's options, how far each channel and table is behind."""
+    view = Tunnel(name, _options(option, options_file), store=store).describe()
+    if as_json:
+        typer.echo(plain_view(view))
+    else:
+        print_view(view)
 
 
 @tunnel.command()
@@ -230,52 +232,6 @@ def _options(given: Sequence[str] | None, path: Path | None) -> dict[str, str]:
     return options
 
 
-def _print(view: TunnelView) -> None:
-    record = view.record
-    wide = Console(file=sys.stdout)
-    wide.print(f"{record.name}: {record.type} of {record.source}", highlight=False)
-    channels = Table(
-        "channel", "state", "version", "client", "checkpoint", "rows behind", "bytes behind", "seconds"
-    )
-    for each in view.channels:
-        channel, lag = each.channel, each.lag or FeedLag()
-        channels.add_row(
-            channel.id, str(channel.state), str(channel.version), channel.client or "-", str(channel.sequence),
-            _number(lag.rows), _number(lag.nbytes), "-" if lag.seconds is None else f"{lag.seconds:.1f}",
-        )  # fmt: skip
-    wide.print(channels)
-    for each in view.channels:
-        if each.stage == "stream":
-            until = "" if each.channel.until is None else f", and ends at {_shown(each.channel.until)}"
-            place = f"reads on from {_shown(each.channel.token)}{until}"
-            wide.print(f"{each.channel.id} (stream) {place}", markup=False, highlight=False)
-        paused = each.channel.paused and each.channel.has_base
-        lag = each.lag or FeedLag()
-        base = base_words(lag, paused=paused) or ("existing rows are paused by pause-base" if paused else "")
-        for about, words in (("slot", kept_words(lag)), ("base", base)):
-            if words:
-                wide.print(f"{each.channel.id} ({about}) {words}", markup=False, highlight=False)
-        for table in lag.tables:
-            wide.print(f"{each.channel.id} {table.name}: {_stage(table)}", markup=False, highlight=False)
-    for each in view.channels:
-        if each.channel.parked:
-            wide.print(f"parked {each.channel.id}: {each.channel.parked}", markup=False, highlight=False)
-    if view.clients:
-        clients = Table("client", "tag", "host", "timeout")
-        for client in view.clients:
-            clients.add_row(client.id, client.tag, client.host.partition("/")[0], f"{client.timeout:g} s")
-        wide.print(clients)
-
-
-def _stage(table: TableLag) -> str:
-    if table.stage == "changes":
-        return "existing rows are read, changes are followed"
-    if table.base_read is None:
-        return "changes are followed, existing rows wait for transactions that ran when it was added"
-    of = "" if table.base_rows is None else f" of about {_number(table.base_rows)}"
-    return f"{_number(table.base_read)}{of} existing rows are read, changes are followed"
-
-
 def _print_orphans(tunnel: Tunnel) -> None:
     found = tunnel.orphans()
     place = tunnel.store.show()
@@ -284,7 +240,7 @@ def _print_orphans(tunnel: Tunnel) -> None:
         return
     slots = Table("slot", "active", "bytes of WAL kept")
     for each in found:
-        slots.add_row(each.slot, "yes" if each.is_active else "no", _number(each.kept))
+        slots.add_row(each.slot, "yes" if each.is_active else "no", grouped(each.kept))
     Console(file=sys.stdout).print(slots)
     for each in found:
         if each.named_by:
@@ -295,13 +251,3 @@ def _print_orphans(tunnel: Tunnel) -> None:
         f"no tunnel in {place} names these slots. A stream without a tunnel, a tunnel of another store or another "
         "program may use them: ask first, then SELECT pg_drop_replication_slot('...')"
     )
-
-
-def _shown(token: Token) -> str:
-    """A position in one short line."""
-    text = ", ".join(f"{name}={value}" for name, value in token.items())
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
-
-
-def _number(value: int | None) -> str:
-    return "-" if value is None else f"{value:,}".replace(",", " ")

@@ -85,13 +85,23 @@ class FeedLimit:
 class TableLag:
     """One table of several. `stage`: `waits` for its existing rows to be read, reads its `base`, or its `changes` only.
 
-    `base_read` and `base_rows`: see `FeedLag`.
+    `changes` of the table after the token, `nbytes` of them as the log's decoder sends them, and `seconds` since the
+    commit of the first one. `base_read`, `base_rows` and `base_chunks`: see `FeedLag`. None = not known.
     """
 
     name: str
     stage: str
     base_read: int | None = None
     base_rows: int | None = None
+    base_chunks: int | None = None
+    changes: int | None = None
+    nbytes: int | None = None
+    seconds: float | None = None
+
+    @property
+    def chunks(self) -> int | None:
+        """See `FeedLag.chunks`."""
+        return _chunks(self.base_chunks, self.base_read, self.base_rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +126,13 @@ class FeedLag:
     @property
     def chunks(self) -> int | None:
         """How many chunks there will be in all, if the others are as large as those that were read; None = unknown."""
-        if not self.base_chunks or not self.base_read or self.base_rows is None:
-            return None
-        return max(self.base_chunks + 1, -(-self.base_chunks * self.base_rows // self.base_read))
+        return _chunks(self.base_chunks, self.base_read, self.base_rows)
+
+
+def _chunks(chunks: int | None, read: int | None, rows: int | None) -> int | None:
+    if not chunks or not read or rows is None:
+        return None
+    return max(chunks + 1, -(-chunks * rows // read))
 
 
 @dataclass(frozen=True, slots=True)

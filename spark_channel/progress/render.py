@@ -133,7 +133,7 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
     """A stream's last micro-batch in one line, and what came in all: `rows` in `batches`.
 
     `batch 12: 4 980 rows (1.2MB) in 1.1 s, 4.53k/s of 5k/s - waits: limit 90 % source 6 % target 4 % -
-    behind 12.4k rows, 3 s - 59 760 rows in 13 batches`, after the stream's name. `reports` are of the jobs
+    behind 12.4k rows (398kB), 3 s - 59 760 rows in 13 batches`, after the stream's name. `reports` are of the jobs
     of the batch: several, where each range of a tunnel is published by itself.
     """
     seconds = max(each.seconds for each in reports)
@@ -164,10 +164,12 @@ def batch_line(reports: Sequence[TransferReport], spec: JobSpec, batches: int, r
 
 
 def lag_text(rows: int | None, nbytes: int | None, seconds: float | None) -> str:
-    """The lag of a reader: `behind 12.4k rows, 3 s`; empty if it is unknown."""
+    """The lag of a reader: `behind 12.4k rows (398kB), 3 s`; empty if it is unknown."""
     if rows == 0 and not nbytes:
         return "up to date"
-    amount = f"{short(rows)} rows" if rows else f"{short(nbytes)}B" if nbytes else ""
+    amount = "" if rows is None else f"{short(rows)} rows"
+    if nbytes:
+        amount = f"{amount} ({short(nbytes)}B)" if amount else f"{short(nbytes)}B"
     age = "" if not seconds else f"{seconds:.0f} s" if seconds < 100 else clock_time(seconds)
     found = ", ".join(each for each in (amount, age) if each)
     return f"behind {found}" if found else ""

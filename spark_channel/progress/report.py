@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["TransferReport"]
 
-_WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "behind")
+_WHERE_ANY = ("targets", "traces", "rows_dropped", "held", "behind", "lag")
 """Fields that are kept where they hold something: other programs read reports that have none."""
 
 
@@ -45,6 +45,8 @@ class TransferReport:
         traces: the time of each task by phase, for at most 1 000 tasks.
         behind: of a stream's batch: how far it was behind its source when it was planned, what its source keeps for it,
             and how much of the existing rows was read beside the changes.
+        lag: the same as numbers: `rows`, `bytes` and `seconds` behind, `wal_kept_bytes`, `base_rows_read`, `base_rows`,
+            `base_chunks_read`, `base_chunks`, and `seconds_ago`, when it was measured. What is not known is missing.
     """
 
     __pydantic_config__: ClassVar[ConfigDict] = Strict
@@ -81,6 +83,7 @@ class TransferReport:
     rows_dropped: Mapping[str, int] = field(default_factory=dict)
     held: Mapping[str, float] = field(default_factory=dict)
     behind: str = ""
+    lag: Mapping[str, int | float] = field(default_factory=dict)
 
     @property
     def moving_seconds(self) -> float:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field
 
-from spark_channel.plain_data import Count, Limit, Strict, Text, from_plain, to_plain
+from spark_channel.plain_data import Count, Limit, Seconds, Strict, Text, from_plain, to_plain
 from spark_channel.progress.dirty import DirtyLimit
 
 __all__ = ["JobKind", "JobSpec", "tighter"]
@@ -28,8 +28,9 @@ class JobSpec:
     (None = no limit). `commit` is "job", "task" or ""; `at_least_once`: nothing keeps the rows of a retried task from
     being added twice. `where` says where the rows are once the job is
     done, `rerun` how to run it again. `batch` is the number of a stream's micro-batch, None outside streams,
-    `behind` how far it is behind its source ("behind 12.4k rows, 3 s"). `static_tasks`: a Spark task that does not
-    reach the service keeps 1/static_tasks of the job's own limit; None = it fails. `at_once`: so many run at a time.
+    `query` the id of the streaming query that it is of, `behind` how far it is behind its source ("behind 12.4k rows,
+    3 s"), `lag` the same as numbers. `static_tasks`: a Spark task that does not reach the service keeps 1/static_tasks
+    of the job's own limit; None = it fails. `at_once`: so many run at a time.
     `stall_timeout`: seconds without progress after which a task is named. `protect`: the speed follows what source and
     target say of their health; `pressure`: what the user says is too much there, by the name of a signal.
     """
@@ -59,7 +60,11 @@ class JobSpec:
     where: Text = ""
     rerun: Text = ""
     batch: Count | None = None
+    query: Text = ""
     behind: Text = ""
+    lag: Annotated[Mapping[Text, Count | Seconds], Field(max_length=64)] = field(
+        default_factory=dict, hash=False
+    )
     static_tasks: Limit | None = None
     at_once: bool = False
     stall_timeout: Annotated[float, Field(gt=0)] | None = None

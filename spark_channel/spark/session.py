@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from spark_channel.errors import ChannelError, UnsupportedError
+from spark_channel.spark.batch_lags import BatchLags
 from spark_channel.spark.replaced import without_warning
 from spark_channel.spark.ship import ship_wheel
 from spark_channel.spark.slots import slots_of
@@ -242,8 +243,11 @@ def kept_report(job: str) -> "TransferReport | None":
 class _Keeper:
     """Keeps the reports of finished jobs; one that was closed too early and went on has one report."""
 
+    def __init__(self) -> None:
+        self._lags = BatchLags()
+
     def job_opened(self, progress: "JobProgress") -> None:
-        """Nothing to keep yet."""
+        self._lags.opened(progress.job, progress.spec)
 
     def job_closed(self, progress: "JobProgress") -> None:
         """By when they finished: a read is only known to be over some time later.
@@ -253,7 +257,7 @@ class _Keeper:
         from spark_channel.progress import Phase
 
         _reports.pop(progress.job, None)
-        _reports[progress.job] = progress.report()
+        _reports[progress.job] = self._lags.told(progress.spec, progress.report())
         _ended[progress.job] = progress.began if progress.phase is Phase.ENDED else progress.last_heard
         for job in sorted(_reports, key=lambda job: _ended[job]):
             _reports.move_to_end(job)

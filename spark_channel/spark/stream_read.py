@@ -37,7 +37,14 @@ if TYPE_CHECKING:
     from spark_channel.limits import StaticShare
     from spark_channel.service import ServiceAddress, SharedLimitAddress
 
-__all__ = ["ChannelStreamReader", "StreamPartition", "batch_limit", "batch_number", "stream_reader"]
+__all__ = [
+    "ChannelStreamReader",
+    "StreamPartition",
+    "batch_limit",
+    "batch_number",
+    "query_id",
+    "stream_reader",
+]
 
 _log = logging.getLogger(__name__)
 
@@ -122,6 +129,7 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             for group in assign_fairly(tasks, share, self._options.channels_per_task):
                 planned.append((TaskGroup(len(planned), group.tasks, group.channels), each.origin))
         shares = static_shares(limits, [group for group, _ in planned], slots)
+        behind, lag = ("", {}) if service is None else self._lag.look(lambda: self._standing().behind(end))
         spec = JobSpec(
             "read",
             name=self._options.job_id or self._source.options.tunnel or "",
@@ -130,7 +138,8 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             tasks=len(planned),
             **limits.of_spec(),
             **static_of_spec(shares[0] if shares else None, len(planned), slots, one_host=on_one_host),
-            behind="" if service is None else self._lag.text(lambda: self._standing().behind(end)),
+            behind=behind,
+            lag=lag,
         )
         job = new_job_id()
         return [
@@ -160,7 +169,8 @@ class ChannelStreamReader(Prompt, DataSourceStreamReader):
             stack.enter_context(without_traceback())
             link = stack.enter_context(
                 TaskLink(
-                    partition.service, partition.job, replace(partition.spec, batch=batch_number(task)),
+                    partition.service, partition.job,
+                    replace(partition.spec, batch=batch_number(task), query=query_id(task)),
                     self._options, f"group {partition.group.id}", partition.shared_limit,
                     static=partition.static,
                     healths={"source": self._source.reader.health},
@@ -226,6 +236,11 @@ def stream_reader(options: Mapping[str, str], schema: StructType, facts: Session
 def batch_number(task: TaskContext) -> int:
     """The number of the micro-batch that a task is of."""
     return int(task.getLocalProperty("streaming.sql.batchId") or 0)
+
+
+def query_id(task: TaskContext) -> str:
+    """The streaming query that a task is of."""
+    return task.getLocalProperty("sql.streaming.queryId") or ""
 
 
 def batch_limit(options: ReadOptions, given: FeedLimit, seconds: int = _BATCH_SECONDS) -> FeedLimit:

@@ -33,7 +33,7 @@ from spark_channel.spark.portable import portable
 from spark_channel.spark.prompt import Prompt
 from spark_channel.spark.schema import as_arrow, spark_text_lengths
 from spark_channel.spark.stall_option import refuse_on_stall
-from spark_channel.spark.stream_read import batch_number
+from spark_channel.spark.stream_read import batch_number, query_id
 from spark_channel.transfers.conversion import refuse_lenient
 from spark_channel.transfers.job_limits import JobLimits
 from spark_channel.transfers.static_limit import permit_option, static_of_spec
@@ -108,10 +108,10 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
         first = next(batches, None)
         if first is None and not self._overwrite:
             return StreamMessage()
-        query = task.getLocalProperty("sql.streaming.queryId")
+        query = query_id(task)
         batch = batch_number(task)
         origins = origins_of_task(task)
-        stream = (str(query), batch)
+        stream = (query, batch)
         if origins and not self._overwrite:
             channel, _, sequence = origins[0].rpartition("-")
             stream = (channel, int(sequence))
@@ -123,7 +123,10 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
         # Of a batch that is published already every row is taken all the same, and written nowhere: a Spark task
         # whose rows are not taken may not end, and only at its end is it known which ranges they came from.
         receipt = self._staged(
-            task, plan, batch, batches if first is None else itertools.chain([first], batches)
+            task,
+            plan,
+            replace(self._spec, batch=batch, query=query),
+            batches if first is None else itertools.chain([first], batches),
         )
         noted = origins_of_task(task)
         forget_origins(task)
@@ -135,13 +138,12 @@ class ChannelStreamWriter(Prompt, _ArrowWriter):  # type: ignore[misc]
         return StreamMessage(plan, receipt)
 
     def _staged(
-        self, task: TaskContext, plan: WritePlan, batch: int, batches: Iterator[pa.RecordBatch]
+        self, task: TaskContext, plan: WritePlan, spec: JobSpec, batches: Iterator[pa.RecordBatch]
     ) -> Receipt:
         from spark_channel.pipeline import TaskWrite
         from spark_channel.transfers.link import TaskLink
 
         partition, attempt = task.partitionId(), task.taskAttemptId()
-        spec = replace(self._spec, batch=batch)
         with (
             TaskLink(
                 self._service,

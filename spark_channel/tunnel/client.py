@@ -7,7 +7,8 @@ import logging
 import random
 import threading
 import uuid
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Protocol
 
 from spark_channel.clock import SYSTEM_CLOCK, Clock
@@ -58,13 +59,16 @@ class TunnelClient:
     Args:
         record: the tunnel as it was when its source was checked; another one of the same name is an error.
         interval, timeout: seconds between heartbeats, and of silence after which others take over.
+        in_flight: see `ChannelStatus`, of a channel.
     """
 
     def __init__(
         self, store: TunnelStore, record: TunnelRecord, host: ChannelHost, *, tag: str = "",
         interval: float = 30.0, timeout: float = 300.0, clock: Clock | None = None,
         chance: random.Random | None = None,
+        in_flight: Callable[[str], Mapping[str, int] | None] = lambda channel: None,
     ) -> None:  # fmt: skip
+        self._in_flight = in_flight
         self._store = store
         self._record = record
         self._host = host
@@ -139,6 +143,7 @@ class TunnelClient:
                 report = self._connects.report()
                 wanted = (*wanted, *self._wanted)
                 client = self._id
+            report = tuple(replace(each, in_flight=self._in_flight(each.id)) for each in report)
             try:
                 answer = self._store.heartbeat(self._record.name, client, report, wanted)
             except ClientExpiredError as error:
@@ -186,9 +191,11 @@ class TunnelClient:
         """See `desk.hand_out`."""
         return self._store.hand_out(self._record.name, self._id, channel, sequence, end)
 
-    def checkpoint(self, channel: str, sequence: int, token: Token) -> None:
+    def checkpoint(
+        self, channel: str, sequence: int, token: Token, in_flight: Mapping[str, int] | None = None
+    ) -> None:
         """See `desk.checkpoint`."""
-        self._store.checkpoint(self._record.name, self._id, channel, sequence, token)
+        self._store.checkpoint(self._record.name, self._id, channel, sequence, token, in_flight)
 
     def park(self, channel: str, sequence: int, why: str) -> None:
         """See `desk.park`."""

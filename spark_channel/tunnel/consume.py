@@ -80,7 +80,7 @@ class Consumer:
         settings = self._stream.options
         self._client = TunnelClient(
             store, record, self, tag=settings.client_tag, interval=settings.heartbeat_interval,
-            timeout=settings.heartbeat_timeout, clock=self._clock,
+            timeout=settings.heartbeat_timeout, clock=self._clock, in_flight=self._in_flight,
         )  # fmt: skip
         reading = self._stream.reader.options
         self._capacity = {
@@ -195,6 +195,11 @@ class Consumer:
                 self._end_if_nothing_is_left()
             except TunnelStoreError as error:
                 _log.warning("%s; an idle channel's turn asks again", error)
+
+    def _in_flight(self, channel: str) -> Mapping[str, int] | None:
+        with self._changed:
+            run = self._runs.get(channel)
+            return None if run is None or run.lost else run.in_flight()
 
     def stop_channel(self, channel: str) -> None:
         run = self._runs.get(channel)
@@ -386,13 +391,16 @@ class Consumer:
         return True
 
     def _checkpoint(self, run: Run, done: RangeRead) -> None:
-        self._client.checkpoint(run.id, done.sequence, done.end)
+        with self._changed:
+            behind = run.in_flight(done.sequence + 1)
+        self._client.checkpoint(run.id, done.sequence, done.end, behind)
         run.trouble.over()
         run.size.took(done.took, done.given_rows)
         with self._changed:
             run.ranges.remove(done)
             run.ends.pop(done.sequence, None)
             run.done.pop(done.sequence, None)
+            run.dropped.pop(done.sequence, None)
             run.token, run.sequence = done.end, done.sequence + 1
             run.settle = None if run.channel.is_base else done.end
             self._changed.notify_all()

@@ -78,12 +78,14 @@ def beat(
     channels = dict(state.channels)
     for said in report:
         channel = channels.get(said.id)
-        if channel is None or channel.client != client or said.version <= channel.version:
-            continue  # not its channel, or old news
-        if said.state in _OVER:
+        if channel is None or channel.client != client:
+            continue  # not its channel
+        if said.version > channel.version and said.state in _OVER:
             channels[said.id] = replace(
-                channel, state=said.state, version=said.version, client="", closing_beats=0
+                channel, state=said.state, version=said.version, client="", closing_beats=0, in_flight=None
             )
+        else:
+            channels[said.id] = replace(channel, in_flight=said.in_flight)
     for channel in list(channels.values()):
         if channel.client == client and channel.state is ChannelState.CLOSING:
             beats = channel.closing_beats + 1
@@ -192,9 +194,12 @@ def continued(state: TunnelState, change: Callable[[Token], Token]) -> tuple[Tun
 
 
 def checkpoint(
-    state: TunnelState, client: str, channel: str, sequence: int, token: Token, now: float = 0.0
-) -> TunnelState:
+    state: TunnelState, client: str, channel: str, sequence: int, token: Token, now: float = 0.0,
+    in_flight: Mapping[str, int] | None = None,
+) -> TunnelState:  # fmt: skip
     """Move the checkpoint from `sequence` to the next one, at `token`; the same again changes nothing.
+
+    `in_flight`: what the client has read of the channel after it.
 
     Raises:
         ChannelLostError: the channel is not this client's, or its checkpoint is another one.
@@ -207,7 +212,13 @@ def checkpoint(
     return _with(
         state,
         replace(
-            found, sequence=sequence + 1, token=token, pending=found.after, after=None, checkpointed_at=now
+            found,
+            sequence=sequence + 1,
+            token=token,
+            pending=found.after,
+            after=None,
+            checkpointed_at=now,
+            in_flight=in_flight,
         ),
     )
 
@@ -289,8 +300,9 @@ def _with(state: TunnelState, channel: Channel) -> TunnelState:
 
 def _freed(channel: Channel) -> Channel:
     return replace(
-        channel, state=ChannelState.CLOSED, version=channel.version + 1, client="", closing_beats=0
-    )
+        channel, state=ChannelState.CLOSED, version=channel.version + 1, client="", closing_beats=0,
+        in_flight=None,
+    )  # fmt: skip
 
 
 def _without_lost(state: TunnelState) -> TunnelState:

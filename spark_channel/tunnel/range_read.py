@@ -8,7 +8,7 @@ left out, as far as they do not fit; they are read once more, when what was hand
 
 import contextlib
 import threading
-from collections.abc import Callable, Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from enum import IntEnum
 from typing import cast
 
@@ -74,6 +74,7 @@ class RangeRead:
         self._lock = threading.Lock()
         self._deliveries: dict[str, DeliveryRows] = {}
         self._left_out: set[str] = set()
+        self._rows_of: dict[str, int] = {}
         self._put_table = ""
         self._is_read = self._is_full = self._is_withdrawn = self._has_ended = False
         self._share = budget.share(self._make_room if self._by_table else None)
@@ -95,6 +96,7 @@ class RangeRead:
                         for batch in batches:
                             fitting = batch if self._feed.has_tables else conform(batch, schema)
                             nbytes = arrow_bytes(fitting)
+                            self._count(fitting)
                             self._put(fitting, nbytes)
                             self.rows += fitting.num_rows
                             self.nbytes += nbytes
@@ -110,6 +112,17 @@ class RangeRead:
                 self._is_read = True
             for each in self._all():
                 each.carrier.close()
+
+    def _count(self, batch: pa.RecordBatch) -> None:
+        if batch.num_rows:
+            table = str(batch.column(TABLE)[0].as_py()) if self._by_table else ""
+            with self._lock:
+                self._rows_of[table] = self._rows_of.get(table, 0) + batch.num_rows
+
+    def rows_by_table(self) -> Mapping[str, int]:
+        """What was read so far, whoever has it now; under "" of a feed of one table."""
+        with self._lock:
+            return dict(self._rows_of)
 
     def _put(self, batch: pa.RecordBatch, nbytes: int) -> None:
         if not self._by_table:

@@ -13,11 +13,15 @@ __all__ = ["PARTITION", "UNTIL", "Channel", "ChannelStatus", "Client", "TunnelRe
 
 @dataclass(frozen=True, slots=True)
 class ChannelStatus:
-    """What client and store tell each other of a channel; the higher version is the newer one."""
+    """What client and store tell each other of a channel; the higher version is the newer one.
+
+    `in_flight`: rows that the client has read and that have no checkpoint, by table; None = it does not tell.
+    """
 
     id: str
     version: int
     state: ChannelState
+    in_flight: Mapping[str, int] | None = None
 
 
 UNTIL = "$until"
@@ -35,6 +39,7 @@ class Channel:
     it is handed out too. `closing_beats` counts its client's heartbeats since it was asked to give the channel back.
     `parked`: why it is parked, if it is. `checkpointed_at`: when its last checkpoint was taken, by the store's clock.
     `paused`: of existing rows that are read beside the changes, no more chunks are read.
+    `in_flight`: what its client last told of it, with a heartbeat or a checkpoint; None = nothing, or it has no client.
     """
 
     id: str
@@ -52,6 +57,7 @@ class Channel:
     parked: str = ""
     checkpointed_at: float = 0.0
     paused: bool = False
+    in_flight: Mapping[str, int] | None = None
 
     @property
     def is_base(self) -> bool:

@@ -1,6 +1,7 @@
 """One channel while a client has it."""
 
-from collections.abc import Callable, Collection
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
 from spark_channel.connectors.contracts import Token
@@ -36,6 +37,7 @@ class Run:
     `held_since`: since when its source delays existing rows, while all changes that count are processed.
     `tables`: those that it has, of a feed of several; else one without a name. `processors`: by table, from the first
     turn on. `done`: tables whose rows are processed, of ranges that are not processed in whole, by sequence.
+    `dropped`: rows by table of ranges that are to be read once more, by sequence.
     `parked_by`: why it is parked, and in which table.
     `source` and `planned` belong to the turn that reads, which one thread has at a time.
     """
@@ -53,6 +55,7 @@ class Run:
     settle: Token | None = None
     processors: dict[str, Opened] = field(default_factory=dict)
     done: dict[int, set[str]] = field(default_factory=dict)
+    dropped: dict[int, Mapping[str, int]] = field(default_factory=dict)
     backoff: Backoff = field(default_factory=Backoff)
     stopping: bool = False
     lost: bool = False
@@ -92,6 +95,19 @@ class Run:
         """The channel of a table's deliveries."""
         return f"{self.id}/{table}" if table else self.id
 
+    def in_flight(self, first: int = 0) -> dict[str, int]:
+        """The rows by table that were read and have no checkpoint, from range number `first` on."""
+        found: dict[int, Mapping[str, int]] = {
+            key: rows for key, rows in self.dropped.items() if key >= first
+        }
+        for each in self.ranges:
+            if each.sequence >= first:
+                found[each.sequence] = _most(each.rows_by_table(), found.get(each.sequence, {}))
+        total: Counter[str] = Counter()
+        for rows in found.values():
+            total.update(rows)
+        return dict(total)
+
     def is_at_hand(self) -> bool:
         """Whether a range is processed, or its checkpoint is left to take."""
         return any(each.stage >= Stage.BUSY for each in self.ranges)
@@ -122,5 +138,13 @@ class Run:
         place = self.ranges.index(first)
         dropped = self.ranges[place:]
         del self.ranges[place:]
+        for each in dropped:
+            if each.sequence in self.ends:  # whose end is in the store, so that its rows stay the same
+                self.dropped[each.sequence] = _most(each.rows_by_table(), self.dropped.get(each.sequence, {}))
         self.planned, self.planned_sequence = first.start, first.sequence
         return dropped
+
+
+def _most(one: Mapping[str, int], other: Mapping[str, int]) -> dict[str, int]:
+    """Of each table the larger number: a range that is read once more has not come as far, at first."""
+    return {table: max(one.get(table, 0), other.get(table, 0)) for table in {**one, **other}}

@@ -135,11 +135,15 @@ class SqlStore(ABC):
             self._save(statements, name, old, new)
             return desk.handed_out(new, channel, sequence)
 
-    def checkpoint(self, name: str, client: str, channel: str, sequence: int, token: Token) -> None:
+    def checkpoint(
+        self, name: str, client: str, channel: str, sequence: int, token: Token,
+        in_flight: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         with self._transaction() as statements:
             old = self._load_one(statements, name, channel)
             now = self._now(statements)
-            self._save(statements, name, old, desk.checkpoint(old, client, channel, sequence, token, now))
+            new = desk.checkpoint(old, client, channel, sequence, token, now, in_flight)
+            self._save(statements, name, old, new)
 
     def park(self, name: str, client: str, channel: str, sequence: int, why: str) -> None:
         with self._transaction() as statements:
@@ -283,8 +287,10 @@ class SqlStore(ABC):
                 )
 
 
-_PARKED, _AT, _AFTER, _PAUSED = "$parked", "$at", "$after", "$paused"
-_MORE = (("parked", _PARKED), ("checkpointed_at", _AT), ("after", _AFTER), ("paused", _PAUSED))
+_PARKED, _AT, _AFTER, _PAUSED, _IN_FLIGHT = "$parked", "$at", "$after", "$paused", "$in_flight"
+_MORE = (
+    ("parked", _PARKED), ("checkpointed_at", _AT), ("after", _AFTER), ("paused", _PAUSED), ("in_flight", _IN_FLIGHT),
+)  # fmt: skip
 """What is known of a channel beside its split is kept with the split: stores made before have no columns for it."""
 
 
@@ -305,6 +311,8 @@ def _params(channel: Channel) -> str:
         more[_AFTER] = channel.after
     if channel.paused:
         more[_PAUSED] = True
+    if channel.in_flight is not None:
+        more[_IN_FLIGHT] = channel.in_flight
     return dump({**channel.params, **more})
 
 

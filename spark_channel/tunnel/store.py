@@ -1,7 +1,7 @@
 """Where tunnels are kept: the protocol of a store, and how one is found by its url."""
 
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -64,7 +64,10 @@ class TunnelStore(Protocol):
         """`desk.hand_out`; returns the end that counts, which may be an older one."""
         ...
 
-    def checkpoint(self, name: str, client: str, channel: str, sequence: int, token: Token) -> None:
+    def checkpoint(
+        self, name: str, client: str, channel: str, sequence: int, token: Token,
+        in_flight: Mapping[str, int] | None = None,
+    ) -> None:  # fmt: skip
         """`desk.checkpoint`."""
         ...
 

@@ -13,13 +13,14 @@ from spark_channel.errors import ChannelError, TunnelError, UnsupportedError
 from spark_channel.tunnel.consume import Consumer, Delivery, Processor
 from spark_channel.tunnel.options import split_options
 from spark_channel.tunnel.own_loop import TunnelReader
+from spark_channel.tunnel.process import is_gone
 from spark_channel.tunnel.records import Channel, Client, TunnelRecord
 from spark_channel.tunnel.renewal import Renewal
 from spark_channel.tunnel.source import READ, StreamSource, base_split, place_of, slot_of
 from spark_channel.tunnel.states import ChannelState
 from spark_channel.tunnel.store import TunnelStore, open_store
 
-__all__ = ["ChannelView", "Tunnel", "TunnelView"]
+__all__ = ["ChannelView", "InFlight", "Tunnel", "TunnelView"]
 
 _log = logging.getLogger(__name__)
 
@@ -29,15 +30,31 @@ _RELEASE_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
+class InFlight:
+    """Rows by table (of one: ""), as a client told them some `seconds` ago."""
+
+    tables: Mapping[str, int]
+    seconds: float
+
+    @property
+    def rows(self) -> int:
+        return sum(self.tables.values())
+
+
+@dataclass(frozen=True, slots=True)
 class ChannelView:
     """One channel, and how far it is behind; `lag` is None where the source was not asked or is not there.
 
     `channel.token` is where it is read from next. The lag's seconds are the source's own, for a cursor that is a
     time; else those since the last checkpoint, by the store's clock, and 0 when nothing is left to read.
+    `no_lag`: why the source did not tell. `in_flight`: rows that its client has read and that have no checkpoint; None
+    = it has no client that runs, or one that does not tell.
     """
 
     channel: Channel
     lag: FeedLag | None
+    no_lag: str = ""
+    in_flight: InFlight | None = None
 
     @property
     def stage(self) -> str:
@@ -47,11 +64,12 @@ class ChannelView:
 
 @dataclass(frozen=True, slots=True)
 class TunnelView:
-    """A tunnel at one moment."""
+    """A tunnel at one moment: `now`, by the store's clock."""
 
     record: TunnelRecord
     channels: tuple[ChannelView, ...]
     clients: tuple[Client, ...]
+    now: float = 0.0
 
 
 class Tunnel:
@@ -102,8 +120,15 @@ class Tunnel:
         With option `tables`, it follows the tables that the options name: a log line names the others that it had.
         """
         source = StreamSource(self._options)
+        slot = slot_of(self.store.get(self.name))
         old, new = self.store.state(self.name).channels.values(), source.channels(channels)
         made = self.store.reset(self.name, source.record(self.name), new)
+        if slot and slot != slot_of(made):
+            _log.warning(
+                "tunnel %r does not read slot %r any more, which keeps its server's log until it is dropped: "
+                "SELECT pg_drop_replication_slot('%s')",
+                self.name, slot, slot,
+            )  # fmt: skip
         left = sorted(_tables(source.feed, old) - _tables(source.feed, new))
         if left:
             _log.warning(
@@ -153,16 +178,12 @@ class Tunnel:
             source = StreamSource(self._options)
             source.check(record)
         now = self.store.now()
-        return TunnelView(
-            record,
-            tuple(
-                ChannelView(
-                    each, _timed(each, _lag(each, source), max(record.created_at, each.checkpointed_at), now)
-                )
-                for each in state.channels.values()
-            ),
-            tuple(state.clients.values()),
-        )
+        views = []
+        for each in state.channels.values():
+            lag, why = _lag(each, source)
+            lag = _timed(each, lag, max(record.created_at, each.checkpointed_at), now)
+            views.append(ChannelView(each, lag, why, _in_flight(each, state.clients, now)))
+        return TunnelView(record, tuple(views), tuple(state.clients.values()), now)
 
     def orphans(self) -> list[HeldLog]:
         """The replication slots of the database of `options` that no tunnel of this store reads.
@@ -396,15 +417,27 @@ def _timed(channel: Channel, lag: FeedLag | None, at: float, now: float) -> Feed
     return replace(lag, seconds=max(0.0, now - at) if lag.rows else 0.0)
 
 
-def _lag(channel: Channel, source: StreamSource | None) -> FeedLag | None:
+def _lag(channel: Channel, source: StreamSource | None) -> tuple[FeedLag | None, str]:
+    """None, and why, where the source does not tell."""
     if channel.is_base:
         split = base_split(channel)
-        return FeedLag(0, 0) if channel.token == READ else FeedLag(split.rows, split.nbytes)
+        return (FeedLag(0, 0) if channel.token == READ else FeedLag(split.rows, split.nbytes)), ""
     if channel.state is ChannelState.TERMINATED:  # what follows is another channel's
-        return FeedLag(0, 0, 0.0)
+        return FeedLag(0, 0, 0.0), ""
     if source is None:
-        return None
+        return None, ""
     try:
-        return source.feed.lag(channel.token)
-    except ChannelError:
+        return source.feed.lag(channel.token), ""
+    except ChannelError as error:
+        return None, str(error)
+
+
+def _in_flight(channel: Channel, clients: Mapping[str, Client], now: float) -> InFlight | None:
+    """What the channel's client told last, unless it is known to have ended, or is silent for too long."""
+    client = clients.get(channel.client)
+    if channel.in_flight is None or client is None or is_gone(client.host, client.process):
         return None
+    if now - client.last_seen > client.timeout:
+        return None
+    # Each heartbeat and each checkpoint tells it.
+    return InFlight(channel.in_flight, max(0.0, now - max(client.last_seen, channel.checkpointed_at)))

@@ -45,7 +45,14 @@ def test_a_batchs_report_tells_how_far_it_was_behind() -> None:
     assert report.behind == "behind 5 rows, slot keeps 8MB of WAL"
     assert TransferReport.from_json(report.to_json()) == report
     assert "at its end: behind 5 rows, slot keeps 8MB of WAL" in str(report).splitlines()
-    assert "behind" not in batch(VirtualClock(), 1).report().to_json()
+    without = batch(VirtualClock(), 1).report().to_json()
+    assert "behind" not in without
+    assert '"lag"' not in without
+    lag = {"rows": 5, "seconds": 2.5, "wal_kept_bytes": 8 << 20, "seconds_ago": 0.0}
+    report = batch(VirtualClock(), 1, lag=lag).report()
+    assert report.lag == lag
+    assert TransferReport.from_json(report.to_json()).lag == lag
+    assert JobSpec.from_json(JobSpec("read", lag=lag).to_json()).lag == lag
 
 
 def test_the_speed_of_a_batch_names_the_time_it_is_of() -> None:
@@ -123,7 +130,8 @@ def test_a_batch_that_failed_says_why() -> None:
     [
         ((0, 0, 0.0), "up to date"),
         ((0, None, None), "up to date"),
-        ((12_400, 99, 3.2), "behind 12.4k rows, 3 s"),
+        ((12_400, 99, 3.2), "behind 12.4k rows (99B), 3 s"),
+        ((0, 5_000_000, 0.0), "behind 0 rows (5MB)"),
         ((12_400, None, None), "behind 12.4k rows"),
         ((None, 5_000_000, 200.0), "behind 5MB, 3:20"),
         ((None, None, 7.0), "behind 7 s"),

@@ -69,7 +69,7 @@ def test_each_micro_batch_is_counted_at_both_ends(spark: SparkSession, heard: He
     assert heard.rows("write") == expected
     specs = [job.spec for job, report in heard.batches if report.kind == "read"]
     assert {(spec.name, spec.rows_per_second) for spec in specs} == {("shop", 1000)}
-    assert specs[0].behind == ("behind 60 rows" if ADMISSION else "up to date")
+    assert specs[0].behind == ("behind 60 rows (1.14kB)" if ADMISSION else "up to date")
 
 
 def test_the_source_is_seldom_asked_how_far_it_is_ahead() -> None:
@@ -83,10 +83,14 @@ def test_the_source_is_seldom_asked_how_far_it_is_ahead() -> None:
     watch = LagWatch(clock=clock)
     said = []
     for _ in range(120):
-        said.append(watch.text(lag))
+        said.append(watch.look(lag))
         clock.advance(1)
     assert len(asked) == 3, "a question of half a second is asked again after 50"
-    assert list(dict.fromkeys(said)) == ["behind 1k rows", "behind 2k rows", "behind 3k rows"]
+    assert said[0] == ("behind 1k rows", {"rows": 1000, "seconds_ago": 0.0})
+    assert said[7] == ("behind 1k rows (7 s ago)", {"rows": 1000, "seconds_ago": 7.0})
+    assert list(dict.fromkeys(text.partition(" (")[0] for text, _ in said)) == [
+        "behind 1k rows", "behind 2k rows", "behind 3k rows",
+    ]  # fmt: skip
 
 
 def test_a_source_that_does_not_answer_fails_no_stream() -> None:
@@ -96,17 +100,24 @@ def test_a_source_that_does_not_answer_fails_no_stream() -> None:
     def broken() -> FeedLag:
         raise SourceError("it is away")
 
-    assert watch.text(broken) == ""
+    assert watch.look(broken) == ("", {})
     clock.advance(11)
-    assert watch.text(lambda: FeedLag(0, 0, 0.0)) == "up to date"
+    assert watch.look(lambda: FeedLag(0, 0, 0.0))[0] == "up to date"
+    clock.advance(11)
+    assert watch.look(broken) == ("", {}), "what is not known any more is not told"
 
 
 def test_it_tells_how_much_of_the_base_is_read_and_what_the_slot_keeps() -> None:
     watch = LagWatch(clock=VirtualClock())
     lag = FeedLag(380_000, 5_000, 2.0, 8 << 20, 100_000, 480_000, 5)
-    assert watch.text(lambda: lag) == (
-        "behind 380k rows, 2 s, base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB of WAL"
+    text, numbers = watch.look(lambda: lag)
+    assert text == (
+        "behind 380k rows (5kB), 2 s, base 5 of 24 chunks (100k of 480k rows), slot keeps 8.39MB of WAL"
     )
+    assert numbers == {
+        "rows": 380_000, "bytes": 5_000, "seconds": 2.0, "wal_kept_bytes": 8 << 20, "base_rows_read": 100_000,
+        "base_rows": 480_000, "base_chunks_read": 5, "base_chunks": 24, "seconds_ago": 0.0,
+    }  # fmt: skip
     held = replace(lag, base_held=True)
     assert brief_words(held) == (
         "base 5 of 24 chunks (100k of 480k rows) paused by maxSlotLag, slot keeps 8.39MB of WAL"
@@ -125,6 +136,8 @@ def test_it_tells_how_much_of_the_base_is_read_and_what_the_slot_keeps() -> None
 def test_it_says_that_new_rows_wait_for_late_ones() -> None:
     clock = VirtualClock()
     watch = LagWatch(10.0, clock=clock)
-    assert watch.text(lambda: FeedLag(60, None, None)) == "behind 60 rows, new rows wait 10 s for late ones"
+    assert (
+        watch.look(lambda: FeedLag(60, None, None))[0] == "behind 60 rows, new rows wait 10 s for late ones"
+    )
     clock.advance(11)
-    assert watch.text(lambda: FeedLag(0, 0, 0.0)) == "up to date"
+    assert watch.look(lambda: FeedLag(0, 0, 0.0))[0] == "up to date"

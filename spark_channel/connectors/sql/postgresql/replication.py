@@ -6,7 +6,7 @@ transactions behind a slot, and what the consistent point of a new slot says abo
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
@@ -27,7 +27,6 @@ from spark_channel.connectors.sql.postgresql.log_token import LogToken, token_of
 from spark_channel.connectors.sql.postgresql.pgoutput import (
     ChangeDecoder,
     TableShape,
-    begin_time,
     lsn_text,
 )
 from spark_channel.connectors.sql.postgresql.published import (
@@ -39,6 +38,12 @@ from spark_channel.connectors.sql.postgresql.published import (
 from spark_channel.connectors.sql.postgresql.read_session import PgReadSession
 from spark_channel.connectors.sql.postgresql.session import literal
 from spark_channel.connectors.sql.postgresql.slots import kept_bytes
+from spark_channel.connectors.sql.postgresql.waiting import (
+    MOST_COUNTED,
+    Waiting,
+    waiting_changes,
+    waiting_query,
+)
 from spark_channel.connectors.sql.postgresql.wal_kept import warn_of_kept_wal
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
@@ -61,8 +66,6 @@ _CHANGE_BYTES = 128
 _BUSY = "is active for PID"
 _BUSY_SECONDS = 60.0
 _LAG_BUSY_SECONDS = 5.0
-_MOST_COUNTED = 100_000
-"""Messages of the log that one question for the lag goes through."""
 _LEFT = "Reset the tunnel, or begin with a new checkpoint directory, to read all rows again"
 """What to do with a stream of one table that left its publication."""
 _RANGE_ROWS = 500_000
@@ -72,17 +75,14 @@ _FRESH_BYTES = 16 << 20
 tables write."""
 _CHANGES = ", ".join(str(ord(each)) for each in "IUDT")
 """The first bytes of messages that are changes."""
-_WAITING = """
+_NEW = """
 WITH shown AS ({shown}), first AS (
   SELECT min(n) AS n FROM shown
   WHERE get_byte(data, 0) = ascii('B') AND substring(data FROM 2 FOR 8) >= decode('{start}', 'hex'))
-SELECT (SELECT s.data FROM shown s JOIN first f ON s.n = f.n),
-  (SELECT count(*) FROM shown s JOIN first f ON s.n > f.n WHERE get_byte(s.data, 0) IN ({changes}))::bigint,
+SELECT (SELECT count(*) FROM shown s JOIN first f ON s.n > f.n WHERE get_byte(s.data, 0) IN ({changes}))::bigint,
   (SELECT count(*) FROM shown)::bigint
 """
-"""Of the transactions whose commit is at a position or behind it: how the first one begins, their changes; and how many
-messages were shown.
-"""
+"""The changes of transactions whose commit is at a position or behind it; and how many messages were shown."""
 _MOST_WAITS = 3
 """Ranges of the log alone before the base has its turn, where more changes come than a range takes."""
 
@@ -261,7 +261,8 @@ class ReplicationFeed(ChangeFeed):
             self._confirmed(session)
             behind = max(0, _flushed(session) - start)
             kept = kept_bytes(session, self._slot)
-            changes, seconds = self._waiting(session, start)
+            waiting = self._waiting(session, {self._shape.oid: start})[self._shape.oid]
+        changes, seconds = waiting.changes, waiting.seconds
         if base is None:
             return FeedLag(changes, behind, seconds, kept)
         rows = None if base.left is None or changes is None else base.left + changes
@@ -413,36 +414,32 @@ class ReplicationFeed(ChangeFeed):
             )  # fmt: skip
         return self._is_paused
 
-    def _waiting(self, session: PgReadSession, start: int) -> tuple[int | None, float | None]:
-        """The changes after `start`, and the seconds since the first one's commit; None = not known, or too many."""
+    def _waiting(self, session: PgReadSession, followed: Mapping[int, int]) -> Mapping[int, Waiting]:
+        """The changes of each table after a position of its own, in one look at the slot."""
+
+        def look(what: str) -> str:
+            return self._query(what, None, MOST_COUNTED, "WITH ORDINALITY")
+
         try:
-            ((first, changes, shown),) = _peek(
-                session, self._waiting_query(start, _MOST_COUNTED), _LAG_BUSY_SECONDS
-            )
+            rows = _peek(session, waiting_query(look, followed), _LAG_BUSY_SECONDS)
         except SourceError as error:
             if _BUSY in str(error):  # its reader has it, and is not to be kept from it
-                return None, None
+                return dict.fromkeys(followed, Waiting())
             raise
-        if shown >= _MOST_COUNTED:
-            changes = None
-        if first is None:
-            return changes, 0.0 if changes == 0 else None
-        begun = begin_time(first)
-        assert begun is not None
-        return changes, max(0.0, utc_now().timestamp() - begun / 1e6)
+        return waiting_changes(rows, followed, utc_now().timestamp())
 
     def _has_changes(self, session: PgReadSession, start: int) -> bool:
         """Whether a transaction that was committed after `start` has changes, which may have been written before."""
         most = 1
         while True:
-            ((_, changes, shown),) = _peek(session, self._waiting_query(start, most))
+            ((changes, shown),) = _peek(session, self._new_query(start, most))
             if changes or shown < most:
                 return bool(changes)
             most *= 4
 
-    def _waiting_query(self, start: int, most: int) -> str:
+    def _new_query(self, start: int, most: int) -> str:
         shown = self._query("data, ordinality AS n", None, most, "WITH ORDINALITY")
-        return _WAITING.format(shown=shown, start=f"{start:016x}", changes=_CHANGES)
+        return _NEW.format(shown=shown, start=f"{start:016x}", changes=_CHANGES)
 
     def _counted(self, session: PgReadSession, start: int, most: int) -> tuple[int | None, int]:
         """The position about `most` changes after `start`, and how many there are up to it."""

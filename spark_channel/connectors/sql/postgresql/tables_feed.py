@@ -46,6 +46,7 @@ from spark_channel.connectors.sql.postgresql.tables_list import (
     look_up,
 )
 from spark_channel.connectors.sql.postgresql.tables_token import TablePlace, TablesToken
+from spark_channel.connectors.sql.postgresql.waiting import Waiting
 from spark_channel.connectors.sql.postgresql.watermarks import Connect, PgWatermarks, obstacle
 from spark_channel.connectors.sql.reader import SqlReader
 from spark_channel.connectors.sql.schema_rule import SchemaRule
@@ -300,12 +301,16 @@ class TablesFeed(ReplicationFeed):
 
     def lag(self, token: Token) -> FeedLag:
         found = TablesToken.read(token)
-        tables = tuple(_lag_of(name, each) for name, each in found.tables.items())
+        begins = found.begins()
         with self._session() as session:
             self._confirmed(session)
             behind = max(0, _flushed(session) - found.lsn)
             kept = kept_bytes(session, self._slot)
-            changes, seconds = self._waiting(session, found.lsn)
+            waiting = self._waiting(session, {each.oid: begins[name] for name, each in found.tables.items()})
+        tables = tuple(_lag_of(name, each, waiting[each.oid]) for name, each in found.tables.items())
+        changes = _sum([each.changes for each in tables])
+        # Where one has changes that were not counted, the first of those that were is the oldest in the log.
+        seconds = max((each.seconds for each in tables if each.seconds is not None), default=None)
         if found.is_read:
             return FeedLag(changes, behind, seconds, kept, tables=tables)
         is_held = self._max_kept is not None and (kept or 0) > self._max_kept
@@ -626,12 +631,14 @@ def _no_events(*_: Any) -> Iterator[pa.RecordBatch]:
     raise AssertionError("no events are read here")
 
 
-def _lag_of(name: str, place: TablePlace) -> TableLag:
+def _lag_of(name: str, place: TablePlace, waiting: Waiting) -> TableLag:
+    lag = TableLag(name, "changes", changes=waiting.changes, nbytes=waiting.nbytes, seconds=waiting.seconds)
     if place.since is None:
-        return TableLag(name, "changes")
+        return lag
     if place.base is None:
-        return TableLag(name, "waits")
-    return TableLag(name, "base", place.base.read, place.base.rows)
+        return replace(lag, stage="waits")
+    base = place.base
+    return replace(lag, stage="base", base_read=base.read, base_rows=base.rows, base_chunks=base.chunks)
 
 
 def _base_of(bases: Sequence[BaseProgress | None]) -> FeedLag:

@@ -2,6 +2,7 @@
 
 import itertools
 import random
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -193,6 +194,62 @@ def test_existing_rows_of_each_table_come_beside_the_changes_of_all(shop: Shop) 
         assert played(brief(shop, found + more, name)) == shop.state(name)
     assert len(found + more) == 99 + 1 + 50 + 5, "a row that changes before its chunk is read arrives by both"
     assert [each.stage for each in feed.lag(at).tables] == ["changes", "changes"]
+
+
+def behind(feed: ChangeFeed, at: Any) -> dict[str, int | None]:
+    """The changes of each table that wait in the log."""
+    return {each.name.rpartition(".")[2]: each.changes for each in feed.lag(at).tables}
+
+
+def test_the_changes_that_wait_are_counted_for_each_table(shop: Shop) -> None:
+    shop.add("other")
+    feed = shop.feed("$s.orders, $s.items", has_base=False)
+    (at,) = feed.now()
+    assert behind(feed, at) == {"orders": 0, "items": 0}
+    assert {each.seconds for each in feed.lag(at).tables} == {0.0}
+    shop.run("INSERT INTO $s.orders SELECT i, 'x' FROM generate_series(1, 50) i")
+    time.sleep(0.2)
+    shop.run(
+        "INSERT INTO $s.items VALUES (1, 'x'); UPDATE $s.items SET item = 'y'; INSERT INTO $s.other VALUES (1)"
+    )
+    lag = feed.lag(at)
+    orders, items = lag.tables
+    assert (orders.changes, items.changes, lag.rows) == (50, 2, 52), "one that is not followed is not counted"
+    assert orders.nbytes is not None
+    assert orders.nbytes >= 50 * 20
+    assert orders.seconds is not None
+    assert items.seconds is not None
+    assert items.seconds + 0.2 <= orders.seconds == lag.seconds
+    shop.run("TRUNCATE $s.orders, $s.items, $s.other")
+    assert behind(feed, at) == {"orders": 51, "items": 3}
+    end = feed.latest(at, NO_LIMIT)
+    assert behind(feed, end) == {"orders": 0, "items": 0}, "the slot was not advanced, and shows them still"
+
+
+def test_the_changes_of_a_table_that_joined_are_counted_from_there(shop: Shop) -> None:
+    feed = shop.feed("$s.orders", has_base=False)
+    (at,) = feed.now()
+    shop.run("INSERT INTO $s.items VALUES (1, 'early'); INSERT INTO $s.orders VALUES (1, 'early')")
+    at = feed.joining(f"{shop.name}.items", again=False)(at)
+    assert behind(feed, at) == {"orders": 1, "items": 0}
+    shop.run("INSERT INTO $s.items VALUES (2, 'late')")
+    assert behind(feed, at) == {"orders": 1, "items": 1}
+
+
+def test_more_changes_than_one_look_counts_are_not_known(shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("waiting", "replication"):
+        monkeypatch.setattr(f"spark_channel.connectors.sql.postgresql.{module}.MOST_COUNTED", 20)
+    feed = shop.feed(has_base=False)
+    (at,) = feed.now()
+    shop.run(
+        "INSERT INTO $s.orders SELECT i, 'x' FROM generate_series(1, 30) i; INSERT INTO $s.items VALUES (1, 'x')"
+    )
+    lag = feed.lag(at)
+    assert lag.rows is None
+    assert {each.name.rpartition(".")[2]: (each.changes, each.seconds is None) for each in lag.tables} == {
+        "orders": (None, False), "items": (None, True),
+    }  # fmt: skip
+    assert lag.seconds is not None, "the first change is the oldest"
 
 
 def test_a_table_joins_and_one_is_read_again(shop: Shop) -> None:
