@@ -7,13 +7,13 @@ works for no longer than a burst at a time; else they are short ones, too.
 
 import logging
 from collections.abc import Callable
+from typing import Any, Protocol
 
 import pyarrow as pa
 
 from spark_channel.clock import Clock
 from spark_channel.connectors.sql.pieces import Pieces
 from spark_channel.connectors.sql.postgresql.copy_rows import CopyRows
-from spark_channel.connectors.sql.postgresql.write_session import PgWriteSession
 from spark_channel.errors import TargetError
 
 __all__ = ["PacedCopy"]
@@ -33,10 +33,20 @@ _FED_SECONDS = 0.75
 """How long one is fed at most."""
 
 
+class Target(Protocol):
+    """The methods of a session that are used here."""
+
+    def rows(self, sql: str) -> Any: ...
+
+    def copy(
+        self, schema: str, table: str, rows: CopyRows, between: Callable[[int], None] | None = None
+    ) -> None: ...
+
+
 class PacedCopy:
     """Of one thread: `begin`, then `copy` until all rows are sent. What it has learned of the server lasts."""
 
-    def __init__(self, session: PgWriteSession, clock: Clock) -> None:
+    def __init__(self, session: Target, clock: Clock) -> None:
         """Measures the way to the server and back."""
         self._clock = clock
         empty = []
@@ -59,7 +69,7 @@ class PacedCopy:
 
     def copy(
         self,
-        session: PgWriteSession,
+        session: Target,
         schema: str,
         table: str,
         rows: pa.RecordBatch | pa.Table,

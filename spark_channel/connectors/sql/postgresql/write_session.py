@@ -3,7 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import psycopg
 from psycopg.pq import TransactionStatus
@@ -14,13 +14,11 @@ from spark_channel.connectors.sql.marks import marked
 from spark_channel.connectors.sql.postgresql.copy_rows import HEADER, TRAILER, CopyRows
 from spark_channel.connectors.sql.postgresql.failures import is_ended, is_gone
 from spark_channel.connectors.sql.postgresql.options import PostgresOptions
+from spark_channel.connectors.sql.postgresql.paced_copy import PacedCopy
 from spark_channel.connectors.sql.postgresql.session import PgSession, literal_sql
 from spark_channel.connectors.sql.statements import identifier
 from spark_channel.errors import ChannelError
 from spark_channel.retry import Retry
-
-if TYPE_CHECKING:
-    from spark_channel.connectors.sql.postgresql.paced_copy import PacedCopy
 
 __all__ = ["KeptSession", "PgWriteSession", "reach"]
 

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 from itertools import pairwise
-from typing import Any, cast
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -63,13 +63,13 @@ def _sent(count: int, spread: float, row_seconds: float, *, turns: int = 1, shor
     """The last of some turns."""
     clock = VirtualClock()
     server = _Server(clock, row_seconds)
-    paced = PacedCopy(cast(PgWriteSession, server), clock)
+    paced = PacedCopy(server, clock)
     for _ in range(turns):
         server.short, server.fed, server.ids, server.at = [], [], [], []
         begun = clock.now()
         paced.begin(count, spread, short_rows=short_rows)
         paced.copy(
-            cast(PgWriteSession, server),
+            server,
             "s",
             "t",
             pa.table({"id": range(count), "v": ["x" * 40] * count}),
