@@ -167,6 +167,21 @@ def add_table(
     )
 
 
+@tunnel.command("remove-table")
+def remove_table(
+    name: _Name,
+    table: _Table,
+    option: _Option = None,
+    options_file: _OptionsFile = None,
+    store: _Store = None,
+) -> None:
+    """Remove a table from a tunnel of option `tables` while clients read. It may have been dropped."""
+    Tunnel(name, _options(option, options_file), store=store).remove_table(table)
+    typer.echo(
+        f"tunnel {name}: {table} is not followed after the ranges that are handed out; the other tables continue"
+    )
+
+
 @tunnel.command()
 def resnapshot(
     name: _Name,
@@ -252,7 +267,7 @@ def _print(view: TunnelView) -> None:
         paused = each.channel.paused and each.channel.has_base
         lag = each.lag or FeedLag()
         base = base_words(lag, paused=paused) or ("existing rows are paused by pause-base" if paused else "")
-        for about, words in (("slot", kept_words(lag)), ("base", base)):
+        for about, words in (("slot", kept_words(lag)), ("base", base), ("waits", lag.held_up)):
             if words:
                 wide.print(f"{each.channel.id} ({about}) {words}", markup=False, highlight=False)
         for table in lag.tables:
@@ -270,6 +285,8 @@ def _print(view: TunnelView) -> None:
 def _stage(table: TableLag) -> str:
     if table.stage == "changes":
         return "existing rows are read, changes are followed"
+    if table.stage == "dropped":
+        return "was dropped; `spark-channel tunnel remove-table` removes it from the tunnel"
     if table.base_read is None:
         return "changes are followed, existing rows wait for transactions that ran when it was added"
     of = "" if table.base_rows is None else f" of about {_number(table.base_rows)}"

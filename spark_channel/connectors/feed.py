@@ -83,7 +83,8 @@ class FeedLimit:
 
 @dataclass(frozen=True, slots=True)
 class TableLag:
-    """One table of several. `stage`: `waits` for its existing rows to be read, reads its `base`, or its `changes` only.
+    """One table of several. `stage`: `waits` for its existing rows to be read, reads its `base`, or its `changes` only;
+    or was `dropped`.
 
     `base_read` and `base_rows`: see `FeedLag`.
     """
@@ -101,6 +102,7 @@ class FeedLag:
     `kept`: bytes of log that the source keeps for its reader. `base_read` and `base_rows`: existing rows that were read
     beside the changes, and how many there are, about; `base_chunks`: in how many chunks. None where the base is not
     read so, or is read. `base_held`: the source keeps so much that no chunks are read. `tables`: of a feed of several.
+    `held_up`: see `ChangeFeed.held_up`.
     """
 
     rows: int | None = None
@@ -112,6 +114,7 @@ class FeedLag:
     base_chunks: int | None = None
     base_held: bool = False
     tables: tuple[TableLag, ...] = ()
+    held_up: str = ""
 
     @property
     def chunks(self) -> int | None:
@@ -290,6 +293,23 @@ class ChangeFeed(SplitReader):
             "this tunnel is of one table, and takes no others: make one with option 'tables'; `spark-channel tunnel "
             "reset` reads its one table again"
         )
+
+    def leaving(self, table: str) -> Callable[[Token], Token]:
+        """What removes a table from a token, as `joining` adds one. The source need not have the table any more.
+
+        Raises:
+            UnsupportedError: a feed of one table. OptionError: not a table's name.
+        """
+        raise UnsupportedError(
+            "this tunnel is of one table, which cannot be removed from it: `spark-channel tunnel delete` removes the "
+            "tunnel"
+        )
+
+    def held_up(self, token: Token) -> str:
+        """What keeps existing rows from being read beside the changes at `token`, in words; empty: nothing, or it is
+        not known. Asks the source.
+        """
+        return ""
 
     def tables(self, token: Token) -> Collection[str]:
         """The names of the tables that a token of a feed of several has; none of any other token."""
