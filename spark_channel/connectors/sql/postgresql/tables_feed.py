@@ -403,7 +403,11 @@ class TablesFeed(ReplicationFeed):
         """Of the existing rows of a range that was handed out; None: they are gone with their table, and the range has
         changes only.
         """
-        if look_up(session, [table.oid]):
+        found = look_up(session, [table.oid]).get(table.oid)
+        if found is not None:
+            known = self._readers.get(table.oid)
+            if known is not None and known.options.dbtable != found.sql:  # its old name may be another table's
+                del self._readers[table.oid]
             return self._reader_of(session, table.name, table.oid)
         _log.warning(
             "%s was dropped before existing rows of it were read, which are gone: its changes in the log are delivered",
