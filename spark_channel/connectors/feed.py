@@ -14,7 +14,7 @@ from typing import ClassVar, Protocol, runtime_checkable
 import pyarrow as pa
 
 from spark_channel.connectors.split_reader import SplitReader, Token
-from spark_channel.errors import OptionError, UnsupportedError
+from spark_channel.errors import OptionError, SourceError, UnsupportedError
 from spark_channel.planning import Split
 
 __all__ = [
@@ -167,6 +167,9 @@ class ChangeFeed(SplitReader):
     """The longest time that a range should take, where a longer one would delay the changes in it."""
     has_one_schema: ClassVar[bool] = True
     """Whether a `SchemaError` about changes is of all of them; False: of a file, say, and the others can be read."""
+    missing: SourceError | None = None
+    """Why a feed of one table has nothing but ranges that were handed out: its table is not there any more. `changes`
+    of such a range comes before `schema`."""
     reads_base: bool = True
     """Whether `latest` continues with existing rows beside the changes; False: its reader has paused that."""
     base_held: bool = False
@@ -306,8 +309,8 @@ class ChangeFeed(SplitReader):
         )
 
     def held_up(self, token: Token) -> str:
-        """What keeps existing rows from being read beside the changes at `token`, in words; empty: nothing, or it is
-        not known. Asks the source.
+        """What keeps existing rows from being read beside the changes at `token`, as text. Empty: nothing, or it is not
+        known. Asks the source.
         """
         return ""
 

@@ -280,6 +280,8 @@ class Consumer:
             wait = run.goal.fix(start)
             if wait > 0:
                 return self._await_late(run, wait)
+        if run.source.feed.missing is not None and sequence not in run.ends and run.ranges:
+            return None  # what was handed out is processed before its end is told
         held_up = "" if run.paused else run.hold_up.look(start)
         if held_up:
             until = ", and `consume(drained=True)` ends when they are read" if self._drained else ""
@@ -578,7 +580,8 @@ class Consumer:
             and not run.channel.is_base
             and run.source.feed.has_one_schema
         )
-        is_final = has_other_columns or (isinstance(error, TunnelError) and not of_range)
+        is_missing = error is run.source.feed.missing
+        is_final = has_other_columns or is_missing or (isinstance(error, TunnelError) and not of_range)
         if self._is_passing(error):
             verdict, wait = run.trouble.no_answer(self._clock.now())
         elif is_final or not isinstance(error, Exception):
